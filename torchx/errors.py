@@ -1,0 +1,125 @@
+"""The one exception tree of torchx.
+
+::
+
+    TorchXError                     exit 2   .hint, .exit_code
+    ├── SpecError (ValueError)      exit 2   an AppDef, Role, mount, macro or component is wrong
+    ├── ConfigError (ValueError)    exit 2   a run option, config file or profile is wrong
+    ├── HandleError (ValueError)    exit 2   an app handle or a reference to a run is malformed
+    ├── NotFoundError (LookupError) exit 3   no such app, role, replica, run or plugin
+    ├── BackendError (RuntimeError) exit 4   the scheduler's backend failed
+    │   ├── CommandError            exit 4   one of its commands did: argv, exit code, stderr
+    │   ├── ParseError (ValueError) exit 4   its answer could not be read: the text is in it
+    │   └── TransientError          exit 4   the same call may succeed later
+    ├── NotSupportedError (NotImplementedError)  exit 5   this backend cannot do it
+    └── MissingDependencyError (ImportError)     exit 6   an extra is not installed
+
+Each class is also the builtin exception that callers already catch. Exit codes
+of the command line: 0 done, 1 the job failed, 2 usage, then as above, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_JOB_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_BACKEND = 4
+EXIT_NOT_SUPPORTED = 5
+EXIT_MISSING_DEPENDENCY = 6
+EXIT_INTERRUPTED = 130
+
+
+class TorchXError(Exception):
+    """Base of all errors that torchx raises on purpose.
+
+    Args:
+        message: what failed, with the offending value in backticks, and why.
+        hint: what to do about it; the command line prints it on a line of its own.
+    """
+
+    exit_code: int = EXIT_USAGE
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class SpecError(TorchXError, ValueError):
+    """What to run is described wrongly."""
+
+
+class ConfigError(TorchXError, ValueError):
+    """A run option, a config file or a profile is wrong."""
+
+
+class HandleError(TorchXError, ValueError):
+    """An app handle, or a short reference to a run, is malformed or ambiguous."""
+
+
+class NotFoundError(TorchXError, LookupError):
+    """The named thing does not exist."""
+
+    exit_code = EXIT_NOT_FOUND
+
+
+class BackendError(TorchXError, RuntimeError):
+    """The scheduler's backend failed or refused."""
+
+    exit_code = EXIT_BACKEND
+
+
+class CommandError(BackendError):
+    """A command of the backend failed.
+
+    Args:
+        argv: the command as it was run.
+        returncode: its exit code.
+        stderr: what it said.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        argv: list[str] | None = None,
+        returncode: int | None = None,
+        stderr: str = "",
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.argv = list(argv or ())
+        self.returncode = returncode
+        self.stderr = stderr
+
+
+class ParseError(BackendError, ValueError):
+    """An answer of the backend could not be read.
+
+    Args:
+        text: the answer, whole.
+    """
+
+    def __init__(self, message: str = "", *, text: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.text = text
+
+
+class TransientError(BackendError):
+    """A failure that may pass: the same call is worth trying again."""
+
+
+class NotSupportedError(TorchXError, NotImplementedError):
+    """This backend has no such capability."""
+
+    exit_code = EXIT_NOT_SUPPORTED
+
+
+class MissingDependencyError(TorchXError, ImportError):
+    """An optional dependency is not installed."""
+
+    exit_code = EXIT_MISSING_DEPENDENCY

@@ -1,0 +1,46 @@
+"""Names of the environment variables that torchx reads, and the places they point to."""
+
+import os
+
+ENV_HOME = "TORCHX_HOME"
+"""Where torchx keeps its own files: run registry, local jobs, caches. Default ``~/.torchx``."""
+
+ENV_CONFIG = "TORCHXCONFIG"
+"""Path of the one ``.torchxconfig`` to read instead of the home and project files."""
+
+ENV_PROFILE = "TORCHX_PROFILE"
+"""Default of ``--profile``: which ``[scheduler@profile]`` sections apply."""
+
+ENV_IMAGE = "TORCHX_IMAGE"
+"""Default container image. Backends also set it inside a job to the image in use,
+so that a job launched from within a job keeps its parent's image."""
+
+ENV_SESSION_ID = "TORCHX_INTERNAL_SESSION_ID"
+ENV_JOB_ID = "TORCHX_JOB_ID"
+ENV_PARENT_RUN_ID = "TORCHX_PARENT_RUN_ID"
+ENV_TRACKERS = "TORCHX_TRACKERS"
+ENV_NO_COLOR = "NO_COLOR"
+ENV_LOCAL_RETENTION_DAYS = "TORCHX_LOCAL_RETENTION_DAYS"
+"""Finished local runs older than this many days are removed (default 30; 0 keeps all)."""
+
+ENV_LOCAL_RETENTION_GB = "TORCHX_LOCAL_RETENTION_GB"
+"""Finished local runs are removed, oldest first, above this total size (default 20; 0 keeps all)."""
+
+# The newest image published under this name. The tag follows a published image,
+# not our version: an image that does not exist cannot run a job.
+_PUBLISHED_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"
+
+
+def default_image() -> str:
+    """The image of components that are given none: ``$TORCHX_IMAGE`` or the published one."""
+    return os.environ.get(ENV_IMAGE) or _PUBLISHED_IMAGE
+
+
+def torchx_home(*parts: str) -> str:
+    """Path below the torchx home directory; nothing is created.
+
+    >>> torchx_home("runs").endswith("runs")
+    True
+    """
+    home = os.environ.get(ENV_HOME) or os.path.join(os.path.expanduser("~"), ".torchx")
+    return os.path.join(home, *parts)

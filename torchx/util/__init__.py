@@ -1,0 +1,1 @@
+"""Small parts that need only the standard library; one idea a file."""
