@@ -3,7 +3,8 @@
 The standard library's ``dataclasses`` doubles the start-up time of Python, because it
 imports ``inspect``. These two build the same classes from the annotations alone, and
 compute what ``dataclasses`` itself needs (``fields``, ``replace``, ``asdict``,
-``is_dataclass``, a real dataclass as subclass) when it is first asked for.
+``is_dataclass``, a real dataclass as subclass) when it is first asked for; ``__init__``, too,
+is compiled at the first instance.
 
 Supported: ``frozen``, ``kw_only``, ``default``, ``default_factory``, ``repr=False``,
 ``compare=False``, ``__post_init__``, inheritance from records and from real dataclasses. Modules write::
@@ -30,14 +31,24 @@ Point(x=1, y=2)
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
+__all__ = ["dataclass", "field", "is_record", "own_annotations", "record_fields"]
+
 _FIELDS = "__torchx_fields__"
-_MISSING: Any = type("_MISSING", (), {"__repr__": lambda self: "MISSING"})()
+_FROZEN = "__torchx_frozen__"
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+_MISSING = _Missing()
 
 
 class _Field:
@@ -45,15 +56,7 @@ class _Field:
 
     __slots__ = ("compare", "default", "factory", "kw_only", "metadata", "name", "repr", "type")
 
-    def __init__(
-        self,
-        default: Any = _MISSING,
-        factory: Any = _MISSING,
-        *,
-        repr: bool = True,
-        compare: bool = True,
-        metadata: Any = None,
-    ) -> None:
+    def __init__(self, default: Any, factory: Any, repr: bool, compare: bool, metadata: Any) -> None:
         self.name = ""
         self.type: Any = None
         self.default = default
@@ -75,7 +78,7 @@ def field(
     """A field with a factory or with options, as :func:`dataclasses.field`."""
     if default is not _MISSING and default_factory is not _MISSING:
         raise ValueError("cannot specify both default and default_factory")
-    return _Field(default, default_factory, repr=repr, compare=compare, metadata=metadata)
+    return _Field(default, default_factory, repr, compare, metadata)
 
 
 def dataclass(cls: Any = None, *, frozen: bool = False, kw_only: bool = False) -> Any:
@@ -87,16 +90,65 @@ def dataclass(cls: Any = None, *, frozen: bool = False, kw_only: bool = False) -
     return wrap if cls is None else wrap(cls)
 
 
+def is_record(cls: Any) -> bool:
+    """Whether the class itself, not only a base of it, was made by :func:`dataclass`."""
+    return _FIELDS in cls.__dict__
+
+
+def record_fields(cls: Any) -> list[tuple[str, Any, Any, bool]]:
+    """Name, annotation, default (from the factory, if it has one), and whether there is a default, of each field.
+
+    What ``dataclasses.fields`` tells, without its import.
+    """
+    fields: dict[str, _Field] = getattr(cls, _FIELDS)
+    return [
+        (f.name, f.type, f.factory(), True)
+        if f.factory is not _MISSING
+        else (f.name, f.type, None if f.default is _MISSING else f.default, f.default is not _MISSING)
+        for f in fields.values()
+    ]
+
+
 def _process(cls: Any, frozen: bool, kw_only: bool) -> Any:
+    fields = _collect(cls, frozen, kw_only)
+    own = cls.__dict__
+    explicit_hash = "__hash__" in own and not (own["__hash__"] is None and "__eq__" in own)
+    setattr(cls, _FIELDS, fields)
+    setattr(cls, _FROZEN, frozen)
+    if "__init__" not in own:
+        cls.__init__ = _LazyInit(cls, frozen)
+    if "__repr__" not in own:
+        cls.__repr__ = _repr
+    if "__eq__" not in own:
+        cls.__eq__ = _eq
+    if not explicit_hash:
+        cls.__hash__ = _hash if frozen else None
+    if frozen:
+        cls.__setattr__ = _refuse_setattr
+        cls.__delattr__ = _refuse_delattr
+    if "__match_args__" not in own:
+        match_args = "__match_args__"  # type checkers do not let it be assigned by name
+        setattr(cls, match_args, tuple([f.name for f in fields.values() if not f.kw_only]))
+    cls.__replace__ = _replace
+    cls.__dataclass_fields__ = _LazyDataclass("__dataclass_fields__", cls)
+    cls.__dataclass_params__ = _LazyDataclass("__dataclass_params__", cls)
+    return cls
+
+
+def _collect(cls: Any, frozen: bool, kw_only: bool) -> dict[str, _Field]:
+    """The fields, inherited ones first; defaults stay class attributes."""
     fields: dict[str, _Field] = {}
     for base in cls.__mro__[-1:0:-1]:
-        fields.update(_fields_of(base))
-    for name, annotation in _annotations(cls).items():
+        inherited = _fields_of(base)
+        if inherited and frozen != _is_frozen(base):
+            raise TypeError("cannot inherit a frozen dataclass from a non-frozen one, nor the other way round")
+        fields.update(inherited)
+    for name, annotation in own_annotations(cls).items():
         if "ClassVar" in str(annotation):
             continue
-        value = cls.__dict__.get(name, _MISSING)
-        f = value if isinstance(value, _Field) else _Field(value)
-        if f.default.__class__ in (list, dict, set):
+        value = getattr(cls, name, _MISSING)
+        f = value if isinstance(value, _Field) else _Field(value, _MISSING, True, True, None)
+        if f.default.__class__.__hash__ is None:
             raise ValueError(f"mutable default for field `{name}`: use default_factory")
         f.name, f.type, f.kw_only = name, annotation, kw_only
         fields[name] = f
@@ -104,31 +156,14 @@ def _process(cls: Any, frozen: bool, kw_only: bool) -> Any:
             setattr(cls, name, f.default)
         elif name in cls.__dict__:
             delattr(cls, name)
-    setattr(cls, _FIELDS, fields)
-    own = cls.__dict__
-    if "__init__" not in own:
-        cls.__init__ = _make_init(cls, fields, frozen)
-    if "__repr__" not in own:
-        cls.__repr__ = _repr
-    if "__eq__" not in own:
-        cls.__eq__ = _eq
-        if "__hash__" not in own or own["__hash__"] is None:
-            cls.__hash__ = _hash if frozen else None
-    if frozen:
-        cls.__setattr__ = _refuse_setattr
-        cls.__delattr__ = _refuse_delattr
-    if "__match_args__" not in own:
-        cls.__match_args__ = tuple(f.name for f in fields.values() if not f.kw_only)
-    cls.__replace__ = _replace
-    cls.__dataclass_fields__ = _LazyDataclass("__dataclass_fields__", cls, frozen)
-    cls.__dataclass_params__ = _LazyDataclass("__dataclass_params__", cls, frozen)
-    return cls
+    return fields
 
 
-def _annotations(cls: Any) -> dict[str, Any]:
+def own_annotations(cls: Any) -> dict[str, Any]:
+    """The annotations of the class body, without those of its bases."""
     if sys.version_info >= (3, 14):
-        return dict(getattr(cls, "__annotations__", {}))
-    return dict(cls.__dict__.get("__annotations__", {}))
+        return dict(cls.__annotations__)
+    return dict(cls.__dict__.get("__annotations__", {}))  # noqa: RUF063 - `inspect` is what this module avoids
 
 
 def _fields_of(base: Any) -> dict[str, _Field]:
@@ -142,10 +177,40 @@ def _fields_of(base: Any) -> dict[str, _Field]:
         for f in dataclasses.fields(base):
             default = _MISSING if f.default is dataclasses.MISSING else f.default
             factory = _MISSING if f.default_factory is dataclasses.MISSING else f.default_factory
-            mine = _Field(default, factory, repr=f.repr, compare=f.compare, metadata=f.metadata)
+            mine = _Field(default, factory, f.repr, bool(f.compare), f.metadata)
             mine.name, mine.type, mine.kw_only = f.name, f.type, bool(f.kw_only)
             found[f.name] = mine
     return found
+
+
+def _is_frozen(base: Any) -> bool:
+    frozen = base.__dict__.get(_FROZEN)
+    return bool(base.__dataclass_params__.frozen if frozen is None else frozen)
+
+
+class _LazyInit:
+    """Stands for ``__init__`` until it is first looked up: compiling one costs as much as importing a small module."""
+
+    def __init__(self, cls: Any, frozen: bool) -> None:
+        self.cls = cls
+        self.frozen = frozen
+        _check_order(getattr(cls, _FIELDS))
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        init: Any = _make_init(self.cls, getattr(self.cls, _FIELDS), self.frozen)
+        self.cls.__init__ = init
+        return init if instance is None else init.__get__(instance, owner)
+
+
+def _check_order(fields: dict[str, _Field]) -> None:
+    defaulted = ""
+    for f in fields.values():
+        if f.kw_only:
+            continue
+        if f.default is not _MISSING or f.factory is not _MISSING:
+            defaulted = f.name
+        elif defaulted:
+            raise TypeError(f"non-default argument `{f.name}` follows default argument `{defaulted}`")
 
 
 def _make_init(cls: Any, fields: dict[str, _Field], frozen: bool) -> Callable[..., None]:
@@ -153,40 +218,42 @@ def _make_init(cls: Any, fields: dict[str, _Field], frozen: bool) -> Callable[..
     params: list[str] = []
     keywords: list[str] = []
     body: list[str] = []
-    defaulted = ""
     for i, f in enumerate(fields.values()):
-        param = f.name
+        param = value = f.name
         if f.factory is not _MISSING:
             scope[f"_f{i}"] = f.factory
-            param += "=_MISSING"
+            param = f"{f.name}=_MISSING"
             value = f"_f{i}() if {f.name} is _MISSING else {f.name}"
-        else:
-            if f.default is not _MISSING:
-                scope[f"_d{i}"] = f.default
-                param += f"=_d{i}"
-            value = f.name
-        if f.kw_only:
-            keywords.append(param)
-        else:
-            if defaulted and "=" not in param:
-                raise TypeError(f"non-default argument `{f.name}` follows default argument `{defaulted}`")
-            defaulted = f.name if "=" in param else defaulted
-            params.append(param)
+        elif f.default is not _MISSING:
+            scope[f"_d{i}"] = f.default
+            param = f"{f.name}=_d{i}"
+        (keywords if f.kw_only else params).append(param)
         body.append(f"  _set(self, {f.name!r}, {value})" if frozen else f"  self.{f.name} = {value}")
     if hasattr(cls, "__post_init__"):
         body.append("  self.__post_init__()")
     args = ", ".join(["self", *params, *(["*", *keywords] if keywords else [])])
-    exec(f"def __init__({args}):\n" + ("\n".join(body) or "  pass"), scope)
+    # As in the standard library: the source is made of identifiers of the class body only.
+    exec(f"def __init__({args}):\n" + ("\n".join(body) or "  pass"), scope)  # noqa: S102
     init: Any = scope["__init__"]
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__module__ = cls.__module__
     init.__annotations__ = {f.name: f.type for f in fields.values()} | {"return": None}
-    return init  # type: ignore[no-any-return]
+    made: Callable[..., None] = init
+    return made
+
+
+_BEING_SHOWN: set[int] = set()
 
 
 def _repr(self: Any) -> str:
-    fields: dict[str, _Field] = getattr(type(self), _FIELDS)
-    shown = ", ".join(f"{n}={getattr(self, n)!r}" for n, f in fields.items() if f.repr)
+    if id(self) in _BEING_SHOWN:
+        return "..."  # it contains itself
+    _BEING_SHOWN.add(id(self))
+    try:
+        fields: dict[str, _Field] = getattr(type(self), _FIELDS)
+        shown = ", ".join([f"{n}={getattr(self, n)!r}" for n, f in fields.items() if f.repr])
+    finally:
+        _BEING_SHOWN.discard(id(self))
     return f"{type(self).__qualname__}({shown})"
 
 
@@ -195,13 +262,16 @@ def _eq(self: Any, other: object) -> Any:
         return True
     if other.__class__ is not self.__class__:
         return NotImplemented
-    fields: dict[str, _Field] = getattr(type(self), _FIELDS)
-    return all(getattr(self, n) == getattr(other, n) for n, f in fields.items() if f.compare)
+    return _compared(self) == _compared(other)
 
 
 def _hash(self: Any) -> int:
+    return hash(tuple(_compared(self)))
+
+
+def _compared(self: Any) -> list[Any]:
     fields: dict[str, _Field] = getattr(type(self), _FIELDS)
-    return hash(tuple(getattr(self, n) for n, f in fields.items() if f.compare))
+    return [getattr(self, n) for n, f in fields.items() if f.compare]
 
 
 def _replace(self: Any, /, **changes: Any) -> Any:
@@ -210,26 +280,34 @@ def _replace(self: Any, /, **changes: Any) -> Any:
 
 
 def _refuse_setattr(self: Any, name: str, value: object) -> None:
-    from dataclasses import FrozenInstanceError
+    if _is_field(self, name):
+        from dataclasses import FrozenInstanceError
 
-    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+    object.__setattr__(self, name, value)
 
 
 def _refuse_delattr(self: Any, name: str) -> None:
-    from dataclasses import FrozenInstanceError
+    if _is_field(self, name):
+        from dataclasses import FrozenInstanceError
 
-    raise FrozenInstanceError(f"cannot delete field {name!r}")
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+    object.__delattr__(self, name)
+
+
+def _is_field(self: Any, name: str) -> bool:
+    # A plain subclass of a frozen class may have attributes of its own.
+    return _FIELDS in type(self).__dict__ or name in getattr(type(self), _FIELDS)
 
 
 class _LazyDataclass:
     """The two attributes by which ``dataclasses`` knows its own, made on first sight."""
 
-    def __init__(self, name: str, cls: Any, frozen: bool) -> None:
+    def __init__(self, name: str, cls: Any) -> None:
         self.name = name
         self.cls = cls
-        self.frozen = frozen
 
-    def __get__(self, instance: object, owner: Any) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         import dataclasses
 
         # A plain class with the same annotations, through the real decorator: its
@@ -244,7 +322,7 @@ class _LazyDataclass:
             elif f.default is not _MISSING:
                 options["default"] = f.default
             specs.append((f.name, f.type, dataclasses.field(**options)))
-        twin: Any = dataclasses.make_dataclass(self.cls.__name__, specs, frozen=self.frozen)
+        twin: Any = dataclasses.make_dataclass(self.cls.__name__, specs, frozen=getattr(self.cls, _FROZEN))
         for attribute in ("__dataclass_fields__", "__dataclass_params__"):
             setattr(self.cls, attribute, getattr(twin, attribute))
         return getattr(self.cls, self.name)

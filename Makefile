@@ -1,0 +1,48 @@
+# make demo    train on four workers, watch it from another process
+# make test    lint, types, unit tests
+# make check   make test and the tests with real parts (PyTorch): what .ci/run does
+# make bench   the benchmark table (BENCH=--quick: a short one)
+# make format  put the code in shape
+#
+# Everything is installed below .venv, .cache and ~/.cache/torchx-ci (large things); PYTHON=... names the interpreter.
+
+.PHONY: help demo test check lint types unit bench format clean
+.DEFAULT_GOAL := help
+CODE := torchx tests examples benchmarks
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 5
+
+demo:
+	@scripts/env demo
+	@scripts/demo
+
+test: lint types unit
+
+lint:
+	@scripts/env dev
+	.venv/bin/ruff check $(CODE)
+	.venv/bin/ruff format --check $(CODE)
+
+types:
+	@scripts/env dev
+	.venv/bin/mypy
+
+unit:
+	@scripts/env dev
+	.venv/bin/python -m pytest -q
+
+check:
+	.ci/run
+
+bench:
+	@scripts/env dev
+	.venv/bin/python -m benchmarks $(BENCH)
+
+format:
+	@scripts/env dev
+	.venv/bin/ruff check --fix $(CODE)
+	.venv/bin/ruff format $(CODE)
+
+clean:
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,0 +1,216 @@
+"""What is measured: one row each, with its bound, its floor, and how to sample one contestant."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks import stage
+from benchmarks.contestants import OURS, Contestant
+from benchmarks.timing import Cannot, Sample, Samples, command, measure, program
+
+FLOOR = "floor"
+PEER = "torchx 0.7.0"
+PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs.py")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    ``base`` is what the figures are a ratio to: the floor, or a peer where the floor would say nothing.
+    ``bound`` is what the design is held to; None: nothing.
+    ``rate`` tells that the ratio is one of rates (more is better) and not one of times.
+    """
+
+    what: str
+    bound: float | None
+    sampler: Callable[[Contestant | None, stage.Stage], Sample]
+    floor_is: str = ""
+    base: str = FLOOR
+    rate: bool = False
+    weight: float = 1.0
+    unit: str = "ms"
+
+    def samples(self, contestants: list[Contestant], where: stage.Stage, rounds: int) -> Samples:
+        everyone: dict[str, Sample] = {}
+        if self.base == FLOOR:
+            everyone[FLOOR] = self.sampler(None, where)
+        for contestant in contestants:
+            everyone[contestant.name] = (
+                refuse(contestant.problem) if contestant.problem else self.sampler(contestant, where)
+            )
+        return measure(everyone, max(2, round(rounds * self.weight)))
+
+
+def rows() -> list[Row]:
+    """In the order of the table."""
+    python = "`python -c pass`"
+    return [
+        Row("`torchx --help`", 3, cli("--help", expect="run"), python),
+        Row("`torchx --version`", 3, cli("--version", expect="."), python),
+        Row("`torchx run --dryrun utils.echo`", 6, cli(*RUN, "--dryrun", "utils.echo", expect="echo"), python),
+        Row("`torchx run --wait utils.echo`", 10, cli(*RUN, "--wait", "utils.echo", expect="local"), python),
+        Row("`torchx status` of a finished run, {runs} on record", 5, finished("status", "SUCCEEDED"), python),
+        Row("`torchx list`, {runs} on record", 5, cli("list", *LOCAL, expect="://"), python),
+        Row("`torchx log` of a finished run, {runs} on record", 5, finished("log", "hello"), python),
+        Row("`import torchx.specs`", 2.5, imports, python),
+        Row("`Runner.dryrun`, {dryruns} calls", 3, api("dryrun", "dryruns"), base=PEER, rate=True, weight=0.4),
+        Row(
+            "dryrun of {dryrun_replicas} replicas",
+            0.5,
+            api("dryrun_replicas", "dryrun_replicas"),
+            base=PEER,
+            weight=0.4,
+        ),
+        Row(
+            "`Runner.run` of `/bin/true`, {jobs} jobs",
+            0.4,
+            api("run", "jobs"),
+            "`Popen().wait()`",
+            rate=True,
+            weight=0.4,
+        ),
+        Row(
+            "`Runner.status` of an ended job, {statuses} calls",
+            100,
+            api("status_ended", "statuses"),
+            base=PEER,
+            rate=True,
+            weight=0.4,
+        ),
+        Row(
+            "`Runner.status` of a running job, {statuses} calls",
+            None,
+            api("status_running", "statuses"),
+            base=PEER,
+            rate=True,
+            weight=0.2,
+        ),
+        Row(
+            "`Runner.log_lines`, {lines} lines",
+            0.3,
+            api("log_lines", "lines"),
+            "`for line in file`",
+            rate=True,
+            weight=0.2,
+        ),
+        Row("`torchx log` of {log_mb} MB to a pipe", 0.3, big_log, "`cat`", rate=True, weight=0.2),
+        Row(
+            "{replicas} replicas of `/bin/true`, run and waited for",
+            3,
+            api("replicas", "replicas"),
+            "as many `Popen`",
+            weight=0.2,
+        ),
+        Row("resident memory of a CLI that waits for a job", 2.5, resident, "`python`", weight=0.2, unit="MB"),
+    ]
+
+
+RUN = ("run", "-s", "local_cwd")
+LOCAL = ("-s", "local_cwd")
+
+
+def cli(*args: str, expect: str) -> Callable[[Contestant | None, stage.Stage], Sample]:
+    """Seconds of one command."""
+
+    def sampler(contestant: Contestant | None, where: stage.Stage) -> Sample:
+        if contestant is None:
+            return bare_python(where)
+        args_ = tuple(a for a in args if a not in LOCAL) if args[0] == "list" and contestant.name == OURS else args
+        return command([contestant.torchx, *args_], where.env(contestant), where.folder, expect)
+
+    return sampler
+
+
+def finished(verb: str, expect: str) -> Callable[[Contestant | None, stage.Stage], Sample]:
+    """Seconds of ``verb`` on a run that another process launched and that has ended."""
+
+    def sampler(contestant: Contestant | None, where: stage.Stage) -> Sample:
+        if contestant is None:
+            return bare_python(where)
+        handle = where.finished_run(contestant)
+        return command([contestant.torchx, verb, handle], where.env(contestant), where.folder, expect)
+
+    return sampler
+
+
+def imports(contestant: Contestant | None, where: stage.Stage) -> Sample:
+    if contestant is None:
+        return bare_python(where)
+    return command([contestant.python, "-c", "import torchx.specs"], where.env(contestant), where.folder)
+
+
+def api(name: str, size: str) -> Callable[[Contestant | None, stage.Stage], Sample]:
+    """Seconds of one of the programs; the floor is the program ``floor_NAME``."""
+
+    def sampler(contestant: Contestant | None, where: stage.Stage) -> Sample:
+        count = str(where.sizes[size])
+        if contestant is None:
+            return program([sys.executable, PROGRAMS, f"floor_{name}", count], where.env(None), where.folder)
+        return program([contestant.python, PROGRAMS, name, count], where.env(contestant), where.folder)
+
+    return sampler
+
+
+def big_log(contestant: Contestant | None, where: stage.Stage) -> Sample:
+    """Seconds until a pipe has taken the whole log of a finished run."""
+    if contestant is None:
+        return piped(["cat", where.big_file()], where, None)
+    try:
+        handle = where.big_run(contestant)
+    except Cannot as problem:
+        return refuse(str(problem))
+    return piped([contestant.torchx, "log", handle], where, contestant)
+
+
+def piped(argv: list[str], where: stage.Stage, contestant: Contestant | None) -> Sample:
+    wanted = where.sizes["log_mb"] * 1_000_000
+
+    def sample() -> float:
+        started = time.perf_counter()
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        with subprocess.Popen(argv, env=where.env(contestant), cwd=where.folder, stdout=pipe, stderr=null) as process:
+            assert process.stdout is not None
+            taken = 0
+            while chunk := os.read(process.stdout.fileno(), 1 << 20):
+                taken += len(chunk)
+        seconds = time.perf_counter() - started
+        if process.returncode != 0 or taken < wanted:
+            raise Cannot(f"gave {taken} bytes of {wanted}")
+        return seconds
+
+    return sample
+
+
+def resident(contestant: Contestant | None, where: stage.Stage) -> Sample:
+    """Megabytes of the process that waits, read when it has settled."""
+    job = [*RUN, "--wait", "utils.sh", "sleep", "3"]
+    argv = [sys.executable, "-c", "import time; time.sleep(3)"] if contestant is None else [contestant.torchx, *job]
+
+    def sample() -> float:
+        null = subprocess.DEVNULL
+        with subprocess.Popen(argv, env=where.env(contestant), cwd=where.folder, stdout=null, stderr=null) as process:
+            time.sleep(2.5)
+            megabytes = stage.resident_mb(process.pid)
+            process.wait()
+        if process.returncode != 0:
+            raise Cannot(f"exit code {process.returncode}")
+        return megabytes
+
+    return sample
+
+
+def bare_python(where: stage.Stage) -> Sample:
+    return command([sys.executable, "-c", "pass"], where.env(None), where.folder)
+
+
+def refuse(problem: str) -> Sample:
+    def sample() -> float:
+        raise Cannot(problem)
+
+    return sample

@@ -1,0 +1,136 @@
+"""Programs that components run inside a job."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchx.apps.utils import booth_main, copy_main, process_monitor
+from torchx.runtime.tracking import FsspecResultTracker
+
+pytest.importorskip("fsspec")
+
+
+def test_copy(tmp_path: Path) -> None:
+    """A path without a scheme and a URL both work; directories are made."""
+    (tmp_path / "a").write_text("x")
+    copy_main.main(["--src", str(tmp_path / "a"), "--dst", f"file://{tmp_path}/d/e/b"])
+    assert (tmp_path / "d/e/b").read_text() == "x"
+
+
+def test_copy_of_nothing(tmp_path: Path) -> None:
+    """A missing source is one line and exit code 1."""
+    words = [sys.executable, "-m", "torchx.apps.utils.copy_main", "--src", f"{tmp_path}/no", "--dst", f"{tmp_path}/b"]
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("copy: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(("x1", "x2", "value"), [(1, 3, 0), (0, 0, 74), (-1, -2.5, 259.25)])
+def test_booth(tmp_path: Path, capsys: pytest.CaptureFixture[str], x1: float, x2: float, value: float) -> None:
+    """The value of the Booth function is printed and kept."""
+    booth_main.main([f"--x1={x1}", f"--x2={x2}", "--trial_idx=3", f"--tracker_base={tmp_path}"])
+    assert FsspecResultTracker(str(tmp_path)).get(3) == {"booth_eval": value}
+    assert str(float(value)) in capsys.readouterr().out
+
+
+def test_booth_needs_its_point() -> None:
+    """Missing arguments are usage errors."""
+    with pytest.raises(SystemExit) as e:
+        booth_main.parse_args(["--x1", "1"])
+    assert e.value.code == 2
+
+
+# process_monitor
+
+
+def monitor(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torchx.apps.utils.process_monitor", "--poll_rate", "0.02", *words]
+    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=30)
+
+
+@pytest.mark.parametrize(("line", "code"), [("exit 0", 0), ("exit 5", 5), ("kill -9 $$", 128 + 9)])
+def test_monitor_ends_with_the_program(line: str, code: int) -> None:
+    """Its exit code is the program's; a signal is 128 and its number, as in a shell."""
+    assert monitor("--", "sh", "-c", line).returncode == code
+
+
+def test_monitor_arguments() -> None:
+    """Arguments of the program are its own."""
+    args = process_monitor.parse_args(["--timeout", "5", "tensorboard", "--logdir", "x", "--timeout", "7"])
+    assert (args.timeout, args.entrypoint, args.args) == (5.0, "tensorboard", ["--logdir", "x", "--timeout", "7"])
+
+
+def test_monitor_times_out() -> None:
+    """When time is over the program is stopped and the exit code says so."""
+    assert monitor("--timeout", "0.05", "sleep", "60").returncode == process_monitor.TIMEOUT_EXIT_CODE == 34
+
+
+def test_monitor_times_out_before_the_start(tmp_path: Path) -> None:
+    """The time counts from the beginning, also when the start file never appears."""
+    done = monitor("--timeout", "0.05", "--start_on_file", f"{tmp_path}/no", "--", "touch", f"{tmp_path}/started")
+    assert done.returncode == 34
+    assert not (tmp_path / "started").exists()
+
+
+def test_monitor_starts_and_ends_on_files(tmp_path: Path) -> None:
+    """The program starts when one file is there, and is stopped, well, when it makes the other."""
+    (tmp_path / "go").touch()
+    line = f"touch {tmp_path}/done; exec sleep 60"
+    done = monitor("--start_on_file", f"file://{tmp_path}/go", "--exit_on_file", f"{tmp_path}/done", "sh", "-c", line)
+    assert done.returncode == 0
+
+
+def test_monitor_waits_for_the_start_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is looked for again and again; nothing starts before it is there."""
+    looks: list[bool] = []
+
+    def appears_at_the_third_look(path: str) -> bool:
+        looks.append(not (tmp_path / "started").exists())
+        return len(looks) == 3
+
+    monkeypatch.setattr(process_monitor, "_exists", appears_at_the_third_look)
+    previous = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        process_monitor.main(["--poll_rate", "0", "--start_on_file", "x", "touch", str(tmp_path / "started")])
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    assert looks == [True, True, True]
+    assert (tmp_path / "started").exists()
+
+
+def test_monitor_is_stopped_before_the_start(tmp_path: Path) -> None:
+    """A signal while it waits for the start file ends the monitor, and nothing is started."""
+    words = ["--start_on_file", f"{tmp_path}/no", "touch", f"{tmp_path}/started"]
+    code = (
+        "import os, signal, sys; from torchx.apps.utils import process_monitor as m; "
+        "m._exists = lambda path: os.kill(os.getpid(), signal.SIGTERM); m.main(sys.argv[1:])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], check=False, timeout=30)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert not (tmp_path / "started").exists()
+
+
+def test_monitor_of_nothing() -> None:
+    """A program that does not exist is one line."""
+    done = monitor("/no/such/program")
+    assert done.returncode == 1
+    assert done.stderr == "`/no/such/program` cannot be started: No such file or directory\n"
+
+
+def test_monitor_passes_on_a_signal() -> None:
+    """SIGTERM reaches the program, and the monitor ends with what it made of it."""
+    words = ["sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.02; done"]
+    command = [sys.executable, "-m", "torchx.apps.utils.process_monitor", "--poll_rate", "0.02", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.wait(timeout=30) == 7

@@ -1,0 +1,324 @@
+"""`torchx run`: what is launched with what, what is printed where, waiting and Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from torchx.cli.argparse_util import Parser
+from torchx.cli.cmd_run import (
+    MISSING_COMPONENT_ERROR_MSG,
+    CmdBuiltins,
+    CmdRun,
+    TorchXRunArgs,
+    torchx_run_args_from_argparse,
+    torchx_run_args_from_json,
+)
+from torchx.cli.run_args import fill_from_config
+from torchx.errors import ConfigError
+from torchx.runner.config import active_profile
+
+from .conftest import Call
+
+
+def parse(*argv: str) -> argparse.Namespace:
+    """The namespace of ``torchx run <argv>``."""
+    parser = Parser(prog="torchx run")
+    CmdRun().add_arguments(parser)
+    namespace: argparse.Namespace = parser.parse_args(list(argv))
+    return namespace
+
+
+def test_the_handle_is_the_last_line_of_stdout(torchx: Call, project: Path) -> None:
+    """Programs read it there; nothing else is on stdout, and the job is on record."""
+    outcome = torchx("run", "utils.echo", "--msg", "hi")
+    assert outcome.code == 0
+    handle = outcome.out.splitlines()[-1]
+    assert outcome.out == handle + "\n"
+    assert handle.startswith("local_cwd://torchx/echo-")
+    assert torchx("status", handle).code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [("exit 0", 0, ""), ("echo broken >&2; exit 3", 1, "exit code 3"), ("kill -9 $$", 1, "SIGKILL")],
+    ids=["succeeds", "fails", "is killed"],
+)
+def test_wait(torchx: Call, project: Path, command: str, code: int, said: str) -> None:
+    """`--wait` exits 0 or 1 as the job did; the cause of a failure is on stderr, the handle alone on stdout."""
+    outcome = torchx("run", "--wait", "utils.sh", "--", command)
+    assert outcome.code == code
+    assert outcome.out.count("\n") == 1
+    assert said in outcome.err
+    assert ("FAILED" in outcome.err) == bool(code)
+
+
+@pytest.mark.parametrize("option", ["--log", "--tee_logs"])
+def test_log_shows_all_of_it(torchx: Call, project: Path, option: str) -> None:
+    """`--log` waits, and shows every line of every replica on stderr, each behind its replica."""
+    outcome = torchx(
+        "run", option, "utils.sh", "--num_replicas", "2", "--", 'for i in $(seq 500); do echo "line $i"; done'
+    )
+    assert outcome.code == 0
+    assert outcome.out.count("\n") == 1
+    for k in (0, 1):
+        mine = [line for line in outcome.err.splitlines() if line.startswith(f"sh/{k} ")]
+        assert mine == [f"sh/{k} line {i}" for i in range(1, 501)]
+
+
+def test_dryrun_launches_nothing(torchx: Call, project: Path) -> None:
+    """`--dryrun` shows job, options with their source, and request; no job, no record."""
+    outcome = torchx("run", "--dryrun", "-cfg", "prepend_cwd=true", "utils.sh", "--env", "A=1", "--", "touch it")
+    assert outcome.code == 0
+    assert "'touch it'" in outcome.out
+    assert "A=1" in outcome.out
+    lines = [line.split() for line in outcome.out.splitlines()]
+    assert ["prepend_cwd:", "true", "(-cfg)"] in lines
+    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert list(project.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_secrets_are_masked(torchx: Call, project: Path, paper: Any, options: list[str]) -> None:
+    """No secret is in what `--dryrun` and `describe` print, be it in the environment, an argument, or the request."""
+    env = "HF_TOKEN=hunter2hunter2,DB=postgres://me:s3cr3tpw@h/d,PLAIN=shown"
+    argv = ["utils.sh", "--env", env, "--", "run --api-key=hunter2hunter2"]
+    for scheduler in ("local_cwd", "paper"):
+        page = torchx("run", "--dryrun", *options, "-s", scheduler, *argv)
+        assert page.code == 0
+        assert "HF_TOKEN" in page.out
+        assert "shown" in page.out
+        assert "s3cr3tpw" not in page.out
+    torchx("run", "-s", "paper", *argv)
+    described = torchx("describe", "@last", *options).out
+    assert "shown" in described
+    assert "s3cr3tpw" not in described
+    assert "HF_TOKEN=hunter2" not in described
+
+
+def test_help_of_a_component(torchx: Call) -> None:
+    """`torchx run COMPONENT --help` prints the component's own help, and launches nothing."""
+    outcome = torchx("run", "utils.echo", "--help")
+    assert outcome.code == 0
+    assert "--msg" in outcome.out
+    assert "--num_replicas" in outcome.out
+    assert "--dryrun" not in outcome.out
+
+
+def test_arguments_behind_the_component_are_its_own(torchx: Call, project: Path) -> None:
+    """What stands behind the component is passed on, although `run` has an option of that name."""
+    args = parse("-s", "x", "my.py:f", "-s", "y", "--wait", "--", "--json")
+    assert args.scheduler == "x"
+    assert args.component_name_and_args == ["my.py:f", "-s", "y", "--wait", "--", "--json"]
+    assert not hasattr(args, "wait")
+    assert not hasattr(args, "json")
+
+
+def test_what_was_not_given_is_absent() -> None:
+    """The namespace tells an option that was not given from one that has its default."""
+    assert vars(parse("utils.echo")) == {"component_name_and_args": ["utils.echo"]}
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["utils.echo"], {"scheduler": "paper", "wait": True, "component": "dist.ddp", "cfg": ["queue=a"]}),
+        (["-s", "local_cwd", "-cfg", "queue=b", "x"], {"scheduler": "local_cwd", "cfg": ["queue=b"], "wait": True}),
+        (["--profile", "fast"], {"scheduler": "paper", "wait": False}),
+    ],
+    ids=["defaults", "command line wins", "profile"],
+)
+def test_defaults_from_config(project: Path, argv: list[str], expected: dict[str, Any]) -> None:
+    """`[cli:run]` fills in what the command line did not give; `[cli:run@profile]` goes over it."""
+    from torchx.runner.config import use_profile
+
+    text = "[cli:run]\nscheduler = paper\nwait = true\ncomponent = dist.ddp\ncfg = queue=a\n[cli:run@fast]\nwait = no\n"
+    (project / ".torchxconfig").write_text(text)
+    args = parse(*argv)
+    use_profile(getattr(args, "profile", None))
+    try:
+        fill_from_config(args)
+    finally:
+        use_profile(None)
+    assert {key: getattr(args, key) for key in expected} == expected
+
+
+def test_component_from_config(torchx: Call, project: Path) -> None:
+    """Without a component the configured one runs; arguments for it stand behind `--`."""
+    (project / ".torchxconfig").write_text("[cli:run]\ncomponent = utils.echo\n")
+    assert torchx("run", "--wait", "--", "--msg", "from config").code == 0
+    assert torchx("log", "@last").out == "echo/0 from config\n"
+    assert torchx("run", "--wait").code == 0
+    assert torchx("run", "--dryrun", "utils.touch", "--file", "x").out.startswith("app touch")
+
+
+def test_no_component(torchx: Call, project: Path) -> None:
+    """Neither given nor configured."""
+    assert MISSING_COMPONENT_ERROR_MSG in torchx("run", "--dryrun").err
+
+
+def test_profile_lasts_for_one_call(torchx: Call, project: Path) -> None:
+    """`--profile` chooses the scheduler's options too, and is forgotten afterwards."""
+    (project / ".torchxconfig").write_text("[local_cwd@p]\nprepend_cwd = true\n")
+    document = json.loads(torchx("run", "--dryrun", "--json", "--profile", "p", "utils.echo").out)
+    assert document["cfg"]["prepend_cwd"]["value"] is True
+    assert ".torchxconfig:2" in document["cfg"]["prepend_cwd"]["source"]
+    assert active_profile() is None
+
+
+def test_local_is_deprecated(torchx: Call, project: Path) -> None:
+    """`-s local` warns and uses the default scheduler."""
+    outcome = torchx("run", "-s", "local", "--dryrun", "utils.echo")
+    assert outcome.code == 0
+    assert "`local` scheduler is deprecated" in outcome.err
+
+
+def test_parent_run_id_reaches_the_job(torchx: Call, project: Path) -> None:
+    """The job's environment names the run that it comes from."""
+    document = json.loads(torchx("run", "--dryrun", "--json", "--parent_run_id", "p1", "utils.echo").out)
+    assert document["app"]["roles"][0]["env"]["TORCHX_PARENT_RUN_ID"] == "p1"
+
+
+@pytest.mark.parametrize(
+    ("options", "projects"),
+    [
+        ([], ["file://{cwd}"]),
+        (["--workspace", "file:///somewhere"], ["file:///somewhere"]),
+        (["--buck-target", "/a=b"], ["/a"]),
+        (["--workspace="], []),
+    ],
+    ids=["current directory", "given", "old name", "none"],
+)
+def test_workspace(torchx: Call, project: Path, options: list[str], projects: list[str]) -> None:
+    """The current directory is the workspace unless another, or none, is given."""
+    role = json.loads(torchx("run", "--dryrun", "--json", *options, "utils.echo").out)["app"]["roles"][0]
+    found = list((role["workspace"] or {"projects": {}})["projects"])
+    assert found == [p.format(cwd=os.getcwd()) for p in projects]
+
+
+def test_stdin(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--stdin` reads the whole job as JSON; options of the scheduler are typed and remember where they came from."""
+    data = {
+        "scheduler": "local_cwd",
+        "scheduler_args": {"prepend_cwd": "true"},
+        "component_name": "utils.echo",
+        "component_args": {"msg": "from json", "num_replicas": 2},
+    }
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(data)))
+    document = json.loads(torchx("run", "--stdin", "--dryrun", "--json").out)
+    assert document["cfg"]["prepend_cwd"] == {"value": True, "source": "--stdin"}
+    assert document["app"]["roles"][0]["num_replicas"] == 2
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({**data, "wait": True})))
+    assert torchx("run", "--stdin").code == 0
+    assert "from json" in torchx("log", "@last/echo/1").out
+
+
+@pytest.mark.parametrize(
+    "extra", [["utils.echo"], ["-s", "paper"], ["-cfg", "a=b"], ["--workspace", "x"]], ids=" ".join
+)
+def test_stdin_leaves_no_room(torchx: Call, project: Path, extra: list[str]) -> None:
+    """What the JSON says must not stand on the command line too."""
+    outcome = torchx("run", "--stdin", *extra)
+    assert outcome.code == 2
+    assert "leaves no room" in outcome.err
+
+
+def test_run_args_from_json_keeps_everything() -> None:
+    """Every attribute of TorchXRunArgs can be given; those that are not have their defaults."""
+    data = {
+        "component_name": "c",
+        "scheduler": "s",
+        "scheduler_args": {"a": 1},
+        "dryrun": True,
+        "wait": True,
+        "log": True,
+        "workspace": "w",
+        "parent_run_id": "p",
+        "tee_logs": True,
+        "component_args": {"x": [1]},
+    }
+    args = torchx_run_args_from_json(data)
+    assert {key: getattr(args, key) for key in data} == data
+    assert (args.scheduler_cfg, args.component_args_str) == ({}, [])
+    with pytest.raises(ConfigError, match="exclude each other"):
+        torchx_run_args_from_json({**data, "component_args_str": ["--x"]})
+
+
+def test_run_args_from_argparse() -> None:
+    """The namespace of the command line as one value."""
+    args = torchx_run_args_from_argparse(parse("--wait", "-s", "paper", "c"), "c", ["--x", "1"], {"queue": "q"})
+    expected = TorchXRunArgs("c", "paper", {}, scheduler_cfg={"queue": "q"}, wait=True, component_args_str=["--x", "1"])
+    assert args == expected
+
+
+def test_builtins_are_found_where_programs_look() -> None:
+    """`CmdBuiltins` is importable from here."""
+    assert CmdBuiltins.__name__ == "CmdBuiltins"
+
+
+# -- in a terminal ---------------------------------------------------------------------------------
+
+
+def spawn(project: Path, *argv: str) -> Any:
+    """``torchx <argv>`` in a terminal of its own."""
+    return pexpect.spawn(
+        sys.executable, ["-m", "torchx", *argv], cwd=str(project), encoding="utf-8", timeout=20, dimensions=(24, 100)
+    )
+
+
+def test_ctrl_c_cancels_the_job(torchx: Call, project: Path) -> None:
+    """The first Ctrl-C ends the job, and we with it, with exit code 130."""
+    child = spawn(project, "run", "--wait", "utils.sh", "--", "touch up; exec sleep 60")
+    child.expect("local_cwd://")
+    _until((project / "up").exists)
+    child.sendintr()
+    child.expect("cancelling the job")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
+    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "CANCELLED"
+
+
+def test_second_ctrl_c_leaves_at_once(torchx: Call, project: Path) -> None:
+    """A job that takes its time does not hold us: a second Ctrl-C leaves, while the job is being ended."""
+    stubborn = "trap '' TERM; touch up; while [ ! -e go ]; do sleep 0.05; done"
+    child = spawn(project, "run", "--wait", "-cfg", "cancel_grace_s=30", "utils.sh", "--", stubborn)
+    child.expect("local_cwd://")
+    _until((project / "up").exists)
+    child.sendintr()
+    child.expect("cancelling the job")
+    child.sendintr()
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
+    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    (project / "go").touch()
+    _until(lambda: json.loads(torchx("status", "@last", "--json").out)["state"] != "RUNNING")
+
+
+def test_progress_is_shown_on_a_terminal_only(project: Path) -> None:
+    """While it waits, a line says how the job is; it is gone at the end."""
+    child = spawn(project, "run", "--wait", "utils.sh", "--", "while [ ! -e go ]; do sleep 0.05; done")
+    child.expect("RUNNING")
+    child.expect("sh 1/1")
+    (project / "go").touch()
+    child.expect("SUCCEEDED")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def _until(true: Any, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)

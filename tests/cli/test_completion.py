@@ -1,0 +1,169 @@
+"""Completion: what stands at the end of an unfinished line."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchx.cli.cmd_complete import split_line
+from torchx.cli.cmd_completion import SCRIPTS
+
+from .conftest import HELLO, Call
+
+
+@pytest.fixture
+def complete(torchx: Call) -> Callable[..., list[str]]:
+    """The candidates for the last word, without descriptions."""
+
+    def candidates(*words: str) -> list[str]:
+        outcome = torchx("__complete", "fish", "--", *words)
+        assert (outcome.code, outcome.err) == (0, "")
+        return [line.partition("\t")[0] for line in outcome.out.splitlines()]
+
+    return candidates
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["ru"], ["run", "runopts"]),
+        (["--ver"], ["--version"]),
+        (["--log_level", "WA"], ["WARNING"]),
+        (["--log_level", "INFO", "canc"], ["cancel"]),
+        (["help", "desc"], ["describe"]),
+        (["run", "--dry"], ["--dryrun"]),
+        (["run", "--scheduler", "local_c"], ["local_cwd"]),
+        (["run", "--scheduler=local_c"], ["--scheduler=local_cwd"]),
+        (["run", "-s", "local_cwd", "-cfg", "prep"], ["prepend_cwd="]),
+        (["run", "-cfg", "prepend_cwd=true,log"], ["prepend_cwd=true,log_dir="]),
+        (["run", "utils.ec"], ["utils.echo"]),
+        (["run", "--dryrun", "dist.d"], ["dist.ddp"]),
+        (["run", "utils.echo", "--m"], ["--msg"]),
+        (["run", "-s", "local_cwd", "utils.echo", "--num"], ["--num_replicas"]),
+        (["run", "dist.ddp", "-h", "gpu.s"], ["gpu.small"]),
+        (["run", "dist.ddp", "--debug", "t"], ["true"]),
+        (["run", "utils.sh", "--", "--"], []),
+        (["log", "--streams", "std"], ["stdout", "stderr"]),
+        (["list", "--state", "failed,run"], ["failed,running"]),
+        (["runopts", "local_c"], ["local_cwd"]),
+        (["builtins", "--print", "utils.t"], ["utils.touch"]),
+        (["completion", "z"], ["zsh"]),
+        (["run", "dist.ddp", "--script", ""], []),
+        (["no_such_verb", ""], []),
+        (["run", "no.such.component", "--"], []),
+    ],
+    ids=" ".join,
+)
+def test_candidates(complete: Callable[..., list[str]], words: list[str], found: list[str]) -> None:
+    """Verbs, options, schedulers, run options, components, their arguments; nothing where a file is meant."""
+    assert complete(*words) == found
+
+
+def test_all_verbs(complete: Callable[..., list[str]]) -> None:
+    """An empty word lists the verbs that are meant for people."""
+    found = complete("")
+    assert {"run", "status", "log"} <= set(found)
+    assert "__complete" not in found
+
+
+def test_functions_of_a_file(complete: Callable[..., list[str]], project: Path) -> None:
+    """`file.py:` lists its public functions; the file is not run."""
+    (project / "mine.py").write_text("raise SystemExit\ndef train(): ...\ndef test(): ...\ndef _no(): ...\n")
+    assert complete("run", "mine.py:t") == ["mine.py:train", "mine.py:test"]
+
+
+def test_profiles(complete: Callable[..., list[str]], project: Path) -> None:
+    """`--profile` lists those of the config file."""
+    (project / ".torchxconfig").write_text("[local_cwd@prod]\nprepend_cwd = true\n")
+    assert complete("run", "--profile", "") == ["prod"]
+
+
+def test_jobs(complete: Callable[..., list[str]], torchx: Call, project: Path) -> None:
+    """Jobs come from the record: app ids, handles once `://` is there, roles behind the job."""
+    handle = torchx("run", "--wait", "utils.echo").out.strip()
+    app_id = handle.rpartition("/")[2]
+    assert complete("status", "") == [app_id, "@last"]
+    assert complete("cancel", "local_cwd://") == [handle]
+    assert complete("log", f"{handle}/") == [f"{handle}/echo"]
+    assert complete("log", f"{app_id}/ec") == [f"{app_id}/echo"]
+    assert complete("log", "--tail", "@l") == ["@last"]
+
+
+def test_verbs_of_plugins(complete: Callable[..., list[str]], install_plugin: Callable[..., None]) -> None:
+    """A plugin's verb is completed like ours."""
+    install_plugin("my_tool", {"torchx.cli.cmds": ["hello = my_tool:Hello"]}, HELLO)
+    assert complete("hel") == ["hello", "help"]
+    assert complete("hello", "--h") == ["--help"]
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_script(torchx: Call, shell: str) -> None:
+    """Each shell has its script, and the shell, where there is one, can read it."""
+    script = torchx("completion", shell).out
+    assert "__complete" in script
+    program = shutil.which(shell)
+    if program:
+        subprocess.run([program, "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("line", "replies"),
+    [
+        ("torchx canc", ["cancel"]),
+        ("torchx run -s local_c", ["local_cwd"]),
+        ("torchx run --scheduler=local_c", ["local_cwd"]),
+        ("torchx cancel local_cwd:", None),
+        ("torchx log @", ["@last"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_in_bash(
+    torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, line: str, replies: list[str] | None
+) -> None:
+    """The script fills COMPREPLY; handles are completed behind their colon, where bash splits words."""
+    handle = torchx("run", "--wait", "utils.echo").out.strip()
+    program = project / "torchx"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m torchx "$@"\n')
+    program.chmod(0o755)
+    code = (
+        f"{SCRIPTS['bash']}\nCOMP_LINE={line!r}; COMP_POINT=${{#COMP_LINE}}; COMP_WORDS=(torchx x)\n"
+        'COMP_WORDBREAKS=$\' \\t\\n"><=;|&(:\'\n_torchx_complete\nprintf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    monkeypatch.setenv("PATH", f"{project}:/usr/bin:/bin")
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    expected = [handle.partition(":")[2]] if replies is None else replies
+    assert done.stdout.splitlines() == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("torchx a 'b c", ["torchx", "a", "b c"]),
+        ('torchx a "b ', ["torchx", "a", "b "]),
+        ("torchx a\\ b", ["torchx", "a b"]),
+        ("torchx  a  ", ["torchx", "a", ""]),
+    ],
+    ids=repr,
+)
+def test_unfinished_lines(line: str, words: list[str]) -> None:
+    """A line with an open quote, or an escaped blank, is split as the shell would."""
+    assert split_line(line) == words
+
+
+def test_errors_are_silent(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that was pressed shows no error, whatever is wrong."""
+    monkeypatch.setenv("TORCHXCONFIG", "/no/such/file")
+    assert torchx("__complete", "fish", "--", "run", "--profile", "") == (0, "", "")
+
+
+def test_descriptions(torchx: Call, paper: Any) -> None:
+    """fish and zsh get a tab and a description; bash gets the word alone."""
+    assert torchx("__complete", "zsh", "--", "canc").out == "cancel\tend jobs; their logs and records stay\n"
+    assert torchx("__complete", "bash", "--", "canc").out == "cancel\n"

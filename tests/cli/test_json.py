@@ -1,0 +1,114 @@
+"""The JSON documents: each verb's fits its schema, and the page that describes them names every key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from .conftest import HELLO, Call
+
+SCHEMAS = Path(__file__).parent / "schemas"
+PAGE = Path(__file__).parents[2] / "docs" / "cli-json.md"
+
+
+def load(name: str) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.json").read_text())
+    return schema
+
+
+def check(name: str, text: str) -> Any:
+    """The document in ``text``, after it was held against its schema."""
+    assert text.count("\n") == 1, "one document, on one line"
+    document = json.loads(text)
+    jsonschema.validate(document, load(name))
+    return document
+
+
+def test_a_launch(torchx: Call, project: Path) -> None:
+    """`run --json` names the job; nothing else is on stdout."""
+    outcome = torchx("run", "--json", "utils.echo", "--msg", "hi")
+    document = check("run", outcome.out)
+    assert document["handle"] == f"local_cwd://torchx/{document['app_id']}"
+    assert torchx("run", "--json", "--wait", "utils.echo").code == 0
+
+
+def test_a_job_that_failed(torchx: Call, project: Path) -> None:
+    """`run --wait --json` of a job that fails prints its status and exits with 1; `status`, `list`, `describe` agree."""
+    outcome = torchx("run", "--wait", "--json", "utils.sh", "--", "echo why >&2; exit 3")
+    document = check("run-wait", outcome.out)
+    assert outcome.code == 1
+    assert (document["state"], document["cause"]["role"], document["cause"]["replica"]) == ("FAILED", "sh", 0)
+    assert document["cause"]["error"]["exit_code"] == 3
+
+    status = check("status", torchx("status", "@last", "--json").out)
+    assert {key: status[key] for key in document} == document
+
+    runs = check("list", torchx("list", "--json").out)
+    assert [run["handle"] for run in runs["runs"]] == [document["handle"]]
+    assert runs["runs"][0]["state"] == "FAILED"
+    assert runs["more"] is False
+
+    jobs = check("list-scheduler", torchx("list", "-s", "local_cwd", "--json").out)
+    assert [(job["handle"], job["state"]) for job in jobs["jobs"]] == [(document["handle"], "FAILED")]
+
+    described = check("describe", torchx("describe", "@last", "--json").out)
+    assert described["run"]["handle"] == document["handle"]
+    assert described["app"]["roles"][0]["name"] == "sh"
+
+    lines = torchx("log", "@last", "--json").out.splitlines()
+    assert [check("log", line + "\n") for line in lines] == [{"role": "sh", "replica": 0, "line": "why"}]
+
+
+def test_status_of_some_roles(torchx: Call, paper: Any) -> None:
+    """`--roles` leaves only these roles in the document."""
+    from torchx.specs import AppDef, AppState, Role
+
+    paper.JOBS["two"] = AppDef("two", [Role("a", "img"), Role("b", "img")])
+    paper.STATES["two"] = AppState.RUNNING
+    document = check("status", torchx("status", "paper://torchx/two", "--roles", "b", "--json").out)
+    assert [role["role"] for role in document["roles"]] == ["b"]
+    assert document["created_at"] is None
+
+
+def test_a_dryrun(torchx: Call, project: Path) -> None:
+    """`run --dryrun --json` has the AppDef and each option with its source; nothing is launched."""
+    outcome = torchx("run", "--dryrun", "--json", "-cfg", "prepend_cwd=true", "utils.echo", "--msg", "hi")
+    document = check("run-dryrun", outcome.out)
+    assert document["app"]["roles"][0]["args"] == ["hi"]
+    assert document["cfg"]["prepend_cwd"] == {"value": True, "source": "-cfg"}
+    assert document["cfg"]["log_dir"]["source"] == "default"
+    assert json.loads(torchx("list", "--json").out)["runs"] == []
+
+
+def test_what_there_is(torchx: Call, install_plugin: Callable[..., None]) -> None:
+    """`runopts`, `builtins` and `plugins` list what is installed."""
+    rows = {"torchx.cli.cmds": ["hello = my_tool:Hello", "gone = my_tool:Gone"]}
+    install_plugin("my_tool", rows, HELLO)
+    assert "local_cwd" in check("runopts", torchx("runopts", "--json").out)["schedulers"]
+    names = [c["name"] for c in check("builtins", torchx("builtins", "--json").out)["components"]]
+    assert {"dist.ddp", "utils.echo"} <= set(names)
+    found = {p["name"]: p["status"] for p in check("plugins", torchx("plugins", "--json").out)["plugins"]}
+    assert (found["hello"], found["gone"]) == ("ok", "failed")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SCHEMAS.glob("*.json")))
+def test_the_page_names_every_key(name: str) -> None:
+    """What a schema demands, docs/cli-json.md describes."""
+    page = PAGE.read_text()
+    missing = [key for key in _keys(load(name)) if f"`{key}`" not in page and f'"{key}"' not in page]
+    assert missing == []
+
+
+def _keys(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        for value in schema.values():
+            yield from _keys(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _keys(value)

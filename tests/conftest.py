@@ -1,0 +1,136 @@
+"""What holds for every test: a home of its own, an environment that nobody leaks into, no process left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+# Names that change what torchx does. A developer's own settings must not decide whether a test passes.
+_REMOVED_PREFIXES = ("TORCHX", "TORCHELASTIC_", "SLURM_", "LSB_", "AWS_BATCH_", "AWS_DEFAULT_", "KUBERNETES_")
+_REMOVED = {
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "COLUMNS",
+    "LINES",
+    "LOGLEVEL",
+    "XDG_CONFIG_HOME",
+    "CUDA_VISIBLE_DEVICES",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PAGER",
+}
+# pytest itself writes these while a test runs.
+_PYTEST_OWN = {"PYTEST_CURRENT_TEST", "PYTEST_VERSION"}
+
+# Everything that a test starts inherits this, so that what is left at the end can be told from other people's processes.
+_MARK = "PYTEST_TORCHX_RUN"
+_GRACE = "PYTEST_TORCHX_GRACE_S"
+
+
+@pytest.fixture(autouse=True)
+def _no_environment_leak() -> Iterator[None]:
+    """Fail a test that leaves a variable set, changed or removed; and put it back for the next test."""
+    before = _environment()
+    yield
+    after = _environment()
+    if before == after:
+        return
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    for name in changed:
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            del os.environ[name]
+    pytest.fail(f"the test leaks environment variables: {', '.join(changed)} (use monkeypatch.setenv)", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _isolated(_no_environment_leak: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give the test an empty ``HOME`` and ``TORCHX_HOME``; the current directory stays as it is."""
+    home = tmp_path_factory.mktemp("home", numbered=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name in _REMOVED or name.startswith(_REMOVED_PREFIXES):
+                patch.delenv(name)
+        patch.setenv("HOME", str(home))
+        patch.setenv("TORCHX_HOME", str(home / ".torchx"))
+        yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault(_MARK, f"{os.getpid()}-{time.time_ns()}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run when a process that a test started is still alive, and end that process."""
+    if hasattr(session.config, "workerinput"):
+        return  # an xdist worker: the controller looks when all of them are done
+    left = _orphans()
+    deadline = time.monotonic() + float(os.environ.get(_GRACE, "5"))
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = _orphans()
+    if not left:
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    for pid, command in left.items():
+        if reporter is not None:
+            reporter.write_line(f"ORPHAN: process {pid} outlived the tests: {command}", red=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _PYTEST_OWN}
+
+
+def _orphans() -> dict[int, str]:
+    """Live processes that carry this run's mark, this one and its idle job launcher excepted: pid to command line."""
+    mark = f"{_MARK}={os.environ[_MARK]}".encode()
+    mine = os.getpid()
+    found = {}
+    for entry in _process_ids():
+        if entry == mine or mark not in _read(entry, "environ").split(b"\0") or _is_idle_launcher(entry, mine):
+            continue
+        command = _read(entry, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+        if command:  # a zombie has none
+            found[entry] = command
+    return found
+
+
+def _is_idle_launcher(pid: int, parent: int) -> bool:
+    """Whether this is the launcher that torchx keeps for the life of the calling process, with no job under it."""
+    if b"launcher" not in _read(pid, "cmdline"):
+        return False
+    children = _read(pid, f"task/{pid}/children").split()
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return not children and len(fields) > 1 and int(fields[1]) == parent
+
+
+def _process_ids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except FileNotFoundError:  # no /proc (macOS): the check is made where there is one
+        return []
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

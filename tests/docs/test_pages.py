@@ -1,0 +1,74 @@
+"""Every example of the documentation runs as written."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import Block, blocks, matches, run
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    os.path.relpath(page, ROOT)
+    for page in [*glob.glob(f"{ROOT}/docs/**/*.md", recursive=True), f"{ROOT}/README.md", f"{ROOT}/CONTRIBUTING.md"]
+)
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A reader's directory: the examples lie in it, and `torchx` is the one that is tested."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_run_as_written(page: str, reader: Path) -> None:
+    """Each block does what the page shows, in the page's order, in an empty directory with the examples."""
+    namespace: dict[str, object] = {"__name__": "page"}
+    for block in blocks(str(ROOT / page)):
+        if block.not_run or (block.needs and importlib.util.find_spec(block.needs) is None):
+            continue
+        try:
+            run(block, namespace)
+        except AssertionError as difference:
+            said = str(difference) or f"{block.where}: an assertion of the example fails"
+            raise pytest.fail.Exception(said, pytrace=False) from None
+
+
+NEEDY = [block for page in PAGES for block in blocks(str(ROOT / page)) if block.needs]
+
+
+@pytest.mark.parametrize("block", NEEDY, ids=[os.path.basename(block.where) for block in NEEDY])
+def test_needs_are_there(block: Block) -> None:
+    """A block that needs an optional package is not passed over in silence: this says so, and .ci/run has the package."""
+    if importlib.util.find_spec(block.needs) is None:
+        pytest.skip(f"{os.path.relpath(block.where, ROOT)} needs {block.needs}; .ci/run runs it")
+    assert importlib.util.find_spec(block.needs) is not None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    """A relative link of a page names a file that exists."""
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"
+
+
+def test_a_wrong_page_fails(reader: Path) -> None:
+    """The checker itself can fail: output that differs from what is shown, and a command that fails."""
+    with pytest.raises(AssertionError, match="but printed"):
+        run(Block("page.md", 1, "console", "$ echo one\ntwo\n"), {})
+    with pytest.raises(AssertionError, match="exit code 3"):
+        run(Block("page.md", 1, "bash", "exit 3"), {})
+    assert matches("one ...\n...\nfour", "one two\nthree\nfour\n")
+    assert not matches("one", "one\ntwo\n")

@@ -1,0 +1,338 @@
+"""Who may import whom, what may be imported when, and that nothing goes in circles. The rooms are drawn in design.md."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+import torchx
+
+ROOT = os.path.dirname(torchx.__file__)
+
+ROOMS = {
+    "torchx": 0,
+    "torchx.errors": 0,
+    "torchx.settings": 0,
+    "torchx.version": 0,
+    "torchx.util": 0,
+    "torchx.plugins": 1,
+    "torchx.specs": 2,
+    "torchx.workspace": 3,
+    "torchx.tracker": 3,
+    "torchx.runs": 3,
+    "torchx.schedulers.api": 4,
+    "torchx.schedulers.ids": 4,
+    "torchx.schedulers.devices": 4,
+    "torchx.schedulers.streams": 4,
+    "torchx.schedulers.kit": 4,
+    "torchx.schedulers": 5,
+    "torchx.components": 6,
+    "torchx.runner": 7,
+    "torchx.cli": 8,
+    "torchx.notebook": 8,
+    "torchx.__main__": 8,
+}
+IN_JOB = ("torchx.runtime", "torchx.distributed", "torchx.apps")
+STANDALONE = ("torchx.supervisor",)
+TESTING = "torchx.testing"
+
+# Not at module level in rooms 0 to 8: each is paid for by every command.
+SLOW = {
+    "argparse",
+    "ast",
+    "asyncio",
+    "concurrent",
+    "configparser",
+    "dataclasses",
+    "datetime",
+    "importlib.metadata",
+    "inspect",
+    "json",
+    "logging",
+    "pathlib",
+    "shutil",
+    "sqlite3",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "typing",
+}
+
+# importer, imported -> why the arrow may point up
+EXCEPTIONS = {
+    ("torchx.components.component_test_base", "torchx.runner"): "a unittest base that runs components, for users",
+    ("torchx.components.component_test_base", "torchx.runner.api"): "a unittest base that runs components, for users",
+}
+
+SLOW_EXCEPTIONS = {
+    ("torchx.components.component_test_base", "shutil"): "a unittest base, imported by tests only",
+    ("torchx.components.component_test_base", "tempfile"): "a unittest base, imported by tests only",
+    ("torchx.specs.component_help", "argparse"): "a formatter class, imported when help is shown",
+}
+
+
+class Import(NamedTuple):
+    """One imported module, and how the import stands in the file."""
+
+    module: str
+    line: int
+    top: bool
+    typing_only: bool
+
+
+def files() -> Iterator[tuple[str, str]]:
+    for folder, _, names in sorted(os.walk(ROOT)):
+        for name in sorted(names):
+            if name.endswith(".py"):
+                path = os.path.join(folder, name)
+                parts = os.path.relpath(path, os.path.dirname(ROOT)).removesuffix(".py").split(os.sep)
+                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+MODULES = dict(files())
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+@cache
+def imports(module: str) -> tuple[Import, ...]:
+    """All imports of a file; ``from package import submodule`` counts as the submodule."""
+    with open(MODULES[module], encoding="utf-8") as f:
+        tree = ast.parse(f.read())
+    found: list[Import] = []
+
+    def visit(node: ast.AST, *, top: bool, typing_only: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(a.name, node.lineno, top, typing_only) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = module if MODULES[module].endswith("__init__.py") else module.rpartition(".")[0]
+            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            name = ".".join(p for p in (base, node.module) if p)
+            for a in node.names:
+                sub = f"{name}.{a.name}"
+                is_slow_submodule = sub in SLOW
+                found.append(
+                    Import(sub if sub in MODULES or is_slow_submodule else name, node.lineno, top, typing_only)
+                )
+        elif isinstance(node, ast.If) and is_type_checking(node.test):
+            for child in node.body:
+                visit(child, top=top, typing_only=True)
+            for child in node.orelse:
+                visit(child, top=top, typing_only=typing_only)
+        else:
+            deeper = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            for child in ast.iter_child_nodes(node):
+                visit(child, top=top and not deeper, typing_only=typing_only)
+
+    visit(tree, top=True, typing_only=False)
+    return tuple(found)
+
+
+def room(module: str) -> int | None:
+    """The room of a module by its longest known prefix; None for code in jobs, the supervisor and the kit."""
+    if module.startswith((*IN_JOB, *STANDALONE, TESTING)):
+        return None
+    parts = module.split(".")
+    for n in range(len(parts), 1, -1):
+        found = ROOMS.get(".".join(parts[:n]))
+        if found is not None:
+            return found
+    return ROOMS["torchx"] if module == "torchx" else None
+
+
+def is_torchx(module: str) -> bool:
+    return module == "torchx" or module.startswith("torchx.")
+
+
+def known(module: str) -> bool:
+    return module.startswith((*IN_JOB, *STANDALONE, TESTING)) or room(module) is not None
+
+
+def test_every_module_has_a_room() -> None:
+    """A new package is put into a room, here and in design.md."""
+    assert [m for m in MODULES if not known(m)] == []
+
+
+def test_lower_never_imports_higher() -> None:
+    """No import, at any depth, points from a lower room to a higher one. Names for annotations may come from anywhere."""
+    wrong = []
+    for module in MODULES:
+        here = room(module)
+        for i in imports(module):
+            there = room(i.module) if is_torchx(i.module) else None
+            if here is None or there is None or i.typing_only or (module, i.module) in EXCEPTIONS:
+                continue
+            if there > here:
+                wrong.append(f"{module}:{i.line} (room {here}) imports {i.module} (room {there})")
+    assert wrong == []
+
+
+def test_no_backend_imports_another() -> None:
+    """A backend's file imports no other backend; what two share stands in the kit."""
+    backends = {m for m in MODULES if m.startswith("torchx.schedulers.") and m.endswith("_scheduler")}
+    wrong = [f"{m}:{i.line} imports {i.module}" for m in backends for i in imports(m) if i.module in backends - {m}]
+    assert wrong == []
+
+
+def test_components_are_functions_of_specs() -> None:
+    """Components import nothing of torchx but specs, what is below, and each other."""
+    wrong = [
+        f"{m}:{i.line} imports {i.module}"
+        for m in MODULES
+        if m.startswith("torchx.components")
+        for i in imports(m)
+        if is_torchx(i.module) and (m, i.module) not in EXCEPTIONS and not i.typing_only
+        if not (i.module.startswith("torchx.components") or (room(i.module) is not None and room(i.module) <= 2))
+    ]
+    assert wrong == []
+
+
+def test_code_in_jobs_imports_no_launcher() -> None:
+    """What runs inside a job imports room 0, the tracker's interface and other in-job code only."""
+    wrong = [
+        f"{m}:{i.line} imports {i.module}"
+        for m in MODULES
+        if m.startswith(IN_JOB)
+        for i in imports(m)
+        if is_torchx(i.module) and not i.typing_only
+        if not (i.module.startswith((*IN_JOB, "torchx.tracker")) or room(i.module) == 0)
+    ]
+    assert wrong == []
+
+
+def test_the_supervisor_stands_alone() -> None:
+    """The launcher and supervisor of local jobs import the standard library and each other's files only."""
+    wrong = [
+        f"{m}:{i.line} imports {i.module}"
+        for m in MODULES
+        if m.startswith(STANDALONE)
+        for i in imports(m)
+        if (is_torchx(i.module) and not i.module.startswith(STANDALONE)) or is_third_party(i.module)
+    ]
+    assert wrong == []
+
+
+def test_product_code_never_imports_the_kit() -> None:
+    """Nothing but the kit imports torchx.testing."""
+    wrong = [
+        f"{m}:{i.line}"
+        for m in MODULES
+        if not m.startswith(TESTING)
+        for i in imports(m)
+        if i.module.startswith(TESTING)
+    ]
+    assert wrong == []
+
+
+def test_no_import_cycle() -> None:
+    """Imports at module level form no cycle."""
+    graph = {
+        m: {i.module for i in imports(m) if i.top and not i.typing_only and i.module in MODULES} - {m} for m in MODULES
+    }
+    done: set[str] = set()
+
+    def cycle(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        for target in sorted(graph[module]):
+            # A package's __init__ and its modules: the package is being imported already.
+            found = cycle(target, [*path, module]) if not module.startswith(f"{target}.") else []
+            if found:
+                return found
+        done.add(module)
+        return []
+
+    assert [c for c in (cycle(m, []) for m in sorted(graph)) if c] == []
+
+
+def is_third_party(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top not in sys.stdlib_module_names and top != "torchx" and top != "__future__"
+
+
+def test_third_party_packages_are_imported_in_functions() -> None:
+    """No third-party package is imported at module level, nor without need; the kit may import pytest."""
+    wrong = [
+        f"{m}:{i.line} imports {i.module}"
+        for m in MODULES
+        if not m.startswith(TESTING)
+        for i in imports(m)
+        if i.top and not i.typing_only and is_third_party(i.module)
+    ]
+    assert wrong == []
+
+
+def test_slow_modules_are_imported_in_functions() -> None:
+    """In rooms 0 to 8 no slow standard module is imported at module level; the command line may import argparse."""
+    wrong = []
+    for module in MODULES:
+        here = room(module)
+        if here is None:
+            continue
+        for i in imports(module):
+            slow = i.module in SLOW or i.module.partition(".")[0] in SLOW
+            allowed = (here == 8 and i.module == "argparse") or (module, i.module) in SLOW_EXCEPTIONS
+            if slow and i.top and not i.typing_only and not allowed:
+                wrong.append(f"{module}:{i.line} imports {i.module}")
+    assert wrong == []
+
+
+def test_files_and_functions_stay_small() -> None:
+    """Files stay under 500 lines, functions do not exceed 60, their docstring (a component's help) not counted."""
+    wrong = []
+    for module, path in MODULES.items():
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        if text.count("\n") >= 500:
+            wrong.append(f"{module} has {text.count(chr(10))} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                first = node.body[0]
+                documented = ast.get_docstring(node) is not None and first.end_lineno is not None
+                docstring = first.end_lineno - first.lineno + 1 if documented else 0
+                lines = node.end_lineno - node.lineno + 1 - docstring
+                if lines > 60:
+                    wrong.append(f"{module}:{node.lineno} `{node.name}` has {lines} lines")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import json", [("json", True, False)]),
+        ("def f():\n import json", [("json", False, False)]),
+        ("if TYPE_CHECKING:\n import json\nelse:\n import ast", [("json", True, True), ("ast", True, False)]),
+        ("from importlib import metadata", [("importlib.metadata", True, False)]),
+        ("from torchx import errors", [("torchx.errors", True, False)]),
+        ("from torchx.errors import SpecError", [("torchx.errors", True, False)]),
+        ("from . import errors", [("torchx.errors", True, False)]),
+        ("class C:\n import json", [("json", True, False)]),
+        ("try:\n import json\nexcept ImportError: ...", [("json", True, False)]),
+    ],
+    ids=lambda v: v.replace("\n", "|") if isinstance(v, str) else "",
+)
+def test_this_test_reads_imports_right(
+    source: str, expected: list[tuple[str, bool, bool]], tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader tells module level, functions and annotations apart, and resolves submodules."""
+    path = os.path.join(tmp_path, "m.py")
+    with open(path, "w") as f:
+        f.write(source)
+    monkeypatch.setitem(MODULES, "torchx.probe", path)
+    imports.cache_clear()
+    try:
+        assert [(i.module, i.top, i.typing_only) for i in imports("torchx.probe")] == expected
+    finally:
+        imports.cache_clear()

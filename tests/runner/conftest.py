@@ -1,0 +1,38 @@
+"""Fixtures of the Runner's tests: a Runner over a cluster in memory, and time that only a test moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchx.runner import Runner, config
+from torchx.testing import FakeClock
+
+from .memory_backend import MemoryScheduler
+
+
+@pytest.fixture
+def jobs():
+    """What the cluster in memory knows."""
+    return {}
+
+
+@pytest.fixture
+def runner(jobs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config._warned.clear()
+
+    def memory(session_name, **params):
+        return MemoryScheduler(session_name, jobs=jobs, **params)
+
+    with Runner("test", {"memory": memory, "local_cwd": memory}) as found:
+        yield found
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only by sleeping."""
+    from torchx.runner import waiting
+
+    found = FakeClock()
+    monkeypatch.setattr(waiting, "time", found)
+    return found

@@ -1,0 +1,426 @@
+"""`.torchxconfig`: where values come from, which one wins, and what is said about those that mean nothing."""
+
+from __future__ import annotations
+
+import configparser
+import io
+import logging
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchx.errors import ConfigError
+from torchx.runner import config, configfiles
+from torchx.runner.config import Setting, SourcedCfg, resolve
+from torchx.runner.inifile import parse
+from torchx.specs import UnknownSchedulerException, runopts
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch, tmp_path):
+    """An empty project directory, nothing warned about yet, no profile."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    config._warned.clear()
+    yield
+    config.use_profile(None)
+
+
+@pytest.fixture
+def opts():
+    found = runopts()
+    found.add("queue", type_=str, help="queue to submit to", default="any")
+    found.add("priority", type_=int, help="priority of the job", default=1)
+    found.add("tags", type_=list[str], help="tags of the job")
+    found.add("limits", type_=dict[str, str], help="limits of the job")
+    found.add("verbose", type_=bool, help="say more", default=False)
+    found.add("mail-type", type_=str, help="when to send mail")
+    return found
+
+
+def home(text):
+    with open(os.path.expanduser("~/.torchxconfig"), "w") as file:
+        file.write(text)
+
+
+def project(text):
+    with open(".torchxconfig", "w") as file:
+        file.write(text)
+
+
+def warnings_of(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+LAYERS = ("home", "project", "environment", "cfg")
+
+
+@pytest.mark.parametrize(
+    "given_layers", range(16), ids=lambda n: "+".join(layer for i, layer in enumerate(LAYERS) if n >> i & 1) or "none"
+)
+@pytest.mark.parametrize("who", ["code", "command-line"])
+def test_the_last_layer_wins_and_says_so(monkeypatch, opts, given_layers, who):
+    """default < home < project < environment < command line or code: the value and its source are the highest layer's."""
+    expected = Setting("any", "default")
+    if given_layers & 1:
+        home("# mine\n[sched]\nqueue = of-home\n")
+        expected = Setting("of-home", "~/.torchxconfig:3")
+    if given_layers & 2:
+        project("[sched]\nqueue = of-project\n")
+        expected = Setting("of-project", ".torchxconfig:2")
+    if given_layers & 4:
+        monkeypatch.setenv("TORCHX_SCHED_QUEUE", "of-environment")
+        expected = Setting("of-environment", "$TORCHX_SCHED_QUEUE")
+    cfg = None
+    if given_layers & 8:
+        cfg = {"queue": "of-cfg"} if who == "code" else SourcedCfg({"queue": "of-cfg"})
+        expected = Setting("of-cfg", "code" if who == "code" else "-cfg")
+    assert resolve("sched", opts, cfg)["queue"] == expected
+    assert resolve("sched", opts, cfg)["priority"] == Setting(1, "default")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        pytest.param("queue", "a b", "a b", id="str"),
+        pytest.param("queue", '" a=b, c "', " a=b, c ", id="str-quoted"),
+        pytest.param("queue", "50%", "50%", id="no-interpolation"),
+        pytest.param("queue", "", "", id="str-empty"),
+        pytest.param("queue", "a\n  b", "a\nb", id="str-of-two-lines"),
+        pytest.param("priority", "7", 7, id="int"),
+        pytest.param("verbose", "yes", True, id="bool"),
+        pytest.param("tags", "a;b", ["a", "b"], id="list"),
+        pytest.param("tags", "a,b", ["a", "b"], id="list-comma"),
+        pytest.param("tags", "\n  a\n  b", ["a", "b"], id="list-of-lines"),
+        pytest.param("limits", "K:v;L:w=x", {"K": "v", "L": "w=x"}, id="dict"),
+        pytest.param("mail-type", "END", "END", id="dash-in-key"),
+    ],
+)
+def test_values_have_the_type_of_their_option(opts, key, text, expected):
+    """A text in a file means what it means on the command line."""
+    project(f"[sched]\n{key} = {text}\n")
+    assert resolve("sched", opts)[key].value == expected
+
+
+@pytest.mark.parametrize(("key", "text"), [("priority", "None"), ("priority", ""), ("tags", "None"), ("queue", "None")])
+def test_none_means_the_default(opts, key, text):
+    """`None`, and nothing for an option that is no text, say nothing about it."""
+    project(f"[sched]\n{key} = {text}\n")
+    assert resolve("sched", opts)[key].value == opts.get(key).default
+
+
+@pytest.mark.parametrize("how", ["file", "environment"])
+def test_a_value_of_the_wrong_type_says_where_it_is(monkeypatch, opts, how):
+    """The error names the file and line, or the variable, the key and the value."""
+    if how == "file":
+        project("[sched]\n\npriority = high\n")
+        where = ".torchxconfig:3"
+    else:
+        monkeypatch.setenv("TORCHX_SCHED_PRIORITY", "high")
+        where = "$TORCHX_SCHED_PRIORITY"
+    with pytest.raises(ConfigError) as e:
+        resolve("sched", opts)
+    assert e.value.message.startswith(f"{where}: `priority`")
+    assert "`high`" in e.value.message
+
+
+def test_a_variable_for_a_key_with_a_dash(monkeypatch, opts):
+    """Dashes of schedulers and keys are underscores in the environment."""
+    monkeypatch.setenv("TORCHX_MY_SCHED_MAIL_TYPE", "END")
+    assert resolve("my-sched", opts)["mail-type"] == Setting("END", "$TORCHX_MY_SCHED_MAIL_TYPE")
+
+
+# -- keys that mean nothing ------------------------------------------------------------------------
+
+
+def test_an_unknown_key_in_a_file_is_warned_about_once(opts, caplog):
+    """The warning has the file, the line and the nearest name; the key is not taken."""
+    project("[sched]\npriority = 2\nqueu = gpu\n")
+    for _ in range(3):
+        found = resolve("sched", opts)
+    assert "queu" not in found
+    assert found["queue"].source == "default"
+    assert warnings_of(caplog) == [".torchxconfig:3: scheduler `sched` has no run option `queu`, did you mean `queue`?"]
+
+
+def test_an_unknown_key_on_the_command_line_is_an_error(opts):
+    """The error names the key and the hint the nearest name."""
+    with pytest.raises(ConfigError, match="`queu`") as e:
+        resolve("sched", opts, SourcedCfg({"queu": "gpu"}, source="--stdin"))
+    assert e.value.message.startswith("--stdin: ")
+    assert "`queue`" in e.value.hint
+
+
+def test_an_unknown_key_from_code_is_passed_on_with_a_warning(opts, caplog):
+    """Programs give one cfg to several schedulers; a typo is said, and the scheduler gets what it was given."""
+    assert resolve("sched", opts, {"queu": "gpu"})["queu"] == Setting("gpu", "code")
+    assert "did you mean `queue`?" in warnings_of(caplog)[0]
+
+
+def test_a_scheduler_without_declared_options_takes_any(caplog):
+    """A scheduler that declares nothing cannot be warned about."""
+    assert resolve("sched", runopts(), {"x": None}) == {"x": Setting(None, "code")}
+    assert warnings_of(caplog) == []
+
+
+def test_a_section_that_is_almost_a_scheduler_is_warned_about(caplog):
+    """A typo in a section's name is said with its file; sections of other programs are left alone."""
+    project("[slrum]\nqueue = gpu\n[my_own_tool]\nx = 1\n[component:x]\ny = 1\n")
+    config.check_sections(["slurm", "local_cwd"])
+    assert warnings_of(caplog) == [".torchxconfig: no scheduler is called `slrum`, did you mean `[slurm]`?"]
+
+
+# -- profiles --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chosen_by", ["option", "environment"])
+def test_a_profile_lies_over_the_section(monkeypatch, opts, chosen_by):
+    """`[sched@prod]` goes before `[sched]`, of either file, and the rest of `[sched]` stays."""
+    home("[sched@prod]\nqueue = prod\n")
+    project("[sched]\nqueue = dev\npriority = 5\n[component:x@prod]\nimage = prod\n[component:x]\nimage = dev\nn = 1\n")
+    assert resolve("sched", opts)["queue"].value == "dev"
+    if chosen_by == "option":
+        config.use_profile("prod")
+    else:
+        monkeypatch.setenv("TORCHX_PROFILE", "prod")
+    found = resolve("sched", opts)
+    assert found["queue"] == Setting("prod", "~/.torchxconfig:2")
+    assert found["priority"] == Setting(5, ".torchxconfig:3")
+    assert config.get_configs("component", "x") == {"image": "prod", "n": "1"}
+    assert config.load_sections("component") == {"x": {"image": "prod", "n": "1"}}
+
+
+def test_an_unknown_profile_is_an_error():
+    """A profile that no section is for would silently run with other values: it is refused, with the nearest name."""
+    project("[slurm@prod]\nqueue = gpu\n")
+    config.use_profile("prd")
+    with pytest.raises(ConfigError, match="`prd`") as e:
+        config.check_sections(["slurm"])
+    assert "`prod`" in e.value.hint
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def test_the_project_file_goes_before_the_home_file():
+    """`find_configs` names the file with the last word first; nothing is found twice."""
+    assert config.find_configs() == []
+    home("")
+    project("")
+    here = os.path.join(os.getcwd(), ".torchxconfig")
+    there = os.path.expanduser("~/.torchxconfig")
+    assert config.find_configs() == [here, there]
+    assert config.find_configs([os.getcwd(), "."]) == [here]
+    assert config.find_configs([os.path.expanduser("~"), "/nowhere"]) == [there]
+
+
+def test_torchxconfig_replaces_both_files(monkeypatch, opts, tmp_path):
+    """`TORCHXCONFIG` names the only file; /dev/null switches config files off."""
+    home("[sched]\npriority = 1\nqueue = of-home\n")
+    project("[sched]\nqueue = of-project\n")
+    mine = tmp_path / "my.conf"
+    mine.write_text("[sched]\nqueue = of-mine\n")
+    monkeypatch.setenv("TORCHXCONFIG", str(mine))
+    assert config.find_configs() == [str(mine)]
+    found = resolve("sched", opts)
+    assert found["queue"].value == "of-mine"
+    assert found["priority"].source == "default"
+    monkeypatch.setenv("TORCHXCONFIG", os.devnull)
+    assert resolve("sched", opts)["queue"].source == "default"
+
+
+@pytest.mark.parametrize("named", ["/nowhere/my.conf", "."], ids=["missing", "directory"])
+def test_torchxconfig_must_name_a_file(monkeypatch, named):
+    """A variable that names nothing is an error, not the absence of a config."""
+    monkeypatch.setenv("TORCHXCONFIG", named)
+    with pytest.raises(ConfigError, match="names"):
+        config.find_configs()
+
+
+def test_a_changed_file_is_read_again(opts):
+    """A program that runs for long sees what was changed."""
+    project("[sched]\nqueue = one\n")
+    assert resolve("sched", opts)["queue"].value == "one"
+    project("[sched]\nqueue = another\n")
+    assert resolve("sched", opts)["queue"].value == "another"
+
+
+def test_default_config_dirs_may_be_replaced(monkeypatch, opts, tmp_path):
+    """`DEFAULT_CONFIG_DIRS` says where files are looked for; a program may set it."""
+    assert list(config.DEFAULT_CONFIG_DIRS) == [os.getcwd(), os.path.expanduser("~")]
+    (tmp_path / ".torchxconfig").write_text("[sched]\nqueue = mine\n")
+    monkeypatch.setattr(config, "DEFAULT_CONFIG_DIRS", [str(tmp_path)])
+    assert resolve("sched", opts)["queue"].value == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        pytest.param("queue = gpu\n", ":1: `queue` stands before", id="no-section"),
+        pytest.param("[sched]\nqueue\n", ":2: `queue` is no `key = value`", id="no-value"),
+        pytest.param("[sched]\n = gpu\n", ":2: `= gpu` has no key", id="no-key"),
+        pytest.param("[sched]\na = 1\na = 2\n", ":3: `a` stands there a second time", id="key-twice"),
+        pytest.param("[sched]\n[x]\n[sched]\n", ":3: section `[sched]` stands there a second time", id="section-twice"),
+        pytest.param("\n\n[sched\nx = 1\n", ":3: `[sched` is no `key = value`", id="open-bracket"),
+    ],
+)
+def test_a_malformed_file_says_file_and_line(opts, text, where):
+    """One line: the file, the line, what is wrong with it."""
+    project(text)
+    with pytest.raises(ConfigError) as e:
+        resolve("sched", opts)
+    assert e.value.message.startswith(f".torchxconfig{where}")
+    assert e.value.hint
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe[\x00", b"[sched]\nqueue = \xe9\n"], ids=["utf-16", "latin-1"])
+def test_a_file_that_is_no_text(opts, content):
+    """A file in another encoding is named."""
+    with open(".torchxconfig", "wb") as file:
+        file.write(content)
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        resolve("sched", opts)
+
+
+def test_a_file_that_cannot_be_read(monkeypatch, opts):
+    """A file without permission is named, with the reason."""
+    project("[sched]\nqueue = gpu\n")
+    os.chmod(".torchxconfig", 0)
+    if os.access(".torchxconfig", os.R_OK):  # root reads everything: let reading itself fail
+        os.unlink(".torchxconfig")
+        os.symlink("/proc/self/mem", ".torchxconfig")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        resolve("sched", opts)
+
+
+# -- the dialect -----------------------------------------------------------------------------------
+
+_keys = st.text(alphabet="abcXYZ_-.", min_size=1, max_size=6)
+_values = st.text(alphabet="abc =:;#[]%'\"$,{}", max_size=12).map(str.strip)
+_lines = st.one_of(
+    st.builds("{0} = {1}".format, _keys, _values),
+    st.builds("{0}:{1}".format, _keys, _values),
+    st.builds("    {0}".format, _values),
+    st.builds("# {0}".format, _values),
+    st.builds("; {0}".format, _values),
+    st.builds("[{0}]".format, _keys),
+    st.just(""),
+    st.just("[DEFAULT]"),
+)
+
+
+@given(st.lists(_lines, max_size=12))
+@settings(max_examples=400, deadline=None)
+def test_files_mean_what_configparser_reads(lines):
+    """The same sections, keys and values as configparser without interpolation; what it refuses, we refuse."""
+    reference = configparser.RawConfigParser()
+    reference.optionxform = str  # type: ignore[assignment,method-assign]
+    text = "\n".join(["[first]", *lines])
+    try:
+        reference.read_string(text)
+    except configparser.Error:
+        with pytest.raises(ConfigError):
+            parse(text.splitlines(keepends=True), "x")
+        return
+    ours = parse(text.splitlines(keepends=True), "x")
+    assert {s: {k: e.text for k, e in entries.items()} for s, entries in ours.items()} == {
+        s: dict(reference.items(s)) for s in reference.sections()
+    }
+    for entries in ours.values():
+        for key, entry in entries.items():
+            assert text.splitlines()[entry.line - 1].lstrip().startswith(key)
+
+
+@given(st.text(max_size=80))
+@settings(max_examples=200, deadline=None)
+def test_any_text_is_read_or_refused(text):
+    """Whatever stands in a file, the only error is ours, and it names the line."""
+    try:
+        parse(io.StringIO(text), "conf")
+    except ConfigError as e:
+        assert e.message.split(":")[1].isdigit()
+
+
+# -- the public functions --------------------------------------------------------------------------
+
+
+def test_apply_adds_only_what_is_missing():
+    """What is in the cfg stays; the file with the last word fills in the rest."""
+    home("[local_cwd]\nlog_dir = /of-home\nprepend_cwd = true\n")
+    project("[local_cwd]\nlog_dir = /of-project\n")
+    cfg = {"auto_set_cuda_visible_devices": True}
+    config.apply("local_cwd", cfg)
+    assert cfg == {"auto_set_cuda_visible_devices": True, "log_dir": "/of-project", "prepend_cwd": True}
+    cfg = {"log_dir": "mine"}
+    config.apply("local_cwd", cfg, dirs=[os.path.expanduser("~")])
+    assert cfg == {"log_dir": "mine", "prepend_cwd": True}
+
+
+def test_load_reads_an_open_file():
+    """`load` takes the scheduler's section of any text file, and leaves what is set."""
+    cfg = {"prepend_cwd": False}
+    config.load("local_cwd", io.StringIO("[local_cwd]\nlog_dir=/logs\nprepend_cwd=true\n[slurm]\nx=1\n"), cfg)
+    assert cfg == {"prepend_cwd": False, "log_dir": "/logs"}
+
+
+def test_dump_writes_a_file_that_changes_nothing():
+    """A file that `dump` wrote is read without a warning, and each option keeps its default."""
+    text = io.StringIO()
+    config.dump(text, ["local_cwd"])
+    assert text.getvalue().startswith("[local_cwd]\n")
+    project(text.getvalue())
+    opts = config._run_opts("local_cwd")
+    found = resolve("local_cwd", opts)
+    assert {key: s.value for key, s in found.items()} == {key: opt.default for key, opt in opts}
+    with pytest.raises(UnknownSchedulerException):
+        config.dump(text, ["no_such_scheduler"])
+
+
+def test_dump_marks_what_is_required(monkeypatch):
+    """A required option stands there to be filled in; until it is, it counts as missing."""
+    opts = runopts()
+    opts.add("queue", type_=str, help="queue to submit to\nin two lines", required=True)
+    opts.add("limits", type_=dict[str, str], help="limits", default={"a": "b,c"})
+    monkeypatch.setattr(config, "_run_opts", lambda scheduler: opts)
+    text = io.StringIO()
+    config.dump(text, ["mine"], required_only=True)
+    assert text.getvalue() == "[mine]\n# queue to submit to\n# in two lines\nqueue = #FIXME:(str)\n\n"
+    text = io.StringIO()
+    config.dump(text, ["mine"])
+    project(text.getvalue())
+    with pytest.raises(ConfigError, match="queue"):
+        resolve("mine", opts)
+    assert resolve("mine", opts, {"queue": "gpu"})["limits"].value == {"a": "b,c"}
+
+
+def test_sections_with_a_prefix():
+    """`get_config`, `get_configs` and `load_sections` read `[prefix:name]` as text."""
+    project("[cli:run]\ncomponent = dist.ddp\n[component:dist.ddp]\nj = 2x2\n[component:a.b:c]\nmemMB = 1\n")
+    assert config.get_config("cli", "run", "component") == "dist.ddp"
+    assert config.get_config("cli", "run", "nothing") is None
+    assert config.get_config("cli", "nothing", "nothing") is None
+    assert config.get_configs("component", "dist.ddp") == {"j": "2x2"}
+    assert config.load_sections("component") == {"dist.ddp": {"j": "2x2"}, "a.b:c": {"memMB": "1"}}
+    assert config.load_sections("component", dirs=["/nowhere"]) == {}
+
+
+def test_reading_no_config_imports_no_parser(monkeypatch):
+    """Without a file, nothing is paid for: the resolution of a run's options reads no file and imports nothing."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from torchx.runner import config; from torchx.specs import runopts;"
+        " config.resolve('x', runopts()); slow = {'configparser', 'logging', 'json', 'sqlite3'} & set(sys.modules);"
+        " sys.exit(str(slow) if slow else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_files_are_cached_by_what_they_are(opts):
+    """Resolving again looks at the files, and does not parse them again."""
+    project("[sched]\nqueue = gpu\n")
+    assert configfiles.load_files() is configfiles.load_files()

@@ -1,0 +1,134 @@
+"""Events: off by default and free; when on, each call is told, secrets masked."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from torchx.errors import BackendError, ConfigError, ParseError
+from torchx.runner import Runner, events
+from torchx.runner.events import SourceType, TorchxEvent, get_logging_handler, log_event, record
+
+from .memory_backend import MemoryScheduler, echo_app
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """The events that a program hears which gave the logger a handler and a level."""
+    found = []
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            found.append(TorchxEvent.deserialize(record.getMessage()))
+
+    logger = logging.getLogger(events.LOGGER)
+    monkeypatch.setenv("TORCHX_INTERNAL_SESSION_ID", "session-1")
+    monkeypatch.setattr(logger, "handlers", [*logger.handlers, Listener()])
+    monkeypatch.setattr(events, "_loggers", {})
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    yield found
+    logger.setLevel(level)
+
+
+def test_a_run_is_told_verb_by_verb(heard):
+    """run, dryrun and schedule each make one event, innermost first, with the job, its image and its options."""
+    with Runner("s", {"memory": MemoryScheduler}) as runner:
+        handle = runner.run(echo_app(), "memory", {"queue": "gpu", "api_key": "s3cret"})
+        runner.status(handle)
+    assert [event.api for event in heard] == ["dryrun", "schedule", "run", "status"]
+    run = heard[2]
+    assert (run.session, run.scheduler, run.app_id, run.app_image) == ("session-1", "memory", "echo-1", "/tmp")
+    assert run.app_metadata == {"team": "a"}
+    assert json.loads(run.runcfg)["queue"] == "gpu"
+    assert "s3cret" not in run.serialize()
+    assert run.wall_time_usec > 0
+    assert run.cpu_time_usec >= 0
+    assert run.start_epoch_time_usec > 1_600_000_000_000_000
+    assert run.exception_type is None
+    assert (heard[3].scheduler, heard[3].app_id) == ("memory", "echo-1")
+
+
+def test_a_failure_is_told_with_its_place(heard):
+    """The error's type, message and place are in the event, and the error goes on; passwords in URLs are masked."""
+    with pytest.raises(BackendError), log_event("my_api", "slurm", runcfg="{}"):
+        raise BackendError("cannot reach https://me:s3cret@host/")
+    [event] = heard
+    assert (event.api, event.scheduler, event.runcfg) == ("my_api", "slurm", "{}")
+    assert event.exception_type == "BackendError"
+    assert event.exception_message == "cannot reach https://me:********@host/"
+    assert "Traceback" in event.raw_exception
+    assert "s3cret" not in event.serialize()
+    place = json.loads(event.exception_source_location)
+    assert place["name"] == "test_a_failure_is_told_with_its_place"
+    assert place["filename"] == __file__
+
+
+def test_off_by_default_and_free():
+    """Nobody listens: nothing is recorded, no event is made, and `logging` is not even imported."""
+    code = (
+        "import sys\n"
+        "from torchx.runner import events\n"
+        "with events.log_event('x') as event: pass\n"
+        "assert event._event is None\n"
+        "assert 'logging' not in sys.modules and 'json' not in sys.modules\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    with log_event("x") as event:
+        assert not events.is_on()
+    assert event._event is None
+
+
+@pytest.mark.parametrize("destination", ["console", "file"])
+def test_the_environment_switches_events_on(tmp_path, destination):
+    """`TORCHX_EVENTS` sends one JSON object a line to stderr or to a file, and nothing to stdout."""
+    import os
+
+    path = tmp_path / "events"
+    code = "from torchx.runner.events import log_event\nwith log_event('x', 'slurm'): pass"
+    env = {**os.environ, "TORCHX_EVENTS": "console" if destination == "console" else f"file:{path}"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    text = done.stderr if destination == "console" else path.read_text()
+    assert TorchxEvent.deserialize(text.strip()).api == "x"
+    assert done.stdout == ""
+
+
+def test_a_program_may_replace_record(monkeypatch):
+    """Programs that patch `record` see every event without any logging."""
+    seen = []
+    monkeypatch.setenv("TORCHX_INTERNAL_SESSION_ID", "s")
+    monkeypatch.setattr(events, "record", seen.append)
+    with log_event("x", app_id="a") as event:
+        event._torchx_event.source = SourceType.EXTERNAL
+    assert [(e.api, e.app_id, e.source) for e in seen] == [("x", "a", SourceType.EXTERNAL)]
+
+
+def test_an_event_survives_its_json():
+    """serialize and deserialize are inverse; an event is returned as it is."""
+    event = TorchxEvent("s", "slurm", "run", app_metadata={"a": "ü"}, source=SourceType.INTERNAL, cpu_time_usec=3)
+    assert TorchxEvent.deserialize(event.serialize()) == event
+    assert TorchxEvent.deserialize(event) is event
+    assert str(event) == event.serialize()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"nonsense": 1}', "3"])
+def test_what_is_no_event(text):
+    """Text that is no event is a ParseError that has it."""
+    with pytest.raises(ParseError) as e:
+        TorchxEvent.deserialize(text)
+    assert e.value.text == text
+
+
+def test_destinations(capsys):
+    """A destination by name; an unknown one is refused with those there are."""
+    assert isinstance(get_logging_handler(), logging.NullHandler)
+    assert isinstance(get_logging_handler("console"), logging.StreamHandler)
+    with pytest.raises(ConfigError, match="`nowhere`") as e:
+        get_logging_handler("nowhere")
+    assert "console" in e.value.hint
+    record(TorchxEvent("s", "slurm", "run"))
+    assert capsys.readouterr() == ("", "")

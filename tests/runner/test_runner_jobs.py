@@ -1,0 +1,296 @@
+"""The Runner looks after a job: handles, status, waiting, logs, the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchx.errors import (
+    HandleError,
+    NotFoundError,
+    NotSupportedError,
+)
+from torchx.runner import Runner
+from torchx.runner.api import WaitTimeoutError
+from torchx.runs import default_registry
+from torchx.schedulers.api import DescribeAppResponse, Stream
+from torchx.specs import (
+    AppDef,
+    AppState,
+    MalformedAppHandleException,
+    UnknownAppException,
+)
+
+from .memory_backend import MemoryScheduler, backend, echo_app
+
+# -- handles ---------------------------------------------------------------------------------------
+
+
+def test_every_verb_takes_a_short_reference(runner):
+    """An app id, its beginning and `@last` do where a handle does."""
+    handle = runner.run(echo_app(), "memory")
+    for reference in (handle, "echo-1", "ech", "@last"):
+        assert runner.resolve(reference) == handle
+        assert runner.status(reference).state is AppState.RUNNING
+        assert runner.describe(reference).name == "echo"
+        assert list(runner.log_lines(reference, "echo"))
+        assert runner.recorded(reference).handle == handle
+    runner.cancel("ech")
+    assert runner.wait("@last").state is AppState.CANCELLED
+    runner.delete("echo-1")
+    with pytest.raises(NotFoundError):
+        runner.status("@last")
+
+
+@pytest.mark.parametrize("verb", ["status", "wait", "describe", "cancel", "delete", "resolve", "recorded"])
+@pytest.mark.parametrize(
+    ("handle", "error"),
+    [
+        ("memory://", MalformedAppHandleException),
+        ("://s/a", MalformedAppHandleException),
+        ("memory://s/", MalformedAppHandleException),
+        ("nothing-of-that-name", NotFoundError),
+        ("", NotFoundError),
+    ],
+)
+def test_a_handle_that_is_none(runner, verb, handle, error):
+    """Every verb refuses it with an error of ours and a hint."""
+    with pytest.raises(error) as e:
+        getattr(runner, verb)(handle)
+    assert e.value.hint
+
+
+def test_an_ambiguous_reference(runner):
+    """It is refused, not guessed."""
+    runner.run(echo_app(), "memory")
+    runner.run(echo_app(), "memory")
+    with pytest.raises(HandleError, match="could be any of"):
+        runner.cancel("echo")
+
+
+def test_a_job_of_another_session_is_asked_for_in_its_name(runner, jobs):
+    """A handle works from every Runner: its scheduler is made for the session that the handle names."""
+    jobs["a-1"] = DescribeAppResponse("a-1", AppState.RUNNING)
+    assert runner.status("memory://elsewhere/a-1").state is AppState.RUNNING
+    assert backend(runner, session="elsewhere").session_name == "elsewhere"
+    assert backend(runner).asked == []
+
+
+def test_a_status_by_handle_does_not_open_the_registry(runner, jobs, monkeypatch):
+    """What a handle says need not be looked up: status must stay quick with any number of runs on record."""
+    jobs["a-1"] = DescribeAppResponse("a-1", AppState.RUNNING)
+    monkeypatch.setattr(default_registry(), "_store", lambda: pytest.fail("the registry was opened"))
+    assert runner.status("memory://test/a-1").state is AppState.RUNNING
+
+
+# -- what became of it -----------------------------------------------------------------------------
+
+
+def test_status_is_what_the_scheduler_says(runner, jobs):
+    """Each field of the answer is in the status; a message that is none is empty."""
+    jobs["a-1"] = DescribeAppResponse("a-1", AppState.FAILED, 2, "boom", "{}", "http://ui", roles_statuses=[])
+    status = runner.status("memory://test/a-1")
+    assert (status.state, status.num_restarts, status.msg) == (AppState.FAILED, 2, "boom")
+    assert (status.structured_error_msg, status.ui_url) == ("{}", "http://ui")
+    jobs["a-2"] = DescribeAppResponse("a-2", AppState.RUNNING)
+    assert runner.status("memory://test/a-2").msg == ""
+
+
+def test_a_job_that_nobody_knows(runner):
+    """status, wait and describe say None; the verbs that need a job say which one does not exist."""
+    handle = "memory://test/nobody"
+    assert runner.status(handle) is None
+    assert runner.wait(handle) is None
+    assert runner.describe(handle) is None
+    assert runner.recorded(handle) is None
+    for verb in (runner.cancel, runner.delete, lambda h: runner.log_lines(h, "role")):
+        with pytest.raises(UnknownAppException, match="nobody"):
+            verb(handle)
+
+
+@pytest.mark.parametrize(
+    ("seen", "age_s", "state", "msg"),
+    [
+        pytest.param(AppState.FAILED, 1e6, AppState.FAILED, "as last seen", id="ended"),
+        pytest.param(AppState.RUNNING, 1e6, AppState.UNKNOWN, "last seen RUNNING", id="ran"),
+        pytest.param(None, 0, AppState.SUBMITTED, "does not show the job yet", id="just-submitted"),
+    ],
+)
+def test_a_job_that_its_scheduler_forgot(runner, jobs, monkeypatch, seen, age_s, state, msg):
+    """The last state that was seen is told, and that it is the last; one that never ended is UNKNOWN."""
+    handle = runner.run(echo_app(), "memory")
+    if seen is not None:
+        default_registry().saw(handle, seen)
+    jobs.clear()
+    import time
+
+    now = time.time()
+    monkeypatch.setattr("torchx.runner.answers.time.time", lambda: now + age_s)
+    status = runner.status(handle)
+    assert status.state is state
+    assert msg in status.msg
+    assert runner.describe(handle).roles[0].args == ["hello"]
+    runner.cancel(handle)  # quiet: it was there
+    runner.delete(handle)
+    assert runner.status(handle) is None
+
+
+def test_the_end_of_a_job_is_on_record_once_it_was_seen(runner, jobs):
+    """A cluster may forget its jobs: what status saw of the end stays."""
+    handle = runner.run(echo_app(), "memory")
+    jobs["echo-1"].state = AppState.SUCCEEDED
+    runner.status(handle)
+    jobs.clear()
+    assert runner.status(handle).state is AppState.SUCCEEDED
+
+
+def test_describe_gives_the_definition_back(runner):
+    """The roles are the scheduler's, the name is the app's."""
+    handle = runner.run(echo_app(), "memory")
+    found = runner.describe(handle)
+    assert found.name == "echo"
+    assert found.roles[0].args == ["hello"]
+
+
+def test_describe_of_a_job_that_is_not_on_record(runner, jobs):
+    """The scheduler's word alone: the app is called by its id."""
+    jobs["a-1"] = DescribeAppResponse("a-1", AppState.RUNNING, roles=echo_app().roles, metadata={"k": "v"})
+    found = runner.describe("memory://test/a-1")
+    assert (found.name, found.roles[0].name, found.metadata) == ("a-1", "echo", {"k": "v"})
+    jobs["a-2"] = DescribeAppResponse("a-2", AppState.RUNNING)
+    assert runner.describe("memory://test/a-2") == AppDef("a-2")
+
+
+# -- waiting ---------------------------------------------------------------------------------------
+
+
+def test_wait_asks_more_and_more_seldom(runner, jobs, clock):
+    """The first looks follow one another quickly, later ones by the interval, and the end is on record."""
+    handle = runner.run(echo_app(), "memory")
+    end = clock.now + 60
+    original = backend(runner).describe
+
+    def describe(app_id):
+        if clock.now >= end:
+            jobs[app_id].state = AppState.SUCCEEDED
+        return original(app_id)
+
+    backend(runner).describe = describe
+    assert runner.wait(handle, wait_interval=5).state is AppState.SUCCEEDED
+    assert clock.slept[0] <= 1.0
+    assert max(clock.slept) == 5
+    assert clock.slept == sorted(clock.slept)
+    assert len(clock.slept) < 20
+    assert runner.recorded(handle).state is AppState.SUCCEEDED
+
+
+def test_waiting_for_a_job_of_this_machine_adds_milliseconds(runner, jobs, clock):
+    """A scheduler that is quick to ask is asked at once, then every few milliseconds."""
+    handle = runner.run(echo_app(), "memory")
+    backend(runner).wait_hint = 0.05
+    start = clock.now
+    original = backend(runner).describe
+
+    def describe(app_id):
+        if clock.now - start >= 0.020:
+            jobs[app_id].state = AppState.SUCCEEDED
+        return original(app_id)
+
+    backend(runner).describe = describe
+    runner.wait(handle)
+    assert clock.now - start < 0.035
+
+
+def test_a_scheduler_that_tells_when_a_job_ends_is_slept_on(runner, jobs, clock):
+    """Nothing is asked in between; when the scheduler returns early and the job goes on, looks do not pile up."""
+    handle = runner.run(echo_app(), "memory")
+    backend(runner).wait_hint = 0.05
+    naps = []
+
+    def wait_for_end(app_id, timeout_s):
+        naps.append(timeout_s)
+        if len(naps) > 10:  # at first there is nothing to sleep on yet
+            clock.sleep(7)
+            jobs[app_id].state = AppState.FAILED
+
+    backend(runner).wait_for_end = wait_for_end
+    assert runner.wait(handle, wait_interval=60, timeout=100).state is AppState.FAILED
+    assert len(naps) == len(backend(runner).asked) - 1 == 11
+    assert clock.slept[-1] == 7
+    assert min(clock.slept) > 0.0005
+
+
+@pytest.mark.parametrize(("timeout", "looks"), [(0, 1), (3.0, 4)])
+def test_wait_gives_up_when_the_time_is_over(runner, clock, timeout, looks):
+    """It is a TimeoutError that says how the job is; the job goes on."""
+    handle = runner.run(echo_app(), "memory")
+    start = clock.now
+    with pytest.raises(TimeoutError) as e:
+        runner.wait(handle, wait_interval=1, timeout=timeout)
+    assert isinstance(e.value, WaitTimeoutError)
+    assert "RUNNING" in e.value.message
+    assert clock.now - start == timeout
+    assert len(backend(runner).asked) == looks
+    assert runner.status(handle).state is AppState.RUNNING
+
+
+def test_wait_asks_through_status(runner, clock):
+    """A subclass that knows better overrides `status`."""
+
+    class MyRunner(Runner):
+        def status(self, app_handle):
+            from torchx.specs import AppStatus
+
+            return AppStatus(AppState.CANCELLED)
+
+    assert MyRunner("s", {"memory": MemoryScheduler}).wait("memory://s/a").state is AppState.CANCELLED
+
+
+# -- logs ------------------------------------------------------------------------------------------
+
+
+def test_log_lines_pass_everything_on(runner):
+    """The scheduler gets each argument."""
+    handle = runner.run(echo_app(num_replicas=2), "memory")
+    lines = runner.log_lines(handle, "echo", 1, "x.*", should_tail=True, streams=Stream.STDERR)
+    assert list(lines) == [f"echo-1 echo 1 x.* True {Stream.STDERR}\n"]
+
+
+@pytest.mark.parametrize(
+    ("role", "k", "hint"), [("ecko", 0, "`echo`"), ("zzz", 0, "echo"), ("echo", 2, "0 to 1"), ("echo", -1, "0 to 1")]
+)
+def test_logs_of_a_role_or_replica_that_is_not_there(runner, role, k, hint):
+    """The error comes at once, not at the first line, and says what there is."""
+    handle = runner.run(echo_app(num_replicas=2), "memory")
+    with pytest.raises(NotFoundError) as e:
+        runner.log_lines(handle, role, k)
+    assert hint in e.value.hint
+
+
+def test_logs_that_a_scheduler_does_not_have(runner, jobs):
+    """It is said at once."""
+    jobs["a-1"] = DescribeAppResponse("a-1", AppState.RUNNING)
+    backend(runner).log_iter = super(MemoryScheduler, backend(runner)).log_iter
+    with pytest.raises(NotSupportedError):
+        runner.log_lines("memory://test/a-1", "r")
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+def test_cancel_twice_is_quiet_and_stop_is_deprecated(runner):
+    """Cancelling what has ended changes nothing; `stop` still cancels, with a warning."""
+    handle = runner.run(echo_app(), "memory")
+    with pytest.warns(DeprecationWarning, match="cancel"):
+        runner.stop(handle)
+    assert runner.status(handle).state is AppState.CANCELLED
+    runner.cancel(handle)
+
+
+def test_delete_takes_the_run_off_the_record(runner, jobs):
+    """After a delete neither the scheduler nor the record knows the job."""
+    handle = runner.run(echo_app(), "memory")
+    runner.delete(handle)
+    assert jobs == {}
+    assert runner.runs() == []
+    with pytest.raises(UnknownAppException):
+        runner.delete(handle)

@@ -1,0 +1,127 @@
+"""The Runner lists runs and jobs; and one job of this machine from beginning to end."""
+
+from __future__ import annotations
+
+from torchx.runner import Runner, get_runner
+from torchx.runs import RunQuery, default_registry
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.specs import (
+    AppState,
+)
+
+from .memory_backend import MemoryScheduler, UnreachableScheduler, backend, echo_app
+
+# -- lists -----------------------------------------------------------------------------------------
+
+
+def test_list_is_the_schedulers_own(runner, jobs):
+    """Handles are filled in; cfg says where to look, and is checked."""
+    runner.run(echo_app(), "memory")
+    jobs["other"] = DescribeAppResponse("other", AppState.PENDING)
+    assert [(job.app_handle, job.state) for job in runner.list("memory")] == [
+        ("memory://test/echo-1", AppState.RUNNING),
+        ("memory://test/other", AppState.PENDING),
+    ]
+    assert backend(runner).listed_with is None
+    runner.list("memory", {"queue": "gpu"})
+    assert backend(runner).listed_with["queue"] == "gpu"
+
+
+def test_runs_refreshes_what_had_not_ended_in_one_query(runner, jobs):
+    """Each scheduler is asked once, for the runs that were not seen to end; what is new is on record."""
+    handles = [runner.run(echo_app(), "memory") for _ in range(5)]
+    default_registry().saw(handles[0], AppState.FAILED, msg="long ago")
+    jobs["echo-2"].state = AppState.SUCCEEDED
+    found = runner.runs()
+    assert [run.state.name for run in found] == ["RUNNING"] * 3 + ["SUCCEEDED", "FAILED"]
+    assert [set(ids) for ids in backend(runner).asked] == [{"echo-2", "echo-3", "echo-4", "echo-5"}]
+    assert [run.state for run in runner.runs(refresh=False)] == [run.state for run in found]
+    assert found[3].ended_at is not None
+    backend(runner).asked.clear()
+    runner.runs(RunQuery(limit=1))
+    assert backend(runner).asked == [["echo-5"]]
+
+
+def test_a_filter_by_state_is_by_the_state_now(runner, jobs):
+    """A run that has ended since it was last seen is among the ended ones."""
+    for _ in range(3):
+        runner.run(echo_app(), "memory")
+    jobs["echo-2"].state = AppState.FAILED
+    assert [run.app_id for run in runner.runs(RunQuery(states=[AppState.FAILED]))] == ["echo-2"]
+    assert [run.app_id for run in runner.runs(RunQuery(states=[AppState.RUNNING], limit=1))] == ["echo-3"]
+    assert [run.app_id for run in runner.runs(RunQuery(states=[AppState.RUNNING], name="x*"))] == []
+
+
+def test_a_scheduler_that_cannot_be_asked_leaves_a_note(tmp_path):
+    """The last state is shown, and that it is the last; the others are shown as ever."""
+    jobs = {}
+    factories = {
+        "far": UnreachableScheduler,
+        "memory": lambda session_name: MemoryScheduler(session_name, jobs=jobs),
+    }
+    with Runner("s", factories) as runner:
+        runner.run(echo_app(), "far")
+        runner.run(echo_app(), "memory")
+        near, far = runner.runs()
+        assert (near.state, near.note) == (AppState.RUNNING, "")
+        assert far.state is AppState.SUBMITTED
+        assert "connection refused" in far.note
+        del factories["far"]
+    with Runner("s", factories) as runner:
+        assert "`far` is not known" in runner.runs()[1].note
+
+
+def test_a_scheduler_that_is_too_slow_leaves_a_note():
+    """A list takes no longer than it may."""
+    import threading
+
+    answer = threading.Event()
+
+    class Slow(MemoryScheduler):
+        def describe_many(self, app_ids):
+            answer.wait(30)
+            return {}
+
+    with Runner("s", {"slow": Slow}) as runner:
+        runner.run(echo_app(), "slow")
+        [run] = runner.runs(timeout_s=0.05)
+        answer.set()
+    assert "did not answer within 0.05 s" in run.note
+
+
+def test_a_run_that_its_scheduler_forgot_is_not_asked_for_for_ever(runner, jobs, monkeypatch):
+    """It shows as UNKNOWN with a note; a scheduler that must know is not asked again, a cluster is."""
+    import time
+
+    runner.run(echo_app(), "memory")
+    jobs.clear()
+    [run] = runner.runs()
+    assert run.state is AppState.SUBMITTED  # too young to be given up
+    later = time.time() + 3600
+    monkeypatch.setattr("torchx.runner.answers.time.time", lambda: later)
+    [run] = runner.runs()
+    assert run.state is AppState.UNKNOWN
+    assert "no longer knows" in run.note
+    assert len(default_registry().list(unfinished=True)) == 1
+    backend(runner).wait_hint = 0.05
+    runner.runs()
+    assert default_registry().list(unfinished=True) == []
+
+
+# -- this machine ----------------------------------------------------------------------------------
+
+
+def test_a_job_of_this_machine_from_run_to_delete(tmp_path, monkeypatch):
+    """The real thing: a run, its end, its logs, its record, seen by another Runner."""
+    monkeypatch.chdir(tmp_path)
+    with get_runner("first") as runner:
+        handle = runner.run_component("utils.echo", ["--msg", "hello there"], "local_cwd")
+    with get_runner("second") as other:
+        status = other.wait("@last", timeout=30)
+        assert status.state is AppState.SUCCEEDED, status
+        role = other.describe(handle).roles[0].name
+        assert list(other.log_lines(handle, role)) == ["hello there\n"]
+        [run] = other.runs()
+        assert (run.handle, run.state) == (handle, AppState.SUCCEEDED)
+        other.delete(handle)
+        assert other.status(handle) is None

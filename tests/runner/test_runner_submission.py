@@ -1,0 +1,136 @@
+"""The Runner submits: what goes on record, and what becomes of a submission that fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from torchx.errors import (
+    BackendError,
+    SpecError,
+    TransientError,
+)
+from torchx.runner import Runner
+from torchx.runs import NewRun, default_registry
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.specs import (
+    AppState,
+    Workspace,
+)
+
+from .memory_backend import MemoryScheduler, backend, echo_app
+
+# -- submission ------------------------------------------------------------------------------------
+
+
+def test_a_run_is_on_record_with_where_everything_came_from(runner, tmp_path):
+    """Handle, app, options with their source, directory, command line and parent are written down; secrets are not."""
+    (tmp_path / ".torchxconfig").write_text("[memory]\nqueue = from-file\n")
+    app = echo_app(
+        env={"HF_TOKEN": "s3cret", "A": "b"}, args=["--api-key", "s3cret", "x"], workspace=Workspace({"/w": ""})
+    )
+    handle = runner.run(app, "memory", {"priority": 2, "api_key": "s3cret"}, parent_run_id="p")
+    run = runner.recorded(handle)
+    assert (run.handle, run.scheduler, run.session, run.name) == (handle, "memory", "test", "echo")
+    assert run.state is AppState.SUBMITTED
+    assert run.cfg["queue"] == {"value": "from-file", "source": ".torchxconfig:2"}
+    assert run.cfg["priority"] == {"value": 2, "source": "code"}
+    assert run.cfg["tags"] == {"value": None, "source": "default"}
+    assert (run.cwd, run.argv[-1], run.parent_run_id) == (str(tmp_path), sys.argv[-1], "p")
+    assert (run.image, run.workspace) == ("/tmp", "/w")
+    assert run.appdef().roles[0].env["A"] == "b"
+    with open(default_registry().path, "rb") as file, open(default_registry().path + "-wal", "rb") as wal:
+        assert b"s3cret" not in file.read() + wal.read()
+
+
+def test_the_commit_is_on_record(runner, tmp_path, monkeypatch):
+    """Within a git repository the run has its commit, and whether files differed from it."""
+    import subprocess
+
+    def git(*words):
+        env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        who = ("-c", "user.name=x", "-c", "user.email=x@y")
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
+
+    git("init", "-q")
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-qm", "one")
+    (tmp_path / "file").write_text("2")
+    monkeypatch.setattr("torchx.runner.recording.GIT_TIMEOUT_S", 10.0)
+    handle = runner.run(echo_app(), "memory")
+    assert runner.recorded(handle).git_commit == git("rev-parse", "HEAD").stdout.strip()
+    runner.close()
+    assert runner.recorded(handle).git_dirty is True
+    again = runner.run(echo_app(), "memory")
+    assert runner.recorded(again).git_dirty is True
+
+
+def test_a_submission_that_is_refused_leaves_no_run(runner):
+    """The scheduler's error reaches the caller, and no run shows up."""
+    backend(runner).refuses = BackendError("no quota")
+    with pytest.raises(BackendError, match="no quota"):
+        runner.run(echo_app(), "memory")
+    assert runner.runs() == []
+    assert default_registry().intents() == []
+
+
+def test_a_submission_whose_answer_was_lost_is_settled_by_asking(runner, jobs, monkeypatch):
+    """After a passing failure there may be a job: it goes on record once its scheduler knows it, and the submitter is gone."""
+    backend(runner).refuses = TransientError("timed out")
+    with pytest.raises(TransientError):
+        runner.run(echo_app(), "memory")
+    jobs["echo-1"] = DescribeAppResponse("echo-1", AppState.RUNNING)
+    assert runner.runs() == []
+    monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
+    assert [run.handle for run in runner.runs()] == ["memory://test/echo-1"]
+
+
+def test_an_interrupted_submission_that_started_nothing_never_shows(runner, monkeypatch):
+    """When the submitter is gone and its scheduler knows no such job, there was none."""
+    default_registry().begin(NewRun(scheduler="memory", session="test", name="a", handle="memory://test/a-1"))
+    default_registry().begin(NewRun(scheduler="memory", session="test", name="a"))
+    assert runner.runs() == []
+    monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
+    assert runner.runs() == []
+    assert len(default_registry().intents()) == 2  # so young that the scheduler may not have heard of it
+    monkeypatch.setattr("torchx.runner.listing._SUBMITTER_GRACE_S", -1.0)
+    assert runner.runs() == []
+    assert default_registry().intents() == []
+
+
+def test_a_run_goes_through_dryrun_and_schedule(jobs):
+    """Programs override `dryrun`, `run` and `schedule`, some with fewer arguments: each is called with what was given."""
+    calls = []
+
+    class MyRunner(Runner):
+        def dryrun(self, app, scheduler, cfg=None):
+            calls.append("dryrun")
+            info = self._scheduler(scheduler).submit_dryrun(app, cfg or {})
+            info._scheduler = scheduler
+            return info
+
+        def schedule(self, dryrun_info):
+            calls.append("schedule")
+            return super().schedule(dryrun_info)
+
+        def run(self, app, scheduler, cfg=None, workspace=None, parent_run_id=None):
+            calls.append("run")
+            return super().run(app, scheduler, cfg)
+
+    with MyRunner("mine", {"memory": lambda session_name: MemoryScheduler(session_name, jobs=jobs)}) as runner:
+        handle = runner.run(echo_app(), "memory", {"queue": "x"}, workspace="/src")
+        assert calls == ["run", "dryrun", "schedule"]
+        assert runner.status(handle).state is AppState.RUNNING
+        assert runner.recorded(handle).cfg["queue"] == {"value": "x", "source": "code"}
+        runner.run_component("utils.echo", [], "memory")
+        assert calls[3:] == ["dryrun", "schedule"]
+
+
+def test_what_was_not_dried_cannot_be_scheduled(runner):
+    """An AppDryRunInfo from elsewhere names no scheduler: that is said."""
+    info = backend(runner)._submit_dryrun(echo_app(), {})
+    with pytest.raises(SpecError, match="names no scheduler"):
+        runner.schedule(info)

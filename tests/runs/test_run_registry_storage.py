@@ -1,0 +1,274 @@
+"""The run registry's file: damaged, newer, read-only, full, and written by many at once."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from torchx.errors import NotFoundError
+from torchx.runs import NewRun, RunRegistry, schema
+from torchx.specs import AppState
+
+from .run_rows import add, ids, warnings_of
+
+# -- files that are not what they should be --------------------------------------------------------
+
+
+def test_the_file_is_private(registry):
+    """The file holds command lines of a user: nobody else may read it, nor what SQLite puts beside it."""
+    add(registry, "a")
+    modes = {stat.S_IMODE(os.stat(path).st_mode) for path in glob.glob(registry.path + "*")}
+    assert modes == {0o600}
+
+
+def test_a_new_file_is_in_wal_mode_and_leaves_nothing_beside_it(registry):
+    """Readers never wait for writers, and the draft that the file was made of is gone."""
+    add(registry, "a")
+    with sqlite3.connect(registry.path) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert db.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+    db.close()
+    assert glob.glob(registry.path + ".new-*") == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 99, 100, 1000, 4096, 5000, 8192, 12288, 20000])
+def test_a_file_that_was_cut_off_is_set_aside(registry, caplog, size):
+    """Wherever the file was cut off, there is one warning, the old file is kept, and the next run is on record."""
+    for i in range(40):
+        add(registry, f"old-{i}", argv=["x" * 500])
+    registry.close()
+    with open(registry.path, "r+b") as file:
+        file.truncate(size)
+    again = RunRegistry(registry.path)
+    add(again, "new")
+    assert again.find("@last").app_id == "new"
+    assert ids(again.list())[0] == "new"
+    for _ in range(3):
+        add(again, "more")
+    again.close()
+    [text] = warnings_of(caplog)
+    [aside] = glob.glob(registry.path + ".damaged-*")
+    assert aside in text
+    assert os.stat(aside).st_size == size
+
+
+def test_a_file_of_noise_is_set_aside_even_by_a_reader(registry, caplog):
+    """A list of a damaged file is empty, with a warning, not an error."""
+    with open(registry.path, "wb") as file:
+        file.write(os.urandom(9000))
+    assert registry.list() == []
+    assert "damaged" in warnings_of(caplog)[0]
+
+
+def test_a_newer_file_is_set_aside_whole(registry, caplog):
+    """A file of a newer torchx is kept as it is, with a warning that says so."""
+    add(registry, "old")
+    registry.close()
+    with sqlite3.connect(registry.path) as db:
+        db.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+    db.close()
+    again = RunRegistry(registry.path)
+    add(again, "new")
+    assert ids(again.list()) == ["new"]
+    again.close()
+    assert "newer torchx" in warnings_of(caplog)[0]
+    [aside] = glob.glob(registry.path + ".newer-*")
+    with sqlite3.connect(aside) as db:
+        assert db.execute("SELECT app_id FROM runs").fetchall() == [("old",)]
+    db.close()
+
+
+def test_a_file_that_was_damaged_before_this_process_came_is_set_aside_by_one_only(registry):
+    """Of two who find the damage, one sets the file aside; the other does not touch its successor."""
+    with open(registry.path, "wb") as file:
+        file.write(b"x" * 5000)
+    inode = os.stat(registry.path).st_ino
+    assert schema.set_aside(registry.path, inode, "damaged")
+    assert schema.set_aside(registry.path, inode, "damaged") == ""
+    schema.create(registry.path)
+    assert schema.set_aside(registry.path, inode, "damaged") == "" or os.stat(registry.path).st_ino == inode
+
+
+@pytest.mark.parametrize("how", ["file-in-the-way", "no-permission"])
+def test_a_home_that_cannot_be_written_warns_once(tmp_path, caplog, how):
+    """Nothing is remembered and nothing fails: one warning for the whole process."""
+    home = tmp_path / "home"
+    if how == "file-in-the-way":
+        home.write_text("")
+    else:
+        home.mkdir(mode=0o500)
+        if os.access(home, os.W_OK):
+            pytest.skip("this user may write everywhere")
+    registry = RunRegistry(str(home / "runs.db"))
+    run_id = registry.begin(NewRun(scheduler="x", session="s", name="a"))
+    assert run_id == 0
+    registry.submitted(run_id, "x://s/a")
+    registry.abandoned(run_id, "no")
+    registry.amend(run_id, git_commit="", git_dirty=None)
+    registry.saw("x://s/a", AppState.FAILED)
+    registry.lost(["x://s/a"])
+    assert registry.list() == []
+    assert registry.get("x://s/a") is None
+    with pytest.raises(NotFoundError):
+        registry.find("a")
+    [text] = warnings_of(caplog)
+    assert str(home) in text
+
+
+def test_a_read_only_file_can_still_be_read(registry, monkeypatch):
+    """On a read-only file system, where SQLite cannot make its companion files, runs are still listed."""
+    add(registry, "a")
+    registry.close()
+    refused = sqlite3.OperationalError("unable to open database file")
+    monkeypatch.setattr(schema, "version_of", lambda db: (_ for _ in ()).throw(refused))
+    assert ids(RunRegistry(registry.path).list()) == ["a"]
+
+
+_FULL = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from torchx.runs import NewRun, RunRegistry
+registry = RunRegistry(sys.argv[1])
+first = registry.begin(NewRun(scheduler="x", session="s", name="a"))
+registry.submitted(first, "x://s/first")
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+for _ in range(20):
+    run_id = registry.begin(NewRun(scheduler="x", session="s", name="a", argv=["x" * 3000]))
+    registry.submitted(run_id, "x://s/more")
+print(run_id)
+"""
+
+
+def test_a_full_disk_warns_once_and_keeps_what_was_there(tmp_path):
+    """When no more can be written, there is one warning on stderr, and what was on record stays readable."""
+    path = str(tmp_path / "runs.db")
+    done = subprocess.run([sys.executable, "-c", _FULL, path], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
+    assert done.stderr.count("cannot be written") == 1, done.stderr
+    registry = RunRegistry(path)
+    assert "first" in ids(registry.list())
+    registry.close()
+
+
+# -- many at once ----------------------------------------------------------------------------------
+
+_WRITER = """
+import os, sys
+import torchx.runs
+from torchx.runs import NewRun, RunRegistry
+from torchx.specs import AppState
+path, count = sys.argv[1], int(sys.argv[2])
+children = []
+for i in range(count):
+    pid = os.fork()
+    if pid == 0:
+        registry = RunRegistry(path)
+        for k in range(4):
+            handle = f"x://s/job-{i}-{k}"
+            run_id = registry.begin(NewRun(scheduler="x", session="s", name="a", handle=handle))
+            registry.submitted(run_id, handle)
+            registry.saw(handle, AppState.FAILED)
+        os._exit(0 if run_id else 1)
+    children.append(pid)
+sys.exit(max(os.waitpid(pid, 0)[1] for pid in children) != 0)
+"""
+
+
+@pytest.mark.parametrize("found", ["nothing", "a-damaged-file"])
+def test_fifty_processes_at_once_lose_nothing(tmp_path, found):
+    """50 processes that make the file, or find it damaged, and write at the same time: each run is there once."""
+    path = str(tmp_path / "home" / "runs.db")
+    if found == "a-damaged-file":
+        os.mkdir(tmp_path / "home")
+        with open(path, "wb") as file:
+            file.write(b"not a database" * 1000)
+    argv = [sys.executable, "-c", _WRITER, path, "50"]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    assert "locked" not in done.stderr
+    registry = RunRegistry(path)
+    runs = registry.list()
+    registry.close()
+    assert sorted(run.app_id for run in runs) == sorted(f"job-{i}-{k}" for i in range(50) for k in range(4))
+    assert {run.state for run in runs} == {AppState.FAILED}
+    assert len(glob.glob(path + ".damaged-*")) == (1 if found == "a-damaged-file" else 0)
+
+
+def test_threads_share_a_registry(registry):
+    """Many threads write through one registry."""
+
+    def work(i):
+        for k in range(10):
+            add(registry, f"{i}-{k}")
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(ids(registry.list()))) == 80
+
+
+def test_a_forked_child_opens_its_own_connection(registry):
+    """After a fork the child writes through a connection of its own, and the parent's goes on."""
+    add(registry, "parent")
+    pid = os.fork()
+    if pid == 0:
+        add(registry, "child")
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    add(registry, "parent-2")
+    assert sorted(ids(registry.list())) == ["child", "parent", "parent-2"]
+
+
+def test_ten_thousand_runs_are_looked_up_by_index(registry):
+    """What every command asks is answered from an index, however many runs there are."""
+    add(registry, "a")
+    with sqlite3.connect(registry.path) as db:
+        for sql in (
+            "SELECT * FROM runs WHERE handle = ?",
+            "SELECT * FROM runs WHERE app_id >= ? AND app_id < 'x'",
+            "SELECT * FROM runs WHERE phase = 0 AND ? = ?",
+            "SELECT * FROM runs WHERE unfinished = 1 AND phase = 1 AND ? = ? ORDER BY id DESC",
+        ):
+            values = ("a",) * sql.count("?")
+            plan = " ".join(str(row[-1]) for row in db.execute("EXPLAIN QUERY PLAN " + sql, values))
+            assert "USING INDEX" in plan, (sql, plan)
+            assert "TEMP B-TREE" not in plan
+    db.close()
+
+
+def test_the_registry_follows_the_home_directory(tmp_path, monkeypatch):
+    """A program that changes TORCHX_HOME reads and writes the new home's file."""
+    registry = RunRegistry()
+    add(registry, "one")
+    monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "other"))
+    assert registry.list() == []
+    add(registry, "two")
+    assert ids(registry.list()) == ["two"]
+    registry.close()
+
+
+def test_a_submitter_that_is_gone_is_known_to_be_gone():
+    """Neither an ended process nor a reused pid passes for the submitter; one on another host may live."""
+    from torchx.runs.submitter import identity, may_be_alive
+
+    host, boot, pid, start = identity().rsplit("|", 3)
+    assert may_be_alive(identity())
+    assert not may_be_alive(f"{host}|{boot}|{pid}|1")
+    assert not may_be_alive(f"{host}|another|{pid}|{start}")
+    assert may_be_alive(f"elsewhere|{boot}|{pid}|{start}")
+    assert not may_be_alive("")
+
+
+def test_importing_the_registry_does_not_import_sqlite():
+    """A status by its handle never needs the registry, so it must not pay for it."""
+    code = "import sys, torchx.runs; sys.exit('sqlite3' in sys.modules or 'json' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

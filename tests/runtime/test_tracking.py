@@ -1,0 +1,74 @@
+"""Results of trials, kept through fsspec."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchx.errors import MissingDependencyError, ParseError
+from torchx.runtime.tracking import FsspecResultTracker, ResultTracker
+
+pytest.importorskip("fsspec")
+
+
+def test_put_and_get(tmp_path: Path) -> None:
+    """Results are got as they were put, by number or name, and replaced by the next."""
+    tracker = FsspecResultTracker(f"file://{tmp_path}/new/dir/")
+    assert isinstance(tracker, ResultTracker)
+    tracker.put(1, accuracy=0.5, epochs=3, name="é")
+    tracker.put("trial 2", loss=-1)
+    assert tracker.get(1) == tracker.get("1") == {"accuracy": 0.5, "epochs": 3, "name": "é"}
+    tracker.put(1, loss=2)
+    assert FsspecResultTracker(str(tmp_path / "new/dir")).get(1) == {"loss": 2}
+
+
+def test_an_unknown_key_is_empty(tmp_path: Path) -> None:
+    """Nothing was put: nothing comes back."""
+    assert FsspecResultTracker(str(tmp_path / "none")).get(1) == {}
+
+
+@pytest.mark.parametrize("key", ["", "..", ".", "a/b", "/etc"])
+def test_keys_that_are_no_names(tmp_path: Path, key: str) -> None:
+    """A key cannot lead out of the directory."""
+    with pytest.raises(ValueError, match="is not a key"):
+        FsspecResultTracker(str(tmp_path)).put(key, a=1)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", ""])
+def test_broken_files(tmp_path: Path, text: str) -> None:
+    """A file that somebody else wrote is an error with its text."""
+    FsspecResultTracker(str(tmp_path)).put(1, a=1)
+    (file,) = tmp_path.rglob("*.json")
+    file.write_text(text)
+    with pytest.raises(ParseError, match="results of `1`") as e:
+        FsspecResultTracker(str(tmp_path)).get(1)
+    assert e.value.text == text
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.text(min_size=1).filter(lambda name: name not in ("self", "key")),
+        st.integers() | st.text() | st.floats(allow_nan=False),
+    )
+)
+def test_any_results(results: dict[str, int | str | float]) -> None:
+    """Whatever numbers and texts are put come back."""
+    tracker = FsspecResultTracker("memory://results")
+    tracker.put("t", **results)
+    assert tracker.get("t") == results
+
+
+def test_fsspec_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing costs nothing; without fsspec the error says what to install."""
+    code = "import sys, torchx.runtime.tracking; print('fsspec' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True).stdout == "False\n"
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(MissingDependencyError) as e:
+        FsspecResultTracker("/x").get(1)
+    assert e.value.hint == "pip install fsspec"

@@ -1,0 +1,89 @@
+"""The table of schedulers: what is offered, when it is imported, and who may replace what."""
+
+import subprocess
+import sys
+
+import pytest
+
+import torchx.schedulers as schedulers
+from torchx.errors import NotFoundError, NotSupportedError
+from torchx.plugins import PluginError
+from torchx.testing import Site
+from torchx.testing.fixtures import torchx_site_fixture  # noqa: F401  # pytest finds fixtures by name
+
+
+def test_table_names() -> None:
+    """The table has a row for each scheduler of the documents; local_cwd is the default."""
+    assert set(schedulers.DEFAULT_SCHEDULER_MODULES) == {
+        "aws_batch",
+        "aws_sagemaker",
+        "kubernetes",
+        "kubernetes_mcad",
+        "local_cwd",
+        "local_docker",
+        "lsf",
+        "slurm",
+    }
+    assert schedulers.get_default_scheduler_name() == "local_cwd"
+    assert next(iter(schedulers.get_scheduler_factories())) == "local_cwd"
+
+
+def test_only_what_is_built_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row whose module is not there is not offered, and asking for it says so in one line."""
+    monkeypatch.setitem(schedulers.DEFAULT_SCHEDULER_MODULES, "slurm", "torchx.schedulers.not_written_scheduler")
+    factories = schedulers.get_scheduler_factories()
+    assert "slurm" not in factories
+    error = schedulers.missing_scheduler("slurm", list(factories))
+    assert isinstance(error, NotSupportedError)
+    assert str(error) == "scheduler `slurm` is not part of this build yet"
+    assert "local_cwd" in error.hint
+
+
+def test_unknown_scheduler_suggests_the_nearest() -> None:
+    """A typo gets the nearest scheduler."""
+    error = schedulers.missing_scheduler("local_cdw", list(schedulers.get_scheduler_factories()))
+    assert isinstance(error, NotFoundError)
+    assert error.hint == "did you mean `local_cwd`?"
+
+
+def test_every_offered_builtin_makes_its_scheduler() -> None:
+    """Each offered built-in is made with a session name and knows it; unknown parameters are taken quietly."""
+    for name, factory in schedulers.get_scheduler_factories(group="no.such.group").items():
+        scheduler = factory("my_session", something_for_another_scheduler=1)
+        try:
+            assert isinstance(scheduler, schedulers.Scheduler), name
+            assert scheduler.session_name == "my_session"
+        finally:
+            scheduler.close()
+
+
+def test_modules_are_imported_when_called() -> None:
+    """Listing the factories imports no scheduler."""
+    code = (
+        "import sys, torchx.schedulers as s; s.get_scheduler_factories();"
+        "print([m for m in sys.modules if m.startswith('torchx.schedulers.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_plugin_replaces_a_builtin(torchx_site: Site) -> None:
+    """A plugin may take a built-in's name; with skip_defaults only plugins are offered."""
+    torchx_site.install(
+        "mine",
+        entry_points="[torchx.schedulers]\nlocal_cwd = mine_mod:create\nother = mine_mod:create\n",
+        files={"mine_mod.py": "def create(session_name, **kwargs): return ('mine', session_name, kwargs)"},
+    )
+    made = schedulers.get_scheduler_factories()["local_cwd"]("s", a=1)
+    assert made == ("mine", "s", {"a": 1})
+    assert {"local_cwd", "other"} <= set(schedulers.get_scheduler_factories(skip_defaults=True))
+    assert "local_cwd" not in schedulers.get_scheduler_factories(group="another.group", skip_defaults=True)
+
+
+def test_broken_plugin_fails_when_called_only(torchx_site: Site) -> None:
+    """A broken scheduler plugin is offered, and its error comes when it is used, not before."""
+    torchx_site.install("bad", entry_points="[torchx.schedulers]\nbad = no_such_module:create\n")
+    factories = schedulers.get_scheduler_factories()
+    assert "local_cwd" in factories
+    with pytest.raises(PluginError, match="scheduler `bad` of package `bad` failed to load"):
+        factories["bad"]("s")

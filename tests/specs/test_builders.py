@@ -1,0 +1,303 @@
+"""From a component and its arguments to the AppDef."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated, Any, Dict, List, Literal, Optional  # noqa: UP035
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchx.errors import SpecError
+from torchx.specs import AppDef, Role
+from torchx.specs.builders import (
+    ComponentArgs,
+    component_args_from_str,
+    make_app_handle,
+    materialize_appdef,
+    parse_args,
+    parse_mounts,
+)
+
+
+def app() -> AppDef:
+    return AppDef("a", [Role("r", image="i")])
+
+
+def trainer(
+    image: str,
+    nnodes: int = 1,
+    *script_args: str,
+    h: Optional[str] = None,
+    lr: float = 0.1,
+    debug: bool = False,
+    env: Optional[Dict[str, str]] = None,  # noqa: UP006
+    mounts: List[str] | None = None,  # noqa: UP006
+    mode: Literal["fast", "slow"] = "fast",
+    config_name: Annotated[str, "-cn"] = "base",
+) -> AppDef:
+    """Trains.
+
+    Args:
+        script_args: arguments of the 100% script
+        image: the image
+        h: named resource
+        lr: learning rate, 5% or so
+    """
+    return app()
+
+
+def echo(msg: str = "hi") -> AppDef:
+    return app()
+
+
+def values(*words: str, **sources: Any) -> dict[str, Any]:
+    return vars(parse_args(trainer, ["--image", "i", *words], **sources))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--nnodes", "2"], {"nnodes": 2}),
+        (["--nnodes=2"], {"nnodes": 2}),
+        (["--h", "gpu.small"], {"h": "gpu.small"}),
+        (["-h", "gpu.small"], {"h": "gpu.small"}),
+        (["-hgpu.small"], {"h": "gpu.small"}),
+        (["-h=gpu.small"], {"h": "gpu.small"}),
+        (["-h", "None"], {"h": None}),
+        (["--lr", "-1e-3"], {"lr": -0.001}),
+        (["--debug"], {"debug": True}),
+        (["--debug", "true"], {"debug": True}),
+        (["--debug", "False"], {"debug": False}),
+        (["--debug=no"], {"debug": False}),
+        (["--debug", "--lr", "1"], {"debug": True, "lr": 1.0}),
+        (["--debug", "word"], {"debug": True, "script_args": ["word"]}),
+        (["--env", "A=1,B=x=y,z;w"], {"env": {"A": "1", "B": "x=y,z;w"}}),
+        (["--env", "A=1", "--env", "B=2", "--env", "A=3"], {"env": {"A": "3", "B": "2"}}),
+        (["--mounts", "type=bind,src=/a", "--mounts", "dst=/b"], {"mounts": ["type=bind", "src=/a", "dst=/b"]}),
+        (["--mode", "slow"], {"mode": "slow"}),
+        (["-cn", "x"], {"config_name": "x"}),
+        (["--config-name", "x"], {"config_name": "x"}),
+        (["--config-name=--x"], {"config_name": "--x"}),
+        (["--config_name", "-x y"], {"config_name": "-x y"}),
+        (["--config_name", ""], {"config_name": ""}),
+        (["--", "--lr", "7"], {"script_args": ["--lr", "7"], "lr": 0.1}),
+        (["--", "--", "a"], {"script_args": ["--", "a"]}),
+        (["ls", "-l", "--lr", "7", "--", "x"], {"script_args": ["ls", "-l", "--lr", "7", "--", "x"], "lr": 0.1}),
+        (["-"], {"script_args": ["-"]}),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)
+def test_command_line(words: list[str], expected: dict[str, Any]) -> None:
+    """Each way to write an argument gives its value."""
+    found = values(*words)
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["--nnodes", "x"], "argument `--nnodes` of component `trainer`: `x` is not an int", "--help"),
+        (["--nnodes"], "`--nnodes` of component `trainer` has no value", "--nnodes VALUE"),
+        (["--nnodes", "--lr", "1"], "`--nnodes` of component `trainer` has no value", "--nnodes=VALUE"),
+        (["--nnodes", "--", "1"], "`--nnodes` of component `trainer` has no value", "--nnodes=VALUE"),
+        (["--debug=maybe"], "`maybe` is not true or false", "bool"),
+        (["--mode", "quick"], "`quick` is not one of `fast`, `slow`", "Literal"),
+        (["--env", "A"], "`A` is not of the form `key=value`", "dict"),
+        (["--lr", "1", "--lr", "2"], "`--lr` of component `trainer` is given more than once: `1` and `2`", "keep one"),
+        (["--node", "2"], "has no argument `--node`", "did you mean `--nnodes`?"),
+        (["--epochs", "2"], "has no argument `--epochs`", "go after `--`: `torchx run trainer ... -- --epochs ...`"),
+    ],
+)
+def test_wrong_command_lines(words: list[str], message: str, hint: str) -> None:
+    """A wrong argument is one line that names it, with a hint."""
+    with pytest.raises(SpecError) as e:
+        values(*words)
+    assert message in str(e.value)
+    assert hint in e.value.hint
+    assert "\n" not in str(e.value) + e.value.hint
+
+
+def test_missing_arguments_are_all_named() -> None:
+    """All that is missing is said at once."""
+
+    def fn(a: str, b: int, c: int = 1, *, d: str) -> AppDef:
+        return app()
+
+    with pytest.raises(SpecError, match="needs `--a`, `--d`"):
+        parse_args(fn, ["--b", "1"])
+
+
+def test_a_positional_argument_that_nobody_takes() -> None:
+    """The option that was probably meant is in the hint."""
+    with pytest.raises(SpecError, match="no positional argument `hello`") as e:
+        parse_args(echo, ["hello"])
+    assert e.value.hint == "did you mean `--msg hello`?"
+
+
+def test_precedence() -> None:
+    """Command line over config over defaults over the function."""
+    defaults = {"lr": "1", "nnodes": "2", "mode": "slow", "env": "A=1"}
+    config = {"lr": 2.0, "nnodes": 3}
+    found = values("--lr", "3", cmpnt_defaults=defaults, config=config)
+    assert (found["lr"], found["nnodes"], found["mode"], found["env"], found["debug"]) == (
+        3.0,
+        3,
+        "slow",
+        {"A": "1"},
+        False,
+    )
+
+
+def test_arguments_as_a_dict() -> None:
+    """Values may be typed or text; `*args` go by their name."""
+    given_ = {
+        "image": "i",
+        "env": {"A": 1},
+        "nnodes": "2",
+        "script-args": ["--x", "1"],
+        "mounts": ["a", "b,c"],
+        "h": None,
+    }
+    found = vars(parse_args(trainer, [], config=given_))
+    assert found["env"] == {"A": "1"}
+    assert found["nnodes"] == 2
+    assert found["script_args"] == ["--x", "1"]
+    assert found["mounts"] == ["a", "b,c"]
+    assert values(config={"script_args": "--msg 'a b'"})["script_args"] == ["--msg", "a b"]
+    assert values("x", config={"script_args": ["y"]})["script_args"] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"imag": "x"}, "has no argument `imag`"),
+        ({"nnodes": 1.5}, "`1.5` is not an int"),
+        ({"nnodes": None}, "`None` is not a value"),
+        ({"env": ["A"]}, "is not of type"),
+        ({"script_args": 1}, "`1` is not a list"),
+        ({"script_args": "'open"}, "cannot be split"),
+    ],
+)
+def test_wrong_dicts(config: dict[str, Any], message: str) -> None:
+    """A wrong value or name in a dict is as clear as one on the command line."""
+    with pytest.raises(SpecError, match=message):
+        values(config=config)
+
+
+def test_an_unknown_default_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """A default from a file that the component lacks does not stop the job, and is not silent."""
+    with caplog.at_level(logging.WARNING, "torchx"):
+        assert values(cmpnt_defaults={"nnode": "2"})["nnodes"] == 1
+    assert "no argument `nnode`" in caplog.text
+    assert "did you mean `nnodes`?" in caplog.text
+
+
+def test_component_args() -> None:
+    """Parameters before `*args`, the `*args` and those after them are told apart."""
+    args = component_args_from_str(trainer, ["--image", "i", "--lr", "1", "a"])
+    assert list(args.positional_args.items()) == [("image", "i"), ("nnodes", 1)]
+    assert args.var_args == ["a"]
+    assert args.kwargs["lr"] == 1.0
+    assert ComponentArgs({"a": 1}, [], {}).positional_args == {"a": 1}
+
+
+def test_materialize_calls_the_component() -> None:
+    """Every value arrives at its parameter."""
+    seen: dict[str, Any] = {}
+
+    def fn(a: str, b: int = 1, *rest: int, c: bool = False) -> AppDef:
+        seen.update(a=a, b=b, rest=rest, c=c)
+        return app()
+
+    assert materialize_appdef(fn, ["--c", "--a", "x", "1", "2"]) == app()
+    assert seen == {"a": "x", "b": 1, "rest": (1, 2), "c": True}
+
+
+def raises() -> AppDef:
+    options: dict[str, AppDef] = {}
+    return options["key"]
+
+
+def returns_text() -> AppDef:
+    return "x"  # type: ignore[return-value]  # on purpose
+
+
+def returns_nothing_to_run() -> AppDef:
+    return AppDef("a")
+
+
+def complains() -> AppDef:
+    raise SpecError("`x` is wrong", hint="y")
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (raises, r"component `raises` raised KeyError: 'key' at .*test_builders.py:\d+"),
+        (returns_text, r"component `returns_text` \(.*test_builders.py:\d+\) returned `str`, not an AppDef"),
+        (returns_nothing_to_run, r"\(.*test_builders.py:\d+\) returned an AppDef with no roles"),
+        (complains, "`x` is wrong"),
+    ],
+    ids=lambda v: getattr(v, "__name__", ""),
+)
+def test_components_that_fail(fn: Any, message: str) -> None:
+    """A component that fails is named, with file and line."""
+    with pytest.raises(SpecError, match=message) as e:
+        materialize_appdef(fn, [])
+    assert e.value.hint
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--help` prints the docstring, and each argument with type and default, and ends well."""
+    with pytest.raises(SystemExit) as e:
+        materialize_appdef(trainer, ["--help"])
+    assert e.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("usage: torchx run <run options> trainer --image IMAGE")
+    for part in ("Trains.", "float. learning rate, 5% or so (default: 0.1)", "-cn", "str. the image (required)"):
+        assert part in text, part
+    assert "arguments of the 100% script" in text
+
+
+def test_h_is_help_unless_the_component_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """`-h` is a named resource where the component has one; elsewhere it prints the help."""
+    with pytest.raises(SystemExit):
+        materialize_appdef(echo, ["-h"])
+    assert "--msg MSG" in capsys.readouterr().out
+    assert values("-h", "cpu.small")["h"] == "cpu.small"
+
+
+def test_help_of_the_script_is_not_ours() -> None:
+    """After `--`, or after the first word, `--help` belongs to the script."""
+    assert values("--", "--help")["script_args"] == ["--help"]
+    assert values("ls", "--help")["script_args"] == ["ls", "--help"]
+
+
+@given(st.lists(st.text()))
+def test_words_after_two_dashes_arrive_as_they_are(words: list[str]) -> None:
+    """Nothing after `--` is read, changed or lost."""
+    assert values("--", *words)["script_args"] == words
+
+
+@given(st.lists(st.text(alphabet="-=hjlrmodenv,\"' 1{[Aé"), max_size=6))
+def test_any_command_line_is_read_or_refused(words: list[str]) -> None:
+    """Whatever is typed: values, or a SpecError, or the help."""
+    try:
+        parse_args(trainer, words)
+    except SpecError as e:
+        assert str(e)
+
+
+@given(st.text(), st.dictionaries(st.text(min_size=1), st.text()))
+def test_values_of_a_dict_arrive_as_they_are(text: str, env: dict[str, str]) -> None:
+    """Typed values of run_component are not read again."""
+    found = values(config={"config_name": text, "env": env})
+    assert (found["config_name"], found["env"]) == (text, env)
+
+
+def test_reexports() -> None:
+    """Two helpers are importable from here, as programs expect."""
+    assert make_app_handle("s", "x", "a") == "s://x/a"
+    assert len(parse_mounts(["type=bind", "src=/a", "dst=/b"])) == 1

@@ -1,0 +1,200 @@
+"""Named resources: built in, of plugins, of configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import torchx.specs as specs
+from torchx.errors import SpecError, TorchXError
+from torchx.plugins import register
+from torchx.specs import NULL_RESOURCE, Resource, get_named_resources, named_resources, resource
+from torchx.specs import named_resources_aws as aws
+from torchx.specs import named_resources_generic as generic
+from torchx.specs.named_resources import parse_resource, provide_named_resources
+
+GROUP = "torchx.named_resources"
+
+
+@pytest.fixture
+def plugin() -> Iterator[Callable[[str, Any], None]]:
+    """Registers plugins for the time of the test."""
+    names: list[str] = []
+
+    def add(name: str, factory: Any) -> None:
+        register.named_resource(name)(factory)
+        names.append(name)
+
+    yield add
+    for name in names:
+        register.forget(GROUP, name)
+
+
+@pytest.fixture
+def configured(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the configuration files would say."""
+    values: dict[str, str] = {}
+    monkeypatch.setattr(named_resources, "_provider", lambda: values)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu", "gpu", "mem_mb", "devices"),
+    [
+        ("cpu.nano", 1, 0, 512, {}),
+        ("cpu.micro", 1, 0, 1024, {}),
+        ("cpu.small", 1, 0, 2048, {}),
+        ("cpu.medium", 2, 0, 4096, {}),
+        ("cpu.large", 2, 0, 8192, {}),
+        ("cpu.xlarge", 8, 0, 32768, {}),
+        ("gpu.small", 8, 1, 32768, {}),
+        ("gpu.medium", 16, 2, 65536, {}),
+        ("gpu.large", 32, 4, 131072, {}),
+        ("gpu.xlarge", 64, 8, 262144, {}),
+        ("aws_c5.18xlarge", 72, 0, 139586, {}),
+        ("aws_g4dn.metal", 96, 8, 377472, {aws.EFA_DEVICE: 1}),
+        ("aws_inf2.48xlarge", 192, 0, 754944, {aws.NEURON_DEVICE: 12}),
+        ("aws_p3.2xlarge", 8, 1, 59963, {}),
+        ("aws_p4d.24xlarge", 96, 8, 1132416, {aws.EFA_DEVICE: 4}),
+        ("aws_p5en.48xlarge", 192, 8, 2013184, {aws.EFA_DEVICE: 16}),
+        ("aws_t3.medium", 2, 0, 3932, {}),
+        ("aws_trn1.32xlarge", 128, 0, 503296, {aws.NEURON_DEVICE: 16, aws.EFA_DEVICE: 8}),
+    ],
+)
+def test_values(name: str, cpu: int, gpu: int, mem_mb: int, devices: dict[str, int]) -> None:
+    """The published sizes; an AWS one also names its instance type."""
+    capabilities = {aws.K8S_ITYPE: name[4:]} if name.startswith("aws_") else {}
+    assert get_named_resources(name) == Resource(cpu, gpu, mem_mb, capabilities, devices)
+    assert resource(h=name) == get_named_resources(name)
+
+
+def test_every_aws_instance_has_a_factory_function() -> None:
+    """`aws_p3.2xlarge` is made by `aws_p3_2xlarge`, and names its type again."""
+    assert len(aws.NAMED_RESOURCES) == 41
+    for name, factory in aws.NAMED_RESOURCES.items():
+        assert getattr(aws, name.replace(".", "_")) is factory
+        assert aws.instance_type_from_resource(factory()) == name.removeprefix("aws_")
+    assert (aws.GiB, aws.MEM_TAX, generic.GiB, specs.GiB) == (983, 0.96, 1024, 1024)
+
+
+def test_a_resource_without_instance_type_is_refused() -> None:
+    """The error says what to use instead."""
+    with pytest.raises(SpecError, match="no instance type") as e:
+        aws.instance_type_from_resource(Resource(1, 0, 1))
+    assert "aws_p3.2xlarge" in e.value.hint
+
+
+def test_each_call_makes_a_new_resource() -> None:
+    """Changing one does not change the next."""
+    get_named_resources("aws_p4d.24xlarge").devices.clear()
+    assert get_named_resources("aws_p4d.24xlarge").devices == {aws.EFA_DEVICE: 4}
+
+
+@pytest.mark.parametrize("name", ["NULL", "MISSING"])
+def test_names_of_nothing(name: str) -> None:
+    """They give the null resource."""
+    assert get_named_resources(name) == NULL_RESOURCE
+
+
+def test_resource_by_values() -> None:
+    """Defaults 1 core, no GPU, 1024 MiB; a name makes the values count for nothing; None is 'not given'."""
+    assert resource() == Resource(1, 0, 1024)
+    assert resource(cpu=2, gpu=1, memMB=5) == Resource(2, 1, 5)
+    assert resource(cpu=0, memMB=0) == Resource(0, 0, 0)
+    assert resource(cpu=2, gpu=1, memMB=5, h="cpu.nano") == Resource(1, 0, 512)
+    assert resource(cpu=2, h=None) == resource(cpu=2, h="") == Resource(2, 0, 1024)
+
+
+@pytest.mark.parametrize(("name", "hint"), [("gpu.smal", "did you mean `gpu.small`?"), ("zzzzz", "there are: aws_")])
+def test_unknown_names(name: str, hint: str) -> None:
+    """A SpecError and a KeyError, with the nearest name or all of them."""
+    with pytest.raises(KeyError) as e:
+        resource(h=name)
+    assert isinstance(e.value, SpecError)
+    assert str(e.value) == f"named resource `{name}` is not known"
+    assert hint in e.value.hint
+
+
+def test_plugins(plugin: Callable[[str, Any], None]) -> None:
+    """A plugin adds a name, or takes one that is built in."""
+    plugin("lab_gpu", lambda: Resource(3, 1, 5))
+    plugin("gpu.small", lambda: Resource(9, 9, 9))
+    assert get_named_resources("lab_gpu") == Resource(3, 1, 5)
+    assert get_named_resources("gpu.small") == Resource(9, 9, 9)
+    assert {"lab_gpu", "gpu.small"} <= set(specs.CUSTOM_NAMED_RESOURCES)
+    assert specs.CUSTOM_NAMED_RESOURCES["lab_gpu"]() == Resource(3, 1, 5)
+    assert "gpu.large" not in specs.CUSTOM_NAMED_RESOURCES
+    assert "lab_gpu" in repr(specs.CUSTOM_NAMED_RESOURCES)
+
+
+@pytest.mark.parametrize("factory", [lambda: 1 / 0, lambda: "no resource"], ids=["raises", "wrong type"])
+def test_a_broken_plugin_breaks_only_its_own_name(plugin: Callable[[str, Any], None], factory: Any) -> None:
+    """It is named in the error; all else works."""
+    plugin("broken", factory)
+    with pytest.raises(TorchXError, match="named resource `broken`"):
+        get_named_resources("broken")
+    assert get_named_resources("gpu.small").gpu == 1
+    with pytest.raises(KeyError):
+        get_named_resources("other")
+
+
+def test_configuration_wins(plugin: Callable[[str, Any], None], configured: dict[str, str]) -> None:
+    """A configured name goes before a plugin's and a built-in one, and is found in the mapping."""
+    plugin("both", lambda: Resource(1, 1, 1))
+    configured.update({"both": "cpu=2,memMB=3", "gpu.small": "cpu=5,gpu=1,memMB=6", "mine": '{"cpu": 7, "memMB": 8}'})
+    assert get_named_resources("both") == Resource(2, 0, 3)
+    assert get_named_resources("gpu.small") == Resource(5, 1, 6)
+    assert resource(h="mine") == specs.CUSTOM_NAMED_RESOURCES["mine"]() == Resource(7, 0, 8)
+    assert len(specs.CUSTOM_NAMED_RESOURCES) == len(list(specs.CUSTOM_NAMED_RESOURCES)) >= 3
+
+
+def test_provide_named_resources(configured: dict[str, str]) -> None:
+    """The Runner tells where the configuration is; it is asked at each lookup."""
+    now = {"a": "cpu=1,memMB=2"}
+    provide_named_resources(lambda: now)
+    assert get_named_resources("a") == Resource(1, 0, 2)
+    now["a"] = "cpu=2,memMB=2"
+    assert get_named_resources("a") == Resource(2, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cpu=4,gpu=1,memMB=8192", Resource(4, 1, 8192)),
+        ("cpu=4, memMB=8192", Resource(4, 0, 8192)),
+        ('{"cpu": 4, "gpu": 1, "memMB": 8192}', Resource(4, 1, 8192)),
+        ("cpu=4,memMB=1,devices=vpc.amazonaws.com/efa:2", Resource(4, 0, 1, {}, {"vpc.amazonaws.com/efa": 2})),
+        (
+            '{"cpu": 1, "memMB": 1, "capabilities": {"a": [1]}, "devices": {"d": 1}}',
+            Resource(1, 0, 1, {"a": [1]}, {"d": 1}),
+        ),
+    ],
+)
+def test_parse_resource(text: str, expected: Resource) -> None:
+    """Literals and JSON."""
+    assert parse_resource(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("", "`cpu` is missing", "cpu=4"),
+        ("cpu=4", "`memMB` is missing", "cpu=4"),
+        ("cpu=x,memMB=1", "`x` is not a whole number", "cpu=4"),
+        ("cpu=1,memmb=1", "`memmb` is not known", "did you mean `memMB`?"),
+        ('{"cpu": 1.5, "memMB": 1}', "`cpu=1.5` is no whole number", "cpu=4"),
+        ('{"cpu": true, "memMB": 1}', "`cpu=True` is no whole number", "cpu=4"),
+        ('{"cpu": 1, "memMB": 1, "devices": [1]}', "is no object", "cpu=4"),
+        ('{"cpu": 1, "memMB": 1, "devices": {"a": "b"}}', "invalid literal", "cpu=4"),
+        ('{"cpu": 1', "Expecting", "cpu=4"),
+    ],
+)
+def test_parse_resource_refuses(text: str, message: str, hint: str) -> None:
+    """One line with the name, the text and the reason."""
+    with pytest.raises(SpecError) as e:
+        parse_resource(text, name="mine")
+    assert str(e.value).startswith(f"named resource `mine` `{text}`: ")
+    assert message in str(e.value)
+    assert hint in e.value.hint

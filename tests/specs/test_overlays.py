@@ -1,0 +1,178 @@
+"""Overlays: what a user lays over the request that a scheduler builds."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from torchx.errors import SpecError
+from torchx.specs import AppDef, Role
+from torchx.specs.overlays import DEL, JOIN, PUT, apply_overlay, get_overlay, set_overlay, validate_overlay
+
+
+@pytest.mark.parametrize(
+    ("base", "overlay", "expected"),
+    [
+        ({"a": 1}, {}, {"a": 1}),
+        ({"a": 1}, {"b": 2}, {"a": 1, "b": 2}),
+        ({"a": 1}, {"a": None}, {"a": None}),
+        ({"a": {"b": 1}}, {"a": {"c": 2}}, {"a": {"b": 1, "c": 2}}),
+        ({"a": [1]}, {"a": [2]}, {"a": [1, 2]}),
+        ({"a": [1]}, {"a": 5}, {"a": 5}),
+        ({"a": [1]}, {PUT("a"): [2]}, {"a": [2]}),
+        ({"a": {"b": 1}}, {PUT("a"): {"c": 2}}, {"a": {"c": 2}}),
+        ({"a": 1, "b": 2}, {DEL("a"): None, DEL("zzz"): None}, {"b": 2}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {DEL("b"): None}}, {"a": {"c": 2}}),
+        ({}, {"a": {PUT("b"): [1], DEL("c"): None}}, {"a": {"b": [1]}}),
+        ({}, {"a": [{PUT("b"): 1}]}, {"a": [{"b": 1}]}),
+        (
+            {"c": [{"name": "x", "env": [1]}, {"name": "y"}]},
+            {JOIN("c", on="name"): [{"name": "x", "env": [2]}, {"name": "z"}]},
+            {"c": [{"name": "x", "env": [1, 2]}, {"name": "y"}, {"name": "z"}]},
+        ),
+        ({}, {JOIN("c", on="name"): [{"name": "z"}]}, {"c": [{"name": "z"}]}),
+    ],
+)
+def test_apply(base: dict[str, Any], overlay: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Dicts merge, lists append, the rest replaces, and the three operators; the overlay is not changed."""
+    before = copy.deepcopy(overlay)
+    apply_overlay(base, overlay)
+    assert base == expected
+    assert overlay == before
+
+
+def test_nothing_is_shared() -> None:
+    """Changing the request later does not change the overlay."""
+    overlay: dict[str, Any] = {"a": {"b": [1]}, PUT("c"): [{"d": 1}], JOIN("e", on="n"): [{"n": 1, "l": [1]}]}
+    before = copy.deepcopy(overlay)
+    base: dict[str, Any] = {}
+    apply_overlay(base, overlay)
+    base["a"]["b"].append(2)
+    base["c"][0]["d"] = 2
+    base["e"][0]["l"].append(2)
+    assert overlay == before
+
+
+_keys = st.sampled_from(["a", "b", PUT("a"), PUT("b"), DEL("a"), DEL("b")])
+_values = st.recursive(
+    st.integers(0, 3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "b", PUT("a"), DEL("b")]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def _one_word_per_key(overlay: Any) -> bool:
+    """Whether no dict says two things about one key: which comes first would not be defined."""
+    if isinstance(overlay, dict):
+        names = [k.split()[-1] for k in overlay]
+        return len(set(names)) == len(names) and all(_one_word_per_key(v) for v in overlay.values())
+    return not isinstance(overlay, list) or all(_one_word_per_key(v) for v in overlay)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("ab"), st.recursive(st.integers(0, 3), lambda i: st.dictionaries(st.sampled_from("ab"), i))
+    ),
+    st.dictionaries(_keys, _values, max_size=2),
+    st.dictionaries(_keys, _values, max_size=2),
+)
+def test_two_overlays_made_one_do_what_the_two_did(
+    base: dict[str, Any], one: dict[str, Any], two: dict[str, Any]
+) -> None:
+    """Composition: laying `two` over `one` without resolving, then both over the base."""
+    assume(_one_word_per_key(one) and _one_word_per_key(two))
+    in_turn = copy.deepcopy(base)
+    try:
+        apply_overlay(in_turn, one)
+        apply_overlay(in_turn, two)
+    except SpecError:
+        assume(False)
+    both = copy.deepcopy(one)
+    apply_overlay(both, two, _resolve=False)
+    at_once = copy.deepcopy(base)
+    apply_overlay(at_once, both)
+    assert at_once == in_turn
+
+
+@pytest.mark.parametrize(
+    ("base", "overlay"),
+    [
+        ({"a": [1]}, {"a": {"b": 1}}),
+        ({"a": 5}, {JOIN("a", on="n"): [{"n": 1}]}),
+        ({}, {JOIN("a", on="n"): [{"m": 1}]}),
+        ({}, {JOIN("a", on="n"): "x"}),
+        ({}, {"!join(a": []}),
+    ],
+)
+def test_apply_refuses(base: dict[str, Any], overlay: dict[str, Any]) -> None:
+    """A shape that cannot be laid over is a SpecError."""
+    with pytest.raises(SpecError):
+        apply_overlay(base, overlay)
+
+
+@pytest.mark.parametrize("target", [Role("r", "i"), AppDef("a")], ids=["role", "app"])
+def test_set_and_get(target: AppDef | Role) -> None:
+    """Each namespace and kind has its own overlay; what is got is a copy, and the metadata stay JSON."""
+    target = copy.deepcopy(target)
+    assert get_overlay(target, "kubernetes", "pod") == {}
+    set_overlay(target, "kubernetes", "pod", {"spec": {PUT("x"): [1]}})
+    set_overlay(target, "kubernetes", "job", {"a": 1})
+    set_overlay(target, "slurm", "pod", {"b": 1})
+    got = get_overlay(target, "kubernetes", "pod")
+    assert got == {"spec": {PUT("x"): [1]}}
+    got["spec"]["y"] = 1
+    assert get_overlay(target, "kubernetes", "pod") == {"spec": {PUT("x"): [1]}}
+    assert get_overlay(target, "kubernetes", "job") == {"a": 1}
+    assert get_overlay(target, "slurm", "pod") == {"b": 1}
+    json.dumps(target.metadata)
+    if isinstance(target, AppDef):
+        assert all(isinstance(v, str) for v in target.metadata.values())
+
+
+def test_metadata_that_hold_something_else() -> None:
+    """A namespace or an overlay of the wrong shape is an error that names it."""
+    with pytest.raises(SpecError, match="k8s"):
+        set_overlay(Role("r", "i", metadata={"k8s": "text"}), "k8s", "pod", {})
+    for role in (Role("r", "i", metadata={"k8s": "text"}), Role("r", "i", metadata={"k8s": {"pod": [1]}})):
+        with pytest.raises(SpecError, match=r"k8s\.pod"):
+            get_overlay(role, "k8s", "pod")
+    for text in ("{", "[1]"):
+        with pytest.raises(SpecError, match=r"k8s\.pod"):
+            get_overlay(AppDef("a", metadata={"k8s.pod": text}), "k8s", "pod")
+
+
+@pytest.mark.parametrize(
+    ("overlay", "kwargs", "message"),
+    [
+        ([], {}, "no dict"),
+        ({1: 2}, {}, "`1`"),
+        ({"a": {"b": object()}}, {}, "`a.b`"),
+        ({"metadata": {"name": "x"}}, {"blocklist": ["metadata.name"]}, "`metadata.name`"),
+        ({"metadata": {DEL("name"): None}}, {"blocklist": ["metadata.name"]}, "`metadata.name`"),
+        ({PUT("metadata"): {"name": "x"}}, {"blocklist": ["metadata.name"]}, "`metadata.name`"),
+        ({"a": [{"image": 1}]}, {"forbidden_keys": {"image"}}, "`image`"),
+        ({JOIN("a", on="n"): [{}]}, {}, "has no `n`"),
+        ({"!join(": 1}, {}, "malformed"),
+    ],
+)
+def test_validate_refuses(overlay: Any, kwargs: dict[str, Any], message: str) -> None:
+    """The place is named; the suggestion is the hint."""
+    with pytest.raises(SpecError) as e:
+        validate_overlay(overlay, suggestion="do otherwise", **kwargs)
+    assert message in str(e.value)
+    if kwargs:
+        assert e.value.hint == "do otherwise"
+
+
+def test_validate_accepts() -> None:
+    """What is near to a forbidden place is not forbidden."""
+    overlay = {"metadata": {"labels": {"name": "x"}}, "names": [1, "a", None, 1.5, True]}
+    validate_overlay(overlay, blocklist=["metadata.name"], forbidden_keys={"image"})

@@ -1,0 +1,270 @@
+"""States, statuses, and the page that shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchx.errors import EXIT_JOB_FAILED, TorchXError
+from torchx.specs import (
+    NONE,
+    AppState,
+    AppStatus,
+    AppStatusError,
+    ReplicaState,
+    ReplicaStatus,
+    RoleStatus,
+    is_started,
+    is_terminal,
+)
+from torchx.specs.failures import Failure, parse_failure
+from torchx.specs.status_page import first_failure
+
+
+def role(name: str, states: list[AppState], errors: dict[int, str] | None = None) -> RoleStatus:
+    errors = errors or {}
+    return RoleStatus(name, [ReplicaStatus(i, s, name, f"host{i}", errors.get(i, NONE)) for i, s in enumerate(states)])
+
+
+def boom(message: str, timestamp: int, code: int = 1) -> str:
+    return Failure(message, code, traceback="Traceback\n  line\nboom", timestamp=timestamp).to_structured_msg()
+
+
+def test_the_states() -> None:
+    """Names and numbers are public; str is the name and repr has both."""
+    assert [(s.name, s.value) for s in AppState] == [
+        ("UNSUBMITTED", 0), ("SUBMITTED", 1), ("PENDING", 2), ("RUNNING", 3),
+        ("SUCCEEDED", 4), ("FAILED", 5), ("CANCELLED", 6), ("UNKNOWN", 7),
+    ]  # fmt: skip
+    assert ReplicaState is AppState
+    for s in AppState:
+        assert (str(s), f"{s}", f"{s!s:>12}".strip(), repr(s)) == (s.name, s.name, s.name, f"{s.name} ({s.value})")
+        assert AppState(int(s)) is AppState[str(s)] is s
+
+
+def test_terminal_and_started() -> None:
+    """Terminal are the three ends; started is whatever one can look at."""
+    assert [s for s in AppState if is_terminal(s)] == [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED]
+    assert [s for s in AppState if is_started(s)] == [
+        AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("state", list(AppState), ids=str)
+def test_raise_for_status(state: AppState) -> None:
+    """Everything but SUCCEEDED raises, with the status on the error and the exit code of a failed job."""
+    status = AppStatus(state, msg="why")
+    assert status.is_terminal() is is_terminal(state)
+    if state is AppState.SUCCEEDED:
+        status.raise_for_status()
+        return
+    with pytest.raises(AppStatusError, match=f"{state}: why") as e:
+        status.raise_for_status()
+    assert e.value.status is status
+    assert isinstance(e.value, TorchXError)
+    assert e.value.exit_code == EXIT_JOB_FAILED
+    assert str(AppStatusError(status, "job", "x")).startswith("job x: ")
+
+
+def test_to_json() -> None:
+    """The documented schema, in JSON types, filtered by role."""
+    status = AppStatus(
+        AppState.FAILED, 2, "m", "e", "http://ui", [role("a", [AppState.FAILED]), role("b", [AppState.RUNNING])]
+    )
+    assert json.loads(json.dumps(status.to_json(filter_roles=["b"]))) == {
+        "state": "FAILED",
+        "num_restarts": 2,
+        "msg": "m",
+        "structured_error_msg": "e",
+        "ui_url": "http://ui",
+        "roles": [
+            {
+                "role": "b",
+                "replicas": [
+                    {"id": 0, "state": "RUNNING", "hostname": "host0", "hostaddr": None, "structured_error_msg": NONE}
+                ],
+            }
+        ],
+    }
+    assert [r["role"] for r in status.to_json()["roles"]] == ["a", "b"]
+    assert status.to_json(filter_roles=[])["roles"] == []
+
+
+def test_page_of_a_small_job() -> None:
+    """State, message, restarts, link, and every replica."""
+    status = AppStatus(
+        AppState.RUNNING, 1, "two\nlines", ui_url="http://ui", roles=[role("t", [AppState.RUNNING, AppState.PENDING])]
+    )
+    assert status.format().splitlines() == [
+        "state:    RUNNING",
+        "message:  two",
+        "          lines",
+        "restarts: 1",
+        "ui:       http://ui",
+        "roles:",
+        "  t: 1 RUNNING, 1 PENDING",
+        "    [0] RUNNING   host0",
+        "    [1] PENDING   host1",
+    ]
+    assert str(status) == status.format()
+
+
+def test_page_folds_many_replicas_and_shows_those_that_failed() -> None:
+    """A thousand replicas are one line and the few that stand out."""
+    states = [AppState.RUNNING] * 1000
+    for i in (7, 500, 999):
+        states[i] = AppState.FAILED
+    page = AppStatus(AppState.RUNNING, roles=[role("t", states, {500: boom("E: x", 5)})]).format()
+    assert "  t: 997 RUNNING, 3 FAILED\n" in page
+    assert re.findall(r"\[(\d+)\]", page.partition("roles:")[2]) == ["7", "500", "999"]
+    assert len(page.splitlines()) < 15
+
+
+def test_page_of_many_failures_is_cut() -> None:
+    """Of hundreds of failed replicas ten are shown, and how many more there are."""
+    page = AppStatus(AppState.FAILED, roles=[role("t", [AppState.RUNNING, *[AppState.FAILED] * 500])]).format()
+    assert "... and 490 more" in page
+    assert len(page.splitlines()) < 20
+
+
+def test_cause_comes_first_and_is_the_first_in_time() -> None:
+    """The replica whose error is the oldest is named, with exit code, message and the end of the traceback."""
+    roles = [
+        role(
+            "a",
+            [AppState.FAILED, AppState.FAILED],
+            {0: boom("RuntimeError: nccl", 20), 1: boom("ValueError: x", 10, 3)},
+        ),
+    ]
+    status = AppStatus(AppState.FAILED, roles=roles)
+    replica, failure = first_failure(status, roles)
+    assert replica is not None
+    assert failure is not None
+    assert (replica.id, failure.exit_code) == (1, 3)
+    lines = status.format().splitlines()
+    assert lines[:3] == [
+        "state:    FAILED",
+        "cause:    a/1 on host1: exit code 3: ValueError: x",
+        "            | Traceback",
+    ]
+    assert lines.index("roles:") > 4
+
+
+def test_cause_of_a_job_that_says_it_itself() -> None:
+    """The error of the app goes before those of its replicas, and the replica with the same error is named."""
+    roles = [role("a", [AppState.FAILED, AppState.FAILED], {0: boom("E: 0", 1), 1: boom("E: 1", 2)})]
+    status = AppStatus(AppState.FAILED, structured_error_msg=boom("E: 1", 2), roles=roles)
+    assert "cause:    a/1 on host1: exit code 1: E: 1" in status.format()
+    assert "cause:    exit code 1: E: 1" in AppStatus(AppState.FAILED, structured_error_msg=boom("E: 1", 2)).format()
+
+
+def test_a_failure_without_words_says_where_to_look() -> None:
+    """A replica that failed without an error is named all the same."""
+    assert (
+        "cause:    a/1 on host1: failed"
+        in AppStatus(AppState.FAILED, roles=[role("a", [AppState.SUCCEEDED, AppState.FAILED])]).format()
+    )
+
+
+def test_a_long_traceback_is_cut_above() -> None:
+    """The last lines are those that matter."""
+    msg = Failure("E", traceback="\n".join(f"line {i}" for i in range(100))).to_structured_msg()
+    page = AppStatus(AppState.FAILED, structured_error_msg=msg).format()
+    assert "... 92 lines above" in page
+    assert page.endswith("| line 99")
+
+
+def test_filter_roles_on_the_page() -> None:
+    """Only the roles that were asked for."""
+    status = AppStatus(AppState.RUNNING, roles=[role("a", [AppState.RUNNING]), role("b", [AppState.RUNNING])])
+    page = status.format(filter_roles=["b"])
+    assert "  b: 1 RUNNING" in page
+    assert "  a: " not in page
+
+
+def test_colour_only_when_asked() -> None:
+    """The plain page is the coloured one without the escape sequences."""
+    status = AppStatus(AppState.FAILED, roles=[role("t", list(AppState))])
+    assert "\033" not in status.format()
+    colored = status.format(color=True)
+    assert "\033[31mFAILED\033[0m" in colored
+    assert re.sub(r"\033\[[0-9;]*m", "", colored) == status.format()
+
+
+def test_host_is_shown_once() -> None:
+    """Name and address when both are known and differ."""
+    replicas = [
+        ReplicaStatus(0, AppState.RUNNING, "t", "n", hostaddr="10.0.0.1"),
+        ReplicaStatus(1, AppState.RUNNING, "t", "10.0.0.2", hostaddr="10.0.0.2"),
+        ReplicaStatus(2, AppState.RUNNING, "t", ""),
+    ]
+    page = AppStatus(AppState.RUNNING, roles=[RoleStatus("t", replicas)]).format()
+    assert page.splitlines()[-3:] == ["    [0] RUNNING   n (10.0.0.1)", "    [1] RUNNING   10.0.0.2", "    [2] RUNNING"]
+
+
+@given(
+    st.builds(
+        Failure,
+        message=st.text(),
+        exit_code=st.none() | st.integers(-255, 255),
+        signal=st.sampled_from(["", "SIGKILL"]),
+        traceback=st.text(),
+        timestamp=st.integers(0, 2**40).map(float),
+    ).filter(lambda f: f.summary() or f.traceback)
+)
+def test_a_failure_round_trips(failure: Failure) -> None:
+    """What is written is read back."""
+    assert parse_failure(failure.to_structured_msg()) == failure
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["message", "extraInfo", "errorCode", "timestamp", "x"]), inner)
+    ),
+)
+
+
+@given(st.one_of(st.text(), _json.map(json.dumps)))
+def test_any_error_text_can_be_shown(text: str) -> None:
+    """Whatever a backend puts into structured_error_msg, the page is made."""
+    roles = [role("t", [AppState.FAILED], {0: text})]
+    assert AppStatus(AppState.FAILED, structured_error_msg=text, roles=roles).format().startswith("state:    FAILED")
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ('{"message": {"message": "RuntimeError: a\\nb", "extraInfo": {"py_callstack": "T"}}}', "RuntimeError: a"),
+        ('{"message": {"message": "x", "errorCode": 137}}', "exit code 137: x"),
+        ('{"message": "plain", "timestamp": "5"}', "plain"),
+        ('{"message": {"message": ""}, "signal": "SIGKILL"}', "killed by SIGKILL"),
+        ("not JSON", "not JSON"),
+        ("[1]", "[1]"),
+        ("{}", "{}"),
+    ],
+)
+def test_error_files_of_torchelastic(text: str, summary: str) -> None:
+    """Both shapes that torchelastic writes, and text that is neither."""
+    failure = parse_failure(text)
+    assert failure is not None
+    assert failure.summary() == summary
+
+
+@pytest.mark.parametrize("text", ["", NONE, None, "  "])
+def test_no_error_is_none(text: str | None) -> None:
+    """Nothing to say."""
+    assert parse_failure(text) is None
+
+
+def test_a_message_that_is_the_cause_is_said_once() -> None:
+    """A backend whose message names the failure already: the page says it in one place, not in three."""
+    roles = [role("a", [AppState.FAILED], {0: boom("E: 0", 1)})]
+    page = AppStatus(AppState.FAILED, msg="a/0 failed first: exit code 1: E: 0", roles=roles).format()
+    assert page.count("E: 0") == 1
+    assert "cause:    a/0 failed first: exit code 1: E: 0" in page

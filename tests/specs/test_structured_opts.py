@@ -1,0 +1,213 @@
+"""Run options as fields of a dataclass: real ones and records, with annotations of every kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+import typing
+from typing import Dict, List, Optional  # noqa: UP035 - both styles
+
+import pytest
+
+from torchx.errors import ConfigError
+from torchx.specs.structured_opts import StructuredOpts
+from torchx.util import records
+
+
+@dataclasses.dataclass
+class Opts(StructuredOpts):
+    cluster: str
+    """Cluster to submit to."""
+
+    partition: str | None = None
+    """Partition,
+    on two lines."""
+
+    priority: int = 5
+    ratio: Optional[float] = None
+    "A ratio."
+    quiet: bool = False
+    ulimits: list[str] | None = None
+    tags: Dict[str, str] = dataclasses.field(default_factory=dict)  # noqa: UP006 - both styles
+    names: Optional[List[str]] = None  # noqa: UP006 - both styles
+
+
+@records.dataclass
+class RecordOpts(StructuredOpts):
+    cluster: str
+    """Cluster to submit to."""
+
+    tags: dict[str, str] = records.field(default_factory=dict)
+    ratio: float | None = None
+
+
+@dataclasses.dataclass
+class SubOpts(Opts):
+    extra: int = 1
+    """Something more."""
+
+
+class PlainSub(Opts):
+    pass
+
+
+def test_as_runopts() -> None:
+    """Type, default, required and help of each option are those of its field."""
+    opts = dict(Opts.as_runopts())
+    assert {n: o.opt_type for n, o in opts.items()} == {
+        "cluster": str,
+        "partition": str,
+        "priority": int,
+        "ratio": float,
+        "quiet": bool,
+        "ulimits": list[str],
+        "tags": dict[str, str],
+        "names": list[str],
+    }
+    assert {n: o.default for n, o in opts.items() if o.default is not None} == {
+        "priority": 5,
+        "quiet": False,
+        "tags": {},
+    }
+    assert [n for n, o in opts.items() if o.is_required] == ["cluster"]
+    assert (opts["cluster"].help, opts["partition"].help) == ("Cluster to submit to.", "Partition, on two lines.")
+    assert (opts["ratio"].help, opts["priority"].help) == ("A ratio.", "")
+
+
+def test_from_cfg() -> None:
+    """Values from the cfg, defaults for what it lacks or has as None; keys that are no fields are left out."""
+    opts = Opts.from_cfg({"cluster": "c", "priority": 1, "partition": None, "other": 5, "tags": {"a": "b"}})
+    assert opts == Opts("c", priority=1, tags={"a": "b"})
+    assert opts.tags == {"a": "b"}
+
+
+def test_from_cfg_names_what_is_missing() -> None:
+    """A required option without value is a ConfigError."""
+    with pytest.raises(ConfigError, match="`cluster`"):
+        Opts.from_cfg({"priority": 1})
+
+
+def test_an_instance_reads_like_a_mapping() -> None:
+    """`get`, `[]` and `in` know the fields, and nothing else."""
+    opts = Opts("c")
+    assert (opts.get("cluster"), opts["priority"], "quiet" in opts) == ("c", 5, True)
+    assert opts.get("as_runopts") is None
+    assert opts.get("nope", "x") == "x"
+    with pytest.raises(KeyError):
+        opts["nope"]
+    assert Opts.from_cfg(typing.cast(typing.Any, opts)) == opts
+
+
+@pytest.mark.parametrize("cls", [SubOpts, PlainSub], ids=["dataclass", "plain"])
+def test_subclasses_inherit_fields_and_help(cls: type[Opts]) -> None:
+    """The fields of the base are options of the subclass too."""
+    opts = dict(cls.as_runopts())
+    assert opts["cluster"].help == "Cluster to submit to."
+    assert isinstance(cls.from_cfg({"cluster": "x"}), cls)
+    assert ("extra" in opts) is (cls is SubOpts)
+    assert cls is PlainSub or opts["extra"].help == "Something more."
+
+
+def test_a_real_dataclass_below_a_record() -> None:
+    """The fields of both are options."""
+
+    @dataclasses.dataclass
+    class Below(RecordOpts):
+        more: int = 2
+        """More."""
+
+    opts = dict(Below.as_runopts())
+    assert set(opts) == {"cluster", "tags", "ratio", "more"}
+    assert (opts["cluster"].help, opts["more"].help) == ("Cluster to submit to.", "More.")
+
+
+def test_records() -> None:
+    """Our own light dataclasses do the same."""
+    opts = dict(RecordOpts.as_runopts())
+    assert (opts["cluster"].is_required, opts["tags"].default, opts["ratio"].opt_type) == (True, {}, float)
+    made = RecordOpts.from_cfg({"cluster": "x"})
+    assert (made.cluster, made.tags, made.ratio) == ("x", {}, None)
+    assert RecordOpts.get_docstrings() == {"cluster": "Cluster to submit to."}
+
+
+def test_the_default_of_a_factory_is_not_shared() -> None:
+    """Two resolved configurations have each their own dict."""
+    opts = RecordOpts.as_runopts()
+    first = opts.resolve({"cluster": "x"})["tags"]
+    assert isinstance(first, dict)
+    first["a"] = "b"
+    assert opts.resolve({"cluster": "x"})["tags"] == {}
+
+
+def test_a_class_inside_a_function_has_help() -> None:
+    """The source of local classes is found as well; of two with one name, the one with the same fields."""
+
+    def make(first: bool) -> type[StructuredOpts]:
+        if first:
+
+            @dataclasses.dataclass
+            class Local(StructuredOpts):
+                a: int = 1
+                """The first."""
+
+            return Local
+
+        @dataclasses.dataclass
+        class Local(StructuredOpts):  # type: ignore[no-redef]
+            b: int = 1
+            """The second."""
+
+        return Local
+
+    assert make(True).get_docstrings() == {"a": "The first."}
+    assert make(False).get_docstrings() == {"b": "The second."}
+
+
+def test_without_source_there_is_no_help_and_all_else_works() -> None:
+    """A class made by `exec`, as in a REPL."""
+    module = types.ModuleType("torchx_test_no_source")
+    sys.modules[module.__name__] = module
+    try:
+        exec(
+            "from dataclasses import dataclass\n"
+            "from torchx.specs.structured_opts import StructuredOpts\n"
+            "@dataclass\n"
+            "class Made(StructuredOpts):\n"
+            "    a: 'int | None' = None\n"
+            '    """Never seen."""\n',
+            vars(module),
+        )
+        opts = dict(module.Made.as_runopts())
+    finally:
+        del sys.modules[module.__name__]
+    assert (opts["a"].opt_type, opts["a"].help) == (int, "")
+
+
+def test_a_class_without_decorator_is_an_error_that_says_so() -> None:
+    """The usual mistake."""
+
+    class Forgot(StructuredOpts):
+        a: int = 1
+
+    with pytest.raises(ConfigError, match="`Forgot`") as e:
+        Forgot.as_runopts()
+    assert "@dataclass" in e.value.hint
+
+
+@pytest.mark.parametrize("annotation", ["set[str]", "NoSuchType", "int | str", "list[int] | None"])
+def test_types_that_no_option_can_have(annotation: str) -> None:
+    """An error of ours that names the field."""
+    cls = dataclasses.dataclass(
+        type("Bad", (StructuredOpts,), {"__annotations__": {"field": annotation}, "__module__": __name__})
+    )
+    with pytest.raises(ConfigError, match="`field`"):
+        cls.as_runopts()
+
+
+def test_evaluated_annotations() -> None:
+    """Classes of modules without `from __future__ import annotations`."""
+    annotations = {"a": int | None, "b": Optional[List[str]], "c": "int"}  # noqa: UP006 - both styles
+    namespace = {"__annotations__": annotations, "a": None, "b": None, "c": 1, "__module__": __name__}
+    opts = dict(dataclasses.dataclass(type("Live", (StructuredOpts,), namespace)).as_runopts())
+    assert (opts["a"].opt_type, opts["b"].opt_type, opts["c"].opt_type) == (int, list[str], int)

@@ -1,0 +1,116 @@
+"""Which commit a directory holds, and whether its files differ from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from torchx.util import git
+from torchx.util.git import GitState, find_git_dir, probe, read_commit
+
+ENV = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+
+
+def run_git(where, *words):
+    argv = ["git", "-C", str(where), "-c", "user.name=x", "-c", "user.email=x@y", *words]
+    done = subprocess.run(argv, env={**os.environ, **ENV}, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repo(tmp_path, monkeypatch):
+    for name, value in ENV.items():
+        monkeypatch.setenv(name, value)
+    where = tmp_path / "repo"
+    where.mkdir()
+    run_git(where, "init", "-q", "-b", "main")
+    (where / "file").write_text("1")
+    run_git(where, "add", "file")
+    run_git(where, "commit", "-qm", "one")
+    return where
+
+
+def head(where):
+    return run_git(where, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize("how", ["branch", "detached", "packed", "worktree", "subdirectory"])
+def test_the_commit_of_a_clean_tree(repo, how):
+    """The commit is found by its files alone, wherever git keeps it, and by git itself."""
+    where = repo
+    if how == "detached":
+        run_git(repo, "checkout", "-q", "--detach")
+    elif how == "packed":
+        run_git(repo, "pack-refs", "--all")
+    elif how == "worktree":
+        where = repo.parent / "tree"
+        run_git(repo, "worktree", "add", "-q", "-b", "other", str(where))
+        run_git(repo, "pack-refs", "--all")
+    elif how == "subdirectory":
+        where = repo / "a" / "b"
+        where.mkdir(parents=True)
+    assert read_commit(find_git_dir(str(where))) == head(repo)
+    assert probe(str(where)).result(10) == GitState(head(repo), dirty=False)
+
+
+@pytest.mark.parametrize(("change", "dirty"), [("modified", True), ("staged", True), ("untracked", False)])
+def test_dirty_means_that_tracked_files_differ(repo, change, dirty):
+    """What git does not know of changes nothing about what can be checked out again."""
+    if change == "untracked":
+        (repo / "new").write_text("1")
+    else:
+        (repo / "file").write_text("2")
+    if change == "staged":
+        run_git(repo, "add", "file")
+    assert probe(str(repo)).result(10) == GitState(head(repo), dirty=dirty)
+
+
+def test_outside_of_a_repository(tmp_path):
+    """There is no commit, and no program is started to find that out."""
+    found = probe(str(tmp_path))
+    assert found.done
+    assert found.result() == GitState("", None)
+
+
+def test_before_the_first_commit(tmp_path):
+    """A repository without a commit has none."""
+    run_git(tmp_path, "init", "-q")
+    assert probe(str(tmp_path)).result(10).commit == ""
+
+
+def test_a_slow_git_is_not_waited_for(repo, monkeypatch, tmp_path):
+    """After the time given, the commit is what the files say, dirty is unknown, and the child is gone."""
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    commit = head(repo)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    start = time.monotonic()
+    found = probe(str(repo))
+    pid = found._child[0]
+    assert found.result(0.01) == GitState(commit, None)
+    assert time.monotonic() - start < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("how", ["missing", "failing"])
+def test_without_a_git_that_works(repo, monkeypatch, tmp_path, how):
+    """The commit is known all the same."""
+    commit = head(repo)
+    (tmp_path / "bin").mkdir()
+    if how == "failing":
+        (tmp_path / "bin" / "git").write_text("#!/bin/sh\necho '1 .M file'; exit 128\n")
+        (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert probe(str(repo)).result(10) == GitState(commit, None)
+
+
+def test_a_directory_is_looked_at_once(repo):
+    """A program that launches many jobs asks git once for each directory."""
+    assert probe(str(repo)) is probe(str(repo))
+    assert (os.getpid(), str(repo)) in git._cache

@@ -1,0 +1,146 @@
+"""Lines of many replicas in one file: whole, complete, under the right name."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
+
+
+class Chunked:
+    """Lines that can also be had in blocks."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("the blocks are to be taken")
+
+    def chunks(self) -> Iterator[bytes]:
+        return iter(self._chunks)
+
+
+def binary() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+
+
+def written(file: io.TextIOWrapper) -> bytes:
+    file.flush()
+    return file.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+CASES = {
+    "lines": (["a\n", "b\n"], "t/0 a\nt/0 b\n"),
+    "no last line end": (["a\n", "b"], "t/0 a\nt/0 b\n"),
+    "empty lines": (["\n", "\n"], "t/0 \nt/0 \n"),
+    "progress bar": (["1%\r2%\r3%\n"], "t/0 1%\rt/0 2%\rt/0 3%\n"),
+    "dos": (["a\r\n", "b\r\n"], "t/0 a\nt/0 b\n"),
+    "nothing": ([], ""),
+}
+
+
+@pytest.mark.parametrize(("lines", "shown"), CASES.values(), ids=CASES)
+def test_prefix(lines: list[str], shown: str) -> None:
+    """Each line, and each return of a progress bar, stands behind the prefix: singly, in a batch, in a block."""
+    show = LineFormat("t/0 ")
+    assert "".join(show.line(line) for line in lines) == shown
+    assert (show.lines(lines) if lines else "") == shown
+    assert (show.chunk("".join(lines).encode()) if lines else b"") == shown.encode()
+
+
+def test_json_lines() -> None:
+    """Each line is a JSON object, whatever is in it; lines and blocks give the same."""
+    show = JsonFormat('a"b', 3)
+    lines = ['say "hi"\\\n', "é漢\x00\n", "no end"]
+    expected = [{"role": 'a"b', "replica": 3, "line": line.removesuffix("\n")} for line in lines]
+    assert [json.loads(line) for line in show.lines(lines).splitlines()] == expected
+    assert show.chunk("".join(lines).encode()).decode() == show.lines(lines)
+    assert json.loads(show.chunk(b"\xff\n"))["line"] == "\ufffd"
+
+
+@pytest.mark.parametrize("copy", [copy_in_turn, copy_together], ids=["in turn", "together"])
+def test_bytes_that_are_no_text_arrive_as_they_are(copy: Callable[..., None]) -> None:
+    """A block is passed on to the byte; a line keeps bytes that were read as surrogates."""
+    raw = bytes(range(256)).replace(b"\n", b"").replace(b"\r", b"") + b"\n"
+    file = binary()
+    lines = [raw.decode("utf-8", "surrogateescape")]
+    copy([(LineFormat(""), lambda: Chunked(raw, raw)), (LineFormat(""), lambda: lines)], Sink(file))
+    assert written(file) == raw * 3
+
+
+def test_a_file_without_bytes() -> None:
+    """A text file of a program, such as StringIO, gets text."""
+    file = io.StringIO()
+    copy_in_turn([(LineFormat("x "), lambda: ["a\n"]), (LineFormat("y "), lambda: Chunked(b"b\n"))], Sink(file))
+    assert file.getvalue() == "x a\ny b\n"
+
+
+@pytest.mark.parametrize("count", [1, 32])
+def test_nothing_is_lost_and_no_line_is_torn(count: int) -> None:
+    """Many sources at once: every line arrives whole, once, in the order of its source."""
+    each = 3000
+
+    def source(k: int) -> Callable[[], Iterable[str]]:
+        return lambda: (f"line {i} of {k}\n" for i in range(each))
+
+    file = binary()
+    copy_together([(LineFormat(f"r/{k} "), source(k)) for k in range(count)], Sink(file))
+    found: dict[str, list[str]] = {}
+    for line in written(file).decode().splitlines():
+        name, _, text = line.partition(" ")
+        found.setdefault(name, []).append(text)
+    assert found == {f"r/{k}": [f"line {i} of {k}" for i in range(each)] for k in range(count)}
+
+
+def test_a_slow_reader_holds_the_writers_back() -> None:
+    """When nobody takes the lines, sources are not read on: memory stays bounded."""
+    import threading
+
+    taken = 0
+    go_on = threading.Event()
+
+    class Slow(io.BytesIO):
+        def write(self, data: object) -> int:  # type: ignore[override]
+            go_on.wait(10)
+            return super().write(data)  # type: ignore[arg-type]
+
+    def lines() -> Iterator[str]:
+        nonlocal taken
+        for _ in range(400_000):
+            taken += 1
+            if taken == 150_000:
+                go_on.set()  # far more than may be pending: the reader was not held back
+                overrun.append(True)
+            yield "x\n"
+
+    overrun: list[bool] = []
+    file = io.TextIOWrapper(Slow(), encoding="utf-8")
+    thread = threading.Thread(target=copy_together, args=([(LineFormat(""), lines)], Sink(file)))
+    thread.start()
+    # The source stops by itself once enough is pending; then the reader takes all.
+    last = -1
+    while last != taken or taken == 0:
+        last = taken
+        thread.join(0.05)
+    assert not overrun
+    go_on.set()
+    thread.join(10)
+    assert taken == 400_000
+    assert len(written(file)) == 800_000
+
+
+def test_one_source_that_fails() -> None:
+    """Its error is raised, after the lines of the others have been copied."""
+
+    def bad() -> Iterator[str]:
+        yield "before\n"
+        raise ValueError("boom")
+
+    file = binary()
+    with pytest.raises(ValueError, match="boom"):
+        copy_together([(LineFormat(""), bad), (LineFormat(""), lambda: ["other\n"])], Sink(file))
+    assert sorted(written(file).splitlines()) == [b"before", b"other"]

@@ -1,0 +1,66 @@
+"""Logs copied to a file while the caller goes on."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from torchx.specs import AppDef, AppState, AppStatus, Role
+from torchx.util.log_tee_helpers import replica_formats, tee_logs, wait_until_started
+
+
+class Runner:
+    """Answers what a Runner would: a job that is queued for a while, of two replicas."""
+
+    def __init__(self, *states: AppState, error: Exception | None = None) -> None:
+        self.states = list(states)
+        self.error = error
+        self.asked: list[dict[str, Any]] = []
+
+    def status(self, app_handle: str) -> AppStatus | None:
+        return AppStatus(self.states.pop(0) if len(self.states) > 1 else self.states[0])
+
+    def describe(self, app_handle: str) -> AppDef:
+        return AppDef("app", [Role("a", "img", num_replicas=2)])
+
+    def log_lines(self, app_handle: str, role_name: str, k: int, **query: Any) -> Iterable[str]:
+        self.asked.append(query)
+        if self.error:
+            raise self.error
+        return [f"line {i}\n" for i in range(2)]
+
+
+@pytest.mark.parametrize("should_tail", [False, True])
+def test_all_replicas_are_copied(should_tail: bool) -> None:
+    """The thread ends with the logs; every line is there, under its replica, and the query was passed on."""
+    file, runner = io.StringIO(), Runner(AppState.PENDING, AppState.RUNNING)
+    thread = tee_logs(file, "x://s/app", "re", runner, should_tail=should_tail)
+    thread.join(10)
+    assert sorted(file.getvalue().splitlines()) == ["a/0 line 0", "a/0 line 1", "a/1 line 0", "a/1 line 1"]
+    assert runner.asked == [{"regex": "re", "should_tail": should_tail, "streams": None}] * 2
+    assert thread.error is None  # type: ignore[attr-defined]
+
+
+def test_an_error_is_kept() -> None:
+    """What went wrong can be asked for after the end; nothing is printed by the thread."""
+    error = ValueError("no logs")
+    thread = tee_logs(io.StringIO(), "x://s/app", None, Runner(AppState.SUCCEEDED, error=error))
+    thread.join(10)
+    assert thread.error is error  # type: ignore[attr-defined]
+
+
+def test_colors() -> None:
+    """Neighbours have different colours, and a name has no colour where none is wanted."""
+    formats = replica_formats([("a", 0), ("a", 1)], color=True)
+    assert formats["a", 0].prefix != formats["a", 1].prefix.replace("a/1", "a/0")
+    assert replica_formats([("a", 0)])["a", 0].prefix == "a/0 "
+
+
+@pytest.mark.parametrize("last", [AppState.RUNNING, AppState.SUCCEEDED, AppState.CANCELLED], ids=str)
+def test_waiting_for_the_start(last: AppState) -> None:
+    """It ends when the job runs, or is over already."""
+    runner = Runner(AppState.SUBMITTED, AppState.PENDING, AppState.UNKNOWN, last)
+    assert wait_until_started(runner, "x://s/app", first_s=0).state == last

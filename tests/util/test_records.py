@@ -1,0 +1,368 @@
+"""Records behave as the dataclasses of the standard library do."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import subprocess
+import sys
+from typing import Any, ClassVar
+
+import pytest
+
+from torchx.util.records import dataclass, field, is_record, own_annotations, record_fields
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+    tags: list[str] = field(default_factory=list)
+    label: str = field(default="p", repr=False, compare=False, metadata={"unit": "m"})
+    kind: ClassVar[str] = "point"
+
+
+@dataclasses.dataclass
+class RealPoint:
+    x: int
+    y: int = 0
+    tags: list[str] = dataclasses.field(default_factory=list)
+    label: str = dataclasses.field(default="p", repr=False, compare=False, metadata={"unit": "m"})
+    kind: ClassVar[str] = "point"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    x: int
+    y: str = "a"
+
+
+@dataclass(kw_only=True)
+class KwOnly:
+    x: int = 1
+    y: int
+
+
+def _pair(text: str) -> tuple[Any, Any]:
+    """The same expression for the record and for the real dataclass."""
+    return eval(text, {"P": Point}), eval(text, {"P": RealPoint})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "P(1) == P(1)",
+        "P(1) == P(2)",
+        "P(1, label='a') == P(1, label='b')",
+        "P(1).__eq__((1, 0))",
+        "(P(1, 2, ['t']).x, P(1, 2, ['t']).y, P(1, 2, ['t']).tags, P(1).label)",
+        "P.y, P.label, P.kind",
+        "hasattr(P, 'x'), hasattr(P, 'tags')",
+        "P.__hash__",
+        "P.__match_args__",
+        "P(float('nan')) == P(1)",
+    ],
+)
+def test_a_record_does_as_the_real_dataclass(text: str) -> None:
+    """Equality, attributes, defaults, hash and match arguments are those of dataclasses."""
+    ours, real = _pair(text)
+    assert ours == real or ours is real
+
+
+def test_repr_is_the_same_but_for_the_name() -> None:
+    """`repr` has the fields in order and leaves out those with repr=False."""
+    assert repr(Point(1, 2, ["t"])) == repr(RealPoint(1, 2, ["t"])).replace("RealPoint", "Point")
+
+
+def test_repr_of_a_cycle_ends() -> None:
+    """An object that contains itself is shown with an ellipsis."""
+    p = Point(1)
+    p.tags.append(p)  # type: ignore[arg-type]
+    assert repr(p) == "Point(x=1, y=0, tags=[...])"
+
+
+def test_nan_equals_itself_inside_a_record() -> None:
+    """Fields are compared like tuples are: the same object is equal to itself."""
+    nan = float("nan")
+    assert Point(nan) == Point(nan)  # type: ignore[arg-type]
+    assert RealPoint(nan) == RealPoint(nan)  # type: ignore[arg-type]
+
+
+def test_fields_are_those_of_dataclasses() -> None:
+    """`dataclasses.fields` tells name, type, default, factory, repr, compare and metadata."""
+    for ours, real in zip(dataclasses.fields(Point), dataclasses.fields(RealPoint), strict=True):
+        for attribute in (
+            "name",
+            "type",
+            "default",
+            "default_factory",
+            "repr",
+            "compare",
+            "metadata",
+            "kw_only",
+            "init",
+        ):
+            assert getattr(ours, attribute) == getattr(real, attribute), (ours.name, attribute)
+
+
+def test_the_functions_of_dataclasses_take_records() -> None:
+    """`asdict`, `astuple`, `replace` and `is_dataclass` work, on the class and on instances."""
+    p = Point(1, tags=["a"])
+    assert dataclasses.is_dataclass(Point)
+    assert dataclasses.is_dataclass(p)
+    assert dataclasses.asdict(p) == {"x": 1, "y": 0, "tags": ["a"], "label": "p"}
+    assert dataclasses.astuple(p) == (1, 0, ["a"], "p")
+    assert dataclasses.replace(p, y=5) == Point(1, 5, ["a"])
+    assert p.__replace__(y=5) == Point(1, 5, ["a"])  # what copy.replace calls
+
+
+@pytest.mark.parametrize("args", [(), (1, 2, [], "l", "too many")], ids=["too few", "too many"])
+def test_wrong_arguments_are_refused_in_the_same_words(args: tuple[Any, ...]) -> None:
+    """A TypeError with the message of an ordinary function."""
+    with pytest.raises(TypeError) as ours:
+        Point(*args)
+    with pytest.raises(TypeError) as real:
+        RealPoint(*args)
+    assert str(ours.value) == str(real.value).replace("RealPoint", "Point")
+
+
+def test_signature_of_class_and_init() -> None:
+    """`inspect.signature` shows the fields with their defaults, also before the first instance."""
+
+    @dataclass
+    class Fresh:
+        a: int
+        b: str = "x"
+
+    assert str(inspect.signature(Fresh)) == "(a: 'int', b: 'str' = 'x') -> None"
+    assert list(inspect.signature(Fresh.__init__).parameters) == ["self", "a", "b"]
+    assert inspect.isfunction(Fresh.__init__)
+    assert Fresh.__init__.__qualname__.endswith("Fresh.__init__")
+
+
+def test_pickle_and_copies() -> None:
+    """Records survive pickle of every protocol, copy and deepcopy."""
+    p = Point(1, 2, ["a"])
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(p, protocol)) == p
+        assert pickle.loads(pickle.dumps(Frozen(3), protocol)) == Frozen(3)
+    deep = copy.deepcopy(p)
+    assert deep == p
+    assert deep.tags is not p.tags
+    assert copy.copy(p).tags is p.tags
+
+
+def test_factories_make_a_new_value_each_time() -> None:
+    """Two instances never share the value of a default_factory."""
+    assert Point(1).tags is not Point(1).tags
+
+
+def test_structural_match() -> None:
+    """`match` binds positional patterns in order of the fields."""
+    match Point(1, 2):
+        case Point(x, y):
+            assert (x, y) == (1, 2)
+        case _:
+            pytest.fail("no match")
+
+
+def test_frozen_refuses_and_hashes() -> None:
+    """Assignment and deletion raise FrozenInstanceError; equal objects have equal hashes."""
+    f = Frozen(1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        f.x = 2  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del f.x
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        f.other = 2  # type: ignore[attr-defined]
+    assert len({Frozen(1), Frozen(1), Frozen(2)}) == 2
+
+
+def test_a_plain_subclass_of_a_frozen_record_may_have_attributes_of_its_own() -> None:
+    """Only the fields are protected there, as with dataclasses."""
+
+    class Sub(Frozen):
+        def __init__(self) -> None:
+            super().__init__(1)
+            self.extra = 5
+            del self.extra
+            self.extra = 6
+
+    s = Sub()
+    assert s.extra == 6
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        s.x = 2  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del s.x
+
+
+def test_frozen_and_mutable_do_not_inherit_from_each_other() -> None:
+    """A TypeError, as with dataclasses, for records and for real dataclasses as base."""
+    for base, frozen in ((Frozen, False), (Point, True), (RealPoint, True)):
+        with pytest.raises(TypeError, match="frozen"):
+            dataclass(type("Sub", (base,), {"__annotations__": {"z": int}}), frozen=frozen)
+
+
+def test_kw_only() -> None:
+    """Keyword-only fields may follow ones with defaults, and positional arguments are refused."""
+    assert KwOnly(y=2) == KwOnly(x=1, y=2)
+    with pytest.raises(TypeError):
+        KwOnly(1, 2)  # type: ignore[misc]
+    assert KwOnly.__match_args__ == ()
+    assert all(f.kw_only for f in dataclasses.fields(KwOnly))
+
+
+def test_record_of_record() -> None:
+    """Fields of the base come first; a redefined field keeps its place and takes the new default."""
+
+    @dataclass
+    class Sub(Point):
+        z: int = 9
+        y: int = 7
+
+    assert repr(Sub(1)) == f"{Sub.__qualname__}(x=1, y=7, tags=[], z=9)"
+    assert Sub(1) != Point(1, 7)
+    assert [f.name for f in dataclasses.fields(Sub)] == ["x", "y", "tags", "label", "z"]
+
+
+def test_real_dataclass_of_record_and_record_of_real_dataclass() -> None:
+    """The two kinds inherit from each other."""
+
+    @dataclasses.dataclass
+    class Real(Point):
+        z: int = 9
+
+    @dataclass
+    class Record(RealPoint):
+        z: int = 9
+
+    for cls in (Real, Record):
+        assert [f.name for f in dataclasses.fields(cls)] == ["x", "y", "tags", "label", "z"]
+        made = cls(1, z=3)
+        assert (made.x, made.y, made.tags, made.label, made.z) == (1, 0, [], "p", 3)
+        assert dataclasses.replace(made, x=2).x == 2
+    assert not is_record(Real)
+    assert is_record(Record)
+
+
+def test_frozen_real_dataclass_of_frozen_record() -> None:
+    """The subclass is frozen, fields of the base included."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Sub(Frozen):
+        z: int = 1
+
+    s = Sub(1)
+    for name in ("x", "z"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(s, name, 5)
+
+
+def test_own_methods_are_kept() -> None:
+    """`__init__`, `__repr__`, `__eq__`, `__hash__` of the class body stay, and `__post_init__` is called."""
+
+    @dataclass
+    class Own:
+        a: int
+
+        def __init__(self, twice: int) -> None:
+            self.a = twice // 2
+
+        def __repr__(self) -> str:
+            return "own"
+
+        def __hash__(self) -> int:
+            return 7
+
+    @dataclass
+    class Post:
+        a: int
+
+        def __post_init__(self) -> None:
+            self.a += 1
+
+    assert (Own(4).a, repr(Own(4)), hash(Own(4))) == (2, "own", 7)
+    assert Own(4) == Own(5)
+    assert Post(1).a == 2
+
+
+def test_super_init_reaches_the_lazy_one() -> None:
+    """A subclass with its own `__init__` may call the base's before any instance of the base exists."""
+
+    @dataclass
+    class Base:
+        a: int
+        b: int = 2
+
+    class Sub(Base):
+        def __init__(self) -> None:
+            super().__init__(1)
+
+    assert (Sub().a, Sub().b) == (1, 2)
+
+
+@pytest.mark.parametrize("default", [[], {}, set()], ids=["list", "dict", "set"])
+def test_mutable_defaults_are_refused(default: Any) -> None:
+    """As with dataclasses, a ValueError that says what to use instead."""
+    with pytest.raises(ValueError, match="default_factory"):
+        dataclass(type("C", (), {"__annotations__": {"a": Any}, "a": default}))
+
+
+def test_an_unhashable_record_is_a_mutable_default_too() -> None:
+    """A shared record as default would be shared by all instances."""
+    with pytest.raises(ValueError, match="default_factory"):
+        dataclass(type("C", (), {"__annotations__": {"a": Any}, "a": Point(1)}))
+
+
+def test_order_of_defaults_is_checked_when_the_class_is_made() -> None:
+    """A field without default behind one with a default is a TypeError, before any instance."""
+    with pytest.raises(TypeError, match="`b` follows default argument `a`"):
+        dataclass(type("C", (), {"__annotations__": {"a": int, "b": int}, "a": 1}))
+
+
+def test_default_and_factory_together_are_refused() -> None:
+    """As with dataclasses, a ValueError."""
+    with pytest.raises(ValueError, match="both"):
+        field(default=1, default_factory=int)
+
+
+def test_record_fields_and_own_annotations() -> None:
+    """What other modules read instead of `dataclasses.fields` and `inspect.get_annotations`."""
+    assert record_fields(Point) == [
+        ("x", "int", None, False),
+        ("y", "int", 0, True),
+        ("tags", "list[str]", [], True),
+        ("label", "str", "p", True),
+    ]
+
+    class Sub(Point):
+        pass
+
+    assert own_annotations(Sub) == {}
+    assert not is_record(Sub)
+
+
+def test_making_and_using_records_imports_nothing() -> None:
+    """Neither `dataclasses` nor `inspect` is imported by defining, making, showing, comparing records."""
+    code = (
+        "import sys\n"
+        "from torchx.util.records import dataclass, field\n"
+        "@dataclass(frozen=True)\n"
+        "class P:\n"
+        "    x: int\n"
+        "    y: list = field(default_factory=list)\n"
+        "assert P(1) == P(1) and repr(P(1)) == 'P(x=1, y=[])'\n"
+        "print([m for m in ('dataclasses', 'inspect', 'typing') if m in sys.modules])\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False, env={"PYTHONPATH": _root()}
+    )
+    assert found.stdout == "[]\n", found.stderr
+
+
+def _root() -> str:
+    import torchx
+
+    return torchx.__path__[0].rpartition("/")[0]

@@ -1,0 +1,53 @@
+"""What a terminal can show."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from torchx.util import term
+
+
+class Tty(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "env", "color"),
+    [
+        (Tty(), {"TERM": "xterm"}, True),
+        (Tty(), {"TERM": "dumb"}, False),
+        (Tty(), {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (Tty(), {"TERM": "xterm", "NO_COLOR": ""}, True),
+        (io.StringIO(), {"TERM": "xterm"}, False),
+        (io.StringIO(), {"FORCE_COLOR": "1"}, True),
+        (io.StringIO(), {"FORCE_COLOR": "0"}, False),
+        (Tty(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_color(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, env: dict[str, str], color: bool) -> None:
+    """A terminal has colours unless somebody said no; `NO_COLOR` has the last word."""
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert term.has_color(stream) == color
+
+
+def test_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`COLUMNS` counts when it is a number; what is no terminal has 80."""
+    assert term.width(io.StringIO()) == 80
+    monkeypatch.setenv("COLUMNS", "123")
+    assert term.width(io.StringIO()) == 123
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert term.width(io.StringIO()) == 80
+
+
+def test_a_closed_stream_is_no_terminal() -> None:
+    """A stream that is gone is asked nothing."""
+    stream = Tty()
+    stream.close()
+    assert not term.is_tty(io.StringIO())
+    assert not term.has_color(io.StringIO())

@@ -1,0 +1,1 @@
+"""Programs that the built-in components run inside a job."""

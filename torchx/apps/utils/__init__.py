@@ -1,0 +1,1 @@
+"""Small programs, each run with ``python -m torchx.apps.utils.<name>``."""

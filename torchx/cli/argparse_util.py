@@ -1,0 +1,217 @@
+"""Parsing of arguments: errors that say what to do, options given once, options with defaults in ``.torchxconfig``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from torchx.cli.failures import UsageError
+from torchx.errors import TorchXError
+from torchx.util.strings import did_you_mean
+from torchx.util.term import has_color, width
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
+
+__all__ = ["ArgOnceAction", "Parser", "torchxconfig", "torchxconfig_list", "torchxconfig_run"]
+
+
+class Parser(argparse.ArgumentParser):
+    """``ArgumentParser`` whose errors are :class:`UsageError`: the value in backticks, and the nearest option as hint.
+
+    Options must be written out: an abbreviation breaks on the day a second option begins like it.
+
+    >>> parser = Parser(prog="torchx run")
+    >>> _ = parser.add_argument("--wait", action="store_true")
+    >>> parser.parse_args(["--wiat"])
+    Traceback (most recent call last):
+    torchx.cli.failures.UsageError: unknown option `--wiat`
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", _Formatter)
+        kwargs.setdefault("allow_abbrev", False)
+        add_help = kwargs.get("add_help", True)
+        kwargs["add_help"] = False  # ours is worded differently
+        super().__init__(*args, **kwargs)
+        self.color = False  # from Python 3.14 on argparse would colour what we have coloured
+        if add_help:
+            self.add_argument("-h", "--help", action="help", help="print this page")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, left = self.parse_known_args(args, namespace)
+        if left:
+            raise self.unexpected(left, parsed)
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"`{self.prog} --help` shows how it is used")
+
+    def unexpected(self, left: list[str], parsed: argparse.Namespace | None = None) -> UsageError:
+        """The error for arguments that nothing takes."""
+        parser = getattr(parsed, "_parser", None) or self
+        see = f"`{parser.prog} --help` shows how it is used"
+        option = next((arg for arg in left if arg.startswith("-") and len(arg) > 1), None)
+        if option is None:
+            return UsageError(f"unexpected argument{'s' * (len(left) > 1)} `{' '.join(left)}`", hint=see)
+        name = option.partition("=")[0]
+        if name in ("--log_level", "--log-level", "--version"):
+            return UsageError(f"`{name}` stands before the verb", hint=f"write `torchx {name} ...`")
+        return UsageError(f"unknown option `{name}`", hint=did_you_mean(name, parser._option_string_actions) or see)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        convert = self._registry_get("type", action.type, action.type)
+        try:
+            return convert(arg_string)
+        except TorchXError:
+            raise  # it knows best what is wrong
+        except argparse.ArgumentTypeError as e:
+            raise UsageError(f"`{_name(action)}`: {e}", hint=f"`{self.prog} --help` shows how it is used") from None
+        except (TypeError, ValueError):
+            kind = getattr(action.type, "__name__", "value")
+            raise UsageError(
+                f"`{_name(action)}`: `{arg_string}` is no {kind}", hint=f"`{self.prog} --help` shows how it is used"
+            ) from None
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        raise UsageError(
+            f"`{_name(action)}`: `{value}` is not one of {', '.join(choices)}",
+            hint=did_you_mean(str(value), choices) or f"`{self.prog} --help` shows how it is used",
+        )
+
+
+class ArgOnceAction(argparse.Action):
+    """An option that may be given once: a second value is an error instead of a silent winner.
+
+    >>> parser = Parser()
+    >>> _ = parser.add_argument("--scheduler", action=ArgOnceAction)
+    >>> parser.parse_args(["--scheduler", "a", "--scheduler", "b"])
+    Traceback (most recent call last):
+    torchx.cli.failures.UsageError: `--scheduler` is given more than once
+    """
+
+    def __init__(  # noqa: PLR0917  # public signature
+        self,
+        option_strings: Sequence[str],
+        dest: str,
+        nargs: int | str | None = None,
+        const: Any = None,
+        default: Any = None,
+        type: Any = None,
+        choices: Any = None,
+        required: bool = False,
+        help: str | None = None,
+        metavar: str | tuple[str, ...] | None = None,
+    ) -> None:
+        super().__init__(option_strings, dest, nargs, const, default, type, choices, required, help, metavar)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002  # argparse calls it so
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002  # argparse calls it so
+    ) -> None:
+        # Noted on the namespace, not here: a parser may parse more than once.
+        given = namespace.__dict__.setdefault("_given_once", set())
+        if self.dest in given:
+            raise UsageError(f"`{_name(self)}` is given more than once", hint="leave one of them out")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
+class torchxconfig(argparse.Action):  # noqa: N801  # the name is fixed by the public interface
+    """An option whose default is the entry of its name in the section ``[cli:<subcmd>]`` of ``.torchxconfig``.
+
+    Args:
+        subcmd: name of the verb.
+        dest: name of the entry, and of the attribute.
+        required: whether it must be given when the file has no such entry.
+        default: its value when the file has no such entry.
+    """
+
+    def __init__(
+        self,
+        subcmd: str,
+        dest: str,
+        option_strings: Sequence[str],
+        required: bool = False,
+        default: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        from torchx.runner.config import get_config
+
+        configured = get_config(prefix="cli", name=subcmd, key=dest)
+        if configured is not None:
+            default, required = configured, False
+        super().__init__(option_strings, dest, default=default, required=required, **kwargs)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002  # argparse calls it so
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002  # argparse calls it so
+    ) -> None:
+        setattr(namespace, self.dest, values)
+
+
+class torchxconfig_run(torchxconfig):  # noqa: N801  # the name is fixed by the public interface
+    """:class:`torchxconfig` of ``[cli:run]``."""
+
+    def __init__(
+        self, dest: str, option_strings: Sequence[str], required: bool = False, default: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__("run", dest, option_strings, required, default, **kwargs)
+
+
+class torchxconfig_list(torchxconfig):  # noqa: N801  # the name is fixed by the public interface
+    """:class:`torchxconfig` of ``[cli:list]``."""
+
+    def __init__(
+        self, dest: str, option_strings: Sequence[str], required: bool = False, default: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__("list", dest, option_strings, required, default, **kwargs)
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help that uses the width there is, up to what is comfortable to read; headings stand out on a terminal."""
+
+    def __init__(self, prog: str, **kwargs: Any) -> None:
+        kwargs["max_help_position"] = 30
+        kwargs["width"] = min(width(sys.stdout), 100) - 2
+        super().__init__(prog, **kwargs)
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(_heading(heading) if heading else heading)
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, f"{_heading('usage:')} " if prefix is None else prefix)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Each option once: other spellings of it work and need not be read."""
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        spellings = {option.lstrip("-").replace("_", "-"): option for option in reversed(action.option_strings)}
+        short = [o for o in spellings.values() if not o.startswith("--")]
+        long = [o for o in action.option_strings if o.startswith("--")]
+        names = ", ".join([*sorted(short, key=len), *long[:1]])
+        value = "" if action.nargs == 0 else " " + self._format_args(action, action.dest.upper())
+        return names + value
+
+
+def _heading(text: str) -> str:
+    text = text[:1].upper() + text[1:]
+    return f"\033[1m{text}\033[0m" if has_color(sys.stdout) else text
+
+
+def _name(action: argparse.Action) -> str:
+    """What the user calls it."""
+    if action.option_strings:
+        return "/".join(action.option_strings)
+    return str(action.metavar or action.dest).strip("[]")

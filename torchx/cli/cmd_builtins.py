@@ -1,0 +1,62 @@
+"""``torchx builtins``: the components that can be run by name."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.util.term import has_color, is_tty, width
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["CmdBuiltins"]
+
+
+class CmdBuiltins(SubCommand):
+    """the components that can be run by name"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.add_argument(
+            "--print", dest="print_component", metavar="NAME", help="print the source of a component, to start from"
+        )
+        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints the list, or one component's source."""
+        from torchx.specs.finder import get_builtin_source, get_components
+
+        if args.print_component:
+            print(get_builtin_source(args.print_component))
+            return
+        found = get_components()
+        if args.json:
+            from torchx.cli.render import document
+
+            rows = [
+                {"name": c.name, "description": c.description.strip(), "errors": list(c.validation_errors)}
+                for c in found.values()
+            ]
+            print(document({"components": rows}))
+            return
+        _print_list([(c.name, c.description, c.validation_errors) for c in found.values()])
+
+
+def _print_list(rows: list[tuple[str, str, list[str]]]) -> None:
+    from torchx.cli.failures import printable
+    from torchx.cli.render import gray
+
+    tty, color, room = is_tty(sys.stdout), has_color(sys.stdout), width(sys.stdout)
+    column = max((len(name) for name, _, _ in rows), default=0)
+    for name, description, errors in rows:
+        text = printable((f"cannot be used: {errors[0]}" if errors else description.strip()).partition("\n")[0])
+        if not tty:
+            print(f"{name}\t{text}")
+            continue
+        space = room - column - 4
+        text = text if len(text) <= space else text[: max(space - 1, 0)] + "…"
+        print(f"  {name:<{column}}  {gray(text, color=color)}")
+    if tty:
+        print(gray("\ntorchx run NAME --help shows a component's arguments", color=color))

@@ -1,0 +1,77 @@
+"""``torchx __complete``: what the completion scripts ask; not meant for people."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.cli.cmd_base import SubCommand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["CmdComplete", "split_line"]
+
+
+class CmdComplete(SubCommand):
+    """what the completion scripts ask"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        from argparse import REMAINDER
+
+        subparser.add_argument("shell", choices=["bash", "zsh", "fish"])
+        subparser.add_argument("words", nargs=REMAINDER, help="the words behind `torchx`; the last is to be completed")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints a line for each candidate, and a tab and a description behind it where the shell shows them."""
+        from torchx.cli.completion import candidates
+
+        bash = args.shell == "bash"
+        words = args.words[1:] if args.words[:1] == ["--"] else args.words
+        if bash and not words:
+            words = split_line(os.environ.get("TORCHX_COMP_LINE", ""))[1:]
+        words = words or [""]
+        try:
+            found = candidates(words)
+        except Exception:  # a key was pressed: whatever is wrong is said when the line is run
+            if os.environ.get("TORCHX_DEBUG"):
+                raise
+            return
+        cut = len(_typed_before_break(words[-1])) if bash else 0
+        for value, description in found:
+            print(_quoted(value[cut:]) if bash else f"{value}\t{description}" if description else value)
+
+
+def split_line(line: str) -> list[str]:
+    """The words of an unfinished shell line; the last one is empty after a blank.
+
+    >>> split_line("torchx log 'a b' --x")
+    ['torchx', 'log', 'a b', '--x']
+    >>> split_line("torchx log ")
+    ['torchx', 'log', '']
+    """
+    import shlex
+
+    for closing in ("", "'", '"'):  # the last word may still be in quotes
+        try:
+            words = shlex.split(line + closing)
+        except ValueError:
+            continue
+        if not closing and (not line or line[-1] in " \t") and not line.endswith("\\ "):
+            words.append("")
+        return words
+    return line.split()
+
+
+def _typed_before_break(word: str) -> str:
+    """The part of a word that bash keeps: it takes `:` and `=` for the ends of words."""
+    breaks = os.environ.get("TORCHX_COMP_BREAKS", ":=")
+    last = max((word.rfind(c) for c in ":=" if c in breaks), default=-1)
+    return word[: last + 1]
+
+
+def _quoted(value: str) -> str:
+    import shlex
+
+    return value if all(c.isalnum() or c in "@%+=:,./-_" for c in value) else shlex.quote(value)

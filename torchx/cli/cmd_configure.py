@@ -1,0 +1,54 @@
+"""``torchx configure``: write a ``.torchxconfig`` to fill in."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["CmdConfigure"]
+
+
+class CmdConfigure(SubCommand):
+    """write a .torchxconfig with the options of the schedulers, to fill in"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        add = subparser.add_argument
+        add("-s", "--schedulers", metavar="NAME,...", help="only these schedulers")
+        add("-a", "--all", action="store_true", help="all options, not only those that must be filled in")
+        add("-p", "--print", action="store_true", help="print it instead of writing the file")
+        add("-f", "--force", action="store_true", help="replace a file that is there")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Writes the file to the current directory, or prints it."""
+        import io
+
+        from torchx.cli.failures import note
+        from torchx.runner.config import CONFIG_FILE, dump
+
+        names = [name.strip() for name in args.schedulers.split(",") if name.strip()] if args.schedulers else None
+        text = io.StringIO()
+        dump(text, schedulers=names, required_only=not args.all)
+        if args.print:
+            print(text.getvalue().rstrip("\n"))
+            return
+        path = os.path.join(os.getcwd(), CONFIG_FILE)
+        try:
+            # The mode of opening decides, not a look before: nobody's file is lost between the two.
+            with open(path, "w" if args.force else "x", encoding="utf-8") as file:
+                file.write(text.getvalue())
+        except FileExistsError:
+            raise ConfigError(
+                f"`{path}` exists, and is left as it is",
+                hint="`--print` shows what would be in it, `--force` replaces it",
+            ) from None
+        if sys.stderr.isatty():
+            note("fill in what is marked FIXME; `torchx runopts` explains the options")
+        print(path)

@@ -1,0 +1,98 @@
+"""``torchx describe``: what was launched."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.log_targets import JOB_HELP, job_reference
+from torchx.util.term import has_color
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from torchx.runs import Run
+    from torchx.specs import AppDef
+
+__all__ = ["CmdDescribe"]
+
+
+class CmdDescribe(SubCommand):
+    """what was launched: roles, options and where they came from, source code; secrets are masked"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
+        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints the page."""
+        from torchx.runner import get_runner
+        from torchx.specs.api import UnknownAppException
+        from torchx.specs.serialize import masked
+
+        with get_runner() as runner:
+            handle = runner.resolve(args.app_handle)
+            app = runner.describe(handle)
+            run = runner.recorded(handle)
+        if app is None and run is None:
+            raise UnknownAppException(handle)
+        shown = masked(app) if app is not None else None
+        if args.json:
+            _print_json(handle, shown, run)
+        else:
+            _print_page(handle, shown, run)
+
+
+def _print_json(handle: str, app: AppDef | None, run: Run | None) -> None:
+    from torchx.cli.cmd_run import handle_fields
+    from torchx.cli.render import document
+    from torchx.cli.status_json import run_fields
+    from torchx.specs.serialize import appdef_to_dict
+
+    print(
+        document(
+            {
+                **handle_fields(handle),
+                "app": appdef_to_dict(app, fallback=repr) if app is not None else None,
+                "cfg": run.cfg if run is not None else None,
+                "argv": run.argv if run is not None else None,
+                "run": run_fields(run) if run is not None else None,
+            }
+        )
+    )
+
+
+def _print_page(handle: str, app: AppDef | None, run: Run | None) -> None:
+    from torchx.cli import spec_page
+
+    color = has_color(sys.stdout)
+    parts = [_head(handle, run, color=color)]
+    if app is not None:
+        parts.append(spec_page.app_page(app, color=color))
+    if run is not None and run.cfg:
+        parts.append(spec_page.cfg_page(run.cfg, title=f"options of {run.scheduler}", color=color))
+    print("\n\n".join(parts))
+
+
+def _head(handle: str, run: Run | None, *, color: bool) -> str:
+    from torchx.cli.failures import printable
+    from torchx.cli.render import ago, fields, local_time
+    from torchx.util.shlex import join
+
+    if run is None:
+        return fields([("handle", handle)], color=color)
+    commit = run.git_commit[:12] + (", with changes that are not committed" if run.git_dirty else "")
+    return fields(
+        [
+            ("handle", handle),
+            ("launched", f"{local_time(run.created_at)} ({ago(run.created_at)})"),
+            ("by", f"{run.user} on {run.host}" if run.user else ""),
+            ("in", printable(run.cwd)),
+            ("command", printable(join(run.argv)) if run.argv else ""),
+            ("git commit", commit if run.git_commit else ""),
+            ("parent run", printable(run.parent_run_id)),
+        ],
+        color=color,
+    )

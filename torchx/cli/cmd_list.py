@@ -1,0 +1,185 @@
+"""``torchx list``: the runs on record, or the jobs that a scheduler knows."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import UsageError, warn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from torchx.runner import Runner
+    from torchx.runs import Run, RunQuery
+    from torchx.schedulers.api import ListAppResponse
+    from torchx.specs import AppState
+
+__all__ = ["HANDLE_HEADER", "NAME_HEADER", "STATUS_HEADER", "CmdList"]
+
+HANDLE_HEADER = "APP HANDLE"
+NAME_HEADER = "APP NAME"
+STATUS_HEADER = "APP STATUS"
+_LAUNCHED_HEADER = "LAUNCHED"
+_TOOK_HEADER = "TOOK"
+_DEFAULT_LIMIT = 50
+
+
+class CmdList(SubCommand):
+    """the runs on record, newest first; with -s, the jobs that the scheduler knows"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        add = subparser.add_argument
+        add("-s", "--scheduler", metavar="NAME", help="ask this scheduler for all its jobs, whoever launched them")
+        add(
+            "-cfg",
+            "--scheduler_args",
+            "--scheduler-args",
+            dest="cfg",
+            action="append",
+            metavar="K=V,...",
+            help="with -s: options of the scheduler that say where to look",
+        )
+        add("--state", metavar="STATE,...", help="only jobs in one of these states, for example running,failed")
+        add("--name", metavar="NAME", help="only jobs of this name; `*` and `?` stand for other characters")
+        add("--since", metavar="TIME", help="only runs launched since: `10m` (ago), `2h`, `3d`, or 2026-11-21")
+        add("--mine", action="store_true", help="only my runs, where several people share the record")
+        add("--limit", type=_limit, metavar="N", help=f"at most N, 0 for all (default: {_DEFAULT_LIMIT} on a terminal)")
+        add("--no-refresh", "--no_refresh", action="store_true", help="do not ask the schedulers for news")
+        add("--json", action="store_true", help="one JSON document, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints the list."""
+        from torchx.runner import get_runner
+
+        states = parse_states(args.state) if args.state else None
+        if args.scheduler is None and args.cfg:
+            raise UsageError("`-cfg` needs `-s`: the record is one for all schedulers", hint="name a scheduler with -s")
+        if args.scheduler is not None and (args.since or args.mine):
+            raise UsageError(
+                "`--since` and `--mine` ask the record, and `-s` asks the scheduler",
+                hint="leave out -s; `--name` and `--state` work with both",
+            )
+        with get_runner() as runner:
+            if args.scheduler is not None:
+                _list_jobs(runner, args, states)
+            else:
+                _list_runs(runner, args, states)
+
+
+def parse_states(text: str) -> list[AppState]:
+    """States by name, in any case.
+
+    Raises:
+        UsageError: there is no state of that name.
+
+    >>> parse_states("running,FAILED")
+    [RUNNING (3), FAILED (5)]
+    """
+    from torchx.specs.api import AppState
+    from torchx.util.strings import did_you_mean
+
+    states = []
+    for word in text.split(","):
+        name = word.strip().upper()
+        if name not in AppState.__members__:
+            names = [state.name for state in AppState]
+            hint = did_you_mean(name, names) or f"one of: {', '.join(names)}"
+            raise UsageError(f"`--state`: `{word.strip()}` is no state", hint=hint)
+        states.append(AppState[name])
+    return states
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"`--limit`: `{text}` is no number of runs", hint="0 shows all")
+    return int(text)
+
+
+def _list_runs(runner: Runner, args: argparse.Namespace, states: list[AppState] | None) -> None:
+    from torchx.runs import RunQuery
+    from torchx.util.term import is_tty
+
+    since = None
+    if args.since:
+        from torchx.cli.moments import parse_moment
+
+        since = parse_moment(args.since).timestamp()
+    limit = args.limit if args.limit is not None else _DEFAULT_LIMIT if is_tty(sys.stdout) else 0
+    # One more than is shown, to know whether there are more.
+    query = RunQuery(states=states, name=args.name, since=since, mine=args.mine, limit=limit + 1 if limit else None)
+    runs = runner.runs(query, refresh=not args.no_refresh)
+    more = bool(limit) and len(runs) > limit
+    runs = runs[:limit] if limit else runs
+    if args.json:
+        from torchx.cli.render import document
+        from torchx.cli.status_json import run_fields
+
+        print(document({"runs": [run_fields(run) for run in runs], "more": more}))
+        return
+    if runs or not is_tty(sys.stdout):
+        _print_runs(runs)
+    _say_the_rest(runs, more=more, filtered=_is_filtered(query))
+
+
+def _print_runs(runs: Sequence[Run]) -> None:
+    from torchx.cli import render
+    from torchx.util.term import is_tty
+
+    rows = []
+    tty = is_tty(sys.stdout)
+    for run in runs:
+        launched = render.ago(run.created_at) if tty else render.iso(run.created_at) or ""
+        took = "" if run.ended_at is None else render.duration(run.ended_at - run.created_at)
+        rows.append([run.handle or "(being submitted)", run.name, str(run.state), launched, took])
+    headers = [HANDLE_HEADER, NAME_HEADER, STATUS_HEADER, _LAUNCHED_HEADER, _TOOK_HEADER]
+    render.table(headers, rows, shrink=[1], state_column=2)
+
+
+def _say_the_rest(runs: Sequence[Run], *, more: bool, filtered: bool) -> None:
+    from torchx.cli.failures import note
+    from torchx.util.term import is_tty
+
+    for text in dict.fromkeys(run.note for run in runs if run.note):
+        warn(text)
+    if not is_tty(sys.stdout):
+        return
+    if more:
+        note(f"and older ones: --limit 0 shows all, --since and --name fewer than the {len(runs)} above")
+    if not runs:
+        note("no run on record matches" if filtered else "no run on record yet: torchx run utils.echo --msg hello")
+
+
+def _is_filtered(query: RunQuery) -> bool:
+    return query.mine or any(value is not None for value in (query.states, query.name, query.since))
+
+
+def _list_jobs(runner: Runner, args: argparse.Namespace, states: list[AppState] | None) -> None:
+    from torchx.cli import render
+
+    cfg = runner.cfg_from_str(args.scheduler, *args.cfg) if args.cfg else None
+    jobs = [job for job in runner.list(args.scheduler, cfg) if _matches(job, args.name, states)]
+    jobs = jobs[: args.limit] if args.limit else jobs
+    if args.json:
+        fields = [
+            {"handle": j.app_handle, "scheduler": args.scheduler, "app_id": j.app_id, "name": j.name or None}
+            | {"state": str(j.state)}
+            for j in jobs
+        ]
+        print(render.document({"jobs": fields}))
+        return
+    rows = [[job.app_handle, job.name, str(job.state)] for job in jobs]
+    render.table([HANDLE_HEADER, NAME_HEADER, STATUS_HEADER], rows, shrink=[1], state_column=2)
+
+
+def _matches(job: ListAppResponse, name: str | None, states: list[AppState] | None) -> bool:
+    if states is not None and job.state not in states:
+        return False
+    if name is None:
+        return True
+    from fnmatch import fnmatchcase
+
+    return fnmatchcase(job.name or job.app_id, name)

@@ -1,0 +1,330 @@
+"""``torchx log``: what the replicas of a job wrote."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
+from torchx.errors import NotFoundError
+from torchx.util.colors import ENDC, GREEN
+from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together, prefix_line
+from torchx.util.log_tee_helpers import replica_formats, wait_until_started
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator
+    from dataclasses import dataclass
+    from datetime import datetime
+    from queue import Queue
+    from typing import TextIO
+
+    from torchx.runner import Runner
+    from torchx.schedulers.api import Stream
+    from torchx.util.log_streams import Source
+else:
+    from torchx.util.records import dataclass
+
+__all__ = [
+    "ENDC",
+    "GREEN",
+    "ID_FORMAT",
+    "CmdLog",
+    "LogQuery",
+    "find_role_replicas",
+    "get_logs",
+    "print_log_lines",
+    "show_logs",
+    "validate",
+]
+
+_prefix_line = prefix_line
+_STREAMS = ("stdout", "stderr", "combined")
+
+
+class CmdLog(SubCommand):
+    """what the replicas of a job wrote"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        add = subparser.add_argument
+        # Optional for argparse alone: `--tail JOB` takes the job for the number of lines, see _untangle.
+        add(
+            "identifier",
+            nargs="?",
+            metavar="JOB[/ROLE[/REPLICAS]]",
+            help="whose output, for example `@last`, `my-app/trainer`, `local_cwd://torchx/my-app/trainer/0,2-4`",
+        )
+        add("--regex", metavar="REGEX", help="only lines in which it is found")
+        add("-f", "--follow", action="store_true", help="go on until the job has ended")
+        add(
+            "-t",
+            "--tail",
+            nargs="?",
+            const=FOLLOW,
+            metavar="N",
+            help="the last N lines of each replica; without N, the same as --follow",
+        )
+        add("--since", metavar="TIME", help="only lines written since: `10m` (ago), `2h`, or 2026-11-21T08:00[Z]")
+        add("--until", metavar="TIME", help="only lines written before")
+        add(
+            "--streams",
+            "--stream",
+            choices=_STREAMS,
+            metavar="NAME",
+            help="stdout, stderr or combined: both, in the order of writing",
+        )
+        add("--json", action="store_true", help='a JSON object per line: {"role", "replica", "line"}')
+        add("--no-prefix", "--no_prefix", action="store_true", help="the lines alone, without ROLE/REPLICA before them")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints the lines."""
+        from torchx.runner import get_runner
+
+        identifier, tail = _untangle(args.identifier, args.tail)
+        query = LogQuery(
+            regex=args.regex,
+            since=_moment(args.since),
+            until=_moment(args.until),
+            follow=args.follow or tail == FOLLOW,
+            last=None if tail in (None, FOLLOW) else _number(tail),
+            streams=_stream(args.streams),
+        )
+        _check_regex(args.regex)
+        validate(identifier)
+        with get_runner() as runner:
+            show_logs(sys.stdout, identifier, runner, query=query, json=args.json, prefix=not args.no_prefix)
+
+
+FOLLOW = ""
+"""The value of ``--tail`` without a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogQuery:
+    """Which lines are wanted.
+
+    Attributes:
+        regex: only lines in which it is found.
+        since: only lines written at or after it.
+        until: only lines written before it.
+        follow: go on until the job has ended.
+        last: only so many of each replica, the newest; None: all.
+        streams: which output; the scheduler's usual one when None.
+    """
+
+    regex: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    follow: bool = False
+    last: int | None = None
+    streams: Stream | None = None
+
+
+def validate(job_identifier: str) -> None:
+    """Checks the form of a job's identifier.
+
+    Raises:
+        HandleError: it is not ``SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]`` nor short for it.
+
+    >>> validate("local_cwd://torchx/echo-x1/echo/0,2-4")
+    """
+    parse_target(job_identifier)
+
+
+def get_logs(  # noqa: PLR0917  # public signature
+    file: TextIO,
+    identifier: str,
+    regex: str | None,
+    should_tail: bool = False,
+    runner: Runner | None = None,
+    streams: Stream | None = None,
+) -> None:
+    """Copies the lines of the replicas that ``identifier`` names to ``file``, each after ``role/replica``.
+
+    Args:
+        file: where to.
+        identifier: see :func:`validate`; all roles when it names none.
+        regex: only lines in which it is found.
+        should_tail: until the job has ended, instead of what there is now.
+        runner: whom to ask; a new one when None.
+        streams: which output; the scheduler's usual one when None.
+
+    Raises:
+        HandleError: the identifier is malformed.
+        NotFoundError: no such job, role or replica.
+    """
+    query = LogQuery(regex=regex, follow=should_tail, streams=streams)
+    if runner is not None:
+        show_logs(file, identifier, runner, query=query)
+        return
+    from torchx.runner import get_runner
+
+    with get_runner() as own:
+        show_logs(file, identifier, own, query=query)
+
+
+def print_log_lines(  # noqa: PLR0917  # public signature
+    file: TextIO,
+    runner: Runner,
+    app_handle: str,
+    role_name: str,
+    replica_id: int,
+    regex: str,
+    should_tail: bool,
+    exceptions: Queue[Exception],
+    streams: Stream | None,
+) -> None:
+    """Copies the lines of one replica to ``file``; what goes wrong is put into ``exceptions``. Made for a thread."""
+    from torchx.util.term import has_color
+
+    try:
+        color = has_color(file)
+        prefix = f"\033[32m{role_name}/{replica_id}\033[0m " if color else f"{role_name}/{replica_id} "
+        for line in runner.log_lines(
+            app_handle, role_name, replica_id, regex=regex, should_tail=should_tail, streams=streams
+        ):
+            file.write(prefix_line(prefix, line))
+            file.flush()
+    except Exception as e:
+        exceptions.put(e)
+
+
+def show_logs(
+    file: TextIO,
+    identifier: str,
+    runner: Runner,
+    *,
+    query: LogQuery,
+    json: bool = False,
+    prefix: bool = True,
+) -> None:
+    """Copies the lines that a query asks for to ``file``: :func:`get_logs` with all that ``torchx log`` can do."""
+    from torchx.util.term import has_color
+
+    target = parse_target(identifier)
+    handle = runner.resolve(target.reference)
+    replicas = _replicas(runner, handle, follow=query.follow)
+    chosen = select(replicas, target._replace(reference=handle))
+    formats = replica_formats(replicas, color=has_color(file))
+    sources: list[Source] = []
+    for role, k in chosen:
+        show = JsonFormat(role, k) if json else formats[role, k] if prefix else LineFormat("")
+        sources.append((show, _opener(runner, handle, role, k, query)))
+    sink = Sink(file)
+    if query.follow and sources:
+        copy_together(sources, sink)
+    else:
+        copy_in_turn(sources, sink)
+
+
+def _replicas(runner: Runner, handle: str, *, follow: bool) -> list[tuple[str, int]]:
+    """All replicas of the job, as it was described to the scheduler, else as the scheduler reports them."""
+    from torchx.specs.api import UnknownAppException
+
+    app = runner.describe(handle)
+    if app is None:
+        raise UnknownAppException(handle)
+    status = None
+    if follow:
+        _say_if_queued(runner, handle)
+        status = wait_until_started(runner, handle)
+    replicas = find_role_replicas(app)
+    if not replicas:
+        status = status or runner.status(handle)
+        replicas = [(role.role, r.id) for role in (status.roles if status else ()) for r in role.replicas]
+    if not replicas:
+        raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows how it stands")
+    return replicas
+
+
+def _say_if_queued(runner: Runner, handle: str) -> None:
+    from torchx.cli.failures import note
+    from torchx.specs.api import is_started
+    from torchx.util.term import is_tty
+
+    if is_tty(sys.stderr):
+        status = runner.status(handle)
+        if status is not None and not is_started(status.state):
+            note(f"{handle} is {status.state}: waiting until it runs")
+
+
+def _opener(runner: Runner, handle: str, role: str, k: int, query: LogQuery) -> Callable[[], Iterable[str]]:
+    def read(*, follow: bool) -> Iterable[str]:
+        return runner.log_lines(
+            handle, role, k, query.regex, query.since, query.until, should_tail=follow, streams=query.streams
+        )
+
+    last = query.last
+    if last is None:
+        return lambda: read(follow=query.follow)
+    if query.follow:
+        return lambda: _skip(read, last)
+    return lambda: _last_lines(read(follow=False), last)
+
+
+def _last_lines(lines: Iterable[str], count: int) -> Iterable[str]:
+    from collections import deque
+
+    return deque(lines, maxlen=count)
+
+
+def _skip(read: Callable[..., Iterable[str]], last: int) -> Iterator[str]:
+    """Follows from the last lines on: what was there before is counted first, and passed over then."""
+    from itertools import islice
+
+    before = sum(1 for _ in read(follow=False))
+    return islice(iter(read(follow=True)), max(before - last, 0), None)
+
+
+def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None]:
+    """The job and the value of ``--tail``, which has taken the job's place when it stands right before it.
+
+    >>> _untangle(None, "@last"), _untangle("@last", "5"), _untangle("@last", "")
+    (('@last', ''), ('@last', '5'), ('@last', ''))
+    """
+    from torchx.cli.failures import UsageError
+
+    if identifier is None and tail:
+        return tail, FOLLOW
+    if identifier is None:
+        raise UsageError("no job is given", hint="`torchx log @last` shows the newest; `torchx list` lists them all")
+    return identifier, tail
+
+
+def _number(text: str | None) -> int:
+    from torchx.cli.failures import UsageError
+
+    if not (text and text.isascii() and text.isdigit()):
+        raise UsageError(f"`--tail`: `{text}` is no number of lines", hint="without a number it follows, as `-f` does")
+    return int(text)
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    from torchx.cli.moments import parse_moment
+
+    return parse_moment(text)
+
+
+def _stream(name: str | None) -> Stream | None:
+    if name is None:
+        return None
+    from torchx.schedulers.api import Stream
+
+    return Stream(name)
+
+
+def _check_regex(text: str | None) -> None:
+    from torchx.errors import ConfigError
+
+    try:
+        re.compile(text or "")
+    except re.error as e:
+        raise ConfigError(
+            f"`--regex`: `{text}` is no regular expression: {e}",
+            hint="put a backslash before `[ ( * + ? .` and the like to mean the character itself",
+        ) from None

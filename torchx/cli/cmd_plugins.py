@@ -1,0 +1,76 @@
+"""``torchx plugins``: what was found, where, who won, what failed."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.util.term import has_color, is_tty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from torchx.plugins import PluginInfo
+
+__all__ = ["CmdPlugins"]
+
+
+class CmdPlugins(SubCommand):
+    """the plugins that were found, whose they are, and those that failed to load"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints them."""
+        import torchx.schedulers
+        from torchx.cli import commands
+        from torchx.plugins import report
+
+        # So that the report knows which built-ins there are to be replaced.
+        torchx.schedulers.get_scheduler_factories()
+        commands.registry()
+        found = report()
+        if args.json:
+            from torchx.cli.render import document
+
+            print(document({"plugins": [_fields(info) for info in found]}))
+        else:
+            _print(found)
+
+
+def _fields(info: PluginInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "kind": info.kind,
+        "group": info.group,
+        "value": info.value,
+        "package": info.dist or None,
+        "version": info.version or None,
+        "where": info.where or None,
+        "status": info.status,
+        "error": info.error or None,
+        "replaces": info.replaces or None,
+    }
+
+
+def _print(found: list[PluginInfo]) -> None:
+    from torchx.cli.failures import note
+    from torchx.cli.render import table
+
+    if not found and is_tty(sys.stdout):
+        note("no plugin is installed")
+        return
+    rows = []
+    for info in found:
+        package = f"{info.dist} {info.version}".strip() or "-"
+        remark = info.error or (f"replaces the one of {info.replaces}" if info.replaces else "")
+        rows.append([info.kind, info.name, info.status, package, info.value, remark])
+    table(["KIND", "NAME", "STATUS", "PACKAGE", "OBJECT", "REMARK"], rows, shrink=[4, 5])
+    failed = sum(info.status == "failed" for info in found)
+    if failed and is_tty(sys.stdout):
+        red, end = ("\033[31m", "\033[0m") if has_color(sys.stderr) else ("", "")
+        note(f"{red}{failed} failed to load{end}: the others work without them")

@@ -1,0 +1,264 @@
+"""``torchx run``: launch a component as a job."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import UsageError, note, warn
+from torchx.cli.run_args import (
+    STDIN,
+    TorchXRunArgs,
+    default_scheduler,
+    fill_from_config,
+    read_json,
+    torchx_run_args_from_argparse,
+    torchx_run_args_from_json,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from torchx.cli.cmd_builtins import CmdBuiltins
+    from torchx.runner import Runner
+
+__all__ = [
+    "LOCAL_SCHEDULER_WARNING_MSG",
+    "MISSING_COMPONENT_ERROR_MSG",
+    "CmdBuiltins",
+    "CmdRun",
+    "TorchXRunArgs",
+    "torchx_run_args_from_argparse",
+    "torchx_run_args_from_json",
+]
+
+MISSING_COMPONENT_ERROR_MSG = "missing component name, either provide it from the CLI or in .torchxconfig"
+LOCAL_SCHEDULER_WARNING_MSG = (
+    "`local` scheduler is deprecated and will be removed in the near future,"
+    " please use other variants of the local scheduler (e.g. `local_cwd`)"
+)
+_HELP = """\
+Options of torchx stand before the component, its own arguments behind it:
+
+  torchx run -s slurm -cfg partition=gpu dist.ddp -j 2x8 --script train.py -- --epochs 3
+
+`torchx run COMPONENT --help` prints the component's arguments, `torchx builtins` lists components,
+`torchx runopts SCHEDULER` what -cfg takes. Defaults come from the section [cli:run] of .torchxconfig.
+The last line on stdout is the handle of the job; what is meant for people goes to stderr."""
+
+
+class CmdRun(SubCommand):
+    """launch a component as a job"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options. None has a default here: what is absent from the namespace was not given."""
+        from argparse import REMAINDER, SUPPRESS
+
+        from torchx.cli.argparse_util import ArgOnceAction
+
+        subparser.epilog = _HELP
+        subparser.usage = "torchx run [options] COMPONENT [arguments of the component]"
+
+        def add(*names: str, **kwargs: Any) -> None:
+            subparser.add_argument(*names, default=SUPPRESS, **kwargs)
+
+        def flag(*names: str, help: str) -> None:
+            add(*names, action="store_true", help=help)
+
+        add("-s", "--scheduler", action=ArgOnceAction, metavar="NAME", help="where to run (default: local_cwd)")
+        add(
+            "-cfg",
+            "--scheduler_args",
+            "--scheduler-args",
+            dest="cfg",
+            action="append",
+            metavar="K=V,...",
+            help="options of the scheduler, for example `-cfg queue=gpu,time=60`; may be given more than once",
+        )
+        add("--profile", action=ArgOnceAction, metavar="NAME", help="use the sections [...@NAME] of .torchxconfig")
+        flag("--dryrun", help="show what would be submitted, and submit nothing")
+        flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
+        flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")
+        flag("--tee_logs", "--tee-logs", help="the same as --log")
+        add(
+            "--workspace",
+            "--buck-target",
+            "--buck_target",
+            action=ArgOnceAction,
+            metavar="PATH",
+            help="code to patch into the image (default: the current directory); an empty PATH for none",
+        )
+        add(
+            "--parent_run_id",
+            "--parent-run-id",
+            action=ArgOnceAction,
+            metavar="ID",
+            help="the run that this one comes from, for trackers",
+        )
+        flag("--json", help="print one JSON document instead of the handle")
+        flag(STDIN, help="read all this as JSON from stdin; see the attributes of TorchXRunArgs")
+        subparser.add_argument(
+            "component_name_and_args", nargs=REMAINDER, metavar="COMPONENT", help="what to run, and its arguments"
+        )
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Launches the job, or shows it."""
+        from torchx.runner.config import use_profile
+
+        profile = getattr(args, "profile", None)
+        if profile:
+            use_profile(profile)
+        try:
+            self._run(args)
+        finally:
+            if profile:
+                use_profile(None)
+
+    def torchx_json_from_stdin(self, args: argparse.Namespace | None = None) -> dict[str, Any]:
+        """The JSON object that comes through stdin.
+
+        Args:
+            args: of the command line: ``--dryrun`` and the like there count for the JSON too.
+
+        Raises:
+            UsageError: nothing comes, or no JSON object.
+        """
+        data = read_json(sys.stdin.read())
+        for key in ("dryrun", "wait", "log", "tee_logs"):
+            if args is not None and getattr(args, key, False):
+                data[key] = True
+        return data
+
+    def verify_no_extra_args(self, args: argparse.Namespace) -> None:
+        """Refuses what ``--stdin`` leaves no room for.
+
+        Raises:
+            UsageError: a component or an option is given on the command line that the JSON has a key for.
+        """
+        extra = getattr(args, "component_name_and_args", None)
+        if extra:
+            raise UsageError(f"`--stdin` leaves no room for `{' '.join(extra)}`", hint="put it into the JSON")
+        for key in ("scheduler", "cfg", "workspace", "parent_run_id"):
+            if hasattr(args, key):
+                raise UsageError(f"`--stdin` leaves no room for `--{key}`", hint="put it into the JSON")
+
+    def _run(self, args: argparse.Namespace) -> None:
+        from torchx.runner import get_runner
+
+        from_stdin = getattr(args, "stdin", False)
+        if from_stdin:
+            self.verify_no_extra_args(args)
+            run_args = torchx_run_args_from_json(self.torchx_json_from_stdin(args))
+        else:
+            fill_from_config(args)
+            component, component_args = _split_component(args)
+            run_args = torchx_run_args_from_argparse(args, component, component_args, {})
+            if not hasattr(args, "workspace"):
+                run_args.workspace = f"file://{os.getcwd()}"
+        if run_args.scheduler == "local":
+            warn(LOCAL_SCHEDULER_WARNING_MSG)
+            run_args.scheduler = default_scheduler()
+        with get_runner() as runner:
+            _set_cfg(runner, run_args, literals=getattr(args, "cfg", []), from_stdin=from_stdin)
+            if run_args.dryrun:
+                _dryrun(runner, run_args, as_json=getattr(args, "json", False))
+            else:
+                _launch(runner, run_args, as_json=getattr(args, "json", False))
+
+
+def _split_component(args: argparse.Namespace) -> tuple[str, list[str]]:
+    """The component and its arguments; the component of the config file when none is given."""
+    words = list(getattr(args, "component_name_and_args", ()))
+    configured = getattr(args, "component", None)
+    if words[:1] == ["--"] and configured:
+        return configured, words[1:]
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if words and not words[0].startswith("-"):
+        return words[0], words[1:]
+    if configured:
+        return configured, words
+    raise UsageError(MISSING_COMPONENT_ERROR_MSG, hint="`torchx builtins` lists components")
+
+
+def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], from_stdin: bool) -> None:
+    """The scheduler's options, typed; they remember where they come from."""
+    if not from_stdin:
+        run_args.scheduler_cfg = runner.cfg_from_str(run_args.scheduler, *literals)  # type: ignore[assignment]
+        return
+    import json
+
+    from torchx.runner.config import SourcedCfg
+
+    opts = runner.scheduler_run_opts(run_args.scheduler)
+    typed = opts.cfg_from_json_repr(json.dumps(run_args.scheduler_args))
+    run_args.scheduler_cfg = SourcedCfg({**run_args.scheduler_cfg, **typed}, source=STDIN)
+
+
+def _component_args(run_args: TorchXRunArgs) -> list[str] | dict[str, Any]:
+    return run_args.component_args or run_args.component_args_str
+
+
+def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
+    from torchx.cli import spec_page
+
+    info = runner.dryrun_component(
+        run_args.component_name,
+        _component_args(run_args),
+        run_args.scheduler,
+        cfg=run_args.scheduler_cfg,
+        workspace=run_args.workspace or None,
+        parent_run_id=run_args.parent_run_id,
+    )
+    spec_page.show_dryrun(info, scheduler=run_args.scheduler, as_json=as_json)
+
+
+def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
+    handle = runner.run_component(
+        run_args.component_name,
+        _component_args(run_args),
+        run_args.scheduler,
+        cfg=run_args.scheduler_cfg,
+        workspace=run_args.workspace or None,
+        parent_run_id=run_args.parent_run_id,
+    )
+    with_logs = run_args.log or run_args.tee_logs
+    waits = run_args.wait or with_logs
+    if not as_json:
+        _announce(handle, waits=waits)
+    if waits:
+        from torchx.cli.waiting import wait_for
+
+        wait_for(runner, handle, with_logs=with_logs, as_json=as_json)
+    elif as_json:
+        from torchx.cli.render import document
+
+        print(document(handle_fields(handle)))
+
+
+def handle_fields(handle: str) -> dict[str, Any]:
+    """The parts of a handle, as the JSON documents of all verbs have them."""
+    from torchx.specs.api import parse_app_handle
+
+    scheduler, session, app_id = parse_app_handle(handle)
+    return {"handle": handle, "scheduler": scheduler, "session": session, "app_id": app_id}
+
+
+def _announce(handle: str, *, waits: bool) -> None:
+    """The handle, alone on the last line of stdout: programs read it there."""
+    from torchx.util.term import is_tty
+
+    if not waits and is_tty(sys.stderr):
+        note(f"Launched app: {handle.rpartition('/')[2]} · torchx log -f @last · torchx status @last")
+    print(handle, flush=True)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CmdBuiltins":
+        from torchx.cli.cmd_builtins import CmdBuiltins
+
+        return CmdBuiltins
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

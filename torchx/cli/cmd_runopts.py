@@ -1,0 +1,72 @@
+"""``torchx runopts``: what ``-cfg`` takes."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.errors import TorchXError
+from torchx.util.colors import ENDC, GREEN
+from torchx.util.term import has_color
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from torchx.specs import runopts
+
+__all__ = ["ENDC", "GREEN", "CmdRunopts"]
+
+
+class CmdRunopts(SubCommand):
+    """the options of a scheduler, for `torchx run -cfg`"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.add_argument("scheduler", nargs="?", metavar="SCHEDULER", help="all schedulers when not given")
+        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints them."""
+        from torchx.cli.failures import warn
+        from torchx.runner import get_runner
+
+        found: dict[str, runopts] = {}
+        with get_runner() as runner:
+            if args.scheduler:
+                found[args.scheduler] = runner.scheduler_run_opts(args.scheduler)
+            for name in [] if args.scheduler else runner.scheduler_backends():
+                try:
+                    found[name] = runner.scheduler_run_opts(name)
+                except TorchXError as e:  # a package is missing, say: the others are shown
+                    warn(str(e))
+        if args.json:
+            from torchx.cli.render import document
+
+            print(document({"schedulers": {name: _fields(opts) for name, opts in found.items()}}))
+            return
+        color = has_color(sys.stdout)
+        green, end = ("\033[32m", "\033[0m") if color else ("", "")
+        print("\n\n".join(f"{green}{name}{end}:\n{_indent(opts)}" for name, opts in found.items()))
+
+
+def _indent(opts: runopts) -> str:
+    if not len(opts):
+        return "    (no options)"
+    return "\n".join(f"    {line}".rstrip() for line in repr(opts).splitlines())
+
+
+def _fields(opts: runopts) -> list[dict[str, Any]]:
+    from torchx.specs.api import get_type_name
+
+    return [
+        {
+            "name": name,
+            "type": get_type_name(opt.opt_type),
+            "required": opt.is_required,
+            "default": opt.default,
+            "help": opt.help.strip(),
+        }
+        for name, opt in opts
+    ]

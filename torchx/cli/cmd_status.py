@@ -1,0 +1,110 @@
+"""``torchx status``: what became of a job."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.log_targets import JOB_HELP, job_reference
+from torchx.util.term import has_color, is_tty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from torchx.runs import Run
+    from torchx.specs import AppStatus
+
+__all__ = ["CmdStatus", "parse_list_arg"]
+
+
+class CmdStatus(SubCommand):
+    """what became of a job, and why"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
+        subparser.add_argument("--roles", type=parse_list_arg, metavar="ROLE,...", help="only these roles")
+        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints the page. The exit code is 0 whatever the job's state is, 3 when there is no such job."""
+        from torchx.runner import get_runner
+        from torchx.specs.api import UnknownAppException
+
+        with get_runner() as runner:
+            handle = runner.resolve(args.app_handle)
+            status = runner.status(handle)
+            if status is None:
+                raise UnknownAppException(handle)
+            run = runner.recorded(handle)
+        _check_roles(status, args.roles, handle)
+        if args.json:
+            _print_json(handle, status, run, args.roles)
+        else:
+            _print_page(handle, status, run, args.roles)
+
+
+def parse_list_arg(arg: str) -> list[str] | None:
+    """The words of a comma-separated list; None when there are none.
+
+    >>> parse_list_arg("trainer, reader"), parse_list_arg("")
+    (['trainer', 'reader'], None)
+    """
+    return [word.strip() for word in arg.split(",") if word.strip()] or None
+
+
+def _check_roles(status: AppStatus, wanted: list[str] | None, handle: str) -> None:
+    from torchx.errors import NotFoundError
+    from torchx.util.strings import did_you_mean
+
+    known = [role.role for role in status.roles]
+    for role in wanted or ():
+        if role not in known:
+            hint = did_you_mean(role, known) or (f"its roles: {', '.join(known)}" if known else "it reports no roles")
+            raise NotFoundError(f"`{handle}` has no role `{role}`", hint=hint)
+
+
+def _print_json(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None) -> None:
+    from torchx.cli.cmd_run import handle_fields
+    from torchx.cli.render import document, iso
+    from torchx.cli.status_json import status_fields
+
+    launched, ended = _times(status, run)
+    times = {"created_at": iso(launched), "ended_at": iso(ended)}
+    print(document({**handle_fields(handle), **status_fields(status, roles=roles), **times}))
+
+
+def _print_page(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None) -> None:
+    color = has_color(sys.stdout)
+    lines = [f"app:      {handle}"]
+    lines += _time_lines(status, run)
+    lines.append(status.format(roles, color=color))
+    print("\n".join(lines))
+    if is_tty(sys.stdout):
+        from torchx.cli.render import gray
+
+        app_id = handle.rpartition("/")[2]
+        more = [f"torchx log {'' if status.is_terminal() else '-f '}{app_id}", f"torchx describe {app_id}"]
+        print(gray("\n" + " · ".join(more), color=color))
+
+
+def _times(status: AppStatus, run: Run | None) -> tuple[float | None, float | None]:
+    """When it was launched, by the record, and when it ended, by its scheduler; each by the other where one is silent."""
+    launched = run.created_at if run else status.started_at
+    ended = status.ended_at or (run.ended_at if run else None)
+    return launched, ended if status.is_terminal() else None
+
+
+def _time_lines(status: AppStatus, run: Run | None) -> list[str]:
+    from torchx.cli.render import ago, duration, local_time
+
+    launched, ended = _times(status, run)
+    lines = []
+    if launched is not None:
+        by = f" by {run.user}" if run is not None and run.user else ""
+        lines.append(f"launched: {local_time(launched)} ({ago(launched)}){by}")
+    if ended is not None:
+        took = f", after {duration(ended - launched)}" if launched is not None else ""
+        lines.append(f"ended:    {local_time(ended)}{took}")
+    return lines

@@ -1,0 +1,95 @@
+"""The verbs: which module has each, and one line of help; none is imported before it is needed."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+from torchx.errors import TorchXError
+from torchx.plugins import COMMANDS, PluginError, Registry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+
+    from torchx.cli.cmd_base import SubCommand
+
+    class Verb(NamedTuple):
+        group: str
+        target: str
+        help: str
+else:
+    Verb = namedtuple("Verb", "group target help")
+
+LAUNCH = "Launch"
+FOLLOW = "Follow"
+END = "End"
+SET_UP = "Set up"
+PLUGINS = "From plugins"
+HIDDEN = ""
+
+VERBS: dict[str, Verb] = {
+    "run": Verb(LAUNCH, "torchx.cli.cmd_run:CmdRun", "launch a component as a job; --dryrun shows what would be done"),
+    "builtins": Verb(LAUNCH, "torchx.cli.cmd_builtins:CmdBuiltins", "the components that can be run by name"),
+    "runopts": Verb(LAUNCH, "torchx.cli.cmd_runopts:CmdRunopts", "the options of a scheduler, for `run -cfg`"),
+    "status": Verb(FOLLOW, "torchx.cli.cmd_status:CmdStatus", "what became of a job, and why"),
+    "log": Verb(FOLLOW, "torchx.cli.cmd_log:CmdLog", "what the replicas of a job wrote; --follow until it ends"),
+    "list": Verb(FOLLOW, "torchx.cli.cmd_list:CmdList", "the runs on record, newest first; or a scheduler's jobs"),
+    "describe": Verb(FOLLOW, "torchx.cli.cmd_describe:CmdDescribe", "what was launched: roles, options, source code"),
+    "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),
+    "delete": Verb(END, "torchx.cli.cmd_delete:CmdDelete", "remove jobs, their logs and their records"),
+    "configure": Verb(SET_UP, "torchx.cli.cmd_configure:CmdConfigure", "write a .torchxconfig to fill in"),
+    "plugins": Verb(SET_UP, "torchx.cli.cmd_plugins:CmdPlugins", "the plugins that were found, and those that failed"),
+    "completion": Verb(SET_UP, "torchx.cli.cmd_completion:CmdCompletion", "the completion script of a shell"),
+    "__complete": Verb(HIDDEN, "torchx.cli.cmd_complete:CmdComplete", ""),
+}
+"""Name of each built-in verb -> its row, in the order of the help page."""
+
+
+def registry() -> Registry[type[SubCommand]]:
+    """Built-in verbs and plugins; a plugin may take the name of a built-in, and ``torchx plugins`` says so."""
+    return Registry(COMMANDS, {name: verb.target for name, verb in VERBS.items()})
+
+
+def find(name: str) -> SubCommand:
+    """The verb of that name, ready to be asked for its arguments.
+
+    Raises:
+        NotFoundError: there is no such verb.
+        PluginError: a plugin offers it and cannot be loaded. If it took the name of a
+            built-in verb there is a warning instead, and the built-in verb.
+    """
+    table = registry()
+    try:
+        return _create(name, table.get(name))
+    except PluginError as e:
+        if name not in VERBS:
+            raise
+        from torchx.cli.failures import warn
+
+        warn(f"{e}; using the built-in verb")
+        return builtin(name)
+
+
+def builtin(name: str) -> SubCommand:
+    """The built-in verb of that name, whatever plugins say."""
+    from torchx.plugins.discovery import import_object
+
+    module, _, attr = VERBS[name].target.partition(":")
+    return _create(name, import_object(module, attr))
+
+
+def names(*, hidden: bool = False) -> list[str]:
+    """All verbs, built-in ones first."""
+    return [name for name in registry().names() if hidden or not name.startswith("_")]
+
+
+def _create(name: str, found: object) -> SubCommand:
+    # Any class or function that makes an object with the two methods will do: plugins need not import ours.
+    if callable(found):
+        command: SubCommand = found()
+        if callable(getattr(command, "add_arguments", None)) and callable(getattr(command, "run", None)):
+            return command
+    raise TorchXError(
+        f"the plugin behind the verb `{name}` is not a SubCommand: it is `{found!r}`",
+        hint="its entry point must name a class with `add_arguments` and `run`; `torchx plugins` shows whose it is",
+    )

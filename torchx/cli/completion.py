@@ -1,0 +1,248 @@
+"""What can stand at the end of an unfinished command line."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.cli import commands
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable
+
+    Candidates = list[tuple[str, str]]
+
+_MOST_RUNS = 200
+
+
+def candidates(words: list[str]) -> Candidates:
+    """Words that begin like the last one, each with a description.
+
+    Args:
+        words: what stands behind ``torchx``; the last word is to be completed. No candidates means: a file, perhaps.
+
+    >>> [word for word, _ in candidates(["can"])]
+    ['cancel']
+    """
+    before, current = words[:-1], words[-1]
+    i = 0
+    while i < len(before) and before[i].startswith("-"):
+        i += 1 if "=" in before[i] or before[i] not in ("--log_level", "--log-level") else 2
+    if i > len(before):  # the level itself is to be completed
+        from torchx.cli.main import LOG_LEVELS
+
+        return _starting(current, ((level, "") for level in LOG_LEVELS))
+    if i == len(before):
+        return _verbs(current)
+    verb, given = before[i], before[i + 1 :]
+    return _of_verb(verb, given, current)
+
+
+def _verbs(current: str) -> Candidates:
+    if current.startswith("-"):
+        return _starting(current, [("--help", ""), ("--version", ""), ("--log_level", "")])
+    rows = ((name, commands.VERBS[name].help if name in commands.VERBS else "plugin") for name in commands.names())
+    return _starting(current, [*rows, ("help", "the help of a verb")])
+
+
+def _of_verb(verb: str, given: list[str], current: str) -> Candidates:
+    from torchx.cli.argparse_util import Parser
+
+    if verb == "help":
+        return _verbs(current)
+    if verb not in commands.registry():
+        return []
+    parser = Parser(prog=f"torchx {verb}")
+    commands.find(verb).add_arguments(parser)
+    options = parser._option_string_actions
+    positionals = parser._get_positional_actions()
+    rest, pending, seen = _walk(options, given, remainder=any(a.nargs == "..." for a in positionals))
+    if pending is not None:
+        return _values(pending, current, seen)
+    if rest and any(a.nargs == "..." for a in positionals):
+        return _component_arguments(rest, current)
+    name, equals, value = current.partition("=")
+    if equals and name in options:
+        return [(f"{name}={found}", text) for found, text in _values(options[name], value, seen)]
+    if current.startswith("-"):
+        return _starting(current, ((o, a.help or "") for o, a in options.items() if _is_shown(o, a, options)))
+    if not positionals:
+        return []
+    return _values(positionals[min(len(rest), len(positionals) - 1)], current, seen)
+
+
+def _walk(
+    options: dict[str, argparse.Action], given: list[str], *, remainder: bool
+) -> tuple[list[str], argparse.Action | None, dict[str, str]]:
+    """The positional words, the option whose value comes next, and the values of options so far."""
+    rest: list[str] = []
+    seen: dict[str, str] = {}
+    i = 0
+    while i < len(given):
+        word = given[i]
+        name, equals, value = word.partition("=")
+        action = options.get(word) or (options.get(name) if equals else None)
+        if rest and remainder:
+            rest.append(word)
+        elif action is None:
+            if not word.startswith("-"):
+                rest.append(word)
+        elif equals and word not in options:
+            seen[action.dest] = value
+        elif action.nargs is None:
+            if i + 1 == len(given):
+                return rest, action, seen
+            i += 1
+            seen[action.dest] = given[i]
+        i += 1
+    return rest, None, seen
+
+
+def _is_shown(option: str, action: argparse.Action, options: dict[str, argparse.Action]) -> bool:
+    """One spelling of each option, the first long one."""
+    names = [o for o in action.option_strings if o.startswith("--")] or action.option_strings[:1]
+    return option == names[0] and option in options
+
+
+def _values(action: argparse.Action, current: str, seen: dict[str, str]) -> Candidates:
+    if action.choices is not None:
+        return _starting(current, ((str(choice), "") for choice in action.choices))
+    source = _SOURCES.get(action.dest)
+    return source(current, seen) if source else []
+
+
+# -- where values come from ------------------------------------------------------------------------
+
+
+def _schedulers(current: str, _: dict[str, str]) -> Candidates:
+    from torchx.schedulers import get_scheduler_factories
+
+    head, comma, last = current.rpartition(",")
+    return [(head + comma + name, text) for name, text in _starting(last, ((n, "") for n in get_scheduler_factories()))]
+
+
+def _cfg(current: str, seen: dict[str, str]) -> Candidates:
+    from torchx.cli.run_args import default_scheduler
+    from torchx.runner import get_runner
+
+    head, comma, last = current.rpartition(",")
+    if "=" in last:
+        return []
+    with get_runner() as runner:
+        opts = runner.scheduler_run_opts(seen.get("scheduler") or default_scheduler())
+    rows = _starting(last, ((f"{name}=", opt.help.partition("\n")[0]) for name, opt in opts))
+    return [(head + comma + key, text) for key, text in rows]
+
+
+def _profiles(current: str, _: dict[str, str]) -> Candidates:
+    from torchx.runner.configfiles import load_files
+
+    return _starting(current, ((name, "") for name in load_files().profiles()))
+
+
+def _components(current: str, _: dict[str, str] | None = None) -> Candidates:
+    from torchx.specs.finder import component_names
+
+    path, colon, function = current.rpartition(":")
+    if colon and path.endswith(".py"):
+        return [(f"{path}:{name}", "") for name, _ in _starting(function, _functions_in(path))]
+    return _starting(current, ((name, "") for name in component_names()))
+
+
+def _functions_in(path: str) -> Iterable[tuple[str, str]]:
+    """Names of the functions in a file, which is read and not run."""
+    import re
+
+    with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
+        found = re.findall(r"^def\s+([A-Za-z]\w*)\s*\(", file.read(), re.MULTILINE)
+    return ((name, "") for name in found)
+
+
+def _component_arguments(rest: list[str], current: str) -> Candidates:
+    from torchx.specs.finder import get_component
+    from torchx.specs.signature import read
+
+    words = rest[1:] if rest[0] == "--" else rest
+    if not words:
+        return _components(current)
+    signature = read(get_component(words[0]).fn)
+    by_flag = {flag: p for p in signature.options for flag in p.flags}
+    last = by_flag.get(words[-1]) if len(words) > 1 else None
+    if last is not None:
+        if last.name == "h":
+            return _named_resources(current)
+        return _starting(current, [("true", ""), ("false", "")]) if str(last.shape) == "bool" else []
+    if "--" in words[1:] or not current.startswith("-"):
+        return []
+    rows = ((max(p.flags, key=len), str(p.shape)) for p in signature.options)
+    return _starting(current, [*rows, ("--help", "the component's arguments")])
+
+
+def _named_resources(current: str) -> Candidates:
+    from torchx.specs.named_resources_generic import NAMED_RESOURCES
+
+    return _starting(current, ((name, "") for name in NAMED_RESOURCES))
+
+
+def _jobs(current: str, _: dict[str, str]) -> Candidates:
+    from torchx.cli.render import ago
+    from torchx.runs import RunQuery, RunRegistry
+
+    registry = RunRegistry()
+    try:
+        runs = [run for run in registry.list(RunQuery(limit=_MOST_RUNS)) if run.handle]
+    finally:
+        registry.close()
+    # Whoever has begun to type a scheduler's name means a handle.
+    rows = [
+        (
+            run.handle if current and run.handle.startswith(current) else run.app_id,
+            f"{run.state}, {ago(run.created_at)}",
+        )
+        for run in runs
+    ]
+    return _starting(current, [*rows, ("@last", "the newest run")])
+
+
+def _log_targets(current: str, seen: dict[str, str]) -> Candidates:
+    tail = current.partition("://")[2] if "://" in current else f"x/{current}"
+    if tail.count("/") < 2:
+        return _jobs(current, seen)
+    from torchx.runs import RunRegistry
+
+    job, _, typed = current.rpartition("/")
+    registry = RunRegistry()
+    try:
+        roles = registry.find(job).app.get("roles", [])
+    finally:
+        registry.close()
+    rows = ((role["name"], f"{role.get('num_replicas', 1)} replicas") for role in roles)
+    return [(f"{job}/{name}", text) for name, text in _starting(typed, rows)]
+
+
+def _states(current: str, _: dict[str, str]) -> Candidates:
+    from torchx.specs.api import AppState
+
+    head, comma, last = current.rpartition(",")
+    rows = _starting(last.lower(), ((state.name.lower(), "") for state in AppState))
+    return [(head + comma + name, text) for name, text in rows]
+
+
+_SOURCES: dict[str, Callable[[str, dict[str, str]], Candidates]] = {
+    "scheduler": _schedulers,
+    "schedulers": _schedulers,
+    "cfg": _cfg,
+    "profile": _profiles,
+    "component_name_and_args": _components,
+    "print_component": _components,
+    "app_handle": _jobs,
+    "identifier": _log_targets,
+    "tail": _log_targets,
+    "state": _states,
+}
+
+
+def _starting(current: str, rows: Iterable[tuple[str, str]]) -> Candidates:
+    found = ((value, " ".join(text.split())) for value, text in rows if value.startswith(current))
+    return list(dict(found).items())

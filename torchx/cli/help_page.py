@@ -1,0 +1,61 @@
+"""``torchx --help``: the verbs in groups, without importing one of them."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli import commands
+from torchx.cli.failures import EXIT_CODES
+from torchx.util.term import has_color
+
+EXAMPLES = """\
+  torchx run utils.echo --msg hello             a job on this machine
+  torchx run dist.ddp -j 2x2 --script train.py  distributed training, 2 nodes x 2 workers
+  torchx status @last                           what became of it
+  torchx log -f @last                           what it writes"""
+
+
+def show() -> None:
+    """Prints the page."""
+    print(page(color=has_color(sys.stdout)))
+
+
+def page(*, color: bool = False) -> str:
+    """The help page."""
+
+    def bold(text: str) -> str:
+        return f"\033[1m{text}\033[0m" if color else text
+
+    lines = [
+        f"{bold('Usage:')} torchx [--log_level LEVEL] VERB [options]",
+        "",
+        "Describe a job once in Python, run it anywhere, and always know what became of it.",
+    ]
+    for title, rows in _groups().items():
+        lines += ["", bold(title + ":")]
+        lines += [f"  {name:<12}{text}" for name, text in rows]
+    lines += ["", bold("Examples:"), EXAMPLES]
+    lines += ["", bold("Options:")]
+    lines += [
+        "  --log_level   DEBUG, INFO, WARNING, ERROR or CRITICAL; DEBUG shows tracebacks",
+        "  --version     print the version",
+        "  -h, --help    print this page; `torchx VERB --help` prints the verb's",
+    ]
+    title, _, codes = EXIT_CODES.partition("\n")
+    lines += ["", bold(title), codes]
+    return "\n".join(lines)
+
+
+def _groups() -> dict[str, list[tuple[str, str]]]:
+    groups: dict[str, list[tuple[str, str]]] = {}
+    table = commands.registry()
+    for name in commands.names():
+        verb = commands.VERBS.get(name)
+        entry = table.find(name)
+        owner = f"from {entry.dist or entry.where}" if entry else ""
+        if verb is None:
+            groups.setdefault(commands.PLUGINS, []).append((name, owner))
+        else:
+            overridden = entry is not None and entry.value != verb.target
+            groups.setdefault(verb.group, []).append((name, f"{verb.help} ({owner})" if overridden else verb.help))
+    return groups

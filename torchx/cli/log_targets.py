@@ -1,0 +1,133 @@
+"""Whose output is meant: ``handle/role/0,2-4``, where the handle may be short and the rest left out."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+from torchx.errors import HandleError, NotFoundError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NamedTuple
+
+    from torchx.specs import AppDef
+
+    class LogTarget(NamedTuple):
+        reference: str
+        role: str | None
+        ids: list[int] | None
+else:
+    LogTarget = namedtuple("LogTarget", "reference role ids")
+
+ID_FORMAT = "SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]"
+JOB_HELP = "its handle, its app id, the beginning of one, or @last for the newest"
+_MOST_IDS = 1_000_000
+
+
+def parse_target(identifier: str) -> LogTarget:
+    """The parts of what stands behind ``torchx log``.
+
+    Raises:
+        HandleError: it has not the form, or the replicas are no list of numbers and ranges.
+
+    >>> parse_target("local_cwd://torchx/echo-x1/trainer/0,2-4")
+    LogTarget(reference='local_cwd://torchx/echo-x1', role='trainer', ids=[0, 2, 3, 4])
+    >>> parse_target("@last/trainer")
+    LogTarget(reference='@last', role='trainer', ids=None)
+    """
+    job_reference(identifier)
+    scheduler, separator, rest = identifier.partition("://")
+    session = ""
+    if separator:
+        session, slash, rest = rest.partition("/")
+        if not (scheduler and slash and rest):
+            raise _malformed(identifier, "a handle has a scheduler, a session and an app id")
+    else:
+        rest = identifier
+    app_id, *path = rest.rstrip("/").split("/") if rest.strip("/") else [""]
+    if not app_id or not identifier.isprintable() or " " in identifier:
+        raise _malformed(identifier, "the app id is missing" if not app_id else "it contains white space")
+    if len(path) > 2 or "" in path:
+        raise _malformed(identifier, "behind the app id there may be a role, and then replicas")
+    role = path[0] if path else None
+    ids = parse_ids(path[1], identifier) if len(path) > 1 else None
+    return LogTarget(f"{scheduler}://{session}/{app_id}" if separator else app_id, role, ids)
+
+
+def job_reference(text: str) -> str:
+    """The argument of a verb that takes a job, checked for its form.
+
+    Raises:
+        HandleError: it can be neither a handle nor short for one.
+
+    >>> job_reference("@last")
+    '@last'
+    """
+    if not text.strip():
+        raise HandleError("no job is named: the argument is empty", hint="`@last` is the newest run")
+    if "://" not in text and (":/" in text or not text.isprintable() or " " in text):
+        raise HandleError(
+            f"`{text}` is not an app handle", hint="write SCHEDULER://SESSION_NAME/APP_ID, an app id, or @last"
+        )
+    return text
+
+
+def parse_ids(text: str, identifier: str = "") -> list[int]:
+    """Replica numbers, in order and each once.
+
+    Raises:
+        HandleError: the text is no list of numbers and ranges.
+
+    >>> parse_ids("3,0-1,1")
+    [0, 1, 3]
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not (first.isascii() and first.isdigit()) or (dash and not (last.isascii() and last.isdigit())):
+            raise _malformed(identifier or text, f"`{part}` is neither a number nor a range of replicas")
+        low, high = int(first), int(last) if dash else int(first)
+        if low > high or high >= _MOST_IDS:
+            raise _malformed(identifier or text, f"`{part}` is no range of replicas")
+        found.update(range(low, high + 1))
+    return sorted(found)
+
+
+def find_role_replicas(app: AppDef, role_name: str | None = None) -> list[tuple[str, int]]:
+    """All replicas of a job, or of one of its roles, as ``(role, number)``."""
+    return [(r.name, k) for r in app.roles if role_name in (None, r.name) for k in range(r.num_replicas)]
+
+
+def select(replicas: Sequence[tuple[str, int]], target: LogTarget) -> list[tuple[str, int]]:
+    """The replicas that the target names.
+
+    Raises:
+        NotFoundError: the job has no such role, or no such replica.
+    """
+    if target.role is None:
+        return list(replicas)
+    of_role = [(role, k) for role, k in replicas if role == target.role]
+    if not of_role:
+        from torchx.util.strings import did_you_mean
+
+        roles = list(dict.fromkeys(role for role, _ in replicas))
+        raise NotFoundError(
+            f"`{target.reference}` has no role `{target.role}`",
+            hint=did_you_mean(target.role, roles) or f"its roles: {', '.join(roles)}",
+        )
+    if target.ids is None:
+        return of_role
+    known = {k for _, k in of_role}
+    unknown = [k for k in target.ids if k not in known]
+    if unknown:
+        last = max(known)
+        raise NotFoundError(
+            f"role `{target.role}` of `{target.reference}` has no replica `{unknown[0]}`",
+            hint=f"it has replicas 0 to {last}" if last else "it has one replica: 0",
+        )
+    return [(target.role, k) for k in target.ids]
+
+
+def _malformed(identifier: str, why: str) -> HandleError:
+    return HandleError(f"`{identifier}` is not a job's identifier: {why}", hint=f"write {ID_FORMAT}, or `@last/ROLE/0`")

@@ -1,0 +1,190 @@
+"""The command line: finds the verb, builds the parser of that verb alone, runs it."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli import commands, failures
+from torchx.cli.failures import UsageError
+from torchx.util.colors import BLUE, ENDC, GRAY
+from torchx.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from torchx.cli.cmd_base import SubCommand
+
+__all__ = [
+    "BLUE",
+    "ENDC",
+    "GRAY",
+    "create_parser",
+    "get_default_sub_cmds",
+    "get_sub_cmds",
+    "main",
+    "run_main",
+    "sub_parser_description",
+]
+
+sub_parser_description = """Use the following commands to run operations, e.g.:
+torchx run ${JOB_NAME}
+"""
+
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The ``torchx`` command.
+
+    Args:
+        argv: the arguments after the program's name; those of this process when None.
+
+    Raises:
+        SystemExit: the exit code is not 0; ``torchx --help`` lists the codes.
+
+    >>> main(["--version"])  # doctest: +ELLIPSIS
+    torchx ...
+    """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    _write_what_cannot_be_encoded_as_question_marks()
+    _exit(failures.guard(lambda: _dispatch(arguments)))
+
+
+def run_main(subcmds: dict[str, SubCommand], argv: list[str] | None = None) -> None:
+    """Like :func:`main`, for a table of verbs of one's own: how programs build their command line on ours."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    _exit(failures.guard(lambda: _run(subcmds, arguments)))
+
+
+def create_parser(subcmds: dict[str, SubCommand]) -> argparse.ArgumentParser:
+    """The parser of these verbs; its namespace has the verb's ``run`` as ``func``."""
+    from torchx.cli.argparse_util import Parser
+
+    parser = Parser(
+        prog="torchx",
+        description="Describe a job once in Python, run it anywhere, and always know what became of it.",
+        epilog=failures.EXIT_CODES,
+    )
+    parser.add_argument("--log_level", "--log-level", type=_log_level, metavar="LEVEL", help=", ".join(LOG_LEVELS))
+    parser.add_argument("--version", action="version", version=f"torchx {__version__}")
+    rows = parser.add_subparsers(title="sub-commands", description=sub_parser_description, metavar="VERB")
+    for name, command in subcmds.items():
+        row = commands.VERBS.get(name)
+        line = row.help if row else help_line(command)
+        line = line.replace("%", "%%")  # argparse formats help texts
+        if name.startswith("_"):
+            subparser = rows.add_parser(name, description=line)  # without `help` it is not listed
+        else:
+            subparser = rows.add_parser(name, description=line, help=line)
+        # Before the verb's own arguments: a verb with verbs of its own sets `func` itself.
+        subparser.set_defaults(func=command.run, _parser=subparser)
+        command.add_arguments(subparser)
+    return parser
+
+
+def get_default_sub_cmds() -> dict[str, SubCommand]:
+    """The built-in verbs by name."""
+    return {name: commands.builtin(name) for name in commands.VERBS}
+
+
+def get_sub_cmds() -> dict[str, SubCommand]:
+    """All verbs by name: built-in ones, and plugins; one that cannot be loaded is left out, with a warning."""
+    from torchx.errors import TorchXError
+
+    found = {}
+    for name in commands.names(hidden=True):
+        try:
+            found[name] = commands.find(name)
+        except TorchXError as e:
+            failures.warn(str(e))
+    return found
+
+
+def help_line(command: object) -> str:
+    """The first line of the docstring of a verb's class."""
+    lines = (type(command).__doc__ or "").strip().splitlines()
+    return lines[0] if lines else ""
+
+
+def _dispatch(argv: list[str]) -> None:
+    """Answers ``--help`` and ``--version`` without a parser, and everything else with the parser of one verb."""
+    globals_, rest = _split(argv)
+    if any(arg in ("-h", "--help") for arg in globals_) or not argv or rest == ["help"]:
+        from torchx.cli import help_page
+
+        help_page.show()
+    elif "--version" in globals_:
+        print(f"torchx {__version__}")
+    elif rest[:1] == ["help"]:
+        _dispatch([*rest[1:], "--help"])
+    elif not rest:
+        raise UsageError("no verb is given", hint="`torchx --help` lists them")
+    elif rest[0] not in commands.registry():
+        from torchx.util.strings import did_you_mean
+
+        hint = did_you_mean(rest[0], commands.names()) or "`torchx --help` lists the verbs"
+        raise UsageError(f"there is no verb `{rest[0]}`", hint=hint)
+    else:
+        _run({rest[0]: commands.find(rest[0])}, argv)
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The options before the verb, and the verb with all that follows it."""
+    i = 0
+    while i < len(argv) and argv[i].startswith("-"):
+        arg = argv[i]
+        known = arg.partition("=")[0] in ("-h", "--help", "--version", "--log_level", "--log-level")
+        if not known:
+            from torchx.util.strings import did_you_mean
+
+            hint = did_you_mean(arg, ("--help", "--version", "--log_level"))
+            raise UsageError(f"unknown option `{arg}`", hint=hint or "options of a verb stand behind it")
+        i += 2 if arg in ("--log_level", "--log-level") else 1
+    return argv[:i], argv[i:]
+
+
+def _run(subcmds: dict[str, SubCommand], argv: list[str]) -> None:
+    parser = create_parser(subcmds)
+    args = parser.parse_args(argv)
+    _set_up_logging(getattr(args, "log_level", None))
+    if not hasattr(args, "func"):
+        parser.print_help()
+        return
+    args.func(args)
+
+
+def _set_up_logging(level: str | None) -> None:
+    """Log records as our own lines on stderr; without an explicit level, only once something imports ``logging``."""
+    from torchx.cli import log_records
+
+    failures.show_tracebacks(level == "DEBUG")
+    if level is None:
+        log_records.install_when_imported()
+    else:
+        log_records.install(level)
+
+
+def _log_level(text: str) -> str:
+    from torchx.util.strings import did_you_mean
+
+    if text.upper() in LOG_LEVELS:
+        return text.upper()
+    hint = did_you_mean(text.upper(), LOG_LEVELS) or f"one of: {', '.join(LOG_LEVELS)}"
+    raise UsageError(f"`--log_level`: `{text}` is no level", hint=hint)
+
+
+def _write_what_cannot_be_encoded_as_question_marks() -> None:
+    """A terminal that knows no `…`, or an argument that is no UTF-8, must not end in an error."""
+    out = sys.stdout
+    if out is sys.__stdout__ and getattr(out, "errors", "") == "strict":
+        out.reconfigure(errors="replace")  # type: ignore[union-attr]  # the process's own is a TextIOWrapper
+
+
+def _exit(code: int) -> None:
+    if code:
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""What verbs print: tables that fit the terminal, colours, times; and JSON documents."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from torchx.cli.failures import printable
+from torchx.util.term import has_color, is_tty, width
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, TextIO
+
+RESET = "\033[0m"
+BOLD = "\033[1m"
+GRAY = "\033[90m"
+_STATE_COLORS = {
+    "SUCCEEDED": "\033[32m",
+    "FAILED": "\033[31m",
+    "RUNNING": "\033[36m",
+    "PENDING": "\033[34m",
+    "SUBMITTED": "\033[34m",
+    "CANCELLED": "\033[1;33m",
+    "UNKNOWN": "\033[1;33m",
+}
+_GAP = "  "
+_LEAST_WIDTH = 8
+
+
+def state_text(state: object, *, color: bool) -> str:
+    """The name of a state, in its colour."""
+    name = str(state)
+    return f"{_STATE_COLORS[name]}{name}{RESET}" if color and name in _STATE_COLORS else name
+
+
+def bold(text: str, *, color: bool) -> str:
+    """Text that stands out."""
+    return f"{BOLD}{text}{RESET}" if color else text
+
+
+def gray(text: str, *, color: bool) -> str:
+    """Text that steps back."""
+    return f"{GRAY}{text}{RESET}" if color else text
+
+
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    out: TextIO | None = None,
+    shrink: Sequence[int] = (),
+    state_column: int | None = None,
+) -> None:
+    """Prints rows under headers: in columns on a terminal, separated by tabs elsewhere.
+
+    Args:
+        shrink: columns that are cut when the terminal is too narrow, the first first. Others never are: a handle that
+            is cut cannot be pasted.
+        state_column: the column whose texts are states.
+    """
+    stream = out or sys.stdout
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if not is_tty(stream):
+        stream.write("".join("\t".join(row) + "\n" for row in [list(headers), *cells]))
+        return
+    color = has_color(stream)
+    widths = column_widths([list(headers), *cells], width(stream), shrink)
+    heading = _GAP.join(_fit(h, w) for h, w in zip(headers, widths, strict=True)).rstrip()
+    lines = [gray(heading, color=color)]
+    for row in cells:
+        parts = []
+        for i, (cell, w) in enumerate(zip(row, widths, strict=True)):
+            text = _fit(cell, w)
+            parts.append(text.replace(cell, state_text(cell, color=color), 1) if i == state_column and cell else text)
+        lines.append(_GAP.join(parts).rstrip())
+    stream.write("\n".join(lines) + "\n")
+
+
+def column_widths(rows: Sequence[Sequence[str]], room: int, shrink: Sequence[int]) -> list[int]:
+    """The widths of the columns, those of ``shrink`` made narrower until a line fits.
+
+    >>> column_widths([["aaaa", "b" * 30]], 20, shrink=[1])
+    [4, 14]
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for i in shrink:
+        excess = sum(widths) + len(_GAP) * (len(widths) - 1) - room
+        if excess > 0:
+            widths[i] = max(min(widths[i], _LEAST_WIDTH), widths[i] - excess)
+    return widths
+
+
+def fields(pairs: Sequence[tuple[str, str]], *, indent: str = "", color: bool = False) -> str:
+    """Lines of ``label: value`` with aligned values; pairs without a value are left out.
+
+    >>> print(fields([("app", "x"), ("started", "now"), ("note", "")]))
+    app:      x
+    started:  now
+    """
+    shown = [(label, value) for label, value in pairs if value]
+    column = max((len(label) for label, _ in shown), default=0) + 1
+    lines = []
+    for label, value in shown:
+        first, *rest = value.splitlines() or [""]
+        lines.append(f"{indent}{gray(f'{label}:', color=color)}{' ' * (column - len(label) - 1)}{_GAP}{first}".rstrip())
+        lines += [f"{indent}{' ' * column}{_GAP}{line}" for line in rest]
+    return "\n".join(lines)
+
+
+def document(data: Any) -> str:
+    """JSON for programs: one document, indented on a terminal, on one line elsewhere."""
+    import json
+
+    indent = 2 if is_tty(sys.stdout) else None
+    text = json.dumps(data, indent=indent, ensure_ascii=False, default=str)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes of an argument that are no UTF-8: escapes keep them
+        text = json.dumps(data, indent=indent, default=str)
+    return text
+
+
+def iso(seconds: float | None) -> str | None:
+    """ISO-8601 in UTC, to the millisecond; None stays None.
+
+    >>> iso(1.5)
+    '1970-01-01T00:00:01.500Z'
+    """
+    if seconds is None:
+        return None
+    millis = round(seconds * 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(millis // 1000))}.{millis % 1000:03d}Z"
+
+
+def local_time(seconds: float) -> str:
+    """Date and time of day where the reader is."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def ago(seconds: float, *, now: float | None = None) -> str:
+    """How long ago a moment was.
+
+    >>> ago(0, now=30), ago(0, now=3 * 3600 + 5), ago(0, now=86400 * 3)
+    ('30 s ago', '3 h ago', '3 d ago')
+    """
+    past = max((time.time() if now is None else now) - seconds, 0)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if past >= size:
+            return f"{past // size:.0f} {unit} ago"
+    return f"{past:.0f} s ago" if past >= 1 else "just now"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units.
+
+    >>> duration(0.31), duration(42), duration(187), duration(7500), duration(200_000)
+    ('0.3 s', '42 s', '3 min 7 s', '2 h 5 min', '2 d 7 h')
+    """
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    whole = int(seconds)
+    for unit, size, smaller, small in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def _fit(text: str, room: int) -> str:
+    return text.ljust(room) if len(text) <= room else text[: room - 1] + "…"

@@ -1,0 +1,203 @@
+"""What ``torchx run`` is asked to do, as one value: from the command line, from JSON, with defaults from config."""
+
+from __future__ import annotations
+
+from torchx.cli.failures import UsageError
+from torchx.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+    from dataclasses import dataclass, field
+    from typing import Any
+
+    from torchx.specs import CfgVal
+else:
+    from torchx.util.records import dataclass, field
+
+STDIN = "--stdin"
+
+
+@dataclass
+class TorchXRunArgs:
+    """Arguments of ``torchx run``.
+
+    Attributes:
+        component_name: as on the command line: ``dist.ddp``, ``path/file.py:function``.
+        scheduler: name of the scheduler.
+        scheduler_args: the scheduler's options as they came, from JSON.
+        scheduler_cfg: the scheduler's options, typed.
+        dryrun: show what would be done.
+        wait: until the job has ended.
+        log: show its logs while waiting.
+        workspace: what is patched into the image; empty for nothing.
+        parent_run_id: the run that this one comes from.
+        tee_logs: like ``log``.
+        component_args: the component's arguments by name, from JSON.
+        component_args_str: the component's arguments from the command line.
+    """
+
+    component_name: str
+    scheduler: str
+    scheduler_args: dict[str, Any]
+    scheduler_cfg: dict[str, CfgVal] = field(default_factory=dict)
+    dryrun: bool = False
+    wait: bool = False
+    log: bool = False
+    workspace: str = ""
+    parent_run_id: str | None = None
+    tee_logs: bool = False
+    component_args: dict[str, Any] = field(default_factory=dict)
+    component_args_str: list[str] = field(default_factory=list)
+
+
+_JSON_TYPES: dict[str, tuple[type, ...]] = {
+    "component_name": (str,),
+    "scheduler": (str,),
+    "scheduler_args": (dict,),
+    "scheduler_cfg": (dict,),
+    "dryrun": (bool,),
+    "wait": (bool,),
+    "log": (bool,),
+    "workspace": (str,),
+    "parent_run_id": (str, type(None)),
+    "tee_logs": (bool,),
+    "component_args": (dict,),
+    "component_args_str": (list,),
+}
+_REQUIRED = ("component_name", "scheduler")
+_JSON_NAMES = {
+    str: "a string",
+    dict: "an object",
+    bool: "true or false",
+    list: "a list",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
+
+
+def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
+    """The arguments in a JSON object whose keys are the attributes of :class:`TorchXRunArgs`.
+
+    Raises:
+        ConfigError: a key is missing or unknown, or a value has the wrong type.
+
+    >>> torchx_run_args_from_json({"scheduler": "local_cwd", "component_name": "utils.echo",
+    ...     "component_args": {"msg": "hi"}}).component_args
+    {'msg': 'hi'}
+    """
+    from torchx.util.strings import did_you_mean
+
+    for key, value in json_data.items():
+        types = _JSON_TYPES.get(key)
+        if types is None:
+            hint = did_you_mean(key, _JSON_TYPES) or f"the keys are: {', '.join(_JSON_TYPES)}"
+            raise ConfigError(f"`{STDIN}`: unknown key `{key}`", hint=hint)
+        if not isinstance(value, types):
+            wanted, got = _JSON_NAMES[types[0]], _JSON_NAMES.get(type(value), type(value).__name__)
+            raise ConfigError(f"`{STDIN}`: `{key}` must be {wanted}, and is {got}")
+    for key in _REQUIRED:
+        if not json_data.get(key):
+            raise ConfigError(
+                f"`{STDIN}`: the key `{key}` is missing",
+                hint='for example {"scheduler": "local_cwd", "component_name": "utils.echo", "component_args": {}}',
+            )
+    if json_data.get("component_args") and json_data.get("component_args_str"):
+        raise ConfigError(f"`{STDIN}`: `component_args` and `component_args_str` exclude each other")
+    return TorchXRunArgs(**{"scheduler_args": {}, **json_data})
+
+
+def torchx_run_args_from_argparse(
+    args: argparse.Namespace,
+    component_name: str,
+    component_args: list[str],
+    scheduler_cfg: Mapping[str, CfgVal],
+) -> TorchXRunArgs:
+    """The arguments of a command line.
+
+    Args:
+        args: what the parser of ``torchx run`` returned; an option that is missing there has its default.
+        component_name: the component.
+        component_args: its own command line.
+        scheduler_cfg: the scheduler's options.
+    """
+    given = vars(args)
+    return TorchXRunArgs(
+        component_name=component_name,
+        scheduler=given.get("scheduler") or default_scheduler(),
+        scheduler_args={},
+        scheduler_cfg=scheduler_cfg,  # type: ignore[arg-type]  # a subclass that knows its source stays one
+        dryrun=given.get("dryrun", False),
+        wait=given.get("wait", False),
+        log=given.get("log", False),
+        workspace=given.get("workspace") or "",
+        parent_run_id=given.get("parent_run_id"),
+        tee_logs=given.get("tee_logs", False),
+        component_args_str=list(component_args),
+    )
+
+
+def default_scheduler() -> str:
+    """The scheduler that is used when none is named."""
+    from torchx.schedulers import get_default_scheduler_name
+
+    return get_default_scheduler_name()
+
+
+# What `[cli:run]` in a config file may say.
+_CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "json")
+_CONFIG_TEXTS = ("component", "scheduler", "workspace", "parent_run_id", "cfg")
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
+
+
+def fill_from_config(args: argparse.Namespace) -> None:
+    """Adds what ``[cli:run]`` says to what the command line did not. An unknown key is warned about.
+
+    Raises:
+        ConfigError: a value cannot be taken, or the file is malformed.
+    """
+    from torchx.runner.config import get_configs, warn_of_unknown
+
+    given = vars(args)
+    known = (*_CONFIG_FLAGS, *_CONFIG_TEXTS)
+    for key, text in get_configs(prefix="cli", name="run").items():
+        if key in _CONFIG_FLAGS:
+            given.setdefault(key, _flag(key, text))
+        elif key == "cfg":
+            given.setdefault(key, [text] if text else [])
+        elif key in _CONFIG_TEXTS:
+            given.setdefault(key, text)
+        else:
+            warn_of_unknown("cli:run", key, "`[cli:run]` has no key", known)
+
+
+def _flag(key: str, text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ConfigError(
+        f"`[cli:run]` of the config file: `{key} = {text}` is neither true nor false", hint="write `true` or `false`"
+    )
+
+
+def read_json(text: str) -> dict[str, Any]:
+    """The JSON object in what came through stdin.
+
+    Raises:
+        UsageError: the text is none.
+    """
+    import json
+
+    example = 'for example: echo \'{"scheduler": "local_cwd", "component_name": "utils.echo"}\' | torchx run --stdin'
+    if not text.strip():
+        raise UsageError("`--stdin`: nothing came", hint=example)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise UsageError(f"`--stdin`: what came is no JSON: {e}", hint=example) from None
+    if not isinstance(data, dict):
+        raise UsageError("`--stdin`: what came is no JSON object", hint=example)
+    return data

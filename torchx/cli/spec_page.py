@@ -1,0 +1,125 @@
+"""What was, or would be, launched: an AppDef, its run options and where they come from, readable."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.failures import printable
+from torchx.cli.render import bold, document, fields, gray
+from torchx.util.term import has_color
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from torchx.specs import AppDef, AppDryRunInfo, Resource, Role
+
+# Shorter values are too likely to be part of something else.
+_LEAST_SECRET = 4
+
+
+def show_dryrun(info: AppDryRunInfo[Any], *, scheduler: str, as_json: bool) -> None:
+    """Prints what ``torchx run`` would submit, secrets masked."""
+    from torchx.runner.submission import masked_settings
+    from torchx.specs.serialize import appdef_to_dict, masked
+
+    app = info._app
+    shown = masked(app) if app is not None else None
+    cfg = masked_settings(getattr(info, "_settings", None), info._cfg)
+    request = hide_secrets(str(info), app)
+    if as_json:
+        spec = appdef_to_dict(shown, fallback=repr) if shown is not None else None
+        print(document({"dryrun": True, "scheduler": scheduler, "app": spec, "cfg": cfg, "request": request}))
+        return
+    color = has_color(sys.stdout)
+    parts = [] if shown is None else [app_page(shown, color=color)]
+    if cfg:
+        parts.append(cfg_page(cfg, title=f"options of {scheduler}", color=color))
+    parts.append(f"{bold(f'request to {scheduler}', color=color)}\n{_indent(request.strip())}")
+    print("\n\n".join(parts))
+
+
+def app_page(app: AppDef, *, color: bool = False) -> str:
+    """An AppDef, a block for each role. Secrets must have been masked by the caller."""
+    head = f"{bold('app', color=color)} {printable(app.name)}"
+    if app.metadata:
+        head += "\n" + fields([("metadata", _pairs(app.metadata))], indent="  ", color=color)
+    return "\n\n".join([head, *(_role_page(role, color=color) for role in app.roles)])
+
+
+def cfg_page(cfg: Mapping[str, Mapping[str, Any]], *, title: str, color: bool = False) -> str:
+    """Run options, their values, and where each comes from."""
+    rows = [(key, _value(setting.get("value")), str(setting.get("source", ""))) for key, setting in cfg.items()]
+    name_width = max((len(key) for key, _, _ in rows), default=0) + 1
+    value_width = min(max((len(value) for _, value, _ in rows), default=0), 40)
+    lines = [bold(title, color=color)]
+    for key, value, source in rows:
+        label = gray(f"{key}:", color=color) + " " * (name_width - len(key) - 1)
+        lines.append(f"  {label}  {value:<{value_width}}  {gray(f'({source})', color=color)}".rstrip())
+    return "\n".join(lines)
+
+
+def hide_secrets(text: str, app: AppDef | None) -> str:
+    """``text`` without the secrets of the job: a request holds its environment in a form of its own."""
+    from torchx.util.secrets import MASK, is_secret_name, mask_text
+
+    for role in app.roles if app is not None else ():
+        for name, value in role.env.items():
+            if is_secret_name(name) and len(value) >= _LEAST_SECRET:
+                text = text.replace(value, MASK)
+    return mask_text(text)
+
+
+def _role_page(role: Role, *, color: bool) -> str:
+    from torchx.specs.mounts import format_mount
+    from torchx.util.shlex import join
+
+    replicas = f"{role.num_replicas} replica{'s' * (role.num_replicas != 1)}"
+    if role.min_replicas is not None:
+        replicas += f", at least {role.min_replicas}"
+    retries = f"{role.max_retries}, policy {role.retry_policy.value}" if role.max_retries else ""
+    pairs = [
+        ("command", printable(join([role.entrypoint, *role.args]))),
+        ("image", printable(role.image)),
+        ("resource", _resource(role.resource)),
+        ("retries", retries),
+        ("env", _pairs(role.env)),
+        ("ports", _pairs(role.port_map)),
+        ("mounts", "\n".join(printable(format_mount(m)) for m in role.mounts)),
+        ("workspace", printable(str(role.workspace)) if role.workspace else ""),
+        ("metadata", _pairs(role.metadata)),
+    ]
+    head = f"{bold('role', color=color)} {printable(role.name)} {gray(f'({replicas})', color=color)}"
+    return f"{head}\n{fields(pairs, indent='  ', color=color)}"
+
+
+def _resource(resource: Resource) -> str:
+    if (resource.cpu, resource.gpu, resource.memMB) == (-1, -1, -1):
+        return ""
+    parts = [f"{resource.cpu} cpu"] if resource.cpu >= 0 else []
+    if resource.gpu > 0:
+        parts.append(f"{resource.gpu} gpu")
+    if resource.memMB >= 0:
+        parts.append(f"{resource.memMB} MiB")
+    parts += [f"{count} {name}" for name, count in resource.devices.items()]
+    parts += [f"{name}={value}" for name, value in resource.capabilities.items()]
+    return printable(", ".join(parts))
+
+
+def _pairs(mapping: Mapping[str, Any]) -> str:
+    return "\n".join(printable(f"{key}={_value(value)}") for key, value in mapping.items())
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return printable(value) if value else '""'
+    import json
+
+    return printable(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {printable(line)}".rstrip() for line in text.splitlines())

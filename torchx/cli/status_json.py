@@ -1,0 +1,103 @@
+"""The parts of the JSON documents that more than one verb prints; ``docs/cli-json.md`` describes them."""
+
+from __future__ import annotations
+
+from torchx.cli.render import iso
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from torchx.runs import Run
+    from torchx.specs import AppStatus, RoleStatus
+    from torchx.specs.failures import Failure
+
+_NONE = ("", "<NONE>")
+
+
+def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> dict[str, Any]:
+    """State, message, restarts, cause of failure, replicas.
+
+    Args:
+        roles: only these; None: all.
+    """
+    shown = [role for role in status.roles if roles is None or role.role in roles]
+    return {
+        "state": str(status.state),
+        "msg": None if status.msg in _NONE else status.msg,
+        "num_restarts": max(status.num_restarts, 0),
+        "ui_url": status.ui_url,
+        "cause": _cause(status, shown),
+        "roles": [_role(role) for role in shown],
+    }
+
+
+def run_fields(run: Run) -> dict[str, Any]:
+    """What is on record of a run, without its AppDef."""
+    return {
+        "handle": run.handle,
+        "scheduler": run.scheduler,
+        "session": run.session,
+        "app_id": run.app_id,
+        "name": run.name,
+        "state": str(run.state),
+        "msg": None if run.msg in _NONE else run.msg,
+        "note": run.note or None,
+        "created_at": iso(run.created_at),
+        "updated_at": iso(run.updated_at),
+        "ended_at": iso(run.ended_at),
+        "user": run.user or None,
+        "host": run.host or None,
+        "cwd": run.cwd or None,
+        "image": run.image or None,
+        "workspace": run.workspace or None,
+        "git_commit": run.git_commit or None,
+        "git_dirty": run.git_dirty,
+        "parent_run_id": run.parent_run_id or None,
+    }
+
+
+def failure_fields(failure: Failure | None) -> dict[str, Any] | None:
+    """Why a replica failed; None when nothing is known."""
+    if failure is None:
+        return None
+    return {
+        "summary": failure.summary(),
+        "message": failure.message,
+        "exit_code": failure.exit_code,
+        "signal": failure.signal or None,
+        "traceback": failure.traceback or None,
+        "time": iso(failure.timestamp or None),
+    }
+
+
+def _cause(status: AppStatus, shown: list[RoleStatus]) -> dict[str, Any] | None:
+    from torchx.specs.status_page import first_failure
+
+    replica, failure = first_failure(status, shown)
+    if str(status.state) == "SUCCEEDED" or (replica is None and failure is None):
+        return None
+    return {
+        "role": replica.role if replica else None,
+        "replica": replica.id if replica else None,
+        "error": failure_fields(failure),
+    }
+
+
+def _role(role: RoleStatus) -> dict[str, Any]:
+    from torchx.specs.failures import parse_failure
+
+    return {
+        "role": role.role,
+        "replicas": [
+            {
+                "id": r.id,
+                "state": str(r.state),
+                "hostname": r.hostname or None,
+                "hostaddr": r.hostaddr,
+                "error": failure_fields(parse_failure(r.structured_error_msg)),
+            }
+            for r in role.replicas
+        ],
+    }

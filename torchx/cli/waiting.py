@@ -1,0 +1,124 @@
+"""``torchx run --wait``: waits for a job, shows how it goes, and takes Ctrl-C for the wish to end it."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from torchx.cli.failures import note, warn
+from torchx.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, TorchXError
+from torchx.util.term import has_color, is_tty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import threading
+
+    from torchx.runner import Runner
+    from torchx.specs import AppStatus
+
+_TICK_S = 1.0
+_POLL_S = 1.0
+_CLEAR_LINE = "\r\033[K"
+
+
+def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> None:
+    """Waits until the job has ended.
+
+    Raises:
+        SystemExit: with 1 when it failed or was cancelled, with 130 after Ctrl-C.
+        UnknownAppException: the scheduler has lost it.
+    """
+    from torchx.specs.api import UnknownAppException
+
+    started = time.time()
+    tee = _start_logs(runner, handle) if with_logs else None
+    interrupted = False
+    try:
+        status = _wait(runner, handle, progress=tee is None and is_tty(sys.stderr), since=started)
+    except KeyboardInterrupt:
+        interrupted = True
+        status = _cancel(runner, handle, since=started)
+    if tee is not None:
+        _finish_logs(tee)
+    if status is None:
+        raise UnknownAppException(handle)
+    if as_json:
+        from torchx.cli.cmd_run import handle_fields
+        from torchx.cli.render import document
+        from torchx.cli.status_json import status_fields
+
+        print(document({**handle_fields(handle), **status_fields(status)}), flush=True)
+    _say_how_it_ended(handle, status, time.time() - started)
+    if interrupted:
+        sys.exit(EXIT_INTERRUPTED)
+    if str(status.state) != "SUCCEEDED":
+        sys.exit(EXIT_JOB_FAILED)
+
+
+def _wait(runner: Runner, handle: str, *, progress: bool, since: float) -> AppStatus | None:
+    if not progress:
+        return runner.wait(handle, wait_interval=_POLL_S)
+    try:
+        while True:
+            try:
+                return runner.wait(handle, wait_interval=_POLL_S, timeout=_TICK_S)
+            except TimeoutError:
+                _show_progress(runner, handle, since)
+    finally:
+        sys.stderr.write(_CLEAR_LINE)
+        sys.stderr.flush()
+
+
+def _show_progress(runner: Runner, handle: str, since: float) -> None:
+    from torchx.cli.render import duration, gray, state_text
+
+    status = runner.status(handle)
+    if status is None:
+        return
+    color = has_color(sys.stderr)
+    parts = []
+    for role in status.roles:
+        running = sum(str(r.state) == "RUNNING" for r in role.replicas)
+        parts.append(f"{role.role} {running}/{len(role.replicas)}")
+    line = " · ".join([duration(time.time() - since), *parts, "Ctrl-C cancels"])
+    sys.stderr.write(f"{_CLEAR_LINE}{state_text(status.state, color=color)} {gray(line, color=color)}")
+    sys.stderr.flush()
+
+
+def _cancel(runner: Runner, handle: str, *, since: float) -> AppStatus | None:
+    """Cancels the job and waits for its end; a second Ctrl-C leaves at once."""
+    try:
+        note("\ncancelling the job; Ctrl-C again leaves at once" if is_tty(sys.stderr) else "cancelling the job")
+        runner.cancel(handle)
+        return _wait(runner, handle, progress=is_tty(sys.stderr), since=since)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _start_logs(runner: Runner, handle: str) -> threading.Thread:
+    from torchx.util.log_tee_helpers import tee_logs
+
+    return tee_logs(sys.stderr, handle, None, runner, should_tail=True, colorize=has_color(sys.stderr))
+
+
+def _finish_logs(tee: threading.Thread) -> None:
+    """Waits until the last line is out."""
+    tee.join()
+    error = getattr(tee, "error", None)
+    if isinstance(error, TorchXError):
+        warn(f"the logs cannot be shown: {error}")
+    elif error is not None:
+        raise error
+
+
+def _say_how_it_ended(handle: str, status: AppStatus, seconds: float) -> None:
+    from torchx.cli.render import duration, state_text
+
+    color = has_color(sys.stderr)
+    if str(status.state) in ("SUCCEEDED", "CANCELLED"):
+        if is_tty(sys.stderr):
+            print(state_text(status.state, color=color), f"in {duration(seconds)}", file=sys.stderr)
+        return
+    print(status.format(color=color), file=sys.stderr)
+    app_id = handle.rpartition("/")[2]
+    note(f"`torchx log {app_id}` shows what it wrote, `torchx status {app_id}` this page")

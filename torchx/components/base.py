@@ -1,0 +1,18 @@
+"""Where old component files look for ``torch_dist_role``, which is gone: they are told what to use."""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name != "torch_dist_role":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise SpecError(
+        f"`torchx.components.base.{name}` no longer exists",
+        hint="`torchx.components.dist.torchrun(...)` returns an AppDef, whose `roles[0]` is that role",
+    )

@@ -1,0 +1,377 @@
+"""Distributed PyTorch: ``torchrun`` on any number of nodes.
+
+There is one component, ``torchrun``; ``ddp`` and ``spmd`` are views of it with fewer options.
+
+**Size.** ``-j 1x2`` is one node with two workers. ``-j 2x8`` is two nodes. ``-j 2:4x8`` is elastic: four nodes,
+and the job goes on while two are left. ``-j 4`` is four nodes with a worker for each GPU of the resource (``-h`` or
+``--gpu``), or one worker if it has none.
+
+**Rendezvous.** On one node ``torchrun`` takes a free port of localhost. On more, replica 0 holds the store, at the
+address that the scheduler puts into the variable that ``macros.rank0_env`` names. A node that starts before
+replica 0 is up, or before its name can be resolved, tries for 15 minutes (``read_timeout`` and ``join_timeout``
+of ``--rdzv_conf``). The port is ``--rdzv_port``; when that is the default and the scheduler sets
+``TORCHX_RANK0_PORT`` (as ``local_cwd`` does, where jobs share a machine), it is that one.
+
+**Failure.** ``--max_retries`` is the scheduler's: it starts all nodes again. Of an elastic job it starts again the node
+that failed, while the workers of the others go on in a new rendezvous (``torchrun --max_restarts``).
+"""
+
+from __future__ import annotations
+
+import torchx
+from torchx import specs
+from torchx.components.structured_arg import JobSize, StructuredNameArgument, program_name
+from torchx.errors import SpecError
+from torchx.specs import macros
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_TORCH_DEBUG_FLAGS: dict[str, str] = {
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "TORCH_NCCL_DESYNC_DEBUG": "1",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+}
+"""What ``--debug`` sets: synchronous kernels, checks of collectives, stack traces of C++."""
+
+_DEFAULT_PORT = 29500
+_WAIT_S = 900
+"""How long a node waits for replica 0, and a rendezvous for all nodes: pulling an image takes minutes."""
+
+
+def torchrun(
+    *script_args: str,
+    script: str | None = None,
+    m: str | None = None,
+    image: str = torchx.IMAGE,
+    name: str = "/",
+    h: str | None = None,
+    cpu: int = 2,
+    gpu: int = 0,
+    memMB: int = 1024,
+    j: str = "1x2",
+    env: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+    max_retries: int = 0,
+    max_restarts: int | None = None,
+    rdzv_port: int = _DEFAULT_PORT,
+    rdzv_backend: str = "c10d",
+    rdzv_endpoint: str | None = None,
+    rdzv_conf: str | None = None,
+    mounts: list[str] | None = None,
+    debug: bool = False,
+    tee: int = 3,
+    torchrun_args: list[str] | None = None,
+) -> specs.AppDef:
+    """Distributed PyTorch with every option of torchrun.
+
+    Workers of all nodes run the same script, or module, and find each other through torch.distributed.
+
+        torchx run dist.torchrun -j 2x8 -h aws_p4d.24xlarge --script train.py -- --epochs 3
+
+    Args:
+        script_args: arguments of the script, after ``--``
+        script: the script, relative to the image or the current directory; this or ``-m``
+        m: the module, as of ``python -m``; this or ``--script``
+        image: container image; of schedulers without containers, a directory
+        name: name of the job: experiment/run, experiment/, /run or run; what is left out is default-experiment
+            and the name of the script
+        h: named resource of each node, for example gpu.small; overrides cpu, gpu and memMB
+        cpu: CPUs of each node
+        gpu: GPUs of each node
+        memMB: memory of each node, in MiB
+        j: size: [min_nnodes:]nnodes[xnproc_per_node]. Without nproc_per_node there is a worker for each GPU of the
+            resource, or one if it has none; with min_nnodes the job is elastic
+        env: environment variables: A=1,B=2
+        metadata: metadata of the job: A=1,B=2
+        max_retries: how often the scheduler starts the job (elastic: the failed node) again
+        max_restarts: how often torchrun starts the workers of a node again. By default 0; of an elastic job as often as
+            nodes can be lost
+        rdzv_port: port of the rendezvous at replica 0
+        rdzv_backend: backend of the rendezvous: c10d, static, etcd-v2, ...
+        rdzv_endpoint: host:port of the rendezvous, where replica 0 does not hold it
+        rdzv_conf: further options of the rendezvous: join_timeout=900,read_timeout=900
+        mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
+        debug: whether to set the debug flags of torch
+        tee: streams of the workers that appear in the log: 0 as they are, 1 stdout, 2 stderr, 3 both, each line
+            with the worker's rank
+        torchrun_args: further options of torchrun: --monitor-interval=1,--log-dir=/logs
+    """
+    if (script is None) == (m is None):
+        raise _needs_program(script, script_args)
+    resource = specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h)
+    size = JobSize.parse(j, gpus=resource.gpu)
+    _warn_of_too_few_gpus(j, size, resource.gpu)
+    full_name = StructuredNameArgument.parse_from(name, m=m, script=script)
+    if max_restarts is None:
+        # Each node lost while the job can go on costs the others one restart, each time that it comes back.
+        max_restarts = (size.max_nnodes - size.min_nnodes) * (1 + max_retries)
+    command = [
+        "torchrun",
+        *_rendezvous(size, rdzv_backend, rdzv_endpoint, rdzv_port, rdzv_conf),
+        *("--nnodes", size.nnodes, "--nproc_per_node", str(size.nproc_per_node)),
+        *(("--max_restarts", str(max_restarts)) if max_restarts else ()),
+        # An empty role keeps the prefix of each line short: `[0]:` is the worker's rank.
+        *("--tee", str(tee), "--role", ""),
+        *(torchrun_args or ()),
+        *(("-m", m) if m is not None else (script or "",)),
+        *script_args,
+    ]
+    role = specs.Role(
+        name=get_role_name(script, m),
+        image=image,
+        entrypoint="bash",
+        args=["-c", _args_join(command)],
+        env=_env(env, full_name.experiment_name, debug=debug, restarts=max_restarts > 0),
+        num_replicas=size.max_nnodes,
+        min_replicas=size.min_nnodes if size.elastic else None,
+        max_retries=max_retries,
+        retry_policy=specs.RetryPolicy.REPLICA if size.elastic else specs.RetryPolicy.APPLICATION,
+        resource=resource,
+        port_map={"c10d": rdzv_port},
+        mounts=specs.parse_mounts(mounts) if mounts else [],
+        metadata={"script": script} if script is not None else {},
+    )
+    return specs.AppDef(name=full_name.run_name, roles=[role], metadata=dict(metadata or {}))
+
+
+def ddp(
+    *script_args: str,
+    script: str | None = None,
+    m: str | None = None,
+    image: str = torchx.IMAGE,
+    name: str = "/",
+    h: str | None = None,
+    cpu: int = 2,
+    gpu: int = 0,
+    memMB: int = 1024,
+    j: str = "1x2",
+    env: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+    max_retries: int = 0,
+    rdzv_port: int = _DEFAULT_PORT,
+    rdzv_backend: str = "c10d",
+    rdzv_conf: str | None = None,
+    mounts: list[str] | None = None,
+    debug: bool = False,
+    tee: int = 3,
+) -> specs.AppDef:
+    """Distributed data parallel training: a PyTorch script on many workers and nodes, by torchrun.
+
+        torchx run dist.ddp -j 2x2 --script train.py -- --epochs 3
+
+    Args:
+        script_args: arguments of the script, after ``--``
+        script: the script, relative to the image or the current directory; this or ``-m``
+        m: the module, as of ``python -m``; this or ``--script``
+        image: container image; of schedulers without containers, a directory
+        name: name of the job: experiment/run, experiment/, /run or run; what is left out is default-experiment
+            and the name of the script
+        h: named resource of each node, for example gpu.small; overrides cpu, gpu and memMB
+        cpu: CPUs of each node
+        gpu: GPUs of each node
+        memMB: memory of each node, in MiB
+        j: size: [min_nnodes:]nnodes[xnproc_per_node]. Without nproc_per_node there is a worker for each GPU of the
+            resource, or one if it has none; with min_nnodes the job is elastic
+        env: environment variables: A=1,B=2
+        metadata: metadata of the job: A=1,B=2
+        max_retries: how often the scheduler starts the job (elastic: the failed node) again
+        rdzv_port: port of the rendezvous at replica 0; with one node any free port is taken
+        rdzv_backend: backend of the rendezvous: c10d, static, etcd-v2, ...
+        rdzv_conf: further options of the rendezvous: join_timeout=900,read_timeout=900
+        mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
+        debug: whether to set the debug flags of torch
+        tee: streams of the workers that appear in the log: 0 as they are, 1 stdout, 2 stderr, 3 both, each line
+            with the worker's rank
+    """
+    return torchrun(
+        *script_args,
+        script=script,
+        m=m,
+        image=image,
+        name=name,
+        h=h,
+        cpu=cpu,
+        gpu=gpu,
+        memMB=memMB,
+        j=j,
+        env=env,
+        metadata=metadata,
+        max_retries=max_retries,
+        rdzv_port=rdzv_port,
+        rdzv_backend=rdzv_backend,
+        rdzv_conf=rdzv_conf,
+        mounts=mounts,
+        debug=debug,
+        tee=tee,
+    )
+
+
+def spmd(
+    *args: str,
+    script: str | None = None,
+    m: str | None = None,
+    image: str = torchx.IMAGE,
+    name: str = "/",
+    h: str = "gpu.small",
+    j: str = "1x1",
+    env: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+    max_retries: int = 0,
+    mounts: list[str] | None = None,
+    debug: bool = False,
+) -> specs.AppDef:
+    """One program on many workers, sized by a named resource; by torchrun.
+
+        torchx run dist.spmd -j 2 -h gpu.large -m pets.train -- --epochs 3
+
+    Args:
+        args: arguments of the script or module, after ``--``
+        script: the script, relative to the image or the current directory; this or ``-m``
+        m: the module, as of ``python -m``; this or ``--script``
+        image: container image; of schedulers without containers, a directory
+        name: name of the job: experiment/run, experiment/, /run or run; what is left out is default-experiment
+            and the name of the script
+        h: named resource of each node, for example gpu.small
+        j: size: [min_nnodes:]nnodes[xnproc_per_node]. Without nproc_per_node there is a worker for each GPU of the
+            resource, or one if it has none
+        env: environment variables: A=1,B=2
+        metadata: metadata of the job: A=1,B=2
+        max_retries: how often the scheduler starts the job again
+        mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
+        debug: whether to set the debug flags of torch
+    """
+    return torchrun(
+        *args,
+        script=script,
+        m=m,
+        image=image,
+        name=name,
+        h=h,
+        j=j,
+        env=env,
+        metadata=metadata,
+        max_retries=max_retries,
+        mounts=mounts,
+        debug=debug,
+    )
+
+
+def get_role_name(script: str | None, m: str | None) -> str:
+    """The role of a program is called as it is: ``train`` of ``src/train.py`` and of ``pets.train``.
+
+    Raises:
+        SpecError: there is neither.
+
+    >>> get_role_name("src/train.py", None)
+    'train'
+    """
+    name = program_name(script, m)
+    if not name:
+        raise _needs_program(script, ())
+    return name
+
+
+def parse_nnodes(j: str) -> tuple[int, int, int, str]:
+    """What ``-j`` says: fewest nodes, most nodes, workers on each, and the nodes as ``torchrun --nnodes`` takes them.
+
+    Without a number of workers it is 1: this function knows of no resource.
+
+    Raises:
+        SpecError: it is malformed.
+
+    >>> parse_nnodes("2:4x8")
+    (2, 4, 8, '2:4')
+    >>> parse_nnodes("2x8")
+    (2, 2, 8, '2')
+    """
+    size = JobSize.parse(j)
+    return size.min_nnodes, size.max_nnodes, size.nproc_per_node, size.nnodes
+
+
+class _noquote(str):  # noqa: N801  # the name that programs import
+    """A word that :func:`_args_join` leaves for the shell to expand."""
+
+    __slots__ = ()
+
+
+def _args_join(args: Iterable[str]) -> str:
+    """One line for a shell, which reads back each word as it was; macros in it still work.
+
+    >>> _args_join(["echo", "it's $5", _noquote("$HOME")])
+    'echo \\'it\\'"\\'"\\'s $5\\' $HOME'
+    """
+    return " ".join(arg if isinstance(arg, _noquote) else _quote(arg) for arg in args)
+
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
+
+
+def _quote(word: str) -> str:
+    # shlex.quote without its import, which costs 5 ms
+    if word and _PLAIN.issuperset(word):
+        return word
+    return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def _rendezvous(size: JobSize, backend: str, endpoint: str | None, port: int, conf: str | None) -> list[str]:
+    """The options of torchrun by which the nodes find each other."""
+    words = ["--rdzv_backend", backend, "--rdzv_id", macros.app_id]
+    if endpoint is not None:
+        words += ["--rdzv_endpoint", endpoint]
+    elif size.max_nnodes == 1 and backend == "c10d":
+        # The port is torchrun's to choose, and the workers need not resolve the machine's own name.
+        words += ["--rdzv_endpoint", "localhost:0", "--local_addr", "localhost"]
+    else:
+        host = "localhost" if size.max_nnodes == 1 else f"$${{{macros.rank0_env}}}"
+        chosen = f"${{TORCHX_RANK0_PORT:-{port}}}" if port == _DEFAULT_PORT else str(port)
+        words += ["--rdzv_endpoint", _noquote(f'"{host}:{chosen}"')]
+    if backend == "static":
+        words += ["--node_rank", _noquote(f'"{macros.replica_id}"')]
+    if size.max_nnodes > 1 and backend == "c10d":
+        given = {pair.partition("=")[0].strip() for pair in (conf or "").split(",")}
+        wanted = {"read_timeout": str(_WAIT_S), "join_timeout": str(_WAIT_S)}
+        if endpoint is None:
+            # Told, not guessed from host names: on one machine all nodes would take themselves for it.
+            wanted["is_host"] = f"$(({macros.replica_id}==0))"
+        pairs = [f"{k}={v}" for k, v in wanted.items() if k not in given]
+        conf_word = ",".join(pairs)
+        if conf:
+            conf_word += f",{_quote(conf)}" if conf_word else _quote(conf)
+        return [*words, "--rdzv_conf", _noquote(conf_word)]
+    return [*words, "--rdzv_conf", conf] if conf else words
+
+
+def _env(given: Mapping[str, str] | None, experiment: str, *, debug: bool, restarts: bool) -> dict[str, str]:
+    """Environment of the nodes; what the user gives is stronger."""
+    return {
+        "PYTHONUNBUFFERED": "1",  # or the log stays empty until a worker ends
+        "TORCHX_TRACKING_EXPERIMENT_NAME": experiment,
+        # By default torchrun's agents share one store with all generations of workers, and gloo finds in it the
+        # addresses of the dead: `connectFullMesh failed` (torch 2.13). This gives each generation a store of its own.
+        **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),
+        **(_TORCH_DEBUG_FLAGS if debug else {}),
+        **(given or {}),
+    }
+
+
+def _warn_of_too_few_gpus(j: str, size: JobSize, gpus: int) -> None:
+    if 0 < gpus < size.nproc_per_node:
+        import logging
+
+        logging.getLogger("torchx").warning(
+            "`-j %s` starts %d workers on nodes of %d GPUs: some share one", j, size.nproc_per_node, gpus
+        )
+
+
+def _needs_program(script: str | None, script_args: tuple[str, ...]) -> SpecError:
+    if script is not None:
+        return SpecError("both `--script` and `-m` are given", hint="keep one of the two")
+    first = script_args[0] if script_args else ""
+    meant = f"did you mean `--script {first}`? " if first.endswith(".py") else ""
+    return SpecError(
+        "neither `--script` nor `-m` is given",
+        hint=f"{meant}write `--script train.py -- --epochs 3`, or `-m my_module -- --epochs 3`",
+    )

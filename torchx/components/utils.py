@@ -1,0 +1,299 @@
+"""Small jobs: a shell command, a Python program, a binary, a copy; and two to try torchx out with."""
+
+from __future__ import annotations
+
+import torchx
+from torchx import specs
+from torchx.components.dist import _args_join, get_role_name
+from torchx.errors import MissingDependencyError, SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Annotated, Any
+
+_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # or the log stays empty until the program ends
+
+
+def echo(msg: str = "hello world", image: str = torchx.IMAGE, num_replicas: int = 1) -> specs.AppDef:
+    """Prints a message.
+
+        torchx run utils.echo --msg hi
+
+    Args:
+        msg: the message
+        image: container image
+        num_replicas: how many replicas print it
+    """
+    role = specs.Role(
+        name="echo",
+        image=image,
+        entrypoint="echo",
+        args=[msg],
+        num_replicas=num_replicas,
+        resource=specs.resource(cpu=1, gpu=0, memMB=1024),
+    )
+    return specs.AppDef(name="echo", roles=[role])
+
+
+def touch(file: str, image: str = torchx.IMAGE) -> specs.AppDef:
+    """Creates a file.
+
+    Args:
+        file: its path
+        image: container image
+    """
+    role = specs.Role(
+        name="touch",
+        image=image,
+        entrypoint="touch",
+        args=[file],
+        num_replicas=1,
+        resource=specs.resource(cpu=1, gpu=0, memMB=1024),
+    )
+    return specs.AppDef(name="touch", roles=[role])
+
+
+def sh(
+    *args: str,
+    image: str = torchx.IMAGE,
+    num_replicas: int = 1,
+    cpu: int = 1,
+    gpu: int = 0,
+    memMB: int = 1024,
+    h: str | None = None,
+    env: dict[str, str] | None = None,
+    max_retries: int = 0,
+    mounts: list[str] | None = None,
+    entrypoint: str | None = None,
+) -> specs.AppDef:
+    """Runs a shell command.
+
+    Several words are a command and its arguments, each of them passed as it is. One word is a line for the shell:
+
+        torchx run utils.sh ls -l "my files"
+        torchx run utils.sh 'ls -l | wc -l; echo $HOME'
+
+    Args:
+        args: the command
+        image: container image
+        num_replicas: how many replicas run it
+        cpu: CPUs of each replica
+        gpu: GPUs of each replica
+        memMB: memory of each replica, in MiB
+        h: named resource of each replica, for example cpu.small; overrides cpu, gpu and memMB
+        env: environment variables: A=1,B=2
+        max_retries: how often the scheduler starts it again
+        mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
+        entrypoint: the shell, by default sh
+    """
+    if not args:
+        raise SpecError("there is no command", hint="for example `torchx run utils.sh ls -l`")
+    role = specs.Role(
+        name="sh",
+        image=image,
+        entrypoint=entrypoint or "sh",
+        args=["-c", args[0] if len(args) == 1 else _args_join(args)],
+        env=dict(env or {}),
+        num_replicas=num_replicas,
+        max_retries=max_retries,
+        resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+        mounts=specs.parse_mounts(mounts) if mounts else [],
+    )
+    return specs.AppDef(name="sh", roles=[role])
+
+
+def python(
+    *args: str,
+    m: str | None = None,
+    c: str | None = None,
+    script: str | None = None,
+    image: str = torchx.IMAGE,
+    name: str = "torchx_utils_python",
+    cpu: int = 1,
+    gpu: int = 0,
+    memMB: int = 1024,
+    h: str | None = None,
+    num_replicas: int = 1,
+) -> specs.AppDef:
+    """Runs a Python module, script or piece of code.
+
+        torchx run utils.python --script hello.py -- --greeting hi
+
+    Args:
+        args: arguments of the program, after ``--``
+        m: a module, as of ``python -m``; one of the three
+        c: code, as of ``python -c``; one of the three
+        script: a script; one of the three
+        image: container image
+        name: name of the job
+        cpu: CPUs of each replica
+        gpu: GPUs of each replica
+        memMB: memory of each replica, in MiB
+        h: named resource of each replica, for example cpu.small; overrides cpu, gpu and memMB
+        num_replicas: how many replicas run it
+    """
+    given = [flag for flag, value in (("-m", m), ("-c", c), ("--script", script)) if value is not None]
+    if len(given) != 1:
+        what = " and ".join(f"`{g}`" for g in given) + " are given" if given else "no program is given"
+        raise SpecError(what, hint="give one of `-m module`, `-c code` and `--script file.py`")
+    program = ["-m", m] if m is not None else ["-c", c] if c is not None else [script]
+    role = specs.Role(
+        name=get_role_name(script, m) if c is None else "python",
+        image=image,
+        entrypoint="python",
+        args=[*(word for word in program if word is not None), *args],
+        env=dict(_UNBUFFERED),
+        num_replicas=num_replicas,
+        resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+        metadata={"script": script} if script is not None else {},
+    )
+    return specs.AppDef(name=name, roles=[role])
+
+
+def binary(
+    *args: str,
+    entrypoint: str,
+    name: str = "torchx_utils_binary",
+    num_replicas: int = 1,
+    cpu: int = 1,
+    gpu: int = 0,
+    memMB: int = 1024,
+    h: str | None = None,
+) -> specs.AppDef:
+    """Runs a program of the image.
+
+        torchx run utils.binary --entrypoint /usr/bin/nvidia-smi -- -L
+
+    Args:
+        args: its arguments, after ``--``
+        entrypoint: the program
+        name: name of the job
+        num_replicas: how many replicas run it
+        cpu: CPUs of each replica
+        gpu: GPUs of each replica
+        memMB: memory of each replica, in MiB
+        h: named resource of each replica, for example cpu.small; overrides cpu, gpu and memMB
+    """
+    role = specs.Role(
+        name=name,
+        image=torchx.IMAGE,
+        entrypoint=entrypoint,
+        args=list(args),
+        num_replicas=num_replicas,
+        resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+    )
+    return specs.AppDef(name=name, roles=[role])
+
+
+def copy(src: str, dst: str, image: str = torchx.IMAGE) -> specs.AppDef:
+    """Copies a file between any two places that fsspec knows: file://, s3://, gs://, https://, ...
+
+    Args:
+        src: what to copy
+        dst: where to
+        image: container image
+    """
+    role = specs.Role(
+        name="copy",
+        image=image,
+        entrypoint="python",
+        args=["-m", "torchx.apps.utils.copy_main", "--src", src, "--dst", dst],
+        num_replicas=1,
+        resource=specs.resource(cpu=1, gpu=0, memMB=1024),
+    )
+    return specs.AppDef(name="copy", roles=[role])
+
+
+def booth(
+    x1: float,
+    x2: float,
+    trial_idx: int = 0,
+    tracker_base: str = "/tmp/torchx-util-booth",  # noqa: S108  # the documented default, for a demonstration
+    image: str = torchx.IMAGE,
+) -> specs.AppDef:
+    """Evaluates the Booth function, (x1 + 2*x2 - 7)^2 + (2*x1 + x2 - 5)^2: something to search a minimum of.
+
+    Args:
+        x1: the first variable
+        x2: the second variable
+        trial_idx: under which number the result is kept
+        tracker_base: where results are kept: a directory or a URL of fsspec
+        image: container image
+    """
+    role = specs.Role(
+        name="booth",
+        image=image,
+        entrypoint="python",
+        args=[
+            *("-m", "torchx.apps.utils.booth_main"),
+            # With `=`, or a negative number would look like an option.
+            *(f"--x1={x1}", f"--x2={x2}", f"--trial_idx={trial_idx}", f"--tracker_base={tracker_base}"),
+        ],
+        num_replicas=1,
+        resource=specs.resource(cpu=1, gpu=0, memMB=1024),
+    )
+    return specs.AppDef(name="booth", roles=[role])
+
+
+def hydra(
+    *overrides: str,
+    config_name: Annotated[str, "-cn"],
+    config_dir: Annotated[str, "-cd"] = ".torchx",
+) -> specs.AppDef:
+    """Runs the AppDef that a Hydra configuration describes.
+
+    The configuration names classes by ``_target_``: ``torchx.specs.AppDef``, ``torchx.specs.Role``, ...
+    Macros such as ``${app_id}`` are left for the scheduler.
+
+        torchx run utils.hydra -cn train -- image=my_image:2 trainer.lr=0.1
+
+    Args:
+        overrides: changes of the configuration: key=value, +new.key=value, ~key
+        config_name: name of the configuration, without .yaml
+        config_dir: directory of the configuration
+    """
+    import os
+
+    try:
+        from hydra import compose, initialize_config_dir
+        from hydra.errors import HydraException
+        from hydra.utils import instantiate
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+    except ImportError as e:
+        raise MissingDependencyError(
+            f"`utils.hydra` needs the package `{e.name}`", hint="pip install 'torchx[hydra]'"
+        ) from e
+    directory = os.path.abspath(config_dir)
+    if not os.path.isdir(directory):
+        raise SpecError(f"config directory `{config_dir}` does not exist", hint="name it with `-cd DIRECTORY`")
+    try:
+        with initialize_config_dir(directory, version_base=None):
+            config = compose(config_name, overrides=list(overrides))
+        app: Any = instantiate(_with_macros(OmegaConf.to_container(config)), _convert_="all")
+    except (HydraException, OmegaConfBaseException) as e:
+        reason = (str(e).strip() or type(e).__name__).splitlines()[0]
+        raise SpecError(f"configuration `{config_name}` of `{config_dir}`: {reason}") from e
+    if not isinstance(app, specs.AppDef):
+        raise SpecError(
+            f"configuration `{config_name}` of `{config_dir}` describes `{type(app).__name__}`, not an AppDef",
+            hint="its first line is `_target_: torchx.specs.AppDef`",
+        )
+    for role in app.roles:  # YAML has numbers where a command line has words
+        role.args = [str(arg) for arg in role.args]
+        role.env = {str(k): str(v) for k, v in role.env.items()}
+    return app
+
+
+def _with_macros(config: Any) -> Any:
+    """The configuration with torchx's macros escaped, so that Hydra does not take them for its interpolations."""
+    if isinstance(config, dict):
+        return {k: _with_macros(v) for k, v in config.items()}
+    if isinstance(config, list):
+        return [_with_macros(v) for v in config]
+    if isinstance(config, str):
+        for name in ("img_root", "base_img_root", "app_id", "replica_id", "rank0_env"):
+            macro = f"${{{name}}}"
+            # Hydra resolves twice on the way to an object, and each time takes one escape away.
+            config = config.replace(f"\\{macro}", macro).replace(macro, f"\\\\\\{macro}")
+    return config

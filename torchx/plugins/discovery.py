@@ -1,0 +1,307 @@
+"""Which plugins are installed: their names, found without importing them.
+
+Two sources: the ``entry_points.txt`` of installed distributions, and functions decorated with
+:mod:`torchx.plugins.register` in modules of the namespace package ``torchx_plugins``.
+
+``importlib.metadata`` would do for the first, at 25 ms; reading the folders on ``sys.path``
+costs one. It is asked only about what is not a plain folder (zip files, import hooks).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from dataclasses import dataclass, field
+    from typing import Any
+else:
+    from torchx.util.records import dataclass, field
+
+SCHEDULERS = "torchx.schedulers"
+COMPONENTS = "torchx.components"
+NAMED_RESOURCES = "torchx.named_resources"
+TRACKERS = "torchx.tracker"
+COMMANDS = "torchx.cli.cmds"
+
+KINDS = {
+    SCHEDULERS: "scheduler",
+    COMPONENTS: "component",
+    NAMED_RESOURCES: "named_resource",
+    TRACKERS: "tracker",
+    COMMANDS: "command",
+}
+"""Entry-point group -> what one of its plugins is called; also the names of the decorators."""
+
+NAMESPACE = "torchx_plugins"
+_SUBPACKAGES = {
+    SCHEDULERS: "schedulers",
+    COMPONENTS: "components",
+    NAMED_RESOURCES: "named_resources",
+    TRACKERS: "trackers",
+    COMMANDS: "commands",
+}
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """One name that an installed package, or a decorator, offers in a group."""
+
+    name: str
+    value: str
+    group: str
+    dist: str = ""
+    version: str = ""
+    where: str = ""
+    obj: Any = field(default=None, repr=False, compare=False)
+
+    def load(self) -> Any:
+        """The object behind the name; raises whatever its import raises."""
+        if self.obj is not None:
+            return self.obj
+        target = self.value.partition("[")[0]  # `module:attr [extra]`: extras are history
+        module, colon, attr = (part.strip() for part in target.partition(":"))
+        names = [*module.split("."), *(attr.split(".") if colon else ())]
+        if not all(name.isidentifier() for name in names):
+            raise ValueError(f"`{self.value}` is not of the form `module:attribute`")
+        return import_object(module, attr)
+
+
+@dataclass(frozen=True)
+class LoadFailure:
+    """A plugin that was found and could not be loaded."""
+
+    name: str
+    group: str
+    where: str
+    error: BaseException
+    value: str = ""
+    dist: str = ""
+
+    def __str__(self) -> str:
+        return f"{KINDS.get(self.group, 'plugin')} `{self.name}`{self.origin} failed to load: {self.reason}"
+
+    @property
+    def origin(self) -> str:
+        """Whose it is, as a part of a sentence."""
+        return f" of package `{self.dist}`" if self.dist else f" of `{self.where}`" if self.where else ""
+
+    @property
+    def reason(self) -> str:
+        """The error in one line."""
+        lines = str(self.error).strip().splitlines()
+        return f"{type(self.error).__name__}: {lines[0]}" if lines else type(self.error).__name__
+
+
+def import_object(module: str, attr: str = "") -> Any:
+    """The module of that dotted name, or an attribute (dotted too) of it.
+
+    >>> import_object("os", "path.sep") == os.sep
+    True
+    """
+    __import__(module)
+    found: Any = sys.modules[module]
+    for part in attr.split(".") if attr else ():
+        found = getattr(found, part)
+    return found
+
+
+def entry_points(group: str) -> list[EntryPoint]:
+    """All entry points of a group in the order of ``sys.path``; a name may occur more than once."""
+    dists = _distributions()
+    if group not in _by_group:
+        _by_group[group] = [e for d in dists if group in d.text for e in parse(d.text, dist=d) if e.group == group]
+    return list(_by_group[group])
+
+
+def decorated(group: str) -> tuple[list[EntryPoint], list[LoadFailure]]:
+    """What decorators registered in a group, and the ``torchx_plugins`` modules that failed to import.
+
+    The modules of ``torchx_plugins.<kind>`` are imported here, for a decorator runs only then:
+    they should keep their own imports light.
+    """
+    from torchx.plugins import register
+
+    failures = []
+    for module, where in _namespace_modules(group):
+        failure = _failed_modules.get(module)
+        if module not in sys.modules and failure is None:
+            try:
+                __import__(module)
+            except (Exception, SystemExit) as e:
+                failure = _failed_modules[module] = LoadFailure(module, group, where, e, value=module)
+        if failure is not None:
+            failures.append(failure)
+    return list(register.registered(group).values()), failures
+
+
+def parse(text: str, *, dist: Distribution | None = None) -> list[EntryPoint]:
+    """The content of an ``entry_points.txt``; lines that are neither a section nor ``name = value`` are skipped.
+
+    >>> parse("[g]\\na = m:f\\n# no\\nb=m2 [extra]\\n")[1].value
+    'm2 [extra]'
+    """
+    d = dist or Distribution("", "", "", "")
+    found: list[EntryPoint] = []
+    group = ""
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line[0] == "[" and line[-1] == "]":
+            group = line[1:-1].strip()
+            continue
+        name, eq, value = line.partition("=")
+        if eq and group:
+            found.append(EntryPoint(name.strip(), value.strip(), group, d.name, d.version, d.where))
+    return found
+
+
+def refresh() -> None:
+    """Forget what was found; the next question looks again."""
+    global _scanned_key
+    _scanned_key = None
+    _failed_modules.clear()
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """An installed distribution and the text of its ``entry_points.txt``."""
+
+    name: str
+    version: str
+    where: str
+    text: str
+
+
+_scanned_key: object = None
+_scanned: list[Distribution] = []
+_by_group: dict[str, list[EntryPoint]] = {}
+_failed_modules: dict[str, LoadFailure] = {}
+
+
+def _distributions() -> list[Distribution]:
+    """Distributions with entry points; of two with one name the first on ``sys.path`` counts, as for imports."""
+    global _scanned_key, _scanned
+    paths = [p or os.getcwd() for p in sys.path if isinstance(p, str)]
+    key = [(p, _mtime(p)) for p in paths]
+    if key == _scanned_key:
+        return _scanned
+    seen: set[str] = set()
+    found: list[Distribution] = []
+    for path in dict.fromkeys(paths):
+        for dist in _of_path(path):
+            normal = _normal(dist.name)
+            if normal not in seen:
+                seen.add(normal)
+                if dist.text:
+                    found.append(dist)
+    found += [d for d in _of_import_hooks() if _normal(d.name) not in seen]
+    _scanned_key, _scanned = key, found
+    _by_group.clear()
+    return found
+
+
+def _normal(name: str) -> str:
+    """The name by which installers know a distribution: `Foo_Bar` and `foo-bar` are one."""
+    return "-".join(part for part in name.lower().replace("_", "-").replace(".", "-").split("-") if part)
+
+
+def _of_path(path: str) -> Iterator[Distribution]:
+    try:
+        names = sorted(os.listdir(path))
+    except NotADirectoryError:
+        yield from _of_metadata(path)
+        return
+    except OSError:
+        return
+    for name in names:
+        stem, _, suffix = name.rpartition(".")
+        if suffix in ("dist-info", "egg-info") and not name.startswith("~"):
+            # name-version.dist-info, name-version-py3.11.egg-info, name.egg-info
+            parts = stem.split("-")
+            where = f"{path}/{name}"
+            yield Distribution(parts[0], parts[1] if len(parts) > 1 else "", where, _read(f"{where}/entry_points.txt"))
+        elif name == "EGG-INFO" and path.endswith(".egg"):
+            parts = os.path.basename(path).removesuffix(".egg").split("-")
+            where = f"{path}/{name}"
+            yield Distribution(parts[0], parts[1] if len(parts) > 1 else "", where, _read(f"{where}/entry_points.txt"))
+
+
+def _of_metadata(path: str) -> Iterator[Distribution]:
+    """Distributions in a path entry that is not a folder."""
+    from importlib import metadata
+
+    for dist in metadata.distributions(path=[path]):
+        yield Distribution(dist.metadata["Name"] or "", dist.version, path, dist.read_text("entry_points.txt") or "")
+
+
+def _of_import_hooks() -> Iterator[Distribution]:
+    """Distributions that only an import hook knows of."""
+    for finder in sys.meta_path:
+        if getattr(finder, "find_distributions", None) is None or getattr(finder, "__module__", "").startswith(
+            ("_frozen_importlib", "importlib")
+        ):
+            continue
+        from importlib import metadata
+
+        for dist in finder.find_distributions(metadata.DistributionFinder.Context()):  # type: ignore[attr-defined]  # asked for above
+            text = dist.read_text("entry_points.txt") or ""
+            yield Distribution(dist.metadata["Name"] or "", dist.version, repr(finder), text)
+
+
+def _namespace_modules(group: str) -> list[tuple[str, str]]:
+    """Modules below ``torchx_plugins.<kind>`` as ``(dotted name, file or folder)``."""
+    sub = _SUBPACKAGES.get(group)
+    if sub is None or not _has_namespace():
+        return []
+    package = f"{NAMESPACE}.{sub}"
+    try:
+        __import__(package)
+    except ModuleNotFoundError as e:
+        if e.name in (package, NAMESPACE):
+            return []
+        _failed_modules[package] = LoadFailure(package, group, "", e, value=package)
+        return [(package, "")]
+    except (Exception, SystemExit) as e:
+        _failed_modules[package] = LoadFailure(package, group, "", e, value=package)
+        return [(package, "")]
+    found: dict[str, str] = {}
+    for folder in sys.modules[package].__path__:
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        for name in names:
+            stem = name.removesuffix(".py")
+            where = os.path.join(folder, name)
+            is_module = stem != name or os.path.exists(os.path.join(where, "__init__.py"))
+            if is_module and stem.isidentifier() and stem != "__init__":
+                found.setdefault(f"{package}.{stem}", where)
+    return list(found.items())
+
+
+def _has_namespace() -> bool:
+    """True when ``torchx_plugins`` can be imported, found without the cost of a failed import."""
+    if NAMESPACE in sys.modules:
+        return True
+    return any(
+        find(NAMESPACE, None) is not None for find in (getattr(f, "find_spec", None) for f in sys.meta_path) if find
+    )
+
+
+def _mtime(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return -1
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            return f.read()
+    except OSError:
+        return ""

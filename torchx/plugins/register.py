@@ -1,0 +1,91 @@
+"""Decorators that make a function or class a plugin.
+
+They work in two places: in a module of the namespace package ``torchx_plugins``, which torchx finds
+by itself, and in any module that a program has imported before it asks.
+
+======================  ================================  ===============================================
+decorator               module of ``torchx_plugins``      decorates
+======================  ================================  ===============================================
+``scheduler``           ``torchx_plugins.schedulers.*``   ``(session_name: str, **kwargs) -> Scheduler``
+``component``           ``torchx_plugins.components.*``   ``(...) -> AppDef``
+``named_resource``      ``...named_resources.*``          ``() -> Resource``
+``tracker``             ``torchx_plugins.trackers.*``     ``(config: str | None) -> TrackerBase``
+``command``             ``torchx_plugins.commands.*``     a ``SubCommand`` class
+======================  ================================  ===============================================
+
+Each takes the name; without one it is the function's, and for a component ``<module>.<function>``.
+
+>>> from torchx.plugins import load_group, register
+>>> @register.named_resource("lab_gpu")
+... def lab_gpu() -> object:
+...     return "a Resource"
+>>> load_group("torchx.named_resources")["lab_gpu"]()
+'a Resource'
+>>> register.forget("torchx.named_resources", "lab_gpu")
+"""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.plugins import discovery
+from torchx.plugins.discovery import EntryPoint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+_registered: dict[str, dict[str, EntryPoint]] = {}
+
+
+def scheduler(name: str | F | None = None) -> Any:
+    """Registers a scheduler factory."""
+    return _decorator(discovery.SCHEDULERS, name)
+
+
+def component(name: str | F | None = None) -> Any:
+    """Registers a component function; the name may be dotted, as in ``vision.train``."""
+    return _decorator(discovery.COMPONENTS, name)
+
+
+def named_resource(name: str | F | None = None) -> Any:
+    """Registers a function that returns a ``Resource``."""
+    return _decorator(discovery.NAMED_RESOURCES, name)
+
+
+def tracker(name: str | F | None = None) -> Any:
+    """Registers a tracker factory."""
+    return _decorator(discovery.TRACKERS, name)
+
+
+def command(name: str | F | None = None) -> Any:
+    """Registers a ``SubCommand`` class as a verb of the command line."""
+    return _decorator(discovery.COMMANDS, name)
+
+
+def registered(group: str) -> dict[str, EntryPoint]:
+    """What has been registered in a group so far, by name."""
+    return dict(_registered.get(group, ()))
+
+
+def forget(group: str, name: str) -> None:
+    """Takes a registration back; quiet when there is none."""
+    _registered.get(group, {}).pop(name, None)
+
+
+def _decorator(group: str, name: str | F | None) -> Any:
+    def register(obj: F) -> F:
+        module = getattr(obj, "__module__", "")
+        own = getattr(obj, "__name__", "")
+        if group == discovery.COMPONENTS:
+            own = f"{module.rpartition('.')[2]}.{own}"
+        key = name if isinstance(name, str) and name else own
+        where = getattr(sys.modules.get(module), "__file__", None) or module
+        value = f"{module}:{getattr(obj, '__qualname__', own)}"
+        _registered.setdefault(group, {})[key] = EntryPoint(key, value, group, where=where, obj=obj)
+        return obj
+
+    return register(name) if callable(name) else register

@@ -1,0 +1,233 @@
+"""Names that stand for objects: built-in rows, then plugins, each loaded when it is asked for."""
+
+from __future__ import annotations
+
+import types
+
+from torchx.errors import EXIT_MISSING_DEPENDENCY, NotFoundError, TorchXError
+from torchx.plugins.discovery import KINDS, EntryPoint, LoadFailure, decorated, entry_points
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from dataclasses import dataclass
+    from typing import Any, Generic, TypeVar
+
+    T = TypeVar("T")
+
+    class _Generic(Generic[T]):
+        """For type checkers."""
+else:
+    from torchx.util.records import dataclass
+
+    T = "T"
+
+    class _Generic:
+        __class_getitem__ = classmethod(types.GenericAlias)
+
+
+OK = "ok"
+FAILED = "failed"
+SHADOWED = "shadowed"
+NOT_LOADED = "not loaded"
+
+
+class PluginError(TorchXError, ImportError):
+    """A plugin is installed and cannot be loaded."""
+
+    exit_code = EXIT_MISSING_DEPENDENCY
+
+    def __init__(self, failure: LoadFailure) -> None:
+        hint = "repair or uninstall it; `torchx plugins` lists all plugins"
+        missing = getattr(failure.error, "name", None) if isinstance(failure.error, ModuleNotFoundError) else None
+        if missing:
+            hint = f"install `{missing}`, or repair the plugin; `torchx plugins` lists all plugins"
+        TorchXError.__init__(self, str(failure), hint=hint)
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class PluginInfo:
+    """One line of ``torchx plugins``.
+
+    ``status`` is ``ok``, ``failed``, ``shadowed`` (another plugin has the name) or ``not loaded``.
+    ``replaces`` names what this one took the place of: ``built-in`` or a package.
+    """
+
+    name: str
+    kind: str
+    group: str
+    value: str
+    dist: str
+    version: str
+    where: str
+    status: str
+    error: str = ""
+    replaces: str = ""
+
+
+class Registry(_Generic[T]):
+    """The names of one entry-point group.
+
+    A plugin may take the name of a built-in: users rely on it. Of two plugins with one name, a decorated
+    function wins over an entry point, and the first on ``sys.path`` over later ones.
+
+    Args:
+        group: the entry-point group.
+        builtins: name -> ``module:attr``.
+    """
+
+    def __init__(self, group: str, builtins: Mapping[str, str] | None = None) -> None:
+        self.group = group
+        self.builtins = dict(builtins or {})
+        self.failures: dict[str, LoadFailure] = {}
+        _builtins.setdefault(group, {}).update(self.builtins)
+
+    def names(self) -> list[str]:
+        """All names, built-ins first; nothing is imported but modules of ``torchx_plugins``."""
+        return list(dict.fromkeys([*self.builtins, *winners(self.group)]))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.builtins or name in winners(self.group)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def find(self, name: str) -> EntryPoint | None:
+        """Who answers to that name; None when nobody does."""
+        plugin = winners(self.group).get(name)
+        if plugin is not None or name not in self.builtins:
+            return plugin
+        return EntryPoint(name, self.builtins[name], self.group, dist="torchx")
+
+    def get(self, name: str) -> T:
+        """The object of that name.
+
+        Raises:
+            NotFoundError: nobody offers the name.
+            PluginError: it cannot be loaded.
+        """
+        entry = self.find(name)
+        if entry is None:
+            raise not_found(self.group, name, self.names())
+        try:
+            found: T = load(entry)
+        except PluginError as e:
+            self.failures[name] = e.failure
+            raise
+        return found
+
+    def loaded(self) -> dict[str, T]:
+        """All objects that can be loaded; the others are in ``failures`` and are warned about once."""
+        found = {}
+        for name in self.names():
+            try:
+                found[name] = self.get(name)
+            except PluginError as e:
+                _warn_once(e.failure)
+        return found
+
+
+def winners(group: str) -> dict[str, EntryPoint]:
+    """Name -> the plugin that has it."""
+    made, _ = decorated(group)
+    found: dict[str, EntryPoint] = {}
+    for entry in [*made, *entry_points(group)]:
+        found.setdefault(entry.name, entry)
+    return found
+
+
+def load(entry: EntryPoint) -> Any:
+    """The object of a plugin.
+
+    Raises:
+        PluginError: its import failed, whatever the reason.
+    """
+    try:
+        return entry.load()
+    except (Exception, SystemExit) as e:
+        failure = LoadFailure(entry.name, entry.group, entry.where, e, value=entry.value, dist=entry.dist)
+        raise PluginError(failure) from e
+
+
+def load_group(group: str, default: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """The loaded plugins of an entry-point group by name; ``default`` when there are none.
+
+    A plugin that fails to load is left out, with one warning.
+
+    >>> load_group("no.such.group") is None
+    True
+    """
+    found: dict[str, Any] = {}
+    _, failures = decorated(group)
+    for failure in failures:
+        _warn_once(failure)
+    entries = winners(group)
+    for name, entry in entries.items():
+        try:
+            found[name] = load(entry)
+        except PluginError as e:
+            _warn_once(e.failure)
+    return found if entries else default
+
+
+def not_found(group: str, name: str, choices: list[str]) -> NotFoundError:
+    """The error for a name that nobody offers: suggests the nearest, and says which plugins failed."""
+    from torchx.util.strings import did_you_mean
+
+    kind = KINDS.get(group, "plugin").replace("_", " ")
+    hints = [did_you_mean(name, choices), *(str(f) for f in decorated(group)[1])]
+    return NotFoundError(
+        f"no {kind} `{name}`", hint="; ".join(h for h in hints if h) or f"there are: {', '.join(choices)}"
+    )
+
+
+def report(*, check: bool = True) -> list[PluginInfo]:
+    """Every plugin of every group, found and (with ``check``) loaded, for ``torchx plugins``."""
+    found = []
+    for group, kind in KINDS.items():
+        made, failures = decorated(group)
+        winning: dict[str, EntryPoint] = {}
+        builtins = _builtins.get(group, {})
+        for entry in [*made, *entry_points(group)]:
+            first = winning.setdefault(entry.name, entry)
+            status, error, replaces = NOT_LOADED if not check else OK, "", ""
+            if first is not entry:
+                status, error = SHADOWED, f"`{entry.name}` is taken by {first.dist or first.where}"
+            elif entry.name in builtins and builtins[entry.name] != entry.value:
+                replaces = "built-in"
+            if status == OK:
+                try:
+                    load(entry)
+                except PluginError as e:
+                    status, error = FAILED, e.failure.reason
+            found.append(
+                PluginInfo(
+                    entry.name,
+                    kind,
+                    group,
+                    entry.value,
+                    entry.dist,
+                    entry.version,
+                    entry.where,
+                    status,
+                    error,
+                    replaces,
+                )
+            )
+        for f in failures:
+            found.append(PluginInfo(f.name, kind, group, f.value, "", "", f.where, FAILED, f.reason))
+    return found
+
+
+_builtins: dict[str, dict[str, str]] = {}
+_warned: set[tuple[str, str, str]] = set()
+
+
+def _warn_once(failure: LoadFailure) -> None:
+    key = (failure.group, failure.name, failure.where)
+    if key not in _warned:
+        _warned.add(key)
+        import logging
+
+        logging.getLogger("torchx.plugins").warning("%s (`torchx plugins` shows all)", failure)

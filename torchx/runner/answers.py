@@ -1,0 +1,87 @@
+"""What the Runner says of a job, from what its scheduler and the record say."""
+
+from __future__ import annotations
+
+import time
+
+from torchx.errors import NotFoundError
+from torchx.specs.api import NONE, AppDef, AppState, AppStatus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.runs import Run
+    from torchx.schedulers.api import DescribeAppResponse
+
+FRESH_S = 60.0
+"""So long after a submission a scheduler may not show the job yet."""
+
+
+def message_of(found: DescribeAppResponse) -> str:
+    """What the scheduler says of the job; empty when nothing."""
+    return "" if found.msg == NONE else found.msg
+
+
+def status_of(found: DescribeAppResponse) -> AppStatus:
+    """The status of a job that its scheduler knows."""
+    return AppStatus(
+        found.state,
+        num_restarts=found.num_restarts,
+        msg=message_of(found),
+        structured_error_msg=found.structured_error_msg,
+        ui_url=found.ui_url,
+        roles=found.roles_statuses,
+        started_at=found.started_at,
+        ended_at=found.ended_at,
+    )
+
+
+def last_known(run: Run | None) -> AppStatus | None:
+    """The status of a job that its scheduler does not know, from the record; None when there is none."""
+    if run is None:
+        return None
+    if run.is_terminal():
+        note = f"as last seen; `{run.scheduler}` no longer knows this job"
+        return AppStatus(run.state, msg=f"{run.msg} ({note})" if run.msg else note)
+    if is_fresh(run):
+        return AppStatus(AppState.SUBMITTED, msg=f"`{run.scheduler}` does not show the job yet")
+    return AppStatus(AppState.UNKNOWN, msg=lost(run))
+
+
+def is_fresh(run: Run) -> bool:
+    """Whether the run was submitted so recently that its scheduler may not show it yet."""
+    return time.time() - run.created_at < FRESH_S
+
+
+def lost(run: Run) -> str:
+    """What to say of a run that its scheduler no longer knows."""
+    return f"`{run.scheduler}` no longer knows this job; it was last seen {run.state.name}"
+
+
+def definition(found: DescribeAppResponse | None, run: Run | None, app_id: str) -> AppDef | None:
+    """The AppDef of a job: the scheduler's roles if it has them, else the record's, whose secrets are masked."""
+    recorded = run.appdef() if run is not None else None
+    if found is not None and found.roles:
+        return AppDef(recorded.name if recorded is not None else app_id, roles=found.roles, metadata=found.metadata)
+    if recorded is None and found is not None:
+        return AppDef(app_id, metadata=found.metadata)
+    return recorded
+
+
+def check_replica(found: DescribeAppResponse, handle: str, role_name: str, k: int) -> None:
+    """Refuses a role or replica that the job does not have, where the scheduler says what it has.
+
+    Raises:
+        NotFoundError: the hint says what there is.
+    """
+    sizes = {role.name: role.num_replicas for role in found.roles}
+    if not sizes:
+        return
+    if role_name not in sizes:
+        from torchx.util.strings import did_you_mean
+
+        hint = did_you_mean(role_name, sizes) or f"its roles: {', '.join(sizes)}"
+        raise NotFoundError(f"`{handle}` has no role `{role_name}`", hint=hint)
+    if not 0 <= k < sizes[role_name]:
+        last = sizes[role_name] - 1
+        there_is = f"there are 0 to {last}" if last else "there is only replica 0"
+        raise NotFoundError(f"role `{role_name}` of `{handle}` has no replica `{k}`", hint=there_is)

@@ -1,0 +1,482 @@
+"""The Runner: every verb that a job understands."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.errors import SpecError
+from torchx.runner import answers, config, submission, waiting
+from torchx.runner.backends import Backends
+from torchx.runner.events import log_event
+from torchx.runner.recording import Recorder
+from torchx.runner.trackers import get_configured_trackers, tracker_environment
+from torchx.runner.waiting import WaitTimeoutError
+from torchx.settings import ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_SESSION_ID, ENV_TRACKERS
+from torchx.specs.api import (
+    NONE,
+    UnknownAppException,
+    is_terminal,
+    make_app_handle,
+    parse_app_handle,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+    from types import TracebackType
+    from typing import Any
+
+    from torchx.runs import Run, RunQuery, RunRegistry
+    from torchx.schedulers import SchedulerFactory
+    from torchx.schedulers.api import ListAppResponse, Scheduler, Stream
+    from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace, runopts
+
+    _Strings = list[str]  # `list` is a method of the Runner
+    _Runs = list[Run]
+    _Arguments = list[str] | dict[str, Any]
+
+__all__ = [
+    "ENV_TORCHX_JOB_ID",
+    "ENV_TORCHX_PARENT_RUN_ID",
+    "ENV_TORCHX_TRACKERS",
+    "NONE",
+    "TORCHX_INTERNAL_SESSION_ID",
+    "Runner",
+    "WaitTimeoutError",
+    "get_configured_trackers",
+    "get_runner",
+]
+
+ENV_TORCHX_JOB_ID = ENV_JOB_ID
+ENV_TORCHX_PARENT_RUN_ID = ENV_PARENT_RUN_ID
+ENV_TORCHX_TRACKERS = ENV_TRACKERS
+TORCHX_INTERNAL_SESSION_ID = ENV_SESSION_ID
+
+DEFAULT_SESSION = "torchx"
+
+
+class Runner:
+    """Submits jobs to schedulers, and looks after them.
+
+    Every verb that takes an app handle also takes an app id, the beginning of one that is unambiguous among the runs
+    on record, or ``@last``.
+
+    Args:
+        name: the session's name, part of the handles of its jobs.
+        scheduler_factories: name to factory; all that are installed when None.
+        component_defaults: component to argument to text; the config files' ``[component:NAME]`` when None.
+        scheduler_params: arguments for the factories.
+
+    >>> from torchx.specs import AppDef, Role
+    >>> app = AppDef("hello", [Role("echo", image="/tmp", entrypoint="echo", args=["hello"])])
+    >>> with Runner("docs") as runner:
+    ...     info = runner.dryrun(app, "local_cwd")
+    >>> info._app.roles[0].env["TORCHX_JOB_ID"]
+    'local_cwd://docs/${app_id}'
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        scheduler_factories: dict[str, SchedulerFactory] | None = None,
+        component_defaults: dict[str, dict[str, str]] | None = None,
+        scheduler_params: dict[str, object] | None = None,
+    ) -> None:
+        self._name = name or DEFAULT_SESSION
+        self._backends = Backends(scheduler_factories, dict(scheduler_params or {}))
+        self._component_defaults = component_defaults
+        self._apps: dict[str, AppDef] = {}  # subclasses keep what they launched here
+        self._checked_config = False
+        self._recorder = Recorder(self._name)
+
+    # -- about this Runner -----------------------------------------------------------------------
+
+    def name(self) -> str:
+        """The session's name."""
+        return self._name
+
+    def scheduler_backends(self) -> _Strings:
+        """Names of the schedulers, the default one first."""
+        return [*self._backends.factories()]
+
+    def scheduler_run_opts(self, scheduler: str) -> runopts:
+        """The run options that a scheduler takes.
+
+        Raises:
+            UnknownSchedulerException: there is no scheduler of that name.
+        """
+        return self._scheduler(scheduler).run_opts()
+
+    def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> Mapping[str, CfgVal]:
+        """Reads run options as the command line gives them: ``name=value,list=x;y``.
+
+        Raises:
+            ConfigError: a malformed literal, or an option that the scheduler does not have.
+
+        >>> Runner().cfg_from_str("local_cwd", "prepend_cwd=yes")
+        {'prepend_cwd': True}
+        """
+        opts = self._backends.run_opts(scheduler, self._name)
+        cfg: dict[str, CfgVal] = {}
+        for literal in cfg_literal:
+            cfg.update(opts.cfg_from_str(literal))
+        for key in opts.unknown(cfg):
+            raise config.unknown_option(scheduler, opts, key)
+        return config.SourcedCfg(cfg)
+
+    # -- submission ------------------------------------------------------------------------------
+
+    def run_component(  # noqa: PLR0917  # public signature
+        self,
+        component: str,
+        component_args: _Arguments,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+    ) -> str:
+        """Runs a component by its name; returns the app handle. See :meth:`dryrun_component` and :meth:`schedule`."""
+        with log_event("run_component", scheduler) as event:
+            info = self.dryrun_component(
+                component,
+                component_args,
+                scheduler,
+                **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id),
+            )
+            handle = self.schedule(info)
+            submission.tell(event, info=info, handle=handle)
+            return handle
+
+    def dryrun_component(  # noqa: PLR0917  # public signature
+        self,
+        component: str,
+        component_args: _Arguments,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """What :meth:`run_component` would submit.
+
+        Args:
+            component: ``dist.ddp``, ``path/file.py:function``, or the name of a plugin's.
+            component_args: its command line, or its arguments by name.
+
+        Raises:
+            SpecError: there is no such component, or an argument is wrong.
+        """
+        from torchx.runner import components
+
+        app = components.make_app(component, component_args, self._component_defaults)
+        return self.dryrun(app, scheduler, **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id))
+
+    def run(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+    ) -> str:
+        """Submits an AppDef; returns the app handle. See :meth:`dryrun` and :meth:`schedule`."""
+        with log_event("run", scheduler) as event:
+            given = _given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id)
+            info = self.dryrun(app, scheduler, **given)
+            handle = self.schedule(info)
+            submission.tell(event, info=info, handle=handle)
+            return handle
+
+    def dryrun(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """What :meth:`run` would submit; ``print`` it to see it. ``app`` is not changed.
+
+        Args:
+            scheduler: name of the scheduler.
+            cfg: run options; they go before those of the environment and the config files.
+            workspace: code to put onto the image of every role that has no workspace of its own.
+            parent_run_id: the run that this one belongs to, for the trackers.
+
+        Returns: the request. Its ``_app``, ``_cfg``, ``_scheduler`` are what it was made of; ``_settings`` has the
+            value and the source of each run option.
+
+        Raises:
+            SpecError: the app cannot be run, or not by this scheduler.
+            ConfigError: a run option is wrong or missing.
+            UnknownSchedulerException: there is no scheduler of that name.
+        """
+        with log_event("dryrun", scheduler) as event:
+            backend = self._scheduler(scheduler)
+            submission.check(app)
+            new = submission.prepare(app, workspace)
+            settings = self._settings(scheduler, cfg)
+            values = {key: setting.value for key, setting in settings.items()}
+            backend._pre_build_validate(new, scheduler, values)
+            build_workspaces = getattr(backend, "build_workspaces", None)
+            if build_workspaces is not None:
+                build_workspaces(new.roles, values)
+            for role in new.roles:
+                role.resolve_overrides()
+            backend._validate(new, scheduler, values)
+            trackers = tracker_environment(get_configured_trackers())
+            submission.set_environment(new, submission.job_handle(scheduler, self._name), trackers, parent_run_id)
+            info = backend.submit_dryrun(new, values)
+            info._app, info._cfg, info._scheduler = new, values, scheduler
+            vars(info).update(_settings=settings, _parent_run_id=parent_run_id)
+            submission.tell(event, info=info)
+            return info
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Submits what :meth:`dryrun` returned, and puts it on record; returns the app handle.
+
+        Raises:
+            BackendError: the scheduler refused.
+        """
+        scheduler = dryrun_info._scheduler
+        if scheduler is None:
+            raise SpecError("this AppDryRunInfo names no scheduler", hint="submit what `Runner.dryrun` returned")
+        with log_event("schedule", scheduler) as event:
+            handle = self._recorder.submit(dryrun_info, scheduler, self._scheduler(scheduler))
+            submission.tell(event, info=dryrun_info, handle=handle)
+            return handle
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def resolve(self, reference: str) -> str:
+        """The app handle that a short reference means; a handle is returned as it is.
+
+        Raises:
+            NotFoundError: no run on record is called so.
+            HandleError: it could be any of several, or it is malformed.
+        """
+        if "://" in reference:
+            parse_app_handle(reference)
+            return reference
+        return _registry().find(reference).handle
+
+    def status(self, app_handle: str) -> AppStatus | None:
+        """How the job is; None when nobody knows it.
+
+        A job that its scheduler no longer knows is in the state that was last seen, and ``msg`` says so.
+        """
+        with log_event("status") as event:
+            handle, backend, app_id = self._find(app_handle)
+            found = backend.describe(app_id)
+            submission.tell(event, handle=handle)
+            if found is None:
+                return answers.last_known(_registry().get(handle))
+            if is_terminal(found.state) and not waiting.is_near(backend):
+                # Clusters forget jobs. Local ones need not be written down here: they stay until they are deleted.
+                _registry().saw(handle, found.state, msg=answers.message_of(found), ended_at=found.ended_at)
+            return answers.status_of(found)
+
+    def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
+        """Waits until the job has ended; None when nobody knows it.
+
+        Args:
+            wait_interval: seconds between two looks, at most. The first ones follow one another more quickly.
+            timeout: seconds to wait for at most; None: for ever.
+
+        Raises:
+            WaitTimeoutError: the job has not ended in time; it is a ``TimeoutError``.
+        """
+        with log_event("wait") as event:
+            handle, backend, app_id = self._find(app_handle)
+            submission.tell(event, handle=handle)
+            status = waiting.until_over(
+                lambda: self.status(handle), backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle
+            )
+            if status is not None:
+                _registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+            return status
+
+    def describe(self, app_handle: str) -> AppDef | None:
+        """The job's definition, from its scheduler or else from the record; None when nobody knows it."""
+        with log_event("describe") as event:
+            handle, backend, app_id = self._find(app_handle)
+            submission.tell(event, handle=handle)
+            found = backend.describe(app_id)
+            return answers.definition(found, _registry().get(handle), app_id)
+
+    def recorded(self, app_handle: str) -> Run | None:
+        """What is on record of the job: where its run options came from, its source code, times; None: nothing."""
+        return _registry().get(self.resolve(app_handle))
+
+    def log_lines(  # noqa: PLR0917  # public signature
+        self,
+        app_handle: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """The lines that replica ``k`` of a role wrote, each with its line end.
+
+        Args:
+            regex: only lines in which it is found.
+            since: only lines written at or after this time; a time without zone is local.
+            until: only lines written before this time.
+            should_tail: go on until the job has ended.
+            streams: which output; the scheduler's usual one when None.
+
+        Raises:
+            UnknownAppException: the scheduler does not know the job.
+            NotFoundError: the job has no such role or replica.
+            NotSupportedError: the scheduler cannot show logs.
+        """
+        with log_event("log_lines") as event:
+            handle, backend, app_id = self._find(app_handle)
+            submission.tell(event, handle=handle)
+            found = backend.describe(app_id)
+            if found is None:
+                raise UnknownAppException(handle)
+            answers.check_replica(found, handle, role_name, k)
+            return backend.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def cancel(self, app_handle: str) -> None:
+        """Asks the scheduler to end the job; quiet when it has ended.
+
+        Raises:
+            UnknownAppException: nobody knows the job.
+        """
+        with log_event("cancel") as event:
+            handle, backend, app_id = self._find(app_handle)
+            submission.tell(event, handle=handle)
+            if backend.exists(app_id):
+                backend.cancel(app_id)
+            elif _registry().get(handle) is None:
+                raise UnknownAppException(handle)
+
+    def stop(self, app_handle: str) -> None:
+        """Deprecated: :meth:`cancel`."""
+        import warnings
+
+        warnings.warn("`Runner.stop` is deprecated, use `Runner.cancel`", DeprecationWarning, stacklevel=2)
+        self.cancel(app_handle)
+
+    def delete(self, app_handle: str) -> None:
+        """Removes the job from its scheduler and from the record; it is cancelled if it still runs.
+
+        Raises:
+            UnknownAppException: nobody knows the job.
+        """
+        with log_event("delete") as event:
+            handle, backend, app_id = self._find(app_handle)
+            submission.tell(event, handle=handle)
+            if backend.exists(app_id):
+                backend.delete(app_id)
+            elif _registry().get(handle) is None:
+                raise UnknownAppException(handle)
+            _registry().forget(handle)
+
+    # -- lists -----------------------------------------------------------------------------------
+
+    def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
+        """The jobs that a scheduler knows, whoever submitted them.
+
+        Args:
+            cfg: run options that say where to look, such as a namespace.
+        """
+        with log_event("list", scheduler):
+            backend = self._scheduler(scheduler)
+            given = None if cfg is None else {key: s.value for key, s in self._settings(scheduler, cfg).items()}
+            jobs = backend.list(given)
+            for job in jobs:
+                if job.app_handle in ("<NOT_SET>", NONE):
+                    job.app_handle = make_app_handle(scheduler, self._name, job.app_id)
+            return jobs
+
+    def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> _Runs:
+        """The runs on record, of all schedulers, newest first.
+
+        Args:
+            query: which ones; all when None.
+            refresh: ask the schedulers for those that were not seen to end. One that does not answer leaves the last
+                state, and says so in ``note``.
+            timeout_s: how long all schedulers together may take.
+        """
+        from torchx.runner import listing
+        from torchx.runs import RunQuery
+
+        query = RunQuery() if query is None else query
+        if not refresh:
+            return _registry().list(query)
+        return listing.runs(_registry(), query, self._scheduler, timeout_s)
+
+    # -- the end of the Runner -------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes the schedulers. Jobs go on."""
+        self._recorder.settle()
+        self._backends.close()
+        if "torchx.runs" in sys.modules:
+            _registry().close()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self._name!r})"
+
+    # -- schedulers ------------------------------------------------------------------------------
+
+    def _scheduler(self, scheduler: str, session: str | None = None) -> Scheduler[Any]:
+        """The scheduler of that name; jobs of another session are asked for in its name."""
+        return self._backends.get(scheduler, session or self._name)
+
+    def _find(self, reference: str) -> tuple[str, Scheduler[Any], str]:
+        """Handle, scheduler and app id of a job."""
+        handle = reference if "://" in reference else self.resolve(reference)
+        scheduler, session, app_id = parse_app_handle(handle)
+        return handle, self._scheduler(scheduler, session), app_id
+
+    def _settings(self, scheduler: str, cfg: Mapping[str, CfgVal] | None) -> dict[str, config.Setting]:
+        if not self._checked_config:
+            config.check_sections(self._backends.factories())
+            self._checked_config = True
+        return config.resolve(scheduler, self._backends.run_opts(scheduler, self._name), cfg)
+
+
+def get_runner(
+    name: str | None = None, component_defaults: dict[str, dict[str, str]] | None = None, **scheduler_params: Any
+) -> Runner:
+    """A Runner with all schedulers that are installed.
+
+    Args:
+        name: the session's name, part of the handles of its jobs; ``torchx`` when None.
+        component_defaults: component to argument to text; the config files' ``[component:NAME]`` when None.
+        scheduler_params: arguments for the schedulers.
+
+    >>> with get_runner("docs") as runner:
+    ...     runner
+    Runner(name='docs')
+    """
+    return Runner(name or DEFAULT_SESSION, None, component_defaults, scheduler_params)
+
+
+def _registry() -> RunRegistry:
+    # Imported when it is needed: the status of a job by its handle does not.
+    from torchx.runs import default_registry
+
+    return default_registry()
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    # What was not given is not passed on: a subclass may override a verb with fewer arguments.
+    return {name: value for name, value in arguments.items() if value is not None}

@@ -1,0 +1,87 @@
+"""The schedulers of one Runner: made when they are first asked for, once for each session."""
+
+from __future__ import annotations
+
+from torchx.errors import BackendError, MissingDependencyError, TorchXError
+from torchx.specs.api import UnknownSchedulerException
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from torchx.schedulers import SchedulerFactory
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import runopts
+
+
+class Backends:
+    """Schedulers by name.
+
+    Args:
+        factories: name to factory; all that are installed when None.
+        params: arguments for the factories.
+    """
+
+    def __init__(self, factories: Mapping[str, SchedulerFactory] | None, params: Mapping[str, object]) -> None:
+        self._factories = factories
+        self._params = params
+        self._made: dict[tuple[str, str], Scheduler[Any]] = {}
+        self._opts: dict[str, runopts] = {}
+
+    def factories(self) -> Mapping[str, SchedulerFactory]:
+        """Name to factory, the default scheduler first."""
+        if self._factories is None:
+            from torchx.schedulers import get_scheduler_factories
+
+            self._factories = get_scheduler_factories()
+        return self._factories
+
+    def get(self, name: str, session: str) -> Scheduler[Any]:
+        """The scheduler of that name, for the jobs of a session.
+
+        Raises:
+            UnknownSchedulerException: there is none of that name.
+            TorchXError: it cannot be loaded or set up; the message names it.
+        """
+        key = (name, session)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = self._make(name, session)
+        return found
+
+    def run_opts(self, name: str, session: str) -> runopts:
+        """The run options of a scheduler; not to be changed."""
+        opts = self._opts.get(name)
+        if opts is None:
+            opts = self._opts[name] = self.get(name, session).run_opts()
+        return opts
+
+    def close(self) -> None:
+        """Closes the schedulers; they are made anew when they are asked for."""
+        made, self._made = self._made, {}
+        for scheduler in made.values():
+            scheduler.close()
+
+    def _make(self, name: str, session: str) -> Scheduler[Any]:
+        factories = self.factories()
+        if name not in factories:
+            raise _no_such_scheduler(name, factories)
+        try:
+            return factories[name](session, **self._params)
+        except TorchXError:
+            raise
+        except ImportError as e:
+            raise MissingDependencyError(
+                f"scheduler `{name}` cannot be loaded: {e}", hint="install what it needs, or repair the plugin"
+            ) from e
+        except Exception as e:
+            raise BackendError(f"scheduler `{name}` cannot be set up: {type(e).__name__}: {e}") from e
+
+
+def _no_such_scheduler(name: str, known: Iterable[str]) -> TorchXError:
+    from torchx.schedulers import DEFAULT_SCHEDULER_MODULES, missing_scheduler
+
+    if name in DEFAULT_SCHEDULER_MODULES:
+        return missing_scheduler(name, [*known])
+    return UnknownSchedulerException(name, known)

@@ -1,0 +1,69 @@
+"""From the name of a component and its arguments to an AppDef, with defaults from the config files."""
+
+from __future__ import annotations
+
+from torchx.runner import config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from torchx.specs.api import AppDef
+
+_PREFIX = "component"
+
+
+def make_app(
+    component: str, component_args: list[str] | dict[str, Any], defaults: Mapping[str, Mapping[str, str]] | None
+) -> AppDef:
+    """Calls a component.
+
+    Args:
+        component: its name.
+        component_args: its command line, or its arguments by name.
+        defaults: component to argument to text; the config files' when None.
+
+    Raises:
+        SpecError: there is no such component, or an argument is wrong.
+    """
+    from torchx.specs.builders import materialize_appdef
+    from torchx.specs.finder import get_component
+
+    provide_named_resources()
+    fn = get_component(component).fn
+    values = _configured(component, fn) if defaults is None else dict(defaults.get(component, {}))
+    if isinstance(component_args, dict):
+        return materialize_appdef(fn, [], values, component_args)
+    return materialize_appdef(fn, list(component_args), values)
+
+
+def provide_named_resources() -> None:
+    """Makes the resources of section ``[named_resources]`` known, if a config file has one."""
+    if _named_resources():
+        from torchx.specs.named_resources import provide_named_resources as provide
+
+        provide(_named_resources)
+
+
+def _named_resources() -> dict[str, str]:
+    return config.get_section("named_resources")
+
+
+def _configured(component: str, fn: Callable[..., AppDef]) -> dict[str, Any]:
+    """The values of ``[component:NAME]``; an argument that the component lacks is warned about and left out."""
+    values = config.get_configs(_PREFIX, component)
+    if not values:
+        return {}
+    from torchx.specs.signature import read
+
+    signature = read(fn)
+    for name in [name for name in values if signature.get(name) is None]:
+        del values[name]
+        config.warn_of_unknown(
+            f"{_PREFIX}:{component}",
+            name,
+            f"component `{component}` has no argument",
+            [p.name for p in signature.parameters],
+        )
+    return dict(values)

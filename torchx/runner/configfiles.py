@@ -1,0 +1,145 @@
+"""Which config files are in force, in which order, and what their sections say together."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import ConfigError
+from torchx.runner.inifile import Entry, Sections, read, short_path
+from torchx.settings import ENV_CONFIG, ENV_PROFILE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+CONFIG_FILE = ".torchxconfig"
+_Signature = tuple[str, int, int, int]
+
+_profile: str | None = None
+_parsed: dict[str, tuple[_Signature, Sections]] = {}
+_last: tuple[tuple[_Signature, ...], ConfigFiles] | None = None
+
+
+def use_profile(name: str | None) -> None:
+    """Chooses the profile for this process; None: what ``$TORCHX_PROFILE`` says."""
+    global _profile
+    _profile = name
+
+
+def active_profile() -> str | None:
+    """The profile in force."""
+    return _profile or os.environ.get(ENV_PROFILE) or None
+
+
+def default_dirs() -> list[str]:
+    """Where config files are looked for, the one with the last word first: here, and the home directory."""
+    return [os.getcwd(), os.path.expanduser("~")]
+
+
+def find(dirs: Iterable[str] | None = None) -> list[str]:
+    """Paths of the config files in force, the one with the last word first.
+
+    ``$TORCHXCONFIG``, when set, names the only one; ``/dev/null`` switches config files off.
+
+    Raises:
+        ConfigError: ``$TORCHXCONFIG`` names no file.
+    """
+    return [signature[0] for signature in _signatures(dirs)]
+
+
+def load_files(dirs: Iterable[str] | None = None) -> ConfigFiles:
+    """What the config files in force say. A file is read again only when it has changed.
+
+    Raises:
+        ConfigError: a file cannot be read, or is malformed.
+    """
+    global _last
+    signatures = tuple(_signatures(dirs))
+    if _last is not None and _last[0] == signatures:
+        return _last[1]
+    files = ConfigFiles([_sections(signature) for signature in signatures])
+    _last = (signatures, files)
+    return files
+
+
+class ConfigFiles:
+    """The sections of several files, the one with the last word first."""
+
+    def __init__(self, files: Sequence[Sections]) -> None:
+        self._files = files
+
+    def __bool__(self) -> bool:
+        return any(self._files)
+
+    def section(self, name: str, profile: str | None = None) -> dict[str, Entry]:
+        """The values of ``[name]``, overlaid with those of ``[name@profile]``."""
+        found: dict[str, Entry] = {}
+        for wanted in (name, f"{name}@{profile}") if profile else (name,):
+            for sections in reversed(self._files):
+                found.update(sections.get(wanted, {}))
+        return found
+
+    def names(self) -> list[str]:
+        """Names of all sections, without profiles."""
+        return list(dict.fromkeys(name.partition("@")[0] for sections in self._files for name in sections))
+
+    def profiles(self) -> list[str]:
+        """Names of all profiles."""
+        found = (name.partition("@")[2] for sections in self._files for name in sections)
+        return list(dict.fromkeys(name for name in found if name))
+
+    def where(self, section: str) -> str:
+        """A file that has the section, for messages."""
+        for sections in self._files:
+            for name, entries in sections.items():
+                if name.partition("@")[0] == section and entries:
+                    return short_path(next(iter(entries.values())).path)
+        return CONFIG_FILE
+
+    def check_profile(self, profile: str | None) -> None:
+        """Refuses a profile that no section is for.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if profile is None or profile in (known := self.profiles()):
+            return
+        from torchx.util.strings import did_you_mean
+
+        hint = did_you_mean(profile, known) or (
+            f"there are: {', '.join(known)}" if known else f"write `[scheduler@{profile}]` in `{CONFIG_FILE}`"
+        )
+        raise ConfigError(f"no section of a config file is for profile `{profile}`", hint=hint)
+
+
+def _signatures(dirs: Iterable[str] | None) -> list[_Signature]:
+    named = os.environ.get(ENV_CONFIG)
+    if named:
+        signature = _signature(named)
+        if signature is None:
+            raise ConfigError(
+                f"${ENV_CONFIG} names `{named}`, which is no file", hint=f"unset {ENV_CONFIG}, or correct it"
+            )
+        return [signature]
+    found = [_signature(os.path.join(d, CONFIG_FILE)) for d in (default_dirs() if dirs is None else dirs)]
+    return list(dict.fromkeys(signature for signature in found if signature is not None))
+
+
+def _signature(path: str) -> _Signature | None:
+    import stat
+
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    return os.path.abspath(path), status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _sections(signature: _Signature) -> Sections:
+    path = signature[0]
+    known = _parsed.get(path)
+    if known is None or known[0] != signature:
+        known = _parsed[path] = (signature, read(path))
+    return known[1]

@@ -1,0 +1,173 @@
+"""Events: every call of the Runner, told to whoever listens. Nobody does, by default.
+
+To listen, set ``TORCHX_EVENTS`` to ``console`` or ``file:PATH``, or give the logger a handler and a level::
+
+    logger = logging.getLogger("torchx.runner.events")
+    logger.addHandler(my_handler)
+    logger.setLevel(logging.INFO)
+
+Each record's message is the JSON of a :class:`TorchxEvent`. Secrets are masked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+    from types import TracebackType
+
+    from torchx.runner.events.api import SourceType, TorchxEvent
+    from torchx.runner.events.handlers import get_logging_handler
+
+__all__ = ["SourceType", "TorchxEvent", "get_logging_handler", "log_event", "record"]
+
+ENV_EVENTS = "TORCHX_EVENTS"
+"""Where events go; see :func:`get_logging_handler`."""
+
+LOGGER = "torchx.runner.events"
+_INFO, _OFF = 20, 100  # logging's own numbers: it is not imported for them
+
+_loggers: dict[str, logging.Logger] = {}
+
+
+def __getattr__(name: str) -> object:
+    # Only who listens needs them.
+    if name in ("SourceType", "TorchxEvent"):
+        from torchx.runner.events import api
+
+        return getattr(api, name)
+    if name == "get_logging_handler":
+        from torchx.runner.events import handlers
+
+        return handlers.get_logging_handler
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class log_event:  # noqa: N801  # public name
+    """Context manager that records one event about what happens within.
+
+    >>> with log_event("my_api", scheduler="local_cwd") as event:
+    ...     event._torchx_event.app_id = "job-1"
+    """
+
+    __slots__ = ("_args", "_cpu_ns", "_epoch_us", "_event", "_wall_ns")
+
+    def __init__(  # noqa: PLR0917  # public signature
+        self,
+        api: str,
+        scheduler: str | None = None,
+        app_id: str | None = None,
+        app_image: str | None = None,
+        app_metadata: dict[str, str] | None = None,
+        runcfg: str | None = None,
+        workspace: str | None = None,
+    ) -> None:
+        self._args = (api, scheduler, app_id, app_image, app_metadata, runcfg, workspace)
+        self._event: TorchxEvent | None = None
+        self._wall_ns = self._cpu_ns = self._epoch_us = 0
+
+    @property
+    def _torchx_event(self) -> TorchxEvent:
+        # Made when somebody looks at it: nobody does while events are off.
+        if self._event is None:
+            from torchx.runner.events.api import TorchxEvent
+            from torchx.util.session import get_session_id_or_create_new
+
+            api, scheduler, app_id, app_image, app_metadata, runcfg, workspace = self._args
+            self._event = TorchxEvent(
+                get_session_id_or_create_new(),
+                scheduler or "",
+                api,
+                app_id=app_id,
+                app_image=app_image,
+                app_metadata=app_metadata,
+                runcfg=runcfg,
+                workspace=workspace,
+            )
+        return self._event
+
+    def __enter__(self) -> log_event:
+        if is_on():
+            self._wall_ns = time.perf_counter_ns()
+            self._cpu_ns = time.process_time_ns()
+            self._epoch_us = time.time_ns() // 1000
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not is_on():
+            return
+        event = self._torchx_event
+        event.wall_time_usec = (time.perf_counter_ns() - self._wall_ns) // 1000
+        event.cpu_time_usec = (time.process_time_ns() - self._cpu_ns) // 1000
+        event.start_epoch_time_usec = self._epoch_us
+        if error is not None:
+            _describe_error(event, error, trace)
+        record(event)
+
+
+def record(event: TorchxEvent, destination: str = "null") -> None:
+    """Sends an event to the handlers of the logger ``torchx.runner.events``.
+
+    Args:
+        destination: where else it goes; see :func:`get_logging_handler`.
+    """
+    _logger(destination).info(event.serialize())
+
+
+def is_on() -> bool:
+    """Whether anybody listens."""
+    if record is not _own_record:
+        return True
+    if "logging" not in sys.modules and ENV_EVENTS not in os.environ:
+        return False
+    return _logger("null").isEnabledFor(_INFO)
+
+
+def _logger(destination: str) -> logging.Logger:
+    found = _loggers.get(destination)
+    if found is None:
+        import logging
+
+        from torchx.runner.events.handlers import get_logging_handler
+
+        if destination == "null":
+            found = logging.getLogger(LOGGER)
+            # Not to the program's own log: events are for whoever asked for events.
+            found.propagate = False
+            wanted = os.environ.get(ENV_EVENTS) or "null"
+            found.addHandler(get_logging_handler(wanted))
+            if found.level == logging.NOTSET:
+                found.setLevel(_OFF if wanted == "null" else _INFO)
+        else:
+            found = logging.getLogger(f"{LOGGER}.{destination}")
+            found.setLevel(_INFO)
+            found.addHandler(get_logging_handler(destination))
+        _loggers[destination] = found
+    return found
+
+
+def _describe_error(event: TorchxEvent, error: BaseException, trace: TracebackType | None) -> None:
+    import json
+    import traceback
+
+    from torchx.util.secrets import mask_text
+
+    event.exception_type = type(error).__name__
+    event.exception_message = mask_text(str(error))
+    event.raw_exception = mask_text("".join(traceback.format_exception(type(error), error, trace)))
+    if trace is not None:
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        code = trace.tb_frame.f_code
+        place = {"filename": code.co_filename, "lineno": trace.tb_lineno, "name": code.co_name}
+        event.exception_source_location = json.dumps(place)
+
+
+# Programs replace `record` to see the events themselves; then they are on.
+_own_record = record

@@ -1,0 +1,87 @@
+"""What one call of the Runner looked like, as a record that can be written down."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+
+class SourceType(str, Enum):
+    """Who called."""
+
+    UNKNOWN = "<unknown>"
+    INTERNAL = "INTERNAL"
+    EXTERNAL = "EXTERNAL"
+
+
+@dataclass
+class TorchxEvent:
+    """One call of an API.
+
+    Args:
+        session: id of the session, which the processes of one launch share.
+        scheduler: name of the scheduler.
+        api: name of the call: ``run``, ``status``, ...
+        app_id: id of the job.
+        app_image: image of its first role.
+        runcfg: run options as JSON, secrets masked.
+        raw_exception: the traceback, if it failed.
+        source: who called.
+        cpu_time_usec, wall_time_usec: how long it took.
+        start_epoch_time_usec: when it began.
+        exception_source_location: file, line and function, as JSON.
+
+    >>> event = TorchxEvent("s", "local_cwd", "run", app_id="echo-1")
+    >>> TorchxEvent.deserialize(event.serialize()) == event
+    True
+    """
+
+    session: str
+    scheduler: str
+    api: str
+    app_id: str | None = None
+    app_image: str | None = None
+    app_metadata: dict[str, str] | None = None
+    runcfg: str | None = None
+    raw_exception: str | None = None
+    source: SourceType = SourceType.UNKNOWN
+    cpu_time_usec: int | None = None
+    wall_time_usec: int | None = None
+    start_epoch_time_usec: int | None = None
+    workspace: str | None = None
+    exception_type: str | None = None
+    exception_message: str | None = None
+    exception_source_location: str | None = None
+
+    def __str__(self) -> str:
+        return self.serialize()
+
+    @staticmethod
+    def deserialize(data: str | TorchxEvent) -> TorchxEvent:
+        """The event of its JSON; an event is returned as it is.
+
+        Raises:
+            ParseError: the text is no event.
+        """
+        if isinstance(data, TorchxEvent):
+            return data
+        import json
+
+        from torchx.errors import ParseError
+
+        try:
+            fields = json.loads(data)
+            return TorchxEvent(**{**fields, "source": SourceType(fields.get("source", SourceType.UNKNOWN))})
+        except (ValueError, TypeError, AttributeError) as e:
+            raise ParseError(f"`{data}` is no event: {e}", text=data) from None
+
+    def serialize(self) -> str:
+        """The event as JSON, one key for each field."""
+        import json
+
+        return json.dumps(self.__dict__)

@@ -1,0 +1,30 @@
+"""Where events go, by name."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+
+
+def get_logging_handler(destination: str = "null") -> logging.Handler:
+    """A new handler for events.
+
+    Args:
+        destination: ``null`` (nowhere), ``console`` (stderr), or ``file:PATH`` (one JSON object a line is appended).
+
+    Raises:
+        ConfigError: there is no such destination.
+    """
+    import logging
+
+    if destination == "null":
+        return logging.NullHandler()
+    if destination == "console":
+        return logging.StreamHandler()
+    scheme, _, path = destination.partition(":")
+    if scheme == "file" and path:
+        return logging.FileHandler(path, delay=True)
+    from torchx.errors import ConfigError
+
+    raise ConfigError(f"events cannot go to `{destination}`", hint="one of: null, console, file:PATH")

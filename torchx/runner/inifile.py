@@ -1,0 +1,127 @@
+"""Reads INI files, the dialect of ``configparser`` without interpolation, and remembers where each value stands.
+
+Sections ``[name]``; ``key = value`` or ``key: value``, keys in the case they are written in; lines that begin with
+``#`` or ``;`` are comments; a value goes on in the lines that are indented deeper than its key; values of
+``[DEFAULT]`` hold in every section.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torchx.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+DEFAULT_SECTION = "DEFAULT"
+
+
+@dataclass
+class Entry:
+    """One value and where it stands."""
+
+    text: str
+    path: str
+    line: int
+
+    def where(self) -> str:
+        """File and line, the file as short as it can be said: ``~/.torchxconfig:12``."""
+        return f"{short_path(self.path)}:{self.line}"
+
+
+Sections = dict[str, dict[str, Entry]]
+
+
+def read(path: str) -> Sections:
+    """The sections of a file.
+
+    Raises:
+        ConfigError: it cannot be read, is no UTF-8, or a line is malformed.
+    """
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            lines = file.readlines()
+    except OSError as e:
+        raise ConfigError(f"the config file `{path}` cannot be read: {e.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the config file `{path}` is not UTF-8 text") from None
+    return parse(lines, path)
+
+
+def parse(lines: Iterable[str], path: str) -> Sections:
+    """The sections of a text; ``path`` is only used to say where something is wrong.
+
+    Raises:
+        ConfigError: a line is malformed; the message begins with ``path:line``.
+
+    >>> parse(["[slurm]", "time = 1:00", "; a comment", "comment: two", "  lines"], "x")["slurm"]["comment"]
+    Entry(text='two\\nlines', path='x', line=4)
+    """
+    sections: Sections = {}
+    section: dict[str, Entry] | None = None
+    value: list[str] | None = None  # lines of the value that may go on
+    values: list[tuple[Entry, list[str]]] = []
+    key_indent = sys.maxsize
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if text[:1] in ("#", ";"):
+            continue
+        if not text:
+            if value is not None:
+                value.append("")  # an empty line within a value belongs to it
+            continue
+        indent = len(line) - len(line.lstrip())
+        if value is not None and indent > key_indent:
+            value.append(text)
+            continue
+        key_indent, value = indent, None
+        if text.startswith("[") and (end := text.rfind("]")) > 1:
+            name = text[1:end]
+            if name in sections and name != DEFAULT_SECTION:
+                raise _malformed(path, number, f"section `[{name}]` stands there a second time")
+            section = sections.setdefault(name, {})
+            continue
+        key, content = _key_and_value(text, path, number, in_section=section is not None)
+        if section is None or key in section:
+            raise _malformed(path, number, f"`{key}` stands there a second time in its section")
+        value = [content]
+        section[key] = Entry("", path, number)
+        values.append((section[key], value))
+    for entry, parts in values:
+        entry.text = "\n".join(parts).rstrip()
+    everywhere = sections.pop(DEFAULT_SECTION, {})
+    return {name: {**everywhere, **own} for name, own in sections.items()} if everywhere else sections
+
+
+def short_path(path: str) -> str:
+    """``path`` as people would write it here: relative to the current directory, or with ``~``."""
+    absolute = os.path.abspath(path)
+    for root, prefix in ((os.getcwd(), ""), (os.path.expanduser("~"), "~/")):
+        if absolute.startswith(root.rstrip("/") + "/"):
+            return prefix + absolute[len(root.rstrip("/")) + 1 :]
+    return absolute
+
+
+def _key_and_value(text: str, path: str, number: int, *, in_section: bool) -> tuple[str, str]:
+    at = min((i for i in (text.find("="), text.find(":")) if i >= 0), default=-1)
+    if at < 0:
+        raise _malformed(path, number, f"`{text}` is no `key = value`")
+    key = text[:at].strip()
+    if not key:
+        raise _malformed(path, number, f"`{text}` has no key")
+    if not in_section:
+        raise _malformed(path, number, f"`{key}` stands before the first `[section]`")
+    return key, text[at + 1 :].strip()
+
+
+def _malformed(path: str, line: int, what: str) -> ConfigError:
+    return ConfigError(
+        f"{short_path(path)}:{line}: {what}",
+        hint="a config file has sections `[scheduler]` with lines `key = value` in them",
+    )

@@ -1,0 +1,173 @@
+"""Runs on record, with what their schedulers say of those that had not ended."""
+
+from __future__ import annotations
+
+import time
+
+from torchx.errors import TorchXError
+from torchx.runner.answers import is_fresh, lost, message_of
+from torchx.runner.waiting import is_near
+from torchx.runs.records import RunQuery
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from torchx.runs import Run, RunRegistry
+    from torchx.schedulers.api import DescribeAppResponse, Scheduler
+
+    Find = Callable[[str, str], Scheduler[Any]]
+    Answers = dict[str, DescribeAppResponse | None]
+
+_MOST_REFRESHED = 1000
+_SUBMITTER_GRACE_S = 10.0
+_FORGOTTEN_AFTER_S = 30 * 24 * 3600.0
+
+
+def runs(registry: RunRegistry, query: RunQuery, find: Find, timeout_s: float) -> list[Run]:
+    """The runs that match, newest first, states refreshed.
+
+    Args:
+        find: the scheduler of a name and a session.
+        timeout_s: how long all schedulers together may take to answer.
+    """
+    settle_intents(registry, find)
+    if query.states is None:
+        found = registry.list(query)
+        refresh(registry, found, find, timeout_s)
+        return found
+    # A run may have come into, or gone out of, the wanted states: refresh first, then choose.
+    states = {AppState(state) for state in query.states}
+    anything = RunQuery(
+        scheduler=query.scheduler, name=query.name, since=query.since, mine=query.mine, limit=_MOST_REFRESHED
+    )
+    unfinished = registry.list(anything, unfinished=True)
+    refresh(registry, unfinished, find, timeout_s)
+    by_id = {run.id: run for run in registry.list(query)}
+    by_id.update({run.id: run for run in unfinished})
+    chosen = sorted((run for run in by_id.values() if run.state in states), key=lambda run: -run.id)
+    return chosen if query.limit is None else chosen[: max(query.limit, 0)]
+
+
+def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: float) -> None:
+    """Asks each scheduler once for those of its runs that had not ended, and writes down what is new.
+
+    A scheduler that cannot be asked, or is too slow, leaves the last state and a ``note``.
+    """
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in found:
+        if run.handle and not is_terminal(run.state):
+            groups.setdefault((run.scheduler, run.session), []).append(run)
+    changed: list[tuple[str, AppState, str, float | None]] = []
+    forgotten: list[str] = []
+    for group, answers, near in _ask_all(groups, find, timeout_s):
+        for run in group:
+            if isinstance(answers, str):
+                run.note = answers
+            elif (answer := answers.get(run.app_id)) is not None:
+                if _update(run, answer):
+                    changed.append((run.handle, run.state, run.msg, run.ended_at))
+            elif _is_lost(run, near=near):
+                forgotten.append(run.handle)
+    registry.saw_many(changed)
+    registry.lost(forgotten)
+
+
+def settle_intents(registry: RunRegistry, find: Find) -> None:
+    """Decides what became of submissions whose process died before it could say.
+
+    A job that its scheduler knows goes on record; the others never show.
+    """
+    intents = registry.intents()
+    if not intents:
+        return
+    from torchx.runs.submitter import may_be_alive
+
+    for run, submitter in intents:
+        if may_be_alive(submitter):
+            continue
+        known = _describe(run, find) if run.handle else False
+        if known:
+            registry.submitted(run.id, run.handle)
+        elif known is False and time.time() - run.created_at > _SUBMITTER_GRACE_S:
+            registry.abandoned(run.id, "the submitting process died before the job was started")
+
+
+def _describe(run: Run, find: Find) -> bool | None:
+    """Whether the scheduler knows the run; None when it cannot be asked."""
+    try:
+        return find(run.scheduler, run.session).describe(run.app_id) is not None
+    except Exception:
+        return None
+
+
+def _ask_all(
+    groups: dict[tuple[str, str], list[Run]], find: Find, timeout_s: float
+) -> list[tuple[list[Run], Answers | str, bool]]:
+    """For each group its answers, or why there are none, and whether the scheduler is near."""
+    answered: list[tuple[list[Run], Answers | str, bool]] = []
+    far: list[tuple[list[Run], Scheduler[Any]]] = []
+    for (name, session), group in groups.items():
+        try:
+            scheduler = find(name, session)
+        except TorchXError as e:
+            answered.append((group, f"last seen; {e}", False))
+            continue
+        if is_near(scheduler):
+            answered.append((group, _ask(scheduler, group), True))
+        else:
+            far.append((group, scheduler))
+    if far:
+        answered += [(group, answers, False) for group, answers in _ask_far(far, timeout_s)]
+    return answered
+
+
+def _ask_far(far: list[tuple[list[Run], Scheduler[Any]]], timeout_s: float) -> list[tuple[list[Run], Answers | str]]:
+    import threading
+
+    results: dict[int, Answers | str] = {}
+
+    def work(i: int) -> None:
+        group, scheduler = far[i]
+        results[i] = _ask(scheduler, group)
+
+    deadline = time.monotonic() + timeout_s
+    # Daemons: a cluster that does not answer must not keep the program from ending.
+    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(len(far))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0))
+    return [
+        (group, results.get(i, f"last seen; `{group[0].scheduler}` did not answer within {timeout_s:g} s"))
+        for i, (group, _) in enumerate(far)
+    ]
+
+
+def _ask(scheduler: Scheduler[Any], group: list[Run]) -> Answers | str:
+    try:
+        return scheduler.describe_many([run.app_id for run in group])
+    except Exception as e:  # whatever a backend raises, the list is shown
+        return f"last seen; `{group[0].scheduler}` cannot be asked: {e}"
+
+
+def _update(run: Run, answer: DescribeAppResponse) -> bool:
+    """Puts what the scheduler says into ``run``; True when it is news."""
+    msg = message_of(answer)
+    if (run.state, run.msg) == (answer.state, msg):
+        return False
+    run.state, run.msg, run.updated_at = answer.state, msg, time.time()
+    run.ended_at = (answer.ended_at or run.updated_at) if is_terminal(answer.state) else None
+    return True
+
+
+def _is_lost(run: Run, *, near: bool) -> bool:
+    """Says in ``run`` that its scheduler does not know it; True when that is for good."""
+    if is_fresh(run):
+        return False
+    run.note = lost(run)
+    run.state = AppState.UNKNOWN
+    # Another cluster may be the current one just now: only a scheduler that must know is believed at once.
+    return near or time.time() - run.created_at > _FORGOTTEN_AFTER_S

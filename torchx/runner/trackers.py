@@ -1,0 +1,32 @@
+"""Which trackers the config files name, and how a job's code finds them."""
+
+from __future__ import annotations
+
+from torchx.runner import config
+from torchx.settings import ENV_TRACKERS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def get_configured_trackers() -> dict[str, str | None]:
+    """The trackers that section ``[torchx:tracker]`` of the config files names, each with its config or None.
+
+    The config is ``config`` of section ``[tracker:NAME]``, else the value beside the name.
+    """
+    names = config.get_configs("torchx", "tracker")
+    return {name: config.get_config("tracker", name, "config") or value or None for name, value in names.items()}
+
+
+def tracker_environment(trackers: Mapping[str, str | None]) -> dict[str, str]:
+    """The variables by which a job's code finds the trackers: names, and the config of each."""
+    if not trackers:
+        return {}
+    from torchx.tracker.api import tracker_config_env_var_name
+
+    env = {ENV_TRACKERS: ",".join(trackers)}
+    for name, text in trackers.items():
+        if text is not None:
+            env[tracker_config_env_var_name(name)] = text
+    return env

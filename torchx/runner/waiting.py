@@ -1,0 +1,92 @@
+"""Waits for a job without asking more often, or noticing later, than makes sense."""
+
+from __future__ import annotations
+
+import time
+
+from torchx.errors import EXIT_BACKEND, TorchXError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppStatus
+
+NEAR_S = 0.2
+"""A scheduler whose ``wait_hint`` is below this answers from this machine: asking it costs microseconds."""
+
+_FIRST_S = 0.001
+_EARLY_S = 0.0005
+_MOST_NEAR_S = 0.1
+_GROWTH = 1.5
+
+
+class WaitTimeoutError(TorchXError, TimeoutError):
+    """The job had not ended when the time to wait for it was over. It goes on."""
+
+    exit_code = EXIT_BACKEND
+
+
+def is_near(scheduler: Scheduler[Any]) -> bool:
+    """Whether the scheduler answers from this machine."""
+    return bool(getattr(scheduler, "wait_hint", 1.0) < NEAR_S)
+
+
+def until_over(
+    ask: Callable[[], AppStatus | None],
+    scheduler: Scheduler[Any],
+    app_id: str,
+    *,
+    interval_s: float,
+    timeout_s: float | None,
+    what: str,
+) -> AppStatus | None:
+    """Asks until the status is terminal, or None.
+
+    Pauses grow up to ``interval_s``. A scheduler that is told when a job ends (it has its own ``wait_for_end``) is
+    slept on instead.
+
+    Args:
+        ask: returns the status.
+        timeout_s: gives up after so many seconds; None: never. 0 asks once.
+        what: names the job, for the error.
+
+    Raises:
+        WaitTimeoutError: the time is over.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    told = _is_told(scheduler)
+    pause, longest = _pauses(scheduler, interval_s)
+    while True:
+        status = ask()
+        if status is None or status.is_terminal():
+            return status
+        left = interval_s if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimeoutError(
+                f"`{what}` is {status.state} after {timeout_s:g} s of waiting",
+                hint="the job goes on; `torchx status` shows how it is",
+            )
+        if told:
+            since = time.monotonic()
+            scheduler.wait_for_end(app_id, min(interval_s, left))
+            if time.monotonic() - since >= _EARLY_S:
+                continue
+        time.sleep(min(pause, left))
+        pause = min(pause * _GROWTH, longest)
+
+
+def _is_told(scheduler: Scheduler[Any]) -> bool:
+    from torchx.schedulers.api import Scheduler
+
+    own = getattr(scheduler, "wait_for_end", Scheduler.wait_for_end)
+    return getattr(own, "__func__", own) is not Scheduler.wait_for_end
+
+
+def _pauses(scheduler: Scheduler[Any], interval_s: float) -> tuple[float, float]:
+    """The first and the longest pause between two questions, in seconds."""
+    if is_near(scheduler):
+        return min(_FIRST_S, interval_s), min(_MOST_NEAR_S, interval_s)
+    return min(float(getattr(scheduler, "wait_hint", 1.0)), interval_s), interval_s

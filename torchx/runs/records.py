@@ -1,0 +1,134 @@
+"""One run as it is written down, read back, and asked for."""
+
+from __future__ import annotations
+
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from dataclasses import dataclass, field
+    from typing import Any
+
+    from torchx.specs.api import AppDef
+else:
+    from torchx.util.records import dataclass, field
+
+
+@dataclass(kw_only=True)
+class NewRun:
+    """What is known of a run before it is submitted. Secrets must be masked by the caller.
+
+    Attributes:
+        scheduler: name of the scheduler.
+        session: name of the Runner's session.
+        name: the AppDef's name.
+        handle: the app handle, when it is known before the submission; else empty.
+        app: the AppDef as JSON types, see :func:`torchx.specs.serialize.appdef_to_dict`.
+        cfg: run option to ``{"value": ..., "source": ...}``.
+        image: image of the first role after its workspace was built in.
+        workspace: what was built in, as text.
+        git_commit: 40 hex digits; empty outside of a git repository.
+        git_dirty: whether tracked files differed from that commit; None when not known.
+    """
+
+    scheduler: str
+    session: str
+    name: str
+    handle: str = ""
+    app: dict[str, Any] = field(default_factory=dict)
+    cfg: dict[str, dict[str, Any]] = field(default_factory=dict)
+    argv: list[str] = field(default_factory=list)
+    cwd: str = ""
+    image: str = ""
+    workspace: str = ""
+    git_commit: str = ""
+    git_dirty: bool | None = None
+    parent_run_id: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One run on record. Times are seconds since the epoch.
+
+    Attributes:
+        id: row number, growing.
+        handle: app handle; empty while the submission has not been answered and the handle is not known before.
+        state: the last state seen.
+        msg: what the scheduler said of it.
+        created_at: when the submission began.
+        updated_at: when the state was last seen to change.
+        ended_at: when the run was first seen to have ended; None before.
+        user, host, cwd, argv: who submitted it, from where, and how.
+        app: the AppDef as JSON types, secrets masked. Empty in the answers of ``list``, as are ``cfg`` and ``argv``.
+        cfg: run option to ``{"value": ..., "source": ...}``.
+        note: what could not be found out when the state was refreshed.
+    """
+
+    id: int
+    handle: str
+    scheduler: str
+    session: str
+    app_id: str
+    name: str
+    state: AppState
+    msg: str = ""
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    ended_at: float | None = None
+    user: str = ""
+    host: str = ""
+    cwd: str = ""
+    image: str = ""
+    workspace: str = ""
+    git_commit: str = ""
+    git_dirty: bool | None = None
+    parent_run_id: str = ""
+    argv: list[str] = field(default_factory=list)
+    app: dict[str, Any] = field(default_factory=dict)
+    cfg: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def is_terminal(self) -> bool:
+        """Whether the run was seen to have ended."""
+        return is_terminal(self.state)
+
+    def appdef(self) -> AppDef | None:
+        """The AppDef that was submitted, secrets masked; None when it is not on record."""
+        if not self.app:
+            return None
+        from torchx.specs.serialize import appdef_from_dict
+
+        return appdef_from_dict(self.app)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types: one key for each attribute, the state by name.
+
+        >>> Run(id=1, handle="x://s/a", scheduler="x", session="s", app_id="a", name="a",
+        ...     state=AppState.RUNNING).to_json()["state"]
+        'RUNNING'
+        """
+        return {**self.__dict__, "state": self.state.name}
+
+
+@dataclass(kw_only=True)
+class RunQuery:
+    """Which runs to list; what is None does not matter.
+
+    Attributes:
+        states: any of these.
+        scheduler: name of the scheduler.
+        name: the AppDef's name; ``*``, ``?`` and ``[...]`` as in file names.
+        since: created at or after this time, in seconds since the epoch.
+        mine: only runs of the current user, who may share the home directory with others.
+        limit: at most so many, the newest.
+    """
+
+    states: Iterable[AppState] | None = None
+    scheduler: str | None = None
+    name: str | None = None
+    since: float | None = None
+    mine: bool = False
+    limit: int | None = None

@@ -1,0 +1,322 @@
+"""The run registry: every run that was submitted, in one file under the torchx home directory."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+
+from torchx.runs import schema
+from torchx.runs.records import NewRun, Run, RunQuery
+from torchx.runs.store import Store
+from torchx.settings import torchx_home
+from torchx.specs.api import AppState, is_terminal, parse_app_handle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+    from typing import Any
+
+    _Strings = list[str]
+    _Runs = list[Run]  # `list` is a method below
+
+LAST = "@last"
+"""The reference to the newest run."""
+
+_COLUMNS = (
+    "id, handle, scheduler, session, app_id, name, state, msg, created_at, updated_at, ended_at,"
+    " user, host, cwd, image, workspace, git_commit, git_dirty, parent_run_id"
+)
+_NAMES = _COLUMNS.replace(",", " ").split()
+_SPECS = "argv, app, cfg, tags"
+
+
+class RunRegistry:
+    """Runs on record, newest first.
+
+    A registry that cannot be written never stops a job: there is one warning, and nothing is remembered.
+
+    Args:
+        path: the file; ``runs.db`` in the torchx home directory when None. It is made when the first run begins.
+
+    >>> import tempfile
+    >>> registry = RunRegistry(tempfile.mkdtemp() + "/runs.db")
+    >>> run_id = registry.begin(NewRun(scheduler="local_cwd", session="torchx", name="echo"))
+    >>> registry.submitted(run_id, "local_cwd://torchx/echo-x1")
+    >>> registry.find("echo").handle
+    'local_cwd://torchx/echo-x1'
+    >>> registry.close()
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path
+        self._stores: dict[str, Store] = {}
+        self._begun: dict[int, NewRun] = {}
+
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+        return self._path or torchx_home("runs.db")
+
+    # -- a submission ----------------------------------------------------------------------------
+
+    def begin(self, run: NewRun) -> int:
+        """Writes the intent, before anything is submitted.
+
+        Returns:
+            The row number; 0 when it could not be written.
+        """
+        specs = _specs_of(run)
+        run_id = self._store().write(lambda db: _insert(db, run, specs), 0)
+        if run_id:
+            self._begun[run_id] = run
+        return run_id
+
+    def submitted(self, run_id: int, handle: str) -> None:
+        """Writes that the scheduler has taken the run, under this handle."""
+        run = self._begun.pop(run_id, None)
+        if not run_id:
+            return
+
+        def work(db: sqlite3.Connection) -> None:
+            if not _mark_submitted(db, run_id, handle) and run is not None:
+                # The file was replaced in between: write the row once more.
+                _mark_submitted(db, _insert(db, run, _specs_of(run)), handle)
+
+        self._store().write(work, None)
+
+    def abandoned(self, run_id: int, reason: str) -> None:
+        """Writes that the submission failed: there is no job."""
+        self._begun.pop(run_id, None)
+        if run_id:
+            now = time.time()
+            sql = "UPDATE runs SET phase = 2, unfinished = 0, msg = ?, updated_at = ?, ended_at = ? WHERE id = ?"
+            self._store().execute(sql, (reason, now, now, run_id))
+
+    def amend(self, run_id: int, *, git_commit: str, git_dirty: bool | None) -> None:
+        """Adds what became known only after the submission: the state of the source code."""
+        if run_id:
+            sql = "UPDATE runs SET git_commit = ?, git_dirty = ? WHERE id = ?"
+            self._store().execute(sql, (git_commit, git_dirty, run_id))
+
+    def intents(self) -> list[tuple[Run, str]]:
+        """Submissions that nobody has reported on yet, each with the identity of the submitting process."""
+        sql = f"SELECT submitter, {_COLUMNS} FROM runs WHERE phase = 0"  # noqa: S608  # constants only
+        return [(_run(row[1:]), row[0]) for row in self._store().rows(sql)]
+
+    # -- looking up ------------------------------------------------------------------------------
+
+    def get(self, handle: str) -> Run | None:
+        """The run of that handle, whole; the newest, if a backend gave the handle twice."""
+        return self._one("runs.handle = ? AND phase < 2", (handle,))
+
+    def find(self, reference: str) -> Run:
+        """The run that ``reference`` means: a handle, an app id, an unambiguous beginning of one, or ``@last``.
+
+        Raises:
+            NotFoundError: there is none.
+            HandleError: it could be any of several.
+        """
+        from torchx.runs.references import ambiguous, no_such_run
+
+        if reference == LAST:
+            run = self._one("phase = 1", ())
+            if run is None:
+                raise no_such_run(reference, [])
+            return run
+        column = "handle" if "://" in reference else "app_id"
+        run = self.get(reference) if column == "handle" else None
+        if run is not None:
+            return run
+        matches = self._matches(column, reference) if reference else []
+        if not matches:
+            raise no_such_run(reference, self._recent_ids())
+        if len(matches) > 1:
+            raise ambiguous(reference, matches)
+        found = self.get(matches[0])
+        if found is None:  # forgotten between the two queries
+            raise no_such_run(reference, [])
+        return found
+
+    def list(self, query: RunQuery | None = None, *, unfinished: bool = False) -> list[Run]:
+        """The runs that match, newest first, without their ``app``, ``cfg``, ``argv`` and ``tags``.
+
+        Args:
+            unfinished: only those that were not seen to end.
+        """
+        where, values = _conditions(query or RunQuery())
+        if unfinished:
+            where += " AND unfinished = 1"
+        limit = -1 if query is None or query.limit is None else max(query.limit, 0)
+        sql = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # constants only
+        return [_run(row) for row in self._store().rows(sql, (*values, limit))]
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def saw(self, handle: str, state: AppState, *, msg: str = "", ended_at: float | None = None) -> None:
+        """Writes the state that a run was seen in. Nothing is written when that is no news."""
+        self.saw_many([(handle, state, msg, ended_at)])
+
+    def saw_many(self, seen: Iterable[tuple[str, AppState, str, float | None]]) -> None:
+        """:meth:`saw` for several runs in one transaction: handle, state, message, end in seconds since the epoch."""
+        now = time.time()
+        rows = [
+            (state.name, msg, not is_terminal(state), now, (ended or now) if is_terminal(state) else None, handle)
+            for handle, state, msg, ended in seen
+        ]
+
+        def work(db: sqlite3.Connection) -> None:
+            for row in rows:
+                _mark_seen(db, row)
+
+        if rows:
+            self._store().write(work, None)
+
+    def lost(self, handles: Iterable[str]) -> None:
+        """Writes that the schedulers no longer know these runs: nobody will be asked about them again."""
+        now = time.time()
+        rows = [(now, handle) for handle in handles]
+        sql = "UPDATE runs SET state = 'UNKNOWN', unfinished = 0, updated_at = ? WHERE handle = ? AND unfinished = 1"
+        if rows:
+            self._store().write(lambda db: db.executemany(sql, rows).rowcount, 0)
+
+    def forget(self, handle: str) -> None:
+        """Removes the runs of that handle."""
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM specs WHERE run_id IN (SELECT id FROM runs WHERE handle = ?)", (handle,))
+            db.execute("DELETE FROM runs WHERE handle = ?", (handle,))
+
+        store = self._store()
+        if os.path.exists(store.path):
+            store.write(work, None)
+
+    def close(self) -> None:
+        """Closes the file; the registry may still be used."""
+        for store in self._stores.values():
+            store.close()
+
+    def _store(self) -> Store:
+        # By path, because a program may change TORCHX_HOME while it runs.
+        path = self.path
+        store = self._stores.get(path)
+        if store is None:
+            store = self._stores[path] = Store(path)
+        return store
+
+    def _one(self, condition: str, values: tuple[object, ...]) -> Run | None:
+        sql = (
+            f"SELECT {_COLUMNS}, {_SPECS} FROM runs LEFT JOIN specs ON specs.run_id = runs.id"  # noqa: S608
+            f" WHERE {condition} ORDER BY id DESC LIMIT 1"
+        )
+        rows = self._store().rows(sql, values)
+        return _run(rows[0]) if rows else None
+
+    def _matches(self, column: str, beginning: str) -> _Strings:
+        """Handles of the runs whose column is ``beginning``, else of those where it starts so; newest first."""
+        exact = f"SELECT DISTINCT handle FROM runs WHERE {column} = ? AND phase < 2 AND handle <> '' ORDER BY id DESC"  # noqa: S608
+        first = (
+            f"SELECT DISTINCT handle FROM runs WHERE {column} >= ? AND {column} < ? AND phase < 2 AND handle <> ''"  # noqa: S608
+            " ORDER BY id DESC LIMIT 6"
+        )
+        store = self._store()
+        found = store.rows(exact, (beginning,)) or store.rows(first, (beginning, beginning + "\U0010ffff"))
+        return [row[0] for row in found]
+
+    def _recent_ids(self) -> _Strings:
+        sql = "SELECT app_id FROM runs WHERE phase < 2 AND app_id <> '' ORDER BY id DESC LIMIT 200"
+        return [row[0] for row in self._store().rows(sql)]
+
+
+def _specs_of(run: NewRun) -> tuple[str, str, str, str]:
+    import json
+
+    # What a plugin put into its options may be of any type; a string of it is better than no record.
+    argv, app, cfg, tags = (
+        json.dumps(part, separators=(",", ":"), default=str) for part in (run.argv, run.app, run.cfg, run.tags)
+    )
+    return argv, app, cfg, tags
+
+
+def _insert(db: sqlite3.Connection, run: NewRun, specs: tuple[str, str, str, str]) -> int:
+    from torchx.runs import submitter
+
+    now = time.time()
+    app_id = parse_app_handle(run.handle).app_id if run.handle else ""
+    row = (
+        *(run.handle, run.scheduler, run.session, app_id, run.name),
+        *(schema.INTENT, AppState.UNSUBMITTED.name, 1, "", now, now, None),
+        *(_user(), os.uname().nodename, run.cwd, run.image, run.workspace),
+        *(run.git_commit, run.git_dirty, run.parent_run_id, submitter.identity()),
+    )
+    cursor = db.execute(
+        "INSERT INTO runs (handle, scheduler, session, app_id, name, phase, state, unfinished, msg, created_at,"
+        " updated_at, ended_at, user, host, cwd, image, workspace, git_commit, git_dirty, parent_run_id, submitter)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        row,
+    )
+    run_id = cursor.lastrowid or 0
+    db.execute("INSERT INTO specs (run_id, argv, app, cfg, tags) VALUES (?, ?, ?, ?, ?)", (run_id, *specs))
+    return run_id
+
+
+def _mark_submitted(db: sqlite3.Connection, run_id: int, handle: str) -> bool:
+    sql = (
+        "UPDATE runs SET phase = 1, handle = ?, app_id = ?, updated_at = ?,"
+        " state = CASE state WHEN 'UNSUBMITTED' THEN 'SUBMITTED' ELSE state END WHERE id = ?"
+    )
+    return db.execute(sql, (handle, parse_app_handle(handle).app_id, time.time(), run_id)).rowcount > 0
+
+
+def _mark_seen(db: sqlite3.Connection, row: tuple[object, ...]) -> None:
+    state, msg, *_ = row
+    db.execute(
+        "UPDATE runs SET phase = 1, state = ?, msg = ?, unfinished = ?, updated_at = ?, ended_at = ?"
+        " WHERE id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2) AND (state <> ? OR msg <> ?)",
+        (*row, state, msg),
+    )
+
+
+def _conditions(query: RunQuery) -> tuple[str, list[object]]:
+    where = ["phase = 1"]
+    values: list[object] = []
+    states = None if query.states is None else [AppState(state).name for state in query.states]
+    if states is not None:
+        where.append(f"state IN ({', '.join('?' * len(states))})")
+        values += states
+    for condition, value in (
+        ("scheduler = ?", query.scheduler),
+        ("name GLOB ?", query.name),
+        ("created_at >= ?", query.since),
+        ("user = ?", _user() if query.mine else None),
+    ):
+        if value is not None:
+            where.append(condition)
+            values.append(value)
+    return " AND ".join(where), values
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    run = Run(**dict(zip(_NAMES, row)))  # noqa: B905  # a whole row has four columns more
+    # A name in the file; of a newer torchx, or of a file with a flipped bit, it may be any.
+    run.state = AppState.__members__.get(str(run.state), AppState.UNKNOWN)
+    run.git_dirty = None if run.git_dirty is None else bool(run.git_dirty)
+    extra = row[len(_NAMES) :]
+    if extra and extra[0] is not None:
+        import contextlib
+        import json
+
+        with contextlib.suppress(ValueError):
+            run.argv, run.app, run.cfg, run.tags = (json.loads(text) for text in extra)
+    return run
+
+
+@functools.cache
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container that runs as some uid
+        return os.environ.get("USER") or str(os.getuid())

@@ -1,0 +1,167 @@
+"""The registry's tables: how a new file is made, how an older one is brought up to date."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+
+# What has happened to a row, apart from the state of the job.
+INTENT = 0
+"""Written before the submission; nobody has said yet how that went."""
+SUBMITTED = 1
+ABANDONED = 2
+"""The submission failed: there is no job."""
+
+# One entry per schema version: the statements that lead to it from the one before. Entries are never
+# changed once released; a change of the schema is a new entry. `specs` holds what is bulky and seldom
+# read, so that a list of runs reads few pages.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE runs (
+            id INTEGER PRIMARY KEY,
+            handle TEXT NOT NULL,
+            scheduler TEXT NOT NULL,
+            session TEXT NOT NULL,
+            app_id TEXT NOT NULL,
+            name TEXT NOT NULL,
+            phase INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            unfinished INTEGER NOT NULL,
+            msg TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            updated_at REAL NOT NULL,
+            ended_at REAL,
+            user TEXT NOT NULL,
+            host TEXT NOT NULL,
+            cwd TEXT NOT NULL,
+            image TEXT NOT NULL,
+            workspace TEXT NOT NULL,
+            git_commit TEXT NOT NULL,
+            git_dirty INTEGER,
+            parent_run_id TEXT NOT NULL,
+            submitter TEXT NOT NULL
+        )
+        """,
+        "CREATE TABLE specs (run_id INTEGER PRIMARY KEY, argv TEXT NOT NULL, app TEXT NOT NULL,"
+        " cfg TEXT NOT NULL, tags TEXT NOT NULL)",
+        "CREATE INDEX runs_by_handle ON runs (handle)",
+        "CREATE INDEX runs_by_app_id ON runs (app_id)",
+        "CREATE INDEX runs_unfinished ON runs (id) WHERE unfinished = 1",
+        "CREATE INDEX runs_intents ON runs (id) WHERE phase = 0",
+    ),
+)
+VERSION = len(MIGRATIONS)
+
+# File systems that cannot share the memory map that WAL needs between hosts (https://sqlite.org/wal.html).
+_SHARED_FILE_SYSTEMS = frozenset(
+    ["nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "smbfs", "afs", "9p", "orangefs", "fuse.sshfs"]
+)
+
+
+def create(path: str) -> None:
+    """Makes a new, empty registry file with mode 0600; quiet when another process was quicker.
+
+    The file is made under another name and appears whole, so nobody ever sees half a schema.
+
+    Raises:
+        OSError, sqlite3.Error: it cannot be made here.
+    """
+    import sqlite3
+
+    directory = os.path.dirname(path)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    draft = f"{path}.new-{os.getpid()}-{os.urandom(4).hex()}"
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        db = sqlite3.connect(draft, isolation_level=None)
+        try:
+            # No need to wait for the disk: nothing is in it yet, and a torn file is set aside.
+            db.execute("PRAGMA synchronous = OFF")
+            if not _is_shared(directory):
+                db.execute("PRAGMA journal_mode = WAL")
+            upgrade(db)
+        finally:
+            db.close()
+        _publish(draft, path)
+    finally:
+        for leftover in (draft, f"{draft}-wal", f"{draft}-shm", f"{draft}-journal"):
+            if os.path.lexists(leftover):
+                os.unlink(leftover)
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    """The schema version that the file says it has; 0 for an empty one."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def upgrade(db: sqlite3.Connection) -> None:
+    """Brings an older file to :data:`VERSION`, in one transaction; quiet when it is there already."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for statements in MIGRATIONS[version_of(db) :]:
+            for statement in statements:
+                db.execute(statement)
+        db.execute(f"PRAGMA user_version = {VERSION}")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def set_aside(path: str, inode: int, why: str) -> str:
+    """Renames the file, which is kept for whoever wants to look at it.
+
+    Args:
+        inode: of the file that was found wanting; another one in its place is left alone.
+        why: a word for the new name.
+
+    Returns:
+        The new path; empty when another process has already done it.
+    """
+    import fcntl
+    import time
+
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if os.stat(path).st_ino != inode:
+                return ""
+        except FileNotFoundError:
+            return ""
+        target = f"{path}.{why}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+        os.rename(path, target)
+        for suffix in ("-wal", "-shm"):
+            if os.path.lexists(path + suffix):
+                os.rename(path + suffix, target + suffix)
+        return target
+
+
+def _publish(draft: str, path: str) -> None:
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        if not os.path.exists(path):
+            os.rename(draft, path)
+
+
+def _is_shared(directory: str) -> bool:
+    """Whether other hosts may have the same directory mounted; False where that cannot be told."""
+    real = os.path.realpath(directory)
+    best, kind = "", ""
+    try:
+        with open("/proc/self/mountinfo") as file:
+            for line in file:
+                fields, _, rest = line.partition(" - ")
+                point = fields.split()[4].replace("\\040", " ")
+                inside = real == point or real.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best):
+                    best, kind = point, rest.split()[0]
+    except (OSError, IndexError):
+        return False
+    return kind in _SHARED_FILE_SYSTEMS

@@ -1,0 +1,190 @@
+"""One SQLite file, opened on first use, that may fail without anybody else failing."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from _thread import allocate_lock
+
+from torchx.runs import schema
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+BUSY_TIMEOUT_S = 10.0
+"""How long a transaction waits for those of other processes. Ours take well under a millisecond."""
+
+_warned: set[tuple[str, str]] = set()
+_inherited: list[object] = []
+
+
+class Store:
+    """The file at ``path``; safe to use from several threads, and after a fork.
+
+    Nothing here raises for a file that cannot be read or written: there is one warning, and the
+    caller's default is returned. A file that is damaged, or of a newer torchx, is set aside.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._pid = os.getpid()
+        self._lock = allocate_lock()
+        self._db: sqlite3.Connection | None = None
+        self._inode = -1
+        atexit.register(self.close)
+
+    def write(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
+        """The answer of ``work`` in a write transaction; ``default`` when that fails."""
+        return self._guarded(lambda db: _in_transaction(db, work), default, create=True)
+
+    def read(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
+        """The answer of ``work``; ``default`` when there is no file, or it cannot be read."""
+        return self._guarded(work, default, create=False)
+
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """What a query answers; nothing when it cannot be asked."""
+        nothing: list[tuple[Any, ...]] = []
+        return self.read(lambda db: db.execute(sql, values).fetchall(), nothing)
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> None:
+        """One statement in a transaction of its own."""
+        self.write(lambda db: db.execute(sql, values).rowcount, 0)
+
+    def close(self) -> None:
+        """Close the file. It is opened again when it is needed."""
+        if self._pid == os.getpid() and self._db is not None:
+            with self._lock:
+                if self._db is not None:
+                    self._db.close()
+                    self._db = None
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], T], default: T, *, create: bool) -> T:
+        if self._pid != os.getpid():
+            # A connection must not be used, nor closed, on the other side of a fork.
+            _inherited.append(self._db)
+            self._pid, self._lock, self._db = os.getpid(), allocate_lock(), None
+        import sqlite3
+
+        with self._lock:
+            for last_try in (False, True):
+                try:
+                    db = self._connected(create=create)
+                    return default if db is None else work(db)
+                except (sqlite3.Error, OSError, _NewerSchemaError) as e:
+                    if last_try or not self._recover(e):
+                        self._warn(e, writing=create)
+                        return default
+        return default
+
+    def _connected(self, *, create: bool) -> sqlite3.Connection | None:
+        try:
+            inode = os.stat(self.path).st_ino
+        except FileNotFoundError:
+            self._drop()
+            if not create:
+                return None
+            schema.create(self.path)
+            inode = os.stat(self.path).st_ino
+        if self._db is not None and inode == self._inode:
+            return self._db
+        self._drop()
+        self._inode = inode
+        self._db = self._open(writable=create)
+        return self._db
+
+    def _open(self, *, writable: bool) -> sqlite3.Connection:
+        import sqlite3
+
+        db = _connect(self.path)
+        try:
+            version = schema.version_of(db)
+            if version > schema.VERSION:
+                raise _NewerSchemaError(version)
+            if version == 0:
+                raise sqlite3.DatabaseError("it is empty")
+            if version < schema.VERSION:
+                schema.upgrade(db)
+            db.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.OperationalError as e:
+            db.close()
+            if writable or "locked" in str(e):
+                raise
+            # A read-only file system: WAL's companion files cannot be made, the main file can be read.
+            return _connect(self.path, immutable=True)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _recover(self, error: Exception) -> bool:
+        """Whether it is worth trying again: the file was damaged or newer, and is out of the way now."""
+        import sqlite3
+
+        missing = isinstance(error, sqlite3.OperationalError) and str(error).startswith("no such ")
+        if isinstance(error, _NewerSchemaError):
+            why, text = "newer", f"was written by a newer torchx (schema {error.version}, here {schema.VERSION})"
+        elif type(error) is sqlite3.DatabaseError or missing:
+            why, text = "damaged", f"is damaged ({error})"
+        else:
+            return False
+        self._drop()
+        try:
+            target = schema.set_aside(self.path, self._inode, why)
+        except OSError:
+            return False
+        if target:
+            _warn_once(self.path, why, f"the run registry `{self.path}` {text}: set aside as `{target}`")
+        return True
+
+    def _warn(self, error: Exception, *, writing: bool) -> None:
+        self._drop()
+        effect = "this run will not be in `torchx list`" if writing else "runs on record cannot be shown"
+        text = f"the run registry `{self.path}` cannot be {'written' if writing else 'read'} ({error}): {effect}"
+        _warn_once(self.path, "io", text)
+
+    def _drop(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+
+class _NewerSchemaError(Exception):
+    def __init__(self, version: int) -> None:
+        super().__init__(f"schema {version}")
+        self.version = version
+
+
+def _connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
+    import sqlite3
+
+    if immutable:
+        from urllib.parse import quote
+
+        return sqlite3.connect(f"file:{quote(path)}?immutable=1", uri=True, isolation_level=None)
+    # One connection for all threads: `Store` holds its lock around every use.
+    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+
+def _in_transaction(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        answer = work(db)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    return answer
+
+
+def _warn_once(path: str, kind: str, text: str) -> None:
+    if (path, kind) not in _warned:
+        _warned.add((path, kind))
+        import logging
+
+        logging.getLogger("torchx.runs").warning(text)

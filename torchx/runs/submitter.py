@@ -1,0 +1,61 @@
+"""Which process is submitting a run, in a form that a reused pid cannot pass for."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+
+def identity() -> str:
+    """This process: ``host|boot|pid|start``."""
+    return _identity(os.getpid())
+
+
+def may_be_alive(submitter: str) -> bool:
+    """False when the process is known to be gone; True when it lives, or is on a host that we cannot see.
+
+    >>> may_be_alive(identity())
+    True
+    >>> may_be_alive(identity().rpartition("|")[0] + "|1")
+    False
+    """
+    parts = submitter.rsplit("|", 3)
+    if len(parts) != 4:
+        return False
+    host, boot, pid, start = parts
+    if host != os.uname().nodename:
+        return True
+    if boot != _boot_id():
+        return False
+    if not start:  # no /proc there: the pid must do
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+    return _start_of(pid) == start
+
+
+@functools.lru_cache(maxsize=1)
+def _identity(pid: int) -> str:
+    return f"{os.uname().nodename}|{_boot_id()}|{pid}|{_start_of(str(pid))}"
+
+
+@functools.lru_cache(maxsize=1)
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read(8)
+    except OSError:
+        return ""
+
+
+def _start_of(pid: str) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name, in parentheses, may contain anything; field 22 is the 20th after it.
+            return file.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return ""

@@ -1,0 +1,1 @@
+"""Optional help for programs that run inside a job; a program needs none of it."""

@@ -1,0 +1,86 @@
+"""Keeps the results of a trial under a key."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torchx.errors import MissingDependencyError, ParseError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+KeyType = int | str
+"""Number or name of a trial."""
+
+ResultType = int | float | str
+"""One result."""
+
+
+class ResultTracker(ABC):
+    """Where results are put by a job, and got by whoever started it."""
+
+    @abstractmethod
+    def put(self, key: KeyType, **results: ResultType) -> None:
+        """Keeps the results of a trial, in the place of those it had."""
+
+    @abstractmethod
+    def get(self, key: KeyType) -> dict[str, ResultType]:
+        """The results of a trial; empty when there are none."""
+
+
+class FsspecResultTracker(ResultTracker):
+    """One JSON file a trial, below a directory of any file system that fsspec knows.
+
+    Args:
+        tracker_base: the directory: a path, ``s3://...``, ``gs://...``, ...
+    """
+
+    def __init__(self, tracker_base: str) -> None:
+        self._base = tracker_base.rstrip("/") or "/"
+
+    def put(self, key: KeyType, **results: ResultType) -> None:
+        """Keeps the results; directories are created.
+
+        Raises:
+            ValueError: the key is no name of a file.
+            OSError: they cannot be written.
+        """
+        import json
+
+        fs, path = self._file(key)
+        text = json.dumps(results, sort_keys=True)
+        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        fs.pipe_file(path, text.encode())
+
+    def get(self, key: KeyType) -> dict[str, ResultType]:
+        """The results; empty when there are none.
+
+        Raises:
+            ParseError: the file is not what :meth:`put` writes.
+        """
+        import json
+
+        fs, path = self._file(key)
+        try:
+            text = fs.cat_file(path).decode()
+        except FileNotFoundError:
+            return {}
+        try:
+            found = json.loads(text)
+        except ValueError as e:
+            raise ParseError(f"results of `{key}` in `{path}` cannot be read: {e}", text=text) from e
+        if not isinstance(found, dict):
+            raise ParseError(f"results of `{key}` in `{path}` are not a JSON object", text=text)
+        return found
+
+    def _file(self, key: KeyType) -> tuple[Any, str]:
+        name = str(key)
+        if not name or "/" in name or name in (".", ".."):
+            raise ValueError(f"`{key}` is not a key: it must be a number or a name without `/`")
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError as e:
+            raise MissingDependencyError("tracking needs the package `fsspec`", hint="pip install fsspec") from e
+        fs, base = url_to_fs(self._base)
+        return fs, f"{str(base).rstrip('/')}/{name}/results.json"

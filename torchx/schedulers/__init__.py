@@ -1,0 +1,120 @@
+"""The table of schedulers: built-in rows, and plugins of the entry-point group ``torchx.schedulers``."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.errors import NotFoundError, NotSupportedError, TorchXError
+from torchx.plugins import Registry, load_group
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    from torchx.schedulers.api import Scheduler
+
+    class SchedulerFactory(Protocol):
+        """What makes a scheduler: ``factory(session_name, **scheduler_params)``."""
+
+        def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]: ...
+else:
+
+    class SchedulerFactory:
+        """What makes a scheduler: ``factory(session_name, **scheduler_params)``."""
+
+        def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]:
+            raise NotImplementedError
+
+
+__all__ = [
+    "DEFAULT_SCHEDULER_MODULES",
+    "Scheduler",
+    "SchedulerFactory",
+    "get_default_scheduler_name",
+    "get_scheduler_factories",
+    "load_group",
+]
+
+DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
+    "local_cwd": "torchx.schedulers.local_scheduler",
+    "local_docker": "torchx.schedulers.docker_scheduler",
+    "slurm": "torchx.schedulers.slurm_scheduler",
+    "kubernetes": "torchx.schedulers.kubernetes_scheduler",
+    "kubernetes_mcad": "torchx.schedulers.kubernetes_mcad_scheduler",
+    "aws_batch": "torchx.schedulers.aws_batch_scheduler",
+    "aws_sagemaker": "torchx.schedulers.aws_sagemaker_scheduler",
+    "lsf": "torchx.schedulers.lsf_scheduler",
+}
+"""Name -> module with ``create_scheduler``. A row counts once its module is part of the build."""
+
+
+def get_scheduler_factories(
+    group: str = "torchx.schedulers", skip_defaults: bool = False
+) -> dict[str, SchedulerFactory]:
+    """Name -> factory of every scheduler; the default one first. A plugin may replace a built-in.
+
+    A scheduler's module is imported when its factory is called. A plugin that cannot be
+    loaded raises ``PluginError`` then, and disturbs nobody else.
+
+    >>> "local_cwd" in get_scheduler_factories()
+    True
+    """
+    registry: Registry[SchedulerFactory] = Registry(group, {} if skip_defaults else _builtin_rows())
+    return {name: _Deferred(registry, name) for name in registry.names()}
+
+
+def get_default_scheduler_name() -> str:
+    """The scheduler of ``torchx run`` when none is named.
+
+    >>> get_default_scheduler_name()
+    'local_cwd'
+    """
+    return next(iter(DEFAULT_SCHEDULER_MODULES))
+
+
+def missing_scheduler(name: str, choices: list[str]) -> TorchXError:
+    """The error for a scheduler name that is not among ``choices``."""
+    from torchx.util.strings import did_you_mean
+
+    if name in DEFAULT_SCHEDULER_MODULES and name not in _builtin_rows():
+        return NotSupportedError(
+            f"scheduler `{name}` is not part of this build yet", hint=f"there are: {', '.join(choices)}"
+        )
+    hint = did_you_mean(name, choices) or f"there are: {', '.join(choices)}"
+    return NotFoundError(f"no scheduler `{name}`", hint=hint)
+
+
+class _Deferred:
+    """A factory that imports its scheduler when it is called."""
+
+    def __init__(self, registry: Registry[SchedulerFactory], name: str) -> None:
+        self.registry = registry
+        self.name = name
+
+    def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]:
+        return self.registry.get(self.name)(session_name, **kwargs)
+
+    def __repr__(self) -> str:
+        entry = self.registry.find(self.name)
+        return f"<scheduler factory {self.name}: {entry.value if entry else '?'}>"
+
+
+def _builtin_rows() -> dict[str, str]:
+    return {
+        name: f"{module}:create_scheduler" for name, module in DEFAULT_SCHEDULER_MODULES.items() if _is_built(module)
+    }
+
+
+def _is_built(module: str) -> bool:
+    if module in sys.modules:
+        return True
+    finders = (getattr(f, "find_spec", None) for f in sys.meta_path)
+    return any(find(module, __path__) is not None for find in finders if find)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Scheduler":
+        from torchx.schedulers.api import Scheduler
+
+        return Scheduler
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,335 @@
+"""The contract of a backend: what every scheduler takes and answers."""
+# ruff: noqa: ARG002  # default methods of a contract take what their overrides need
+
+from __future__ import annotations
+
+import re
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from torchx.errors import ConfigError, NotSupportedError, SpecError
+from torchx.schedulers.kit.caps import Capabilities
+from torchx.specs.api import AppState, Workspace, runopts
+from torchx.specs.structured_opts import StructuredOpts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field
+    from datetime import datetime
+    from typing import Any, Generic, TypeVar
+
+    from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, RoleStatus
+
+    T = TypeVar("T")
+
+    class _Generic(Generic[T]):
+        pass
+else:
+    from torchx.util.records import dataclass, field
+
+    class _Generic:
+        """`Scheduler[Cfg]` as a base class, without paying for an import of `typing`."""
+
+        __class_getitem__ = classmethod(types.GenericAlias)
+
+
+__all__ = [
+    "DAYS_IN_2_WEEKS",
+    "NONE",
+    "Capabilities",
+    "DescribeAppResponse",
+    "ListAppResponse",
+    "Scheduler",
+    "Stream",
+    "StructuredOpts",
+    "filter_regex",
+    "split_lines",
+    "split_lines_iterator",
+]
+
+NONE = "<NONE>"
+DAYS_IN_2_WEEKS = 14
+
+
+class Stream(str, Enum):
+    """Which output of a replica: its stdout, its stderr, or both in the order of writing."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    COMBINED = "combined"
+
+
+@dataclass
+class DescribeAppResponse:
+    """What a backend knows of one job.
+
+    Attributes:
+        num_restarts: how often the job, or a part of it, was started again; -1 when the backend does not say.
+        msg: why the job is in its state, as a sentence.
+        structured_error_msg: JSON with the error of the replica that failed first.
+        ui_url: where a person looks at the job.
+        started_at: Unix time of its start; None when the backend does not say.
+        ended_at: Unix time of its end; None before, and when the backend does not say.
+    """
+
+    app_id: str = "<NOT_SET>"
+    state: AppState = AppState.UNSUBMITTED
+    num_restarts: int = -1
+    msg: str = NONE
+    structured_error_msg: str = NONE
+    ui_url: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    roles_statuses: list[RoleStatus] = field(default_factory=list)
+    roles: list[Role] = field(default_factory=list)
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass
+class ListAppResponse:
+    """One line of a backend's list of jobs."""
+
+    app_id: str
+    state: AppState
+    app_handle: str = "<NOT_SET>"
+    name: str = ""
+
+
+if TYPE_CHECKING:
+    _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
+
+
+class Scheduler(_Generic["T"], ABC):
+    """Base class of all backends. ``T`` is the type of the run options, usually ``Mapping[str, CfgVal]``.
+
+    A backend implements :meth:`_submit_dryrun`, :meth:`schedule`, :meth:`describe`, :meth:`list` and
+    :meth:`_cancel_existing`; the rest has working defaults.
+
+    Args:
+        backend: name of the backend.
+        session_name: groups the jobs of one user or program.
+    """
+
+    capabilities: Capabilities = Capabilities()
+    """What this backend can do."""
+
+    wait_hint: float = 1.0
+    """How many seconds apart polling :meth:`describe` makes sense."""
+
+    def __init__(self, backend: str, session_name: str) -> None:
+        self.backend = backend
+        self.session_name = session_name
+
+    # -- options ---------------------------------------------------------------------------------
+
+    def run_opts(self) -> runopts:
+        """The run options: this backend's own, and those of its workspace mixin if it has one."""
+        opts = self._run_opts()
+        workspace_opts = getattr(self, "workspace_opts", None)
+        if workspace_opts is not None:
+            opts.update(workspace_opts())
+        return opts
+
+    def _run_opts(self) -> runopts:
+        """The run options of this backend alone."""
+        return runopts()
+
+    # -- submission ------------------------------------------------------------------------------
+
+    def submit(self, app: AppDef, cfg: T, workspace: str | Workspace | None = None) -> str:
+        """Build the workspace, render the request and submit it. ``app`` is not changed.
+
+        Returns:
+            The id of the job.
+        """
+        import copy
+
+        app = copy.deepcopy(app)
+        resolved: T = self.run_opts().resolve(cfg)  # type: ignore[arg-type,assignment]  # T is a mapping of options
+        build_workspaces = getattr(self, "build_workspaces", None)
+        if workspace is not None and build_workspaces is not None:
+            given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
+            for role in app.roles:
+                role.workspace = role.workspace or copy.deepcopy(given)
+        self._pre_build_validate(app, self.backend, resolved)
+        if build_workspaces is not None:
+            build_workspaces(app.roles, resolved)
+        self._validate(app, self.backend, resolved)
+        return self.schedule(self.submit_dryrun(app, resolved))
+
+    def submit_dryrun(self, app: AppDef, cfg: T) -> AppDryRunInfo[Any]:
+        """The request that :meth:`schedule` would submit. Nothing is submitted.
+
+        The ``pre_proc`` hook of each role, in order, may still change the request.
+        """
+        resolved: T = self.run_opts().resolve(cfg)  # type: ignore[arg-type,assignment]  # T is a mapping of options
+        info = self._submit_dryrun(app, resolved)
+        for role in app.roles:
+            info = role.pre_proc(self.backend, info)
+        info._app = app
+        info._cfg = resolved  # type: ignore[assignment]  # T is a mapping of options
+        info._scheduler = self.backend
+        return info
+
+    @abstractmethod
+    def _submit_dryrun(self, app: AppDef, cfg: T) -> AppDryRunInfo[Any]:
+        """Translate the job into this backend's native request. Must not submit, nor change ``app``."""
+
+    @abstractmethod
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Submit the request; returns the id of the job."""
+
+    def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: T) -> None:
+        """Refuse a bad job before its workspace is built."""
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: T) -> None:
+        """Refuse a bad job after its workspace was built.
+
+        Raises:
+            SpecError: a role has the null resource, and this backend has to know what to reserve.
+        """
+        for role in app.roles:
+            r = role.resource
+            if (r.cpu, r.gpu, r.memMB) == (-1, -1, -1):
+                raise SpecError(
+                    f"role `{role.name}` has no resource, and `{scheduler}` has to know what to reserve",
+                    hint="give it one: `resource=specs.resource(cpu=1, memMB=1024)`, "
+                    "or `-h <named resource>` of the component",
+                )
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    @abstractmethod
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """State and definition of a job; None when there is no such job."""
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """:meth:`describe` of many jobs. A backend that can, asks once for all of them."""
+        return {app_id: self.describe(app_id) for app_id in app_ids}
+
+    def wait_for_end(self, app_id: str, timeout_s: float) -> None:
+        """Sleep until the job may have ended, at most ``timeout_s`` seconds.
+
+        A backend that is told of the end returns at once then; the default sleeps all the time.
+        """
+        import time
+
+        time.sleep(timeout_s)
+
+    def exists(self, app_id: str) -> bool:
+        """True when the backend knows the job, whatever its state."""
+        return self.describe(app_id) is not None
+
+    @abstractmethod
+    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
+        """The jobs that this backend knows."""
+
+    def log_iter(  # noqa: PLR0917  # the contract's signature
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Lines that replica ``k`` of a role wrote, each with its line end.
+
+        Args:
+            regex: only lines in which it is found.
+            since: only lines written at or after this time; a time without zone is local.
+            until: only lines written before this time.
+            should_tail: go on until the job has ended.
+            streams: which output; the backend's usual one when None.
+
+        Raises:
+            NotSupportedError: this backend has no logs.
+        """
+        raise NotSupportedError(
+            f"`{self.backend}` cannot show logs",
+            hint="look at `torchx status` for the address of the job's page",
+        )
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def cancel(self, app_id: str) -> None:
+        """End the job. Quiet when there is no such job or when it has ended."""
+        if self.exists(app_id):
+            self._cancel_existing(app_id)
+
+    @abstractmethod
+    def _cancel_existing(self, app_id: str) -> None:
+        """End a job that exists."""
+
+    def delete(self, app_id: str) -> None:
+        """Remove the job from the backend. Quiet when there is no such job."""
+        if self.exists(app_id):
+            self._delete_existing(app_id)
+
+    def _delete_existing(self, app_id: str) -> None:
+        """Remove a job that exists. Backends that keep nothing after the end only cancel it."""
+        self._cancel_existing(app_id)
+
+    def close(self) -> None:
+        """Release what this object holds on this machine. Jobs go on."""
+
+
+def filter_regex(regex: str, data: Iterable[str]) -> Iterable[str]:
+    """The lines in which ``regex`` is found.
+
+    Raises:
+        ConfigError: ``regex`` is not a regular expression.
+
+    >>> list(filter_regex("b$", ["a", "ab"]))
+    ['ab']
+    """
+    found = compile_regex(regex).search
+    return (line for line in data if found(line))
+
+
+def compile_regex(regex: str) -> re.Pattern[str]:
+    """``re.compile`` whose error is one of ours.
+
+    Raises:
+        ConfigError: ``regex`` is not a regular expression.
+    """
+    try:
+        return re.compile(regex)
+    except re.error as e:
+        raise ConfigError(
+            f"`{regex}` is not a regular expression: {e}",
+            hint="escape characters such as `[`, `(`, `*`, `+`, `?` with a backslash to mean themselves",
+        ) from e
+
+
+def split_lines(text: str) -> list[str]:
+    r"""The lines of ``text``, each with its line end. Only ``\n`` ends a line.
+
+    >>> split_lines("a\nb\rc\n\nd")
+    ['a\n', 'b\rc\n', '\n', 'd']
+    """
+    lines = [line + "\n" for line in text.split("\n")]
+    last = lines.pop()[:-1]
+    return [*lines, last] if last else lines
+
+
+def split_lines_iterator(chunks: Iterable[str]) -> Iterable[str]:
+    r"""The lines of a text that arrives in pieces; a line may span pieces.
+
+    >>> list(split_lines_iterator(["a\nb", "c\n", "d"]))
+    ['a\n', 'bc\n', 'd']
+    """
+    rest: list[str] = []
+    for chunk in chunks:
+        if "\n" not in chunk:
+            rest.append(chunk)
+            continue
+        lines = split_lines("".join((*rest, chunk)))
+        rest = [] if lines[-1].endswith("\n") else [lines.pop()]
+        yield from lines
+    if last := "".join(rest):
+        yield last

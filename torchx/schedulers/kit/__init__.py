@@ -1,0 +1,1 @@
+"""Parts that backends share; one idea a file."""

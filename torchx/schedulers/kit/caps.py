@@ -1,0 +1,55 @@
+"""What a backend can do, as a value that is read before calling."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """The abilities of one backend. Every default says "no", so that a backend claims only what it has.
+
+    Attributes:
+        logs: ``log_iter`` works.
+        log_streams: names of the :class:`~torchx.schedulers.api.Stream` members that ``log_iter`` tells apart.
+        log_since: ``since`` and ``until`` of ``log_iter`` are honoured.
+        log_follow: ``should_tail`` of ``log_iter`` is honoured.
+        cancel: a running job can be ended.
+        delete: the job's record can be removed.
+        list: ``list`` works.
+        retries: names of the :class:`~torchx.specs.RetryPolicy` members that are honoured.
+        elastic: ``min_replicas`` of a role is honoured.
+        multi_role: a job may have more than one role.
+        mounts: the kinds of mount that work: ``bind``, ``volume``, ``device``.
+        workspaces: code is patched into the job's image or folder.
+        priority: a job may be given a priority.
+        gpus: GPUs are handed out to replicas.
+        resources: cpu and memory that a role asks for are reserved or enforced.
+        durable: the job goes on when the process that submitted it ends.
+        describe_many: many jobs cost one query.
+
+    >>> Capabilities(logs=True).logs, Capabilities().cancel
+    (True, False)
+    """
+
+    logs: bool = False
+    log_streams: tuple[str, ...] = ()
+    log_since: bool = False
+    log_follow: bool = False
+    cancel: bool = False
+    delete: bool = False
+    list: bool = False
+    retries: tuple[str, ...] = ()
+    elastic: bool = False
+    multi_role: bool = False
+    mounts: tuple[str, ...] = ()
+    workspaces: bool = False
+    priority: bool = False
+    gpus: bool = False
+    resources: bool = False
+    durable: bool = False
+    describe_many: bool = False

@@ -1,0 +1,422 @@
+"""Local jobs as folders: found by their id, described from what their supervisors wrote."""
+# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
+
+from __future__ import annotations
+
+import errno
+import os
+
+from torchx.errors import BackendError, NotFoundError
+from torchx.schedulers.api import NONE, DescribeAppResponse
+from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, torchx_home
+from torchx.specs.api import AppState, ReplicaStatus, RoleStatus
+from torchx.supervisor.layout import ERROR_FILE, REQUEST_FILE, STATE_FILE, STDERR_LOG, folder_name, replica_folder
+from torchx.supervisor.reader import JobReader
+from torchx.supervisor.statefile import FAILED, SUCCEEDED, TERMINAL, JobState, StateFileError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.specs.api import AppDef, Role
+    from torchx.specs.failures import Failure
+
+SCHEME = "local_cwd"
+_TIDY_EVERY_S = 3600.0
+_LEAST_FREE_BYTES = 1 << 18
+_DELETE_S = 60.0
+_DEFAULT_DAYS = 30.0
+_DEFAULT_GB = 20.0
+_EXPLAINED = 16  # failed replicas whose files are read for their causes
+
+
+class LocalJob:
+    """One job, seen through its folder.
+
+    Args:
+        folder: holds ``job.json``, ``state`` and ``control``.
+        roles: as they were submitted, where that is known; read from ``job.json`` when None.
+    """
+
+    def __init__(self, folder: str, roles: list[Role] | None = None) -> None:
+        self.folder = folder
+        self._reader = JobReader(folder)
+        self._roles = roles
+        self._seen: JobState | None = None
+        self._answer: DescribeAppResponse | None = None
+
+    def state(self) -> JobState | None:
+        """What became of it; None when it does not exist (any more).
+
+        Raises:
+            BackendError: its state cannot be read.
+        """
+        try:
+            return self._reader.read()
+        except StateFileError as e:
+            raise BackendError(
+                f"the state of the local job in `{self.folder}` cannot be read: {e}",
+                hint="a newer torchx may have written it, or the file is damaged; its logs are still there",
+            ) from e
+
+    def describe(self) -> DescribeAppResponse | None:
+        """What the scheduler says of it. Costs almost nothing while nothing changes."""
+        job = self.state()
+        if job is None:
+            return None
+        if job is not self._seen or self._answer is None:
+            self._answer = self._describe(job)
+            self._seen = job
+        a = self._answer
+        return DescribeAppResponse(
+            a.app_id,
+            a.state,
+            a.num_restarts,
+            a.msg,
+            a.structured_error_msg,
+            a.ui_url,
+            dict(a.metadata),
+            list(a.roles_statuses),
+            list(a.roles),
+            a.started_at,
+            a.ended_at,
+        )
+
+    def logs(self) -> str:
+        """Folder of the replicas' folders."""
+        job = self._seen or self.state()
+        return job.facts.get("logs", self.folder) if job else self.folder
+
+    def replica_folder(self, role: str, k: int) -> str:
+        """Folder of one replica.
+
+        Raises:
+            NotFoundError: the job has no such role or replica.
+        """
+        job = self._seen or self.state()
+        counts = dict(job.roles) if job else {}
+        if role not in counts:
+            from torchx.util.strings import did_you_mean
+
+            known = ", ".join(f"`{name}`" for name in counts)
+            raise NotFoundError(
+                f"job `{os.path.basename(self.folder)}` has no role `{role}`",
+                hint=did_you_mean(role, counts) or f"its roles are {known}",
+            )
+        if not 0 <= k < counts[role]:
+            raise NotFoundError(
+                f"role `{role}` of job `{os.path.basename(self.folder)}` has no replica `{k}`",
+                hint="its only replica is 0" if counts[role] == 1 else f"its replicas are 0 to {counts[role] - 1}",
+            )
+        return replica_folder(self.logs(), role, k)
+
+    def _describe(self, job: JobState) -> DescribeAppResponse:
+        failures = self._failures(job)
+        statuses = []
+        index = 0
+        host = "localhost"
+        if job.facts.get("host", "") != os.uname().nodename:
+            host = job.facts.get("host", "")
+        for name, count in job.roles:
+            replicas = []
+            for k in range(count):
+                status = ReplicaStatus(k, AppState[job.replicas[index].state], name, host)
+                if index in failures:
+                    status.structured_error_msg = failures[index].to_structured_msg()
+                replicas.append(status)
+                index += 1
+            statuses.append(RoleStatus(name, replicas))
+        first = failures.get(job.first)
+        return DescribeAppResponse(
+            app_id=job.facts.get("app_id", os.path.basename(self.folder)),
+            state=AppState[job.state],
+            num_restarts=job.restarts,
+            msg=_sentence(job, failures) or NONE,
+            structured_error_msg=first.to_structured_msg() if first and job.state != SUCCEEDED else NONE,
+            ui_url=f"file://{_url_path(job.facts.get('logs', self.folder))}",
+            roles_statuses=statuses,
+            roles=self.roles(),
+            started_at=job.created or None,
+            ended_at=job.ended or None,
+        )
+
+    def _failures(self, job: JobState) -> dict[int, Failure]:
+        """Why replicas failed, by index; that of the first one is always among them."""
+        failed = [i for i, r in enumerate(job.replicas) if r.state == FAILED]
+        if job.first >= 0:
+            failed = [job.first, *(i for i in failed if i != job.first)]
+        if not failed:
+            return {}
+        from torchx.schedulers.kit.causes import failure_of
+
+        found = {}
+        logs = job.facts.get("logs", self.folder)
+        for index in failed[:_EXPLAINED]:
+            role, k = job.position(index)
+            folder = replica_folder(logs, role, k)
+            line = job.replicas[index]
+            code = line.exit
+            found[index] = failure_of(
+                f"{folder}/{ERROR_FILE}",
+                f"{folder}/{STDERR_LOG}",
+                exit_code=code if code is None or code >= 0 else None,
+                signal_name=_signal_name(-code) if code is not None and code < 0 else "",
+                ended=line.ended,
+            )
+        return found
+
+    def roles(self) -> list[Role]:
+        """The roles as they were submitted, secrets masked; as much as the state tells where that was not recorded."""
+        if self._roles is None:
+            self._roles = self._read_roles()
+        return self._roles
+
+    def _read_roles(self) -> list[Role]:
+        import json
+
+        from torchx.specs.api import Role
+        from torchx.specs.serialize import appdef_from_dict
+
+        try:
+            with open(os.path.join(self.folder, REQUEST_FILE), encoding="utf-8") as f:
+                return appdef_from_dict(json.load(f)["app"]).roles
+        except (OSError, ValueError, KeyError, TypeError):
+            job = self._seen or self.state()
+            return [Role(name, image="", num_replicas=count) for name, count in job.roles] if job else []
+
+
+class LocalJobs:
+    """All local jobs of this user.
+
+    Args:
+        session: where new jobs go, and where a job is looked for first.
+    """
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self._made = ""
+        self._next_tidy = 0.0
+
+    def find(self, app_id: str) -> str | None:
+        """Folder of the job, whatever its session; None when there is none."""
+        name = folder_name(app_id)
+        for base in self.bases():
+            own = os.path.join(base, folder_name(self.session), name)
+            if os.path.exists(os.path.join(own, STATE_FILE)):
+                return own
+            for session in _names(base):
+                folder = os.path.join(base, session, name)
+                if os.path.exists(os.path.join(folder, STATE_FILE)):
+                    return folder
+        return None
+
+    def all(self) -> list[str]:
+        """Folders of all jobs of all sessions."""
+        return [
+            os.path.join(base, session, job)
+            for base in self.bases()
+            for session in _names(base)
+            for job in _names(os.path.join(base, session))
+        ]
+
+    def create(self, app_id: str) -> str:
+        """Make the folder of a new job.
+
+        Raises:
+            BackendError: there is one of that id, or no folder can be made at all.
+        """
+        problem: OSError | None = None
+        for base in self.bases():
+            session = os.path.join(base, folder_name(self.session))
+            folder = os.path.join(session, folder_name(app_id))
+            try:
+                if self._made != session:
+                    os.makedirs(session, mode=0o700, exist_ok=True)
+                _refuse_full_disk(session)
+                try:
+                    os.mkdir(folder, 0o700)
+                except FileNotFoundError:  # removed since
+                    os.makedirs(folder, mode=0o700)
+            except FileExistsError as e:
+                if os.path.isdir(folder):
+                    raise BackendError(
+                        f"job `{app_id}` was submitted before", hint="each submission needs a new dryrun: `runner.run`"
+                    ) from e
+                problem = problem or e
+            except OSError as e:
+                problem = problem or e
+            else:
+                self._made = session
+                if problem is not None:
+                    _warn(
+                        f"no local job can be kept in `{problem.filename}`: {problem.strerror}; it goes to `{folder}`"
+                    )
+                return folder
+        raise BackendError(
+            f"no folder for a local job can be made: {problem}", hint="set TORCHX_HOME to a folder that can be written"
+        )
+
+    def retention_due(self, folder: str) -> dict[str, Any] | None:
+        """What the job's supervisor is to tidy up on the side; None most of the time: once an hour is enough."""
+        import time
+
+        if time.monotonic() < self._next_tidy:
+            return None
+        self._next_tidy = time.monotonic() + _TIDY_EVERY_S
+        base = os.path.dirname(os.path.dirname(folder))
+        stamp = os.path.join(base, ".tidied")
+        try:
+            if time.time() - os.stat(stamp).st_mtime < _TIDY_EVERY_S:
+                return None
+        except OSError:
+            pass
+        try:
+            with open(stamp, "w"):
+                os.utime(stamp)
+        except OSError:
+            return None
+        days = _number(ENV_LOCAL_RETENTION_DAYS, _DEFAULT_DAYS)
+        gigabytes = _number(ENV_LOCAL_RETENTION_GB, _DEFAULT_GB)
+        return {"base": base, "max_age_s": days * 86400, "max_bytes": int(gigabytes * (1 << 30))}
+
+    @staticmethod
+    def bases() -> tuple[str, str]:
+        """Where jobs are: below torchx's home, or, when that cannot be written, in the temporary folder."""
+        return torchx_home("local"), _fallback_base()
+
+
+def delete(job: LocalJob) -> None:
+    """Ask the job to end, wait for it, and remove its files.
+
+    Raises:
+        BackendError: it does not end, or runs on another machine.
+    """
+    from torchx.supervisor.reader import ask_to_cancel, wait_for_end
+    from torchx.supervisor.retention import remove_job
+
+    state = job.state()
+    if state is not None and state.state not in TERMINAL:
+        ask_to_cancel(job.folder)
+        wait_for_end(job.folder, _DELETE_S)
+        state = job.state()
+    if state is not None and state.state not in TERMINAL:
+        raise BackendError(
+            f"job `{state.facts.get('app_id')}` is {state.state} on host `{state.facts.get('host')}` and does not end",
+            hint="cancel it there, and delete it then",
+        )
+    if state is not None:
+        remove_job(job.folder, state)
+
+
+def write_request(folder: str, app: AppDef | None, facts: dict[str, str]) -> None:
+    """Record what was asked for, secrets masked, in ``job.json``.
+
+    A job runs without it, too: where it cannot be written, less is known of the job afterwards.
+    """
+    import json
+
+    from torchx.specs.serialize import appdef_to_dict, masked
+
+    record: dict[str, Any] = {"format": 1, **facts}
+    if app is not None:
+        record["app"] = appdef_to_dict(masked(app), fallback=repr)
+    path = os.path.join(folder, REQUEST_FILE)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(json.dumps(record).encode())
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+    except OSError as e:
+        _warn(f"`{path}` cannot be written: {e.strerror}; the job runs all the same")
+
+
+def discard(folder: str) -> None:
+    """Remove the folder of a job that was never started."""
+    for name in (REQUEST_FILE, ""):
+        path = os.path.join(folder, name)
+        try:
+            os.unlink(path) if name else os.rmdir(path)
+        except OSError:
+            pass  # kept: retention removes it later
+
+
+def _sentence(job: JobState, failures: dict[int, Failure]) -> str:
+    """Why the job is in its state."""
+    host = job.facts.get("host", "")
+    if job.state not in TERMINAL and host != os.uname().nodename:
+        return f"as last heard from host `{host}`, where it runs"
+    if job.first < 0 or (job.state in TERMINAL and job.state != FAILED):
+        return job.msg or _losses(job)
+    role, k = job.position(job.first)
+    summary = failures[job.first].summary()
+    several = len(job.replicas) > 1
+    sentence = f"{role}/{k} failed{' first' if several else ''}: {summary}"
+    if job.restarts:
+        sentence += f" (after {job.restarts} restart{'s' if job.restarts > 1 else ''})"
+    if job.state not in TERMINAL:
+        sentence += "; the others are being stopped" if several else ""
+    return f"{sentence}; {job.msg}" if job.msg else sentence
+
+
+def _losses(job: JobState) -> str:
+    """Replicas without which an elastic job went on."""
+    lost = [i for i, r in enumerate(job.replicas) if r.state == FAILED]
+    if not lost:
+        return ""
+    names = ", ".join("/".join(map(str, job.position(i))) for i in lost[:3]) + (", ..." if len(lost) > 3 else "")
+    return f"{len(lost)} of {len(job.replicas)} replicas lost ({names}); the job went on with the others"
+
+
+def _signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _url_path(path: str) -> str:
+    if path.isascii() and not any(c in path for c in " %?#"):
+        return path
+    from urllib.parse import quote
+
+    return quote(path)
+
+
+def _number(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        _warn(f"`{name}={text}` is no number; {default:g} is used")
+        return default
+
+
+def _fallback_base() -> str:
+    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"torchx-{os.getuid()}", "local")  # noqa: S108  # the user's own folder in it, mode 0700
+
+
+def _refuse_full_disk(folder: str) -> None:
+    """A job that is begun on a full disk could not even say so."""
+    disk = os.statvfs(folder)
+    if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if not name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _warn(message: str) -> None:
+    import logging
+
+    logging.getLogger("torchx.schedulers.local").warning(message)

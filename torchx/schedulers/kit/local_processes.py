@@ -1,0 +1,68 @@
+"""Processes of the caller's own, beside those that supervisors own."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import io
+    import signal
+    import subprocess
+
+
+class PopenProtocol(ABC):
+    """The part of ``subprocess.Popen`` that running a replica takes."""
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """Process id."""
+
+    @property
+    @abstractmethod
+    def returncode(self) -> int | None:
+        """Exit code, ``-n`` for signal n; None while it runs, or was not asked for."""
+
+    @abstractmethod
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once there is one."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """SIGKILL."""
+
+
+class SignalException(Exception):
+    """A signal ended the wait for a job.
+
+    Args:
+        msg: what was going on.
+        sigval: the signal.
+    """
+
+    def __init__(self, msg: str, sigval: signal.Signals) -> None:
+        super().__init__(msg)
+        self.sigval = sigval
+
+
+def start_process(
+    args: list[str], env: dict[str, str], *, stdout: io.FileIO | None, stderr: io.FileIO | None, cwd: str | None
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, the caller's environment below ``env``."""
+    import subprocess
+
+    return subprocess.Popen(
+        args,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=cwd,
+        start_new_session=True,
+    )

@@ -1,0 +1,59 @@
+"""Names as a backend allows them."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """Which names a backend takes.
+
+    Args:
+        max_length: in characters.
+        allowed: inside of a character class of a regular expression.
+        lower: upper case is not allowed.
+        letter_first: the first character must be a letter.
+    """
+
+    max_length: int
+    allowed: str = "A-Za-z0-9_.-"
+    lower: bool = False
+    letter_first: bool = False
+
+    def obeys(self, name: str) -> bool:
+        """Whether the backend takes ``name`` as it is.
+
+        >>> DNS_LABEL.obeys("train-1"), DNS_LABEL.obeys("Train_1")
+        (True, False)
+        """
+        return name != "" and self.make(name) == name
+
+    def make(self, text: str, *, room: int = 0) -> str:
+        """``text`` as a name: what is not allowed becomes a dash, dashes and dots at the ends go, and it is cut.
+
+        Args:
+            room: characters to leave for a suffix.
+
+        >>> DNS_LABEL.make("My Job/é", room=8)
+        'my-job'
+        """
+        name = re.sub(f"[^{self.allowed}]+", "-", text.lower() if self.lower else text)
+        name = name.strip("-._")
+        if self.letter_first:
+            name = re.sub(r"^[^A-Za-z]+", "", name)
+        name = name[: self.max_length - room].rstrip("-._")
+        return name or "app"[: self.max_length - room]
+
+
+DNS_LABEL = NameRule(63, "a-z0-9-", lower=True, letter_first=True)
+"""https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#rfc-1035-label-names"""
+
+FILE_NAME = NameRule(180)
+"""Safe as the name of a file or folder, as one word of a shell and as a part of an app handle."""

@@ -1,0 +1,54 @@
+"""The one loop over roles, replicas and macros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from torchx.specs.api import macros
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+
+    from torchx.specs.api import AppDef, Role
+else:
+    from torchx.util.records import dataclass
+
+
+@dataclass
+class Replica:
+    """One replica of a job.
+
+    Attributes:
+        role: its role, macros replaced; a copy that may be changed.
+        k: its number within the role.
+        index: its number within the job, counted through all roles in order.
+    """
+
+    role: Role
+    k: int
+    index: int
+
+
+def replicas(
+    app: AppDef, app_id: str, *, rank0_env: str = "", img_root: Callable[[Role], str] | None = None
+) -> Iterator[Replica]:
+    """Every replica of every role. ``app`` is not changed.
+
+    Args:
+        app_id: what the macro ``app_id`` stands for.
+        rank0_env: name of the variable that holds rank 0's host; empty where the backend has none.
+        img_root: root of a role's image, asked once per role; empty when None.
+
+    >>> from torchx.specs.api import AppDef, Role
+    >>> app = AppDef("a", [Role("w", "img", args=["${app_id}", "${replica_id}"], num_replicas=2)])
+    >>> [r.role.args for r in replicas(app, "a-1")]
+    [['a-1', '0'], ['a-1', '1']]
+    """
+    index = 0
+    for role in app.roles:
+        root = img_root(role) if img_root else ""
+        for k in range(role.num_replicas):
+            values = macros.Values(img_root=root, app_id=app_id, replica_id=str(k), rank0_env=rank0_env)
+            yield Replica(values.apply(role), k, index)
+            index += 1

@@ -1,0 +1,326 @@
+"""What to run: :class:`AppDef`, its roles, and what they need.
+
+Everything that describes a job is importable from here and from ``torchx.specs``.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import GenericAlias
+
+from torchx.specs.cases import cases
+from torchx.specs.copies import copy_data, copy_fields
+from torchx.specs.handles import (
+    AppHandle,
+    MalformedAppHandleException,
+    ParsedAppHandle,
+    UnknownAppException,
+    UnknownSchedulerException,
+    make_app_handle,
+    parse_app_handle,
+)
+from torchx.specs.macros import macros
+from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
+from torchx.specs.runopts import CfgVal, InvalidRunConfigException, get_type_name, runopt, runopts
+from torchx.specs.status import (
+    NONE,
+    RESET,
+    YELLOW_BOLD,
+    AppState,
+    AppStatus,
+    AppStatusError,
+    ReplicaState,
+    ReplicaStatus,
+    RoleStatus,
+    is_started,
+    is_terminal,
+)
+from torchx.specs.workspaces import Workspace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable, Mapping
+    from dataclasses import dataclass, field
+    from typing import Any, Generic, TypeVar
+
+    T = TypeVar("T")
+else:
+    from torchx.util.records import dataclass, field
+
+    Any = object  # so that typing.get_type_hints can read our classes
+    T = "T"
+
+    class Generic:  # enough of typing.Generic to be subscripted and subclassed
+        __class_getitem__ = classmethod(GenericAlias)
+
+
+__all__ = [
+    "ALL",
+    "MISSING",
+    "NONE",
+    "NULL_RESOURCE",
+    "RESET",
+    "TORCHX_HOME",
+    "YELLOW_BOLD",
+    "AppDef",
+    "AppDryRunInfo",
+    "AppHandle",
+    "AppState",
+    "AppStatus",
+    "AppStatusError",
+    "BindMount",
+    "CfgVal",
+    "DeviceMount",
+    "InvalidRunConfigException",
+    "MalformedAppHandleException",
+    "Metadata",
+    "MountType",
+    "ParsedAppHandle",
+    "ReplicaState",
+    "ReplicaStatus",
+    "Resource",
+    "RetryPolicy",
+    "Role",
+    "RoleStatus",
+    "UnknownAppException",
+    "UnknownSchedulerException",
+    "VolumeMount",
+    "Workspace",
+    "cases",
+    "get_type_name",
+    "is_started",
+    "is_terminal",
+    "macros",
+    "make_app_handle",
+    "parse_app_handle",
+    "runopt",
+    "runopts",
+]
+
+ALL = "all"
+MISSING = "<MISSING>"
+Metadata = dict
+"""The type of ``AppDef.metadata``: a plain dict of strings."""
+
+
+class RetryPolicy(str, Enum):
+    """What is started again when a replica fails, while ``Role.max_retries`` lasts."""
+
+    REPLICA = "REPLICA"
+    """Only the replica that failed."""
+
+    APPLICATION = "APPLICATION"
+    """Every replica of every role."""
+
+    ROLE = "ROLE"
+    """Every replica of the role."""
+
+
+@dataclass
+class Resource:
+    """What one replica needs.
+
+    Args:
+        cpu: number of logical cores; ``-1``: not said.
+        gpu: number of GPUs, none unless asked for.
+        memMB: main memory in MiB.
+        capabilities: what the host must be able to do, in the scheduler's own words.
+        devices: other devices, by name and number: ``{"vpc.amazonaws.com/efa": 4}``.
+        tags: anything that should travel along.
+
+    >>> Resource(cpu=1, memMB=128) == Resource(1, 0, 128)
+    True
+    """
+
+    cpu: int
+    gpu: int
+    memMB: int  # noqa: N815 - a public name
+    capabilities: dict[str, Any] = field(default_factory=dict)
+    devices: dict[str, int] = field(default_factory=dict)
+    tags: dict[str, object] = field(default_factory=dict)
+
+    # By hand: gpu, in the middle, may be left out, and memMB behind it may not.
+    def __init__(  # noqa: PLR0917 - the order of the fields is public
+        self,
+        cpu: int,
+        gpu: int = 0,
+        memMB: int | None = None,
+        capabilities: dict[str, Any] | None = None,
+        devices: dict[str, int] | None = None,
+        tags: dict[str, object] | None = None,
+    ) -> None:
+        if memMB is None:
+            raise TypeError("Resource() needs `memMB`, the memory in MiB: Resource(cpu=1, memMB=1024)")
+        self.cpu = cpu
+        self.gpu = gpu
+        self.memMB = memMB
+        self.capabilities = {} if capabilities is None else capabilities
+        self.devices = {} if devices is None else devices
+        self.tags = {} if tags is None else tags
+
+    @staticmethod
+    def copy(original: Resource, **capabilities: Any) -> Resource:
+        """A deep copy, with the given capabilities added to its own.
+
+        >>> Resource.copy(Resource(1, 0, 128), spot=True).capabilities
+        {'spot': True}
+        """
+        new: Resource = copy_fields(original)
+        new.capabilities.update(capabilities)
+        return new
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Resource:
+        new: Resource = copy_fields(self)
+        memo[id(self)] = new
+        return new
+
+
+NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)
+"""Nothing was asked for. Backends that must reserve something refuse a role that carries it."""
+
+
+def _null_resource() -> Resource:
+    return Resource(cpu=-1, gpu=-1, memMB=-1)
+
+
+@dataclass
+class Role:
+    """A set of identical replicas within an :class:`AppDef`.
+
+    Args:
+        name: name of the role, unique within the job.
+        image: what the replicas run in: a container image, or a directory for schedulers without containers.
+        min_replicas: an elastic role goes on while this many replicas are left; None: all of them.
+        entrypoint: the program, without arguments.
+        args: its arguments. :class:`macros` are replaced here, in ``env``, ``metadata`` and ``mounts``.
+        env: environment variables.
+        num_replicas: how many replicas.
+        max_retries: how often ``retry_policy`` is applied before the job counts as failed.
+        retry_policy: what is started again.
+        resource: what one replica needs; the null resource when not said.
+        port_map: ports to expose, by name: ``{"tensorboard": 6006}``.
+        metadata: anything that only one scheduler understands.
+        mounts: what is mounted into the file system of a replica.
+        workspace: the code to put onto the image.
+        overrides: values of other fields that become known late; see :meth:`resolve_overrides`.
+
+    >>> trainer = Role("trainer", image="pytorch:latest", entrypoint="python", args=["-m", "train"])
+    >>> trainer.num_replicas, trainer.resource == NULL_RESOURCE
+    (1, True)
+    """
+
+    name: str
+    image: str
+    min_replicas: int | None = None
+    entrypoint: str = MISSING
+    args: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    num_replicas: int = 1
+    max_retries: int = 0
+    retry_policy: RetryPolicy = RetryPolicy.APPLICATION
+    resource: Resource = field(default_factory=_null_resource)
+    port_map: dict[str, int] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    mounts: list[BindMount | VolumeMount | DeviceMount] = field(default_factory=list)
+    workspace: Workspace | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+    def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - a hook
+        """Hook for subclasses: may change the request before it is submitted.
+
+        Args:
+            scheduler: name of the scheduler.
+            dryrun_info: what would be submitted.
+
+        Returns: what shall be submitted instead; here, the same.
+        """
+        return dryrun_info
+
+    def resolve_overrides(self) -> None:
+        """Puts the values of ``overrides`` into the fields that they name, and empties it.
+
+        A value may be the value itself, a function without arguments that returns it, or an awaitable of it (an image
+        that is still being built, say). The Runner calls this on its own copy of the role, before it submits.
+
+        Raises:
+            SpecError: a name is no field of the role.
+
+        >>> role = Role("trainer", image="base", overrides={"image": lambda: "patched:1"})
+        >>> role.resolve_overrides()
+        >>> role.image, role.overrides
+        ('patched:1', {})
+        """
+        if self.overrides:
+            from torchx.specs.overrides import resolve_into
+
+            resolve_into(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Role:
+        new: Role = self.__class__.__new__(self.__class__)
+        for name, value in self.__dict__.items():
+            # Overrides may hold coroutines, which cannot be copied and need not be.
+            new.__dict__[name] = dict(value) if name == "overrides" else copy_data(value)
+        memo[id(self)] = new
+        return new
+
+
+@dataclass
+class AppDef:
+    """A job: a name, and one or more roles.
+
+    Args:
+        name: name of the job; the scheduler makes a unique id out of it.
+        roles: the sets of replicas.
+        metadata: strings that only the scheduler understands.
+
+    >>> AppDef("echo", roles=[Role("echo", image="/tmp", entrypoint="/bin/echo", args=["hello"])]).roles[0].args
+    ['hello']
+    """
+
+    name: str
+    roles: list[Role] = field(default_factory=list)
+    metadata: dict[str, str] = field(default_factory=Metadata)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AppDef:
+        new: AppDef = copy_fields(self)
+        memo[id(self)] = new
+        return new
+
+
+class AppDryRunInfo(Generic[T]):
+    """What would be submitted. ``print`` it to see it.
+
+    Args:
+        request: the scheduler's own description of the job.
+        fmt: renders it for people.
+
+    >>> AppDryRunInfo({"job": "echo"}, lambda request: f"submits {request['job']}")
+    submits echo
+    """
+
+    def __init__(self, request: T, fmt: Callable[[T], str]) -> None:
+        self.request = request
+        self._fmt = fmt
+        # Filled in by the scheduler and the Runner.
+        self._app: AppDef | None = None
+        self._cfg: Mapping[str, CfgVal] = {}
+        self._scheduler: str | None = None
+
+    def __repr__(self) -> str:
+        return self._fmt(self.request)
+
+
+def TORCHX_HOME(*subdir_paths: str) -> pathlib.Path:
+    """Path below the torchx home directory (``$TORCHX_HOME``, else ``~/.torchx``); the directory is created.
+
+    >>> TORCHX_HOME("out").name
+    'out'
+    """
+    import pathlib
+
+    from torchx.settings import torchx_home
+
+    path = pathlib.Path(torchx_home(*subdir_paths))
+    path.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,64 @@
+"""The source of a component as a file that runs by itself: what ``torchx builtins --print`` shows."""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+from torchx.specs.signature import unwrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Callable
+    from typing import Any
+
+
+def standalone_source(fn: Callable[..., Any]) -> str:
+    """The imports of the function's module that it uses, then the function.
+
+    Other functions and constants of its module are imported from there.
+
+    Raises:
+        SpecError: its source is not at hand.
+    """
+    import ast
+    import inspect
+    import sys
+    import textwrap
+
+    inner = unwrap(fn)
+    try:
+        source = inspect.getsource(inner)
+        module = sys.modules[inner.__module__]
+        tree = ast.parse(inspect.getsource(module))
+    except (OSError, TypeError, KeyError) as e:
+        raise SpecError(f"the source of component `{inner.__name__}` is not at hand: {e}") from e
+    used = _names_used(ast.parse(textwrap.dedent(source)))
+    imports, imported = _imports(tree, used)
+    own = sorted(n for n in used - imported if n in vars(module) and n != inner.__name__ and not n.startswith("__"))
+    lines = ["from __future__ import annotations", "", *imports]
+    if own:
+        lines.append(f"from {inner.__module__} import {', '.join(own)}")
+    return "\n".join([*lines, "", "", source.rstrip(), ""])
+
+
+def _names_used(tree: ast.AST) -> set[str]:
+    import ast
+
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _imports(tree: ast.Module, used: set[str]) -> tuple[list[str], set[str]]:
+    """The import statements of a module that bind used names, and those names."""
+    import ast
+
+    lines: list[str] = []
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        kept = [a for a in node.names if (a.asname or a.name.partition(".")[0]) in used and a.name != "annotations"]
+        names |= {a.asname or a.name.partition(".")[0] for a in kept}
+        if kept:
+            clone = ast.Import(kept) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, kept, node.level)
+            lines.append(ast.unparse(clone))
+    return lines, names

@@ -1,0 +1,110 @@
+"""What ``torchx run <component> --help`` prints, from the component's signature and docstring."""
+
+from __future__ import annotations
+
+import argparse  # not imported by anything that does not print help
+
+from torchx.specs.signature import REQUIRED, Parameter, Signature, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+
+def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
+    """The description of a function, and the help of its arguments, from its docstring.
+
+    Google, reST and numpy styles are understood. A function without a docstring gets a sentence that says so.
+
+    >>> def f(x: int) -> None:
+    ...     '''Does it.
+    ...
+    ...     Args:
+    ...         x: how often
+    ...     '''
+    >>> get_fn_docstring(f)
+    ('Does it.', {'x': 'how often'})
+    """
+    doc = getattr(fn, "__doc__", None)
+    if not doc:
+        return f"`{getattr(fn, '__name__', fn)}` has no description: its function has no docstring.", {}
+    from docstring_parser import parse
+
+    found = parse(doc)
+    parts = [p.strip() for p in (found.short_description, found.long_description) if p and p.strip()]
+    return "\n\n".join(parts), {p.arg_name.lstrip("*"): (p.description or "").strip() for p in found.params}
+
+
+class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
+    """Keeps the description's lines as they are, and shows type and default of each argument."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  # argparse calls it so
+        return "".join(indent + line for line in text.splitlines(keepends=True))
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        if action.default is argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
+            return text
+        if action.default is None and not action.required:
+            return text
+        note = "required" if action.required else f"default: {action.default}".replace("%", "%%")
+        return f"{text} ({note})" if text else f"({note})"
+
+
+def format_help(fn: Callable[..., Any]) -> str:
+    """The help page of a component.
+
+    >>> from torchx.components.utils import touch
+    >>> print(format_help(touch).splitlines()[0])
+    usage: torchx run <run options> utils.touch --file FILE [--image IMAGE]
+    """
+    signature = read(fn)
+    description, helps = get_fn_docstring(fn)
+    parser = argparse.ArgumentParser(
+        prog=f"torchx run <run options> {signature.name}",
+        usage=_usage(signature),
+        description=description.replace("%", "%%"),
+        formatter_class=TorchXArgumentHelpFormatter,
+        add_help=False,
+    )
+    group = parser.add_argument_group("arguments")
+    for p in sorted(signature.options, key=lambda p: not p.required):
+        group.add_argument(
+            *_flags(p),
+            dest=p.name,
+            metavar=p.name.upper(),
+            required=p.required,
+            default=None if p.default is REQUIRED else p.default,
+            help=_help(p, helps),
+        )
+    if signature.var is not None:
+        text = helps.get(signature.var.name, "").replace("%", "%%")
+        group.add_argument(f"-- {signature.var.name}", metavar="", dest="_", default=argparse.SUPPRESS, help=text)
+    group.add_argument("--help", action="help", default=argparse.SUPPRESS, help="print this page")
+    return parser.format_help()
+
+
+def _flags(p: Parameter) -> Iterable[str]:
+    return sorted(p.flags, key=len)
+
+
+def _help(p: Parameter, helps: dict[str, str]) -> str:
+    text = " ".join(helps.get(p.name, "").split()).replace("%", "%%")
+    shape = p.shape.required()  # what may be left out shows no default: None goes without saying
+    return f"{shape}. {text}" if text else str(shape)
+
+
+def _usage(signature: Signature) -> str:
+    words = []
+    for p in sorted(signature.options, key=lambda p: not p.required):
+        word = f"{min(p.flags, key=len)} {p.name.upper()}"
+        words.append(word if p.required else f"[{word}]")
+    if signature.var is not None:
+        words.append(f"[-- {signature.var.name} ...]")
+    lines = [f"torchx run <run options> {signature.name}"]
+    for word in words:
+        if len(lines[-1]) + len(word) > 100:
+            lines.append("           ")
+        lines[-1] += f" {word}"
+    return "\n".join(lines).replace("%", "%%")

@@ -1,0 +1,107 @@
+"""Component files of users: imported under a name of their own, with errors that say file and line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PATHS = "__torchx_paths__"
+"""Global of a component module: directories that its imports need."""
+
+_loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
+
+
+def load_file(path: str) -> ModuleType:
+    """The module of a component file, imported again only when the file has changed.
+
+    While it is imported, its directory (of a package: the one above the package) comes first on
+    ``sys.path`` and the current directory last, so that its siblings can be imported.
+
+    Raises:
+        OSError: the file cannot be read.
+        Exception: whatever it raises; see :func:`blame`.
+    """
+    absolute = os.path.realpath(os.path.expanduser(path))
+    stat = os.stat(absolute)
+    version = (stat.st_mtime_ns, stat.st_size)
+    known = _loaded.get(absolute)
+    if known is not None and known[0] == version:
+        return known[1]
+    with open(absolute, "rb") as f:
+        source = f.read()
+    code = compile(source, absolute, "exec", dont_inherit=True)
+    root, package = _package_of(absolute)
+    name = f"torchx_component_file_{len(_loaded)}_{os.path.splitext(os.path.basename(absolute))[0]}"
+    module = ModuleType(name)
+    module.__file__ = absolute
+    module.__package__ = package
+    setattr(module, PATHS, (root, os.getcwd()))
+    sys.modules[name] = module  # dataclasses and pickle look there
+    try:
+        with importable(module):
+            exec(code, module.__dict__)  # noqa: S102  # importing the user's file is the point
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    _loaded[absolute] = (version, module)
+    return module
+
+
+class importable:  # noqa: N801  # used as a verb: `with importable(fn):`
+    """While it is open, ``sys.path`` has the directories that a component file, or a function of it, imports from."""
+
+    def __init__(self, owner: Any) -> None:
+        scope = getattr(owner, "__globals__", None) or getattr(owner, "__dict__", {})
+        self._added = [p for p in scope.get(PATHS, ()) if p not in sys.path]
+
+    def __enter__(self) -> None:
+        if self._added:
+            sys.path.insert(0, self._added[0])
+            sys.path.extend(self._added[1:])
+
+    def __exit__(self, *exc_info: object) -> None:
+        for path in self._added:
+            if path in sys.path:
+                sys.path.remove(path)
+
+
+def blame(error: BaseException, file: str = "") -> str:
+    """An error in one line, with the file and line that are to blame.
+
+    That is the innermost frame in ``file`` when the error passed through it, else the innermost of all;
+    of a syntax error, the place of the error.
+
+    >>> try:
+    ...     1 / 0
+    ... except ZeroDivisionError as e:
+    ...     blame(e).partition(" at ")[0]
+    'ZeroDivisionError: division by zero'
+    """
+    lines = (str(error.msg) if isinstance(error, SyntaxError) else str(error)).strip().splitlines()
+    what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{what} at {error.filename}:{error.lineno}"
+    innermost = inside = ""
+    trace = error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        innermost = f"{name}:{trace.tb_lineno}"
+        if file and os.path.realpath(name) == os.path.realpath(file):
+            inside = innermost
+        trace = trace.tb_next
+    return f"{what} at {inside or innermost}"
+
+
+def _package_of(path: str) -> tuple[str, str]:
+    """The directory to import from, and the dotted package of the file: empty outside of a package."""
+    directory = os.path.dirname(path)
+    names: list[str] = []
+    while os.path.isfile(os.path.join(directory, "__init__.py")):
+        directory, name = os.path.split(directory)
+        names.insert(0, name)
+    return directory, ".".join(names)

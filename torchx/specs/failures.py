@@ -1,0 +1,122 @@
+"""Why a replica failed: the JSON text in the ``structured_error_msg`` of a status, written and read.
+
+The text is what torchelastic writes to ``$TORCHELASTIC_ERROR_FILE``, so that such a file can be passed on as it is::
+
+    {"message": {"message": "RuntimeError: boom", "errorCode": 1,
+                 "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1700000000"}},
+     "signal": "SIGKILL"}
+
+``signal`` is ours; every key but ``message`` may be missing, and ``message`` may be a plain string.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+    from typing import Any
+else:
+    from torchx.util.records import dataclass
+
+__all__ = ["Failure", "parse_failure"]
+
+_NONE = "<NONE>"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a replica failed.
+
+    Args:
+        message: what happened, usually ``ExceptionName: text``.
+        exit_code: of the process; None when it did not exit by itself, or it is not known.
+        signal: name of the signal that ended it, for example ``SIGKILL``; empty when none did.
+        traceback: the Python traceback, or the last lines of stderr.
+        timestamp: when, in seconds since the epoch; 0 when not known.
+    """
+
+    message: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+    traceback: str = ""
+    timestamp: float = 0
+
+    def summary(self) -> str:
+        """One line.
+
+        >>> Failure("RuntimeError: boom", exit_code=1).summary()
+        'exit code 1: RuntimeError: boom'
+        >>> Failure(signal="SIGKILL").summary()
+        'killed by SIGKILL'
+        """
+        parts = []
+        if self.signal:
+            parts.append(f"killed by {self.signal}")
+        elif self.exit_code is not None:
+            parts.append(f"exit code {self.exit_code}")
+        first_line = self.message.strip().partition("\n")[0]
+        if first_line:
+            parts.append(first_line)
+        return ": ".join(parts)
+
+    def to_structured_msg(self) -> str:
+        """The JSON text; :func:`parse_failure` reads it back."""
+        import json
+
+        message: dict[str, Any] = {"message": self.message}
+        if self.exit_code is not None:
+            message["errorCode"] = self.exit_code
+        message["extraInfo"] = {"py_callstack": self.traceback, "timestamp": str(int(self.timestamp))}
+        return json.dumps({"message": message, "signal": self.signal} if self.signal else {"message": message})
+
+
+def parse_failure(structured_error_msg: str | None) -> Failure | None:
+    """Reads a ``structured_error_msg``. Text that is no JSON is the message itself; None when there is nothing to say.
+
+    >>> parse_failure('{"message": {"message": "ValueError: x", "extraInfo": {"timestamp": "7"}}}')
+    Failure(message='ValueError: x', exit_code=None, signal='', traceback='', timestamp=7.0)
+    >>> parse_failure("<NONE>") is None
+    True
+    """
+    text = (structured_error_msg or "").strip()
+    if text in ("", _NONE):
+        return None
+    import json
+
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return Failure(text)
+    if not isinstance(data, dict):
+        return Failure(text)
+    inner = data.get("message")
+    details = inner if isinstance(inner, dict) else data
+    extra = details.get("extraInfo")
+    extra = extra if isinstance(extra, dict) else {}
+    failure = Failure(
+        message=_text(details.get("message")),
+        exit_code=_exit_code(details.get("errorCode", data.get("errorCode"))),
+        signal=_text(data.get("signal")),
+        traceback=_text(extra.get("py_callstack")),
+        timestamp=_seconds(extra.get("timestamp", data.get("timestamp"))),
+    )
+    return failure if failure.summary() or failure.traceback else Failure(text)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _exit_code(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _seconds(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return seconds if 0 < seconds < float("inf") else 0.0

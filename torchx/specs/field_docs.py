@@ -1,0 +1,80 @@
+"""The string literals below the fields of a class, read from its source."""
+
+from __future__ import annotations
+
+from torchx.util.records import own_annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator
+
+
+def field_docs(cls: type, stop: type) -> dict[str, str]:
+    """Field name to literal, of the class and its bases up to ``stop``; what cannot be read is left out."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if issubclass(base, stop) and base is not stop:
+            docs.update(_own_docs(base))
+    return docs
+
+
+def _own_docs(cls: type) -> dict[str, str]:
+    import ast
+
+    definition = _find_class(_source_of(cls.__module__), cls)
+    if definition is None:
+        return {}
+    docs = {}
+    for node, below in zip(definition.body, definition.body[1:], strict=False):
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+            docs[node.target.id] = _cleaned(below.value.value)
+    return docs
+
+
+def _source_of(module_name: str) -> str:
+    import linecache
+    import sys
+
+    module = sys.modules.get(module_name)
+    path = getattr(module, "__file__", None)
+    # linecache also knows sources that are no files, such as those in a zip archive.
+    return "".join(linecache.getlines(path, vars(module))) if path else ""
+
+
+def _find_class(source: str, cls: type) -> ast.ClassDef | None:
+    import ast
+
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    path = [part for part in cls.__qualname__.split(".") if part != "<locals>"]
+    fields = set(own_annotations(cls))
+    found = [node for node in _at(tree, path) if isinstance(node, ast.ClassDef)]
+    # Of several definitions under one name, the one with these fields, else the last.
+    for node in reversed(found):
+        if {
+            n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+        } == fields:
+            return node
+    return found[-1] if found else None
+
+
+def _at(node: ast.AST, path: list[str]) -> Iterator[ast.AST]:
+    import ast
+
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if child.name == path[0] and len(path) == 1:
+                yield child
+            elif child.name == path[0]:
+                yield from _at(child, path[1:])
+        else:
+            yield from _at(child, path)  # inside `if`, `try`, `with`
+
+
+def _cleaned(text: str) -> str:
+    return " ".join(line.strip() for line in text.strip().splitlines()).strip()

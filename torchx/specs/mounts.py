@@ -1,0 +1,226 @@
+"""What a replica finds mounted into its file system, and the string form of it.
+
+The string form is the one of ``docker run --mount``, one list for all mounts: each ``type=`` begins the next one.
+
+====================================  ===================================================================
+``type=bind,src=PATH,dst=PATH``       a directory or file of the host; ``readonly`` makes it read-only
+``type=volume,src=NAME,dst=PATH``     a named volume (a Kubernetes PVC, a Docker volume); ``readonly``
+``type=device,src=PATH``              a device of the host; ``dst`` defaults to ``src``, ``perm`` to ``rwm``
+====================================  ===================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from torchx.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+__all__ = ["BindMount", "DeviceMount", "Mount", "MountType", "VolumeMount", "format_mount", "parse_mounts"]
+
+
+class MountType(str, Enum):
+    """The word after ``type=`` in the string form of a mount."""
+
+    BIND = "bind"
+    VOLUME = "volume"
+    DEVICE = "device"
+
+
+@dataclass
+class BindMount:
+    """A path of the host, seen by the replica.
+
+    Args:
+        src_path: absolute path on the host.
+        dst_path: absolute path in the replica.
+        read_only: whether writes are refused.
+    """
+
+    src_path: str
+    dst_path: str
+    read_only: bool = False
+
+
+@dataclass
+class VolumeMount:
+    """A named, persistent volume of the scheduler.
+
+    Args:
+        src: the volume's name (Kubernetes: of the persistent volume claim).
+        dst_path: absolute path in the replica.
+        read_only: whether writes are refused.
+    """
+
+    src: str
+    dst_path: str
+    read_only: bool = False
+
+
+@dataclass
+class DeviceMount:
+    """A device of the host, made visible to the replica.
+
+    Args:
+        src_path: the device on the host, for example ``/dev/infiniband/uverbs0``.
+        dst_path: its path in the replica.
+        permissions: letters out of ``r`` (read), ``w`` (write), ``m`` (mknod).
+    """
+
+    src_path: str
+    dst_path: str
+    permissions: str = "rwm"
+
+
+Mount = BindMount | VolumeMount | DeviceMount
+"""Any of the three."""
+
+# The spellings that `docker run --mount` takes for each key.
+_KEYS = {
+    "type": "type",
+    "src": "src",
+    "source": "src",
+    "dst": "dst",
+    "destination": "dst",
+    "target": "dst",
+    "readonly": "readonly",
+    "ro": "readonly",
+    "perm": "perm",
+    "permissions": "perm",
+}
+_ALLOWED = {
+    MountType.BIND: ("type", "src", "dst", "readonly"),
+    MountType.VOLUME: ("type", "src", "dst", "readonly"),
+    MountType.DEVICE: ("type", "src", "dst", "perm"),
+}
+_TRUE = ("", "true", "1")
+_FALSE = ("false", "0")
+_EXAMPLE = "write `type=bind,src=/host/path,dst=/path[,readonly]`"
+
+
+def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]:
+    """Reads the string form of mounts.
+
+    Args:
+        opts: the pieces ``key=value``, split at commas or not: ``["type=bind,src=/a,dst=/b"]`` and
+            ``["type=bind", "src=/a", "dst=/b"]`` are the same mount. A comma or a backslash that belongs to a
+            value is written ``\\,`` and ``\\\\``.
+
+    Raises:
+        SpecError: names the piece that is wrong.
+
+    >>> parse_mounts(["type=bind,src=/data,dst=/mnt,readonly", "type=device", "src=/dev/fuse"])
+    [BindMount(src_path='/data', dst_path='/mnt', read_only=True), \
+DeviceMount(src_path='/dev/fuse', dst_path='/dev/fuse', permissions='rwm')]
+    """
+    mounts: list[BindMount | VolumeMount | DeviceMount] = []
+    current: dict[str, str] = {}
+    for piece in _pieces(opts):
+        spelled, eq, value = piece.partition("=")
+        key = _KEYS.get(spelled.strip())
+        if key is None:
+            raise _unknown_key(piece, spelled.strip())
+        if not eq and key != "readonly":
+            raise SpecError(f"mount option `{piece}` has no value", hint=_EXAMPLE)
+        if key == "type" and current:
+            mounts.append(_build(current))
+            current = {}
+        if key != "type" and not current:
+            raise SpecError(f"mount option `{piece}` comes before any `type=`", hint=_EXAMPLE)
+        if key in current:
+            raise SpecError(
+                f"mount option `{piece}` is given twice for one mount", hint="begin each mount with `type=`"
+            )
+        current[key] = value
+    if current:
+        mounts.append(_build(current))
+    return mounts
+
+
+def format_mount(mount: BindMount | VolumeMount | DeviceMount) -> str:
+    """The string form of one mount: :func:`parse_mounts` reads it back to an equal one.
+
+    >>> format_mount(VolumeMount(src="data", dst_path="/mnt", read_only=True))
+    'type=volume,src=data,dst=/mnt,readonly'
+    """
+    if isinstance(mount, DeviceMount):
+        text = f"type=device,src={_escape(mount.src_path)},dst={_escape(mount.dst_path)}"
+        return text if mount.permissions == "rwm" else f"{text},perm={_escape(mount.permissions)}"
+    kind, src = ("bind", mount.src_path) if isinstance(mount, BindMount) else ("volume", mount.src)
+    text = f"type={kind},src={_escape(src)},dst={_escape(mount.dst_path)}"
+    return f"{text},readonly" if mount.read_only else text
+
+
+def _build(found: dict[str, str]) -> BindMount | VolumeMount | DeviceMount:
+    try:
+        kind = MountType(found["type"])
+    except ValueError:
+        from torchx.util.strings import did_you_mean
+
+        names = [t.value for t in MountType]
+        hint = did_you_mean(found["type"], names) or f"one of: {', '.join(names)}"
+        raise SpecError(f"mount type `{found['type']}` is not known", hint=hint) from None
+    shown = ",".join(f"{k}={v}" for k, v in found.items())
+    for key in found:
+        if key not in _ALLOWED[kind]:
+            raise SpecError(f"a {kind.value} mount takes no `{key}`: `{shown}`", hint=_EXAMPLE)
+    src = found.get("src", "")
+    dst = found.get("dst", src if kind is MountType.DEVICE else "")
+    for key, value in (("src", src), ("dst", dst)):
+        if not value:
+            raise SpecError(f"mount `{shown}` has no `{key}`", hint=_EXAMPLE)
+    if kind is MountType.DEVICE:
+        perm = found.get("perm", "rwm")
+        if not perm or len(set(perm)) != len(perm) or not set(perm) <= set("rwm"):
+            raise SpecError(f"device permissions `{perm}` are not letters out of `rwm`", hint="for example `perm=rw`")
+        return DeviceMount(src_path=src, dst_path=dst, permissions=perm)
+    read_only = _parse_flag(found["readonly"]) if "readonly" in found else False
+    if kind is MountType.BIND:
+        return BindMount(src_path=src, dst_path=dst, read_only=read_only)
+    return VolumeMount(src=src, dst_path=dst, read_only=read_only)
+
+
+def _parse_flag(value: str) -> bool:
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise SpecError(f"mount option `readonly={value}` is not true or false", hint="write `readonly` or leave it out")
+
+
+def _unknown_key(piece: str, key: str) -> SpecError:
+    from torchx.util.strings import did_you_mean
+
+    hint = did_you_mean(key, _KEYS) or "one of: type, src, dst, readonly, perm"
+    return SpecError(f"mount option `{piece}` is not known", hint=hint)
+
+
+def _pieces(opts: Iterable[str]) -> Iterable[str]:
+    for opt in opts:
+        piece = ""
+        escaped = False
+        for char in opt:
+            if escaped:
+                piece += char if char in ",\\" else f"\\{char}"
+                escaped = False
+            elif char == "\\":
+                escaped = True
+            elif char == ",":
+                if piece.strip():
+                    yield piece
+                piece = ""
+            else:
+                piece += char
+        piece += "\\" if escaped else ""
+        if piece.strip():
+            yield piece
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(",", "\\,")

@@ -1,0 +1,235 @@
+"""Named resources from everywhere: built in, of plugins, of configuration files.
+
+For one name, a configuration file goes before a plugin, and a plugin before what is built in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from torchx.errors import SpecError, TorchXError
+from torchx.specs.api import Resource
+from torchx.specs.named_resources_aws import NAMED_RESOURCES as AWS_NAMED_RESOURCES
+from torchx.specs.named_resources_generic import NAMED_RESOURCES as GENERIC_NAMED_RESOURCES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.plugins import Registry
+
+__all__ = [
+    "AWS_NAMED_RESOURCES",
+    "CUSTOM_NAMED_RESOURCES",
+    "GENERIC_NAMED_RESOURCES",
+    "ResourceFactory",
+    "UnknownNamedResourceError",
+    "all_names",
+    "get_named_resources",
+    "parse_resource",
+    "provide_named_resources",
+    "resource",
+]
+
+ResourceFactory = Callable[[], Resource]
+"""A function that makes a new resource at each call."""
+
+_GROUP = "torchx.named_resources"
+# They stand for "not said", so that a component may take a name as argument and leave it open.
+_NULLS = ("MISSING", "NULL")
+
+
+class UnknownNamedResourceError(SpecError, KeyError):
+    """There is no named resource of that name."""
+
+
+def resource(
+    cpu: int | None = None,
+    gpu: int | None = None,
+    memMB: int | None = None,
+    h: str | None = None,
+) -> Resource:
+    """A resource by name, or by its values.
+
+    Args:
+        cpu: logical cores; 1 when not given.
+        gpu: GPUs; 0 when not given.
+        memMB: memory in MiB; 1024 when not given.
+        h: name of a named resource; when given, the other arguments do not count.
+
+    Raises:
+        UnknownNamedResourceError: there is no such name.
+
+    >>> resource(cpu=2), resource(cpu=2, h="gpu.small").gpu
+    (Resource(cpu=2, gpu=0, memMB=1024, capabilities={}, devices={}, tags={}), 1)
+    """
+    if h:
+        return get_named_resources(h)
+    return Resource(
+        cpu=1 if cpu is None else cpu,
+        gpu=0 if gpu is None else gpu,
+        memMB=1024 if memMB is None else memMB,
+    )
+
+
+def get_named_resources(res: str) -> Resource:
+    """A new resource of that name; ``NULL`` and ``MISSING`` give the null resource.
+
+    Raises:
+        UnknownNamedResourceError: there is no such name; it is also a ``KeyError``.
+        SpecError: what stands behind the name makes no resource.
+
+    >>> get_named_resources("aws_p3.2xlarge").gpu
+    1
+    """
+    if res in _NULLS:
+        return Resource(cpu=-1, gpu=-1, memMB=-1)
+    configured = _provider().get(res)
+    if configured is not None:
+        return parse_resource(configured, name=res)
+    registry = _registry()
+    if res not in registry:
+        raise _unknown(res)
+    return _made_by(registry.get(res), res)
+
+
+def all_names() -> list[str]:
+    """Every name there is; no plugin is loaded."""
+    return sorted({*_registry().names(), *_provider()})
+
+
+def provide_named_resources(provider: Callable[[], Mapping[str, str]]) -> None:
+    """Tells where configuration comes from: the Runner's half of ``[named_resources]`` in ``.torchxconfig``.
+
+    Args:
+        provider: called at each lookup; returns names and the text of their values, see :func:`parse_resource`.
+    """
+    global _provider
+    _provider = provider
+
+
+def parse_resource(text: str, *, name: str = "") -> Resource:
+    """Reads the text of a resource: ``cpu=4,gpu=1,memMB=8192``, or the same as a JSON object.
+
+    ``devices`` and ``capabilities`` may be given too: ``cpu=4,memMB=8192,devices=vpc.amazonaws.com/efa:1``.
+
+    Args:
+        text: the text.
+        name: of the named resource, for the error.
+
+    Raises:
+        SpecError: an unknown key, a value of the wrong type, or no ``cpu`` or ``memMB``.
+
+    >>> parse_resource('{"cpu": 4, "memMB": 8192, "devices": {"vpc.amazonaws.com/efa": 1}}').devices
+    {'vpc.amazonaws.com/efa': 1}
+    """
+    what = f"named resource `{name}`" if name else "resource"
+    try:
+        values = _checked(_read(text))
+        return Resource(**values)
+    except (TypeError, ValueError) as e:  # SpecError and ConfigError are ValueErrors
+        hint = getattr(e, "hint", "") or "write `cpu=4,gpu=1,memMB=8192`"
+        raise SpecError(f"{what} `{text}`: {e}", hint=hint) from None
+
+
+def _read(text: str) -> dict[str, Any]:
+    if text.lstrip().startswith("{"):
+        import json
+
+        return dict(json.loads(text))
+    from torchx.specs.runopts import runopts
+
+    opts = runopts()
+    for key, tp in _TYPES.items():
+        opts.add(key, type_=int if tp is int else dict[str, str], help="")
+    return dict(opts.cfg_from_str(text))
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    for key, value in values.items():
+        tp = _TYPES.get(key)
+        if tp is None:
+            from torchx.util.strings import did_you_mean
+
+            hint = did_you_mean(key, _TYPES) or f"one of: {', '.join(_TYPES)}"
+            raise SpecError(f"`{key}` is not known", hint=hint)
+        if not isinstance(value, tp) or isinstance(value, bool):
+            raise SpecError(f"`{key}={value}` is no {'whole number' if tp is int else 'object'}")
+    for key in ("cpu", "memMB"):
+        if key not in values:
+            raise SpecError(f"`{key}` is missing")
+    return {**values, "devices": {name: int(n) for name, n in values.get("devices", {}).items()}}
+
+
+_TYPES: dict[str, type] = {"cpu": int, "gpu": int, "memMB": int, "devices": dict, "capabilities": dict}
+
+
+def _nothing() -> Mapping[str, str]:
+    return {}
+
+
+_provider: Callable[[], Mapping[str, str]] = _nothing
+_registry_cache: list[Registry[ResourceFactory]] = []
+
+
+def _registry() -> Registry[ResourceFactory]:
+    if not _registry_cache:
+        from torchx.plugins import Registry
+
+        rows = {
+            name: f"{factory.__module__}:{factory.__name__}"
+            for table in (GENERIC_NAMED_RESOURCES, AWS_NAMED_RESOURCES)
+            for name, factory in table.items()
+        }
+        _registry_cache.append(Registry(_GROUP, rows))
+    return _registry_cache[0]
+
+
+def _unknown(name: str) -> UnknownNamedResourceError:
+    from torchx.util.strings import did_you_mean
+
+    names = all_names()
+    hint = did_you_mean(name, names) or f"there are: {', '.join(names)}"
+    return UnknownNamedResourceError(f"named resource `{name}` is not known", hint=hint)
+
+
+def _made_by(factory: ResourceFactory, name: str) -> Resource:
+    try:
+        made = factory()
+    except TorchXError:
+        raise
+    except Exception as e:  # a plugin's own code
+        raise SpecError(f"named resource `{name}` cannot be made: {type(e).__name__}: {e}") from e
+    if not isinstance(made, Resource):
+        raise SpecError(
+            f"named resource `{name}` made a {type(made).__name__}",
+            hint="its function must return a torchx.specs.Resource",
+        )
+    return made
+
+
+class _CustomResources(Mapping[str, ResourceFactory]):
+    """Named resources that are not built in, looked up when they are asked for."""
+
+    def __getitem__(self, name: str) -> ResourceFactory:
+        if name not in self._names():
+            raise KeyError(name)
+        return lambda: get_named_resources(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __repr__(self) -> str:
+        return f"<named resources of plugins and configuration: {', '.join(self._names()) or 'none'}>"
+
+    def _names(self) -> list[str]:
+        from torchx.plugins import names
+
+        return sorted({*names(_GROUP), *_provider()})
+
+
+CUSTOM_NAMED_RESOURCES: Mapping[str, ResourceFactory] = _CustomResources()
+"""Factories by name, of plugins and configuration files."""

@@ -1,0 +1,50 @@
+"""Values of a role that become known late, put in place."""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from typing import Any
+
+    from torchx.specs.api import Role
+
+
+def resolve_into(role: Role) -> None:
+    """See :meth:`torchx.specs.Role.resolve_overrides`."""
+    names = [name for name in role.__dict__ if name != "overrides"]
+    for name in role.overrides:
+        if name not in names:
+            from torchx.util.strings import did_you_mean
+
+            raise SpecError(
+                f"role `{role.name}` overrides `{name}`, which is not one of its fields",
+                hint=did_you_mean(name, names) or f"one of: {', '.join(names)}",
+            )
+    for name, value in role.overrides.items():
+        setattr(role, name, _value_of(value))
+    role.overrides = {}
+
+
+def _value_of(value: Any) -> Any:
+    if callable(value):
+        value = value()
+    return _await(value) if hasattr(value, "__await__") else value
+
+
+def _await(awaitable: Awaitable[Any]) -> Any:
+    import asyncio
+    import concurrent.futures
+
+    async def wait() -> Any:
+        return await awaitable
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    # Called from within a loop (a notebook): that one cannot be waited for from its own thread.
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, wait()).result()

@@ -1,0 +1,310 @@
+"""Options of a scheduler: their types, defaults and help; and a job's values for them."""
+
+from __future__ import annotations
+
+from torchx.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+__all__ = ["CfgVal", "InvalidRunConfigException", "get_type_name", "runopt", "runopts"]
+
+CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
+"""A value of an option."""
+
+_SCALARS: tuple[type, ...] = (str, int, float, bool)
+_LIST = list[str]
+_DICT = dict[str, str]
+
+
+class InvalidRunConfigException(ConfigError):
+    """A job's value for an option cannot be taken.
+
+    Args:
+        invalid_reason: why.
+        cfg_key: name of the option.
+        cfg: all values of the job.
+    """
+
+    def __init__(self, invalid_reason: str, cfg_key: str, cfg: Mapping[str, CfgVal], *, hint: str = "") -> None:
+        super().__init__(f"run option `{cfg_key}`: {invalid_reason}", hint=hint)
+        self.invalid_reason = invalid_reason
+        self.cfg_key = cfg_key
+        self.cfg = cfg
+
+
+def get_type_name(tp: Any) -> str:
+    """The name of an option's type.
+
+    >>> get_type_name(int), get_type_name(list[str])
+    ('int', 'list[str]')
+    """
+    known = _normalize(tp)
+    return known.__name__ if known in _SCALARS else str(known).replace("typing.", "")
+
+
+class runopt:  # noqa: N801 - a public name
+    """One option.
+
+    Args:
+        default: value when the job gives none.
+        opt_type: ``str``, ``int``, ``float``, ``bool``, ``list[str]`` or ``dict[str, str]``.
+        is_required: whether the job must give a value.
+        help: one or more sentences; a function that returns them is called when they are first asked for.
+    """
+
+    __slots__ = ("_help", "default", "is_required", "opt_type")
+
+    def __init__(self, default: CfgVal, opt_type: Any, is_required: bool, help: str | Callable[[], str]) -> None:
+        self.default = default
+        self.opt_type = _normalize(opt_type)
+        self.is_required = is_required
+        self._help = help
+
+    @property
+    def help(self) -> str:
+        if not isinstance(self._help, str):
+            self._help = self._help()
+        return self._help
+
+    @property
+    def is_type_list_of_str(self) -> bool:
+        """Whether values are lists of strings."""
+        return bool(self.opt_type == _LIST)
+
+    @property
+    def is_type_dict_of_str(self) -> bool:
+        """Whether values are dicts of strings."""
+        return bool(self.opt_type == _DICT)
+
+    def cast_to_type(self, value: str) -> CfgVal:
+        """The value that a string stands for; see :meth:`runopts.cfg_from_str` for lists and dicts.
+
+        Raises:
+            ConfigError: the string is no such value.
+
+        >>> runopt(None, list[str], False, "").cast_to_type("a,b;c")
+        ['a', 'b', 'c']
+        """
+        from torchx.specs.cfg_literals import cast
+
+        return cast(value, self.opt_type)
+
+    def __repr__(self) -> str:
+        return (
+            f"runopt(default={self.default!r}, opt_type={get_type_name(self.opt_type)}, "
+            f"is_required={self.is_required}, help={self.help!r})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, runopt):
+            return NotImplemented
+        mine = (self.default, self.opt_type, self.is_required, self.help)
+        return mine == (other.default, other.opt_type, other.is_required, other.help)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, like the dataclasses beside it
+
+
+class runopts:  # noqa: N801 - a public name
+    """The options that a scheduler takes; iterates over ``(name, runopt)`` in order of name.
+
+    >>> opts = runopts()
+    >>> opts.add("queue", type_=str, help="queue to submit to", required=True)
+    >>> opts.add("priority", type_=int, help="priority of the job", default=10)
+    >>> opts.resolve({"queue": "gpu"})
+    {'queue': 'gpu', 'priority': 10}
+    >>> opts.cfg_from_str("queue=gpu,priority=3")
+    {'queue': 'gpu', 'priority': 3}
+    """
+
+    def __init__(self) -> None:
+        self._opts: dict[str, runopt] = {}
+
+    def add(
+        self,
+        cfg_key: str,
+        type_: Any,
+        help: str | Callable[[], str],
+        default: CfgVal = None,
+        required: bool = False,
+    ) -> None:
+        """Declares an option.
+
+        Raises:
+            ConfigError: it is required and has a default, or the type is not one of the six, or the default not of it.
+        """
+        opt = runopt(default, type_, required, help)
+        if opt.opt_type not in (*_SCALARS, _LIST, _DICT):
+            raise ConfigError(
+                f"run option `{cfg_key}` cannot be of type `{get_type_name(type_)}`",
+                hint="one of: str, int, float, bool, list[str], dict[str, str]",
+            )
+        if required and default is not None:
+            raise ConfigError(f"run option `{cfg_key}` is required, and has the default `{default}`: it cannot be both")
+        if default is not None and not runopts.is_type(default, opt.opt_type):
+            raise ConfigError(f"the default `{default}` of run option `{cfg_key}` is no {get_type_name(opt.opt_type)}")
+        self._opts[cfg_key] = opt
+
+    def get(self, name: str) -> runopt | None:
+        """The option of that name, or None."""
+        return self._opts.get(name)
+
+    def update(self, other: runopts) -> None:
+        """Adds the options of ``other``; for a name in both, its declaration wins."""
+        self._opts.update(other._opts)
+
+    def unknown(self, cfg: Mapping[str, CfgVal]) -> list[str]:
+        """The keys of ``cfg`` that are no options: typos, mostly.
+
+        >>> runopts().unknown({"quue": "gpu"})
+        ['quue']
+        """
+        return [key for key in cfg if key not in self._opts]
+
+    def resolve(self, cfg: Mapping[str, CfgVal]) -> dict[str, CfgVal]:
+        """``cfg`` with the defaults filled in. Keys that are no options stay: :meth:`unknown` names them.
+
+        Raises:
+            InvalidRunConfigException: a required option has no value, or a value has the wrong type.
+        """
+        resolved: dict[str, CfgVal] = dict(cfg)
+        for name, opt in self._opts.items():
+            value = cfg.get(name)
+            if value is None:
+                if opt.is_required:
+                    raise self._missing(name, opt, cfg)
+                resolved[name] = _own(opt.default)
+            elif not runopts.is_type(value, opt.opt_type):
+                raise InvalidRunConfigException(
+                    f"`{value}` is of type {type(value).__name__}, and {get_type_name(opt.opt_type)} is expected",
+                    name,
+                    cfg,
+                )
+        return resolved
+
+    def cfg_from_str(self, cfg_str: str) -> dict[str, CfgVal]:
+        """Reads ``name=value,name=value,...``; a name that is no option keeps its text as value.
+
+        ======================  ============================================================================
+        ``a=1,b=x``             two options; ``;`` may stand for ``,`` before the name of an option
+        ``l=x;y;z``             items of a ``list[str]``, at ``;`` or ``,``
+        ``d=K:v;K2:v2``         items of a ``dict[str, str]``, at ``;`` or ``,``; ``=`` may stand for ``:``
+        ``s=x,y``               a comma that no ``name=`` follows belongs to the value of a ``str``
+        ``s="x,y=1"``           quotes, ``'`` or ``"``, around a value or an item protect what is in it
+        ======================  ============================================================================
+
+        Raises:
+            InvalidRunConfigException: a value that is not of the option's type.
+            ConfigError: text before the first name.
+        """
+        from torchx.specs.cfg_literals import split_options
+
+        cfg: dict[str, CfgVal] = {}
+        for name, text in split_options(cfg_str, self._opts):
+            cfg[name] = self._cast(name, text, cfg)
+        return cfg
+
+    def cfg_to_str(self, cfg: Mapping[str, CfgVal]) -> str:
+        """The literal of ``cfg``: :meth:`cfg_from_str` reads it back. Values that are None are left out."""
+        from torchx.specs.cfg_literals import join_options
+
+        return join_options(cfg)
+
+    def cfg_from_json_repr(self, json_repr: str) -> dict[str, CfgVal]:
+        """Reads a JSON object; strings are cast to the type of their option.
+
+        Raises:
+            InvalidRunConfigException: a value that is not of the option's type.
+            ConfigError: the text is no JSON object.
+        """
+        import json
+
+        try:
+            read = json.loads(json_repr)
+        except ValueError as e:
+            raise ConfigError(f"run options are no JSON: {e}: `{json_repr}`") from None
+        if not isinstance(read, dict):
+            raise ConfigError(f"run options are no JSON object: `{json_repr}`", hint='write `{"name": value}`')
+        cfg: dict[str, CfgVal] = {}
+        for name, value in read.items():
+            opt = self._opts.get(name)
+            if opt is not None and isinstance(value, str):
+                cfg[name] = self._cast(name, value, read)
+                continue
+            if opt is not None and value is not None and not runopts.is_type(value, opt.opt_type):
+                reason = f"`{json.dumps(value)}` is no {get_type_name(opt.opt_type)}"
+                raise InvalidRunConfigException(reason, name, read)
+            cfg[name] = value
+        return cfg
+
+    @staticmethod
+    def is_type(obj: CfgVal, tp: Any) -> bool:
+        """Whether ``obj`` is a value of the type; an int is a float too, a bool is no int.
+
+        >>> runopts.is_type(["a"], list[str]), runopts.is_type([1], list[str]), runopts.is_type(True, int)
+        (True, False, False)
+        """
+        tp = _normalize(tp)
+        if tp == _LIST:
+            return isinstance(obj, list) and all(isinstance(item, str) for item in obj)
+        if tp == _DICT:
+            return isinstance(obj, dict) and all(isinstance(k, str) and isinstance(v, str) for k, v in obj.items())
+        if isinstance(obj, bool):
+            return bool(tp is bool)
+        return isinstance(obj, (int, float) if tp is float else tp)
+
+    def __iter__(self) -> Iterator[tuple[str, runopt]]:
+        return iter(sorted(self._opts.items()))
+
+    def __len__(self) -> int:
+        return len(self._opts)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._opts
+
+    def __repr__(self) -> str:
+        """The help text: usage, required options, optional ones."""
+        required = [(name, opt) for name, opt in self if opt.is_required]
+        optional = [(name, opt) for name, opt in self if not opt.is_required]
+        usage = [f"{n}={n.upper()}" for n, _ in required] + [f"[{n}={n.upper()}]" for n, _ in optional]
+        lines = ["usage:", f"    {','.join(usage)}"]
+        for title, group in (("required arguments:", required), ("optional arguments:", optional)):
+            if group:
+                lines += ["", title]
+            for name, opt in group:
+                default = "" if opt.is_required else f", {opt.default}"
+                lines.append(f"    {name}={name.upper()} ({get_type_name(opt.opt_type)}{default})")
+                lines += [f"        {line.strip()}" for line in opt.help.strip().splitlines()]
+        return "\n".join(lines)
+
+    def _cast(self, name: str, text: str, cfg: Mapping[str, CfgVal]) -> CfgVal:
+        from torchx.specs.cfg_literals import cast
+
+        opt = self._opts.get(name)
+        try:
+            return cast(text, str if opt is None else opt.opt_type)
+        except ConfigError as e:
+            raise InvalidRunConfigException(str(e), name, cfg, hint=e.hint) from None
+
+    def _missing(self, name: str, opt: runopt, cfg: Mapping[str, CfgVal]) -> InvalidRunConfigException:
+        from torchx.util.strings import nearest
+
+        typo = nearest(name, self.unknown(cfg))
+        hint = f"did you mean `{name}` by `{typo}`?" if typo else f"give it as `{name}=VALUE`"
+        reason = f"a value is required, of type {get_type_name(opt.opt_type)}"
+        return InvalidRunConfigException(reason, name, cfg, hint=hint)
+
+
+def _normalize(tp: Any) -> Any:
+    """``typing.List[str]`` as ``list[str]``, and so on."""
+    origin = getattr(tp, "__origin__", None)
+    return origin[tp.__args__] if origin in (list, dict) else tp
+
+
+def _own(default: CfgVal) -> CfgVal:
+    # A copy: the job may change its list, the option's default must not follow.
+    if isinstance(default, list):
+        return list(default)
+    return dict(default) if isinstance(default, dict) else default

@@ -1,0 +1,325 @@
+"""A job as JSON types, and back without loss.
+
+The form is one key for each field, under a format number::
+
+    {"version": 1, "name": "train", "metadata": {}, "roles": [{"name": "trainer", "image": "img",
+     "retry_policy": "APPLICATION", "resource": {"cpu": 1, "gpu": 0, "memMB": 128, ...},
+     "mounts": [{"type": "bind", "src_path": "/a", "dst_path": "/b", "read_only": false}],
+     "workspace": {"projects": {"/src": ""}}, ...}]}
+
+Keys that are missing when it is read have the default of their field.
+"""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+from torchx.specs.api import AppDef, Resource, RetryPolicy, Role
+from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
+from torchx.specs.workspaces import Workspace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Fallback = Callable[[Any], Any]
+
+__all__ = [
+    "FORMAT_VERSION",
+    "appdef_from_dict",
+    "appdef_from_json",
+    "appdef_to_dict",
+    "appdef_to_json",
+    "masked",
+    "role_from_dict",
+    "role_to_dict",
+]
+
+FORMAT_VERSION = 1
+
+
+def appdef_to_dict(app: AppDef, *, fallback: Fallback | None = None) -> dict[str, Any]:
+    """The job as JSON types.
+
+    Args:
+        app: the job; it is not changed.
+        fallback: makes a JSON value of one that is none, for those who would rather lose it than fail (``repr``, say).
+
+    Raises:
+        SpecError: a value that JSON has no type for, named by its path; only without ``fallback``.
+
+    >>> appdef_to_dict(AppDef("train"))
+    {'version': 1, 'name': 'train', 'metadata': {}, 'roles': []}
+    """
+    whole = {
+        "version": FORMAT_VERSION,
+        "name": app.name,
+        "metadata": app.metadata,
+        "roles": [_role(role) for role in app.roles],
+    }
+    made: dict[str, Any] = _plain(whole, "", fallback)
+    return made
+
+
+def appdef_from_dict(data: dict[str, Any]) -> AppDef:
+    """The job of :func:`appdef_to_dict`.
+
+    Raises:
+        SpecError: a key that is not known, a value of the wrong type, or a newer format.
+
+    >>> appdef_from_dict({"version": 1, "name": "train"})
+    AppDef(name='train', roles=[], metadata={})
+    """
+    node = _Node(data, "app")
+    version = node.take("version", int, FORMAT_VERSION)
+    if version != FORMAT_VERSION:
+        raise SpecError(
+            f"app is of format `{version}`, and this version of torchx reads format {FORMAT_VERSION}",
+            hint="install a newer torchx",
+        )
+    app = AppDef(
+        name=node.take("name", str),
+        roles=[_read_role(role, f"roles[{i}]") for i, role in enumerate(node.take("roles", list, []))],
+        metadata=node.take("metadata", dict, {}),
+    )
+    node.close()
+    return app
+
+
+def appdef_to_json(app: AppDef, *, fallback: Fallback | None = None) -> str:
+    """:func:`appdef_to_dict` as compact text."""
+    import json
+
+    return json.dumps(appdef_to_dict(app, fallback=fallback), separators=(",", ":"))
+
+
+def appdef_from_json(text: str) -> AppDef:
+    """The job of :func:`appdef_to_json`.
+
+    Raises:
+        SpecError: the text is no such JSON.
+    """
+    import json
+
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise SpecError(f"app is no JSON: {e}") from None
+    return appdef_from_dict(data)
+
+
+def role_to_dict(role: Role, *, fallback: Fallback | None = None) -> dict[str, Any]:
+    """One role, as in :func:`appdef_to_dict`."""
+    made: dict[str, Any] = _plain(_role(role), "", fallback)
+    return made
+
+
+def role_from_dict(data: dict[str, Any]) -> Role:
+    """The role of :func:`role_to_dict`."""
+    return _read_role(data, "role")
+
+
+def masked(app: AppDef) -> AppDef:
+    """A copy fit to be shown: credentials in ``env``, ``args`` and ``metadata`` are masked.
+
+    >>> masked(AppDef("a", [Role("r", "img", env={"HF_TOKEN": "abc"})])).roles[0].env
+    {'HF_TOKEN': '********'}
+    """
+    from torchx.specs.copies import copy_data
+    from torchx.util.secrets import mask_args, mask_env
+
+    shown: AppDef = copy_data(app)
+    shown.metadata = _mask_values(shown.metadata)
+    for role in shown.roles:
+        role.env = mask_env(role.env)
+        role.args = mask_args(role.args)
+        role.metadata = _mask_values(role.metadata)
+    return shown
+
+
+def _mask_values(value: Any) -> Any:
+    from torchx.util.secrets import MASK, is_secret_name, mask_text
+
+    if isinstance(value, dict):
+        return {k: MASK if v and is_secret_name(str(k)) else _mask_values(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_mask_values(item) for item in value]
+    return mask_text(value) if isinstance(value, str) else value
+
+
+def _role(role: Role) -> dict[str, Any]:
+    return {
+        "name": role.name,
+        "image": role.image,
+        "min_replicas": role.min_replicas,
+        "entrypoint": role.entrypoint,
+        "args": role.args,
+        "env": role.env,
+        "num_replicas": role.num_replicas,
+        "max_retries": role.max_retries,
+        "retry_policy": str(getattr(role.retry_policy, "value", role.retry_policy)),
+        "resource": {
+            "cpu": role.resource.cpu,
+            "gpu": role.resource.gpu,
+            "memMB": role.resource.memMB,
+            "capabilities": role.resource.capabilities,
+            "devices": role.resource.devices,
+            "tags": role.resource.tags,
+        },
+        "port_map": role.port_map,
+        "metadata": role.metadata,
+        "mounts": [_mount(mount) for mount in role.mounts],
+        "workspace": None if role.workspace is None else {"projects": role.workspace.projects},
+        "overrides": role.overrides,
+    }
+
+
+def _mount(mount: BindMount | VolumeMount | DeviceMount) -> Any:
+    for kind, (cls, fields) in _MOUNTS.items():
+        if isinstance(mount, cls):
+            return {"type": kind, **{name: getattr(mount, name) for name in fields}}
+    return _NotAMount(mount)  # found out like any other value that JSON has no type for
+
+
+class _NotAMount:
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _plain(value: Any, path: str, fallback: Fallback | None) -> Any:
+    kind = value.__class__
+    if kind in (str, int, bool, type(None)):
+        return value
+    if kind is float and value - value == 0:  # not infinite, not NaN: JSON has neither
+        return value
+    if kind is list:
+        return [_plain(item, f"{path}[{i}]", fallback) for i, item in enumerate(value)]
+    if kind is dict:
+        for key in value:
+            if key.__class__ is not str and fallback is None:
+                raise SpecError(f"`{path}` has the key `{key!r}`, which is no string, and cannot be written as JSON")
+        return {str(k): _plain(v, _below(path, k), fallback) for k, v in value.items()}
+    if fallback is not None:
+        return fallback(value)
+    raise SpecError(f"`{path}` is `{value!r}` ({kind.__name__}), and cannot be written as JSON without loss")
+
+
+def _below(path: str, key: Any) -> str:
+    name = str(key)
+    if not name.isidentifier():
+        return f"{path}[{name!r}]"
+    return f"{path}.{name}" if path else name
+
+
+_MOUNTS: dict[str, tuple[Any, dict[str, type]]] = {
+    MountType.BIND.value: (BindMount, {"src_path": str, "dst_path": str, "read_only": bool}),
+    MountType.VOLUME.value: (VolumeMount, {"src": str, "dst_path": str, "read_only": bool}),
+    MountType.DEVICE.value: (DeviceMount, {"src_path": str, "dst_path": str, "permissions": str}),
+}
+_NOTHING = object()
+
+
+class _Node:
+    """A JSON object that is being read: every key is taken once, and no key may be left over."""
+
+    def __init__(self, data: Any, path: str) -> None:
+        if not isinstance(data, dict):
+            raise SpecError(f"`{path}` is {_shown(data)}, and an object is expected")
+        self.data = dict(data)
+        self.path = path
+        self.taken: list[str] = []
+
+    def take(self, key: str, tp: type | tuple[type, ...], default: Any = _NOTHING) -> Any:
+        self.taken.append(key)
+        value = self.data.pop(key, default)
+        if value is _NOTHING:
+            raise SpecError(f"`{self.path}` has no `{key}`")
+        wanted = tp if isinstance(tp, tuple) else (tp,)
+        if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+            names = " or ".join(t.__name__ for t in wanted)
+            raise SpecError(f"`{self.path}.{key}` is {_shown(value)}, and {names} is expected")
+        return value
+
+    def close(self) -> None:
+        for key in self.data:
+            from torchx.util.strings import did_you_mean
+
+            raise SpecError(f"`{self.path}` has an unknown key `{key}`", hint=did_you_mean(str(key), self.taken))
+
+
+def _read_role(data: Any, path: str) -> Role:
+    node = _Node(data, path)
+    retry_policy = node.take("retry_policy", str, RetryPolicy.APPLICATION.value)
+    workspace = node.take("workspace", (dict, type(None)), None)
+    if retry_policy not in RetryPolicy.__members__:
+        raise SpecError(
+            f"`{path}.retry_policy` is `{retry_policy}`", hint=f"one of: {', '.join(RetryPolicy.__members__)}"
+        )
+    role = Role(
+        name=node.take("name", str),
+        image=node.take("image", str),
+        min_replicas=node.take("min_replicas", (int, type(None)), None),
+        entrypoint=node.take("entrypoint", str, "<MISSING>"),
+        args=node.take("args", list, []),
+        env=node.take("env", dict, {}),
+        num_replicas=node.take("num_replicas", int, 1),
+        max_retries=node.take("max_retries", int, 0),
+        retry_policy=RetryPolicy[retry_policy],
+        resource=_read_resource(node.take("resource", dict, _NULL), f"{path}.resource"),
+        port_map=node.take("port_map", dict, {}),
+        metadata=node.take("metadata", dict, {}),
+        mounts=[_read_mount(m, f"{path}.mounts[{i}]") for i, m in enumerate(node.take("mounts", list, []))],
+        workspace=None if workspace is None else _read_workspace(workspace, f"{path}.workspace"),
+        overrides=node.take("overrides", dict, {}),
+    )
+    node.close()
+    return role
+
+
+_NULL: dict[str, Any] = {"cpu": -1, "gpu": -1, "memMB": -1}
+
+
+def _read_resource(data: Any, path: str) -> Resource:
+    node = _Node(data, path)
+    number = (int, float)
+    resource = Resource(
+        cpu=node.take("cpu", number),
+        gpu=node.take("gpu", number, 0),
+        memMB=node.take("memMB", number),
+        capabilities=node.take("capabilities", dict, {}),
+        devices=node.take("devices", dict, {}),
+        tags=node.take("tags", dict, {}),
+    )
+    node.close()
+    return resource
+
+
+def _read_mount(data: Any, path: str) -> BindMount | VolumeMount | DeviceMount:
+    node = _Node(data, path)
+    kind = node.take("type", str)
+    if kind not in _MOUNTS:
+        raise SpecError(f"`{path}.type` is `{kind}`", hint=f"one of: {', '.join(_MOUNTS)}")
+    cls, fields = _MOUNTS[kind]
+    defaults = {"read_only": False, "permissions": "rwm"}
+    values = {name: node.take(name, tp, defaults.get(name, _NOTHING)) for name, tp in fields.items()}
+    node.close()
+    mount: BindMount | VolumeMount | DeviceMount = cls(**values)
+    return mount
+
+
+def _read_workspace(data: Any, path: str) -> Workspace:
+    node = _Node(data, path)
+    projects = node.take("projects", dict)
+    node.close()
+    for src, dst in projects.items():
+        if not isinstance(src, str) or not isinstance(dst, str):
+            raise SpecError(f"`{path}.projects` maps {_shown(src)} to {_shown(dst)}, and strings are expected")
+    return Workspace(projects)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"`{text if len(text) <= 60 else text[:57] + '...'}`"

@@ -1,0 +1,217 @@
+"""What became of a job: states, and the status of an app, its roles and their replicas."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from torchx.errors import EXIT_JOB_FAILED, TorchXError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field
+    from typing import Any
+else:
+    from torchx.util.records import dataclass, field
+
+__all__ = [
+    "NONE",
+    "RESET",
+    "YELLOW_BOLD",
+    "AppState",
+    "AppStatus",
+    "AppStatusError",
+    "ReplicaState",
+    "ReplicaStatus",
+    "RoleStatus",
+    "is_started",
+    "is_terminal",
+]
+
+NONE = "<NONE>"
+RESET = "\033[0m"
+YELLOW_BOLD = "\033[1;33m"
+
+
+class AppState(int, Enum):
+    """Where a job, or one replica of it, stands.
+
+    >>> str(AppState.RUNNING), repr(AppState.RUNNING)
+    ('RUNNING', 'RUNNING (3)')
+    """
+
+    UNSUBMITTED = 0
+    SUBMITTED = 1
+    PENDING = 2
+    RUNNING = 3
+    SUCCEEDED = 4
+    FAILED = 5
+    CANCELLED = 6
+    UNKNOWN = 7
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.value})"
+
+
+ReplicaState = AppState
+"""A replica goes through the same states as an app."""
+
+_TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
+
+
+def is_terminal(state: AppState) -> bool:
+    """Whether the state is final: SUCCEEDED, FAILED or CANCELLED.
+
+    >>> is_terminal(AppState.FAILED), is_terminal(AppState.UNKNOWN)
+    (True, False)
+    """
+    return state in _TERMINAL
+
+
+def is_started(state: AppState) -> bool:
+    """Whether there is nothing more to wait for before one can look at the job: it runs, or it is over.
+
+    >>> is_started(AppState.RUNNING), is_started(AppState.PENDING)
+    (True, False)
+    """
+    return state == AppState.RUNNING or state in _TERMINAL
+
+
+@dataclass
+class ReplicaStatus:
+    """The status of one replica.
+
+    Args:
+        id: index within the role, from 0.
+        state: its state.
+        role: name of the role.
+        hostname: where it runs; empty when not known.
+        structured_error_msg: why it failed, as JSON; see :mod:`torchx.specs.failures`.
+        hostaddr: address of the host.
+    """
+
+    id: int
+    state: AppState
+    role: str
+    hostname: str
+    structured_error_msg: str = NONE
+    hostaddr: str | None = None
+
+
+@dataclass
+class RoleStatus:
+    """The status of all replicas of a role."""
+
+    role: str
+    replicas: list[ReplicaStatus]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types: ``{"role": str, "replicas": [...]}``, a replica without its role."""
+        return {
+            "role": self.role,
+            "replicas": [
+                {
+                    "id": r.id,
+                    "state": str(r.state),
+                    "hostname": r.hostname,
+                    "hostaddr": r.hostaddr,
+                    "structured_error_msg": r.structured_error_msg,
+                }
+                for r in self.replicas
+            ],
+        }
+
+
+@dataclass
+class AppStatus:
+    """The status of a job.
+
+    Args:
+        state: of the whole job.
+        num_restarts: how often it was started again.
+        msg: what the scheduler says about it.
+        structured_error_msg: why it failed, as JSON; see :mod:`torchx.specs.failures`.
+        ui_url: where people can look at it.
+        roles: the replicas, by role.
+        started_at: Unix time of its start, where the scheduler says so.
+        ended_at: Unix time of its end, where the scheduler says so.
+
+    >>> AppStatus(AppState.SUCCEEDED).is_terminal()
+    True
+    """
+
+    state: AppState
+    num_restarts: int = 0
+    msg: str = ""
+    structured_error_msg: str = NONE
+    ui_url: str | None = None
+    roles: list[RoleStatus] = field(default_factory=list)
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    def is_terminal(self) -> bool:
+        """Whether the job is over."""
+        return is_terminal(self.state)
+
+    def raise_for_status(self) -> None:
+        """Raises an error unless the job succeeded.
+
+        Raises:
+            AppStatusError: the state is anything but SUCCEEDED.
+        """
+        if self.state != AppState.SUCCEEDED:
+            raise AppStatusError(self)
+
+    def to_json(self, filter_roles: list[str] | None = None) -> dict[str, Any]:
+        """JSON types, one key for each field; states by name.
+
+        ``{"state": "FAILED", "num_restarts": 0, "msg": "", "structured_error_msg": "<NONE>", "ui_url": null,
+        "roles": [{"role": "trainer", "replicas": [{"id": 0, "state": "FAILED", "hostname": "", "hostaddr": null,
+        "structured_error_msg": "<NONE>"}]}]}``
+
+        Args:
+            filter_roles: only these roles; None: all.
+        """
+        return {
+            "state": str(self.state),
+            "num_restarts": self.num_restarts,
+            "msg": self.msg,
+            "structured_error_msg": self.structured_error_msg,
+            "ui_url": self.ui_url,
+            "roles": [role.to_json() for role in self._roles(filter_roles)],
+        }
+
+    def format(self, filter_roles: list[str] | None = None, *, color: bool = False) -> str:
+        """One readable page: the state, the cause of a failure, the replicas of each role by state.
+
+        Args:
+            filter_roles: only these roles; None: all.
+            color: with terminal colours.
+        """
+        from torchx.specs.status_page import render_status
+
+        return render_status(self, self._roles(filter_roles), color=color)
+
+    def __str__(self) -> str:
+        return self.format()
+
+    def _roles(self, names: list[str] | None) -> list[RoleStatus]:
+        return [role for role in self.roles if names is None or role.role in names]
+
+
+class AppStatusError(TorchXError):
+    """A job that should have succeeded did not.
+
+    Args:
+        status: how it ended; also the attribute ``status``.
+    """
+
+    exit_code = EXIT_JOB_FAILED
+
+    def __init__(self, status: AppStatus, *args: object) -> None:
+        reason = f": {status.msg}" if status.msg else ""
+        said = " ".join(str(arg) for arg in args)
+        super().__init__(f"{said + ': ' if said else ''}the job did not succeed, it is {status.state}{reason}")
+        self.status = status

@@ -1,0 +1,136 @@
+"""The page that ``torchx status`` shows: the state, the cause of a failure, the replicas of each role by state."""
+
+from __future__ import annotations
+
+from torchx.specs.failures import Failure, parse_failure
+from torchx.specs.status import RESET, YELLOW_BOLD, AppState, AppStatus, ReplicaStatus, RoleStatus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A role of up to so many replicas is shown in full; of a larger one, only replicas that stand out are.
+_SHOWN_IN_FULL = 8
+_SHOWN_OF_MANY = 10
+_TRACEBACK_LINES = 8
+# Replicas in these states stand out among many.
+_STANDS_OUT = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
+_GREEN = "\033[32m"
+_RED = "\033[31m"
+_COLORS = {
+    AppState.SUCCEEDED: _GREEN,
+    AppState.FAILED: _RED,
+    AppState.RUNNING: "\033[36m",
+    AppState.CANCELLED: YELLOW_BOLD,
+    AppState.UNKNOWN: YELLOW_BOLD,
+}
+
+
+def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = False) -> str:
+    """The page.
+
+    Args:
+        status: of the job.
+        roles: those of its roles that are shown; the cause of a failure is looked for in them.
+        color: with terminal colours.
+    """
+    paint = _colored if color else _plain
+    msg = "" if status.msg == "<NONE>" else status.msg
+    replica, failure = (None, None) if status.state == AppState.SUCCEEDED else first_failure(status, roles)
+    told = failure is not None and failure.summary() in msg  # the message is the cause: once is enough
+    lines = [f"state:    {paint(str(status.state), status.state)}"]
+    if msg and not told:
+        lines += _labelled("message: ", msg)
+    if status.num_restarts > 0:
+        lines.append(f"restarts: {status.num_restarts}")
+    if replica is not None or failure is not None:
+        lines += _labelled("cause:   ", msg if told else _cause(replica, failure))
+        lines += _traceback(failure)
+    if status.ui_url:
+        lines.append(f"ui:       {status.ui_url}")
+    if roles:
+        lines.append("roles:")
+        for role in roles:
+            lines += [f"  {line}" for line in _render_role(role, paint, above=replica)]
+    return "\n".join(lines)
+
+
+def first_failure(status: AppStatus, roles: list[RoleStatus]) -> tuple[ReplicaStatus | None, Failure | None]:
+    """The replica that failed first (by the time in its error, else the first in order), and why.
+
+    The error of the job itself, when it has one, goes before those of its replicas.
+    """
+    failed = [r for role in roles for r in role.replicas if r.state == AppState.FAILED]
+    told = [(r, failure) for r in failed if (failure := parse_failure(r.structured_error_msg))]
+    told.sort(key=lambda pair: pair[1].timestamp or float("inf"))
+    replica = told[0][0] if told else failed[0] if failed else None
+    own = parse_failure(status.structured_error_msg)
+    if own is None:
+        return replica, told[0][1] if told else None
+    same = [r for r, _ in told if r.structured_error_msg == status.structured_error_msg]
+    return (same[0] if same else replica), own
+
+
+def _cause(replica: ReplicaStatus | None, failure: Failure | None) -> str:
+    what = failure.summary() if failure else "failed, without saying why: see its log"
+    if replica is None:
+        return what
+    where = f" on {_host(replica)}" if _host(replica) else ""
+    return f"{replica.role}/{replica.id}{where}: {what}"
+
+
+def _traceback(failure: Failure | None) -> Iterator[str]:
+    trace = failure.traceback.strip("\n").splitlines() if failure else []
+    if len(trace) > _TRACEBACK_LINES:
+        yield f"            | ... {len(trace) - _TRACEBACK_LINES} lines above"
+    for line in trace[-_TRACEBACK_LINES:]:
+        yield f"            | {line.rstrip()}"
+
+
+def _render_role(role: RoleStatus, paint: _Paint, *, above: ReplicaStatus | None) -> Iterator[str]:
+    counts: dict[AppState, int] = {}
+    for replica in role.replicas:
+        counts[replica.state] = counts.get(replica.state, 0) + 1
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    folded = ", ".join(f"{n} {paint(str(state), state)}" for state, n in ordered) or "no replicas yet"
+    yield f"{role.role}: {folded}"
+    many = len(role.replicas) > _SHOWN_IN_FULL
+    shown = [r for r in role.replicas if not many or r.state in _STANDS_OUT]
+    if many and len(shown) == len(role.replicas):
+        shown = [r for r in shown if parse_failure(r.structured_error_msg)]  # all failed: those that say why
+    for replica in shown[: _SHOWN_OF_MANY if many else len(shown)]:
+        yield f"  {_render_replica(replica, paint, told=replica is above)}"
+    if many and len(shown) > _SHOWN_OF_MANY:
+        yield f"  ... and {len(shown) - _SHOWN_OF_MANY} more"
+
+
+def _render_replica(replica: ReplicaStatus, paint: _Paint, *, told: bool) -> str:
+    silent = told or replica.state == AppState.SUCCEEDED
+    failure = None if silent else parse_failure(replica.structured_error_msg)
+    state = paint(f"{replica.state!s:<9}", replica.state)
+    parts = [f"[{replica.id}]", state, _host(replica), failure.summary() if failure else ""]
+    return " ".join(part for part in parts if part).rstrip()
+
+
+def _host(replica: ReplicaStatus) -> str:
+    name, address = replica.hostname, replica.hostaddr
+    return f"{name} ({address})" if name and address and name != address else name or address or ""
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    first, *rest = text.strip().splitlines() or [""]
+    return [f"{label} {first}", *(f"{' ' * len(label)} {line}" for line in rest)]
+
+
+def _plain(text: str, state: AppState) -> str:  # noqa: ARG001 - one of two painters, both take the state
+    return text
+
+
+def _colored(text: str, state: AppState) -> str:
+    return f"{_COLORS[state]}{text}{RESET}" if state in _COLORS else text
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Paint = Callable[[str, AppState], str]

@@ -1,0 +1,154 @@
+"""Run options of a scheduler as the fields of a dataclass."""
+
+from __future__ import annotations
+
+from torchx.errors import ConfigError
+from torchx.specs.runopts import runopts
+from torchx.util.records import is_record, own_annotations, record_fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from typing_extensions import Self
+
+    from torchx.specs.runopts import CfgVal
+
+__all__ = ["StructuredOpts"]
+
+
+class StructuredOpts:
+    """Base of dataclasses that hold the run options of a scheduler.
+
+    The name of a field is the option's name, its type the option's type (``X | None``: optional), and the string
+    literal below it the help. A field without default is required.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class MyOpts(StructuredOpts):
+    ...     cluster: str
+    ...     priority: int | None = None
+    >>> opts = MyOpts.from_cfg({"cluster": "prod"})
+    >>> opts.cluster, opts.priority
+    ('prod', None)
+    >>> {name: opt.is_required for name, opt in MyOpts.as_runopts()}
+    {'cluster': True, 'priority': False}
+    """
+
+    @classmethod
+    def as_runopts(cls) -> runopts:
+        """The options, for ``Scheduler._run_opts``."""
+        opts = runopts()
+        for name, tp, default, has_default in _fields(cls):
+            opts.add(name, type_=tp, help=_help_of(cls, name), default=default, required=not has_default)
+        return opts
+
+    @classmethod
+    def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> Self:
+        """An instance with the values of ``cfg``; defaults where it has none, and keys that are no fields are left out.
+
+        Raises:
+            ConfigError: a field without default has no value.
+        """
+        values: dict[str, CfgVal] = {}
+        missing: list[str] = []
+        for name, _, _, has_default in _fields(cls):
+            if cfg.get(name) is not None:
+                values[name] = cfg[name]
+            elif not has_default:
+                missing.append(name)
+        if missing:
+            names = ", ".join(f"`{name}`" for name in missing)
+            raise ConfigError(f"run option {names} is required", hint=f"give it as `{missing[0]}=VALUE`")
+        return cls(**values)
+
+    def get(self, key: str, default: CfgVal = None) -> CfgVal:
+        """The value of an option, or ``default`` when there is none of that name, as the mapping that it came from."""
+        return getattr(self, key) if key in self else default
+
+    def __getitem__(self, key: str) -> CfgVal:
+        if key not in self:
+            raise KeyError(key)
+        value: CfgVal = getattr(self, key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return any(name == key for name, _, _, _ in _fields(type(self)))
+
+    @classmethod
+    def get_docstrings(cls) -> dict[str, str]:
+        """The help of each field that has one; of none where the source cannot be read (a REPL, say)."""
+        from torchx.specs.field_docs import field_docs
+
+        return field_docs(cls, StructuredOpts)
+
+
+def _help_of(cls: type[StructuredOpts], name: str) -> Callable[[], str]:
+    # Called when the help is shown: reading it takes parsing the source.
+    return lambda: cls.get_docstrings().get(name, "")
+
+
+def _fields(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:
+    """Name, type, default, and whether there is one, of each field."""
+    cached: list[tuple[str, Any, CfgVal, bool]] | None = cls.__dict__.get("_torchx_opts")
+    if cached is None:
+        cached = [(n, _resolve_type(cls, n, tp), default, has) for n, tp, default, has in _declared(cls)]
+        cls._torchx_opts = cached
+    return cached
+
+
+def _declared(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:
+    # The nearest base that was decorated says which fields there are: a record, or a real dataclass.
+    for base in cls.__mro__:
+        if is_record(base):
+            return record_fields(base)
+        if "__dataclass_fields__" in base.__dict__:
+            import dataclasses
+
+            found = []
+            for f in dataclasses.fields(base):
+                default: Any = f.default
+                if f.default_factory is not dataclasses.MISSING:
+                    default = f.default_factory()
+                has_default = default is not dataclasses.MISSING
+                found.append((f.name, f.type, default if has_default else None, has_default))
+            return found
+    raise ConfigError(f"`{cls.__name__}` is a StructuredOpts and no dataclass", hint="put `@dataclass` above the class")
+
+
+# What the annotations of most fields say. Anything else is evaluated, with `typing`, which costs 7 ms.
+_NAMED_TYPES = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "list[str]": list[str],
+    "dict[str, str]": dict[str, str],
+}
+
+
+def _resolve_type(cls: Any, name: str, annotation: Any) -> Any:
+    while isinstance(annotation, str):  # quoted twice, when quotes and `from __future__ import annotations` meet
+        plain = annotation.removesuffix(" | None")
+        if plain in _NAMED_TYPES:
+            return _NAMED_TYPES[plain]
+        annotation = _evaluate(cls, name, annotation)
+    args = getattr(annotation, "__args__", ())
+    if type(None) in args:  # a union with None
+        (inner,) = [arg for arg in args if arg is not type(None)] if len(args) == 2 else [annotation]
+        return inner
+    return annotation
+
+
+def _evaluate(cls: Any, name: str, annotation: str) -> Any:
+    import sys
+    import typing
+
+    owner = next((base for base in cls.__mro__ if name in own_annotations(base)), cls)
+    module = sys.modules.get(owner.__module__)
+    scope = {**vars(typing), **(vars(module) if module else {})}
+    try:
+        return eval(annotation, scope)  # noqa: S307 - an annotation of code that has been imported
+    except Exception as e:
+        raise ConfigError(f"the type `{annotation}` of option `{name}` of `{cls.__name__}` cannot be read: {e}") from e

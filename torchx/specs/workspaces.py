@@ -1,0 +1,137 @@
+"""Which directories of source code go onto the image of a role."""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Iterator
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+__all__ = ["Workspace"]
+
+
+@dataclass
+class Workspace:
+    """Projects, and where each goes below the workspace's root in the image.
+
+    Args:
+        projects: source directory (a path or an fsspec URL) to its place below the root; ``""`` is the root itself.
+
+    >>> Workspace.from_str("/src/trainer=trainer,/src/lib=lib").projects
+    {'/src/trainer': 'trainer', '/src/lib': 'lib'}
+    """
+
+    projects: dict[str, str]
+
+    @staticmethod
+    def from_str(workspace: str | None) -> Workspace:
+        """Reads ``PATH`` (one project, at the root) or ``PATH=PLACE,PATH=PLACE,...``.
+
+        None and the empty string give the empty workspace. A comma, an equals sign or a backslash that belongs to a
+        path is written with a backslash before it; ``str(workspace)`` does.
+
+        Raises:
+            SpecError: a place that is not below the root, or one source given twice.
+        """
+        projects: dict[str, str] = {}
+        for src, dst in _entries(workspace or ""):
+            if not src:
+                raise SpecError(
+                    f"workspace `{workspace}` names no source directory", hint="write `PATH` or `PATH=PLACE`"
+                )
+            if src in projects:
+                raise SpecError(f"workspace `{workspace}` names `{src}` twice")
+            projects[src] = _checked_place(dst, src)
+        return Workspace(projects)
+
+    def is_unmapped_single_project(self) -> bool:
+        """Whether this is one project that goes to the root.
+
+        >>> Workspace.from_str("/src").is_unmapped_single_project()
+        True
+        """
+        return len(self.projects) == 1 and not next(iter(self.projects.values()))
+
+    def merge_into(self, outdir: str | pathlib.Path) -> None:
+        """Copies every project to its place below ``outdir``, in order: a later one wins.
+
+        Raises:
+            SpecError: a source that does not exist, or a place that is not below ``outdir``.
+        """
+        import os
+
+        for src, dst in self.projects.items():
+            _copy(src, os.path.join(outdir, _checked_place(dst, src)))
+
+    def __bool__(self) -> bool:
+        return bool(self.projects)
+
+    def __str__(self) -> str:
+        entries = [_escape(src) + (f"={_escape(dst)}" if dst else "") for src, dst in self.projects.items()]
+        return ",".join(entries)
+
+
+def _checked_place(dst: str, src: str) -> str:
+    import os
+
+    place = os.path.normpath(dst) if dst else ""
+    if os.path.isabs(place) or place.split("/", 1)[0] == "..":
+        raise SpecError(
+            f"workspace project `{src}` would go to `{dst}`, which is not below the workspace's root",
+            hint="give a relative path without `..`",
+        )
+    return "" if place == "." else dst
+
+
+def _copy(src: str, target: str) -> None:
+    import os
+    import shutil
+
+    scheme, separator, path = src.partition("://")
+    if separator and scheme != "file":
+        import fsspec
+
+        filesystem, root = fsspec.core.url_to_fs(src)
+        if not filesystem.exists(root):
+            raise SpecError(f"workspace project `{src}` does not exist")
+        os.makedirs(target, exist_ok=True)
+        filesystem.get(root.rstrip("/") + "/", target + "/", recursive=True)
+        return
+    local = path if separator else src
+    if os.path.isdir(local):
+        shutil.copytree(local, target, symlinks=True, dirs_exist_ok=True)
+    elif os.path.isfile(local):
+        os.makedirs(target, exist_ok=True)
+        shutil.copy2(local, target)
+    else:
+        raise SpecError(f"workspace project `{src}` does not exist", hint="a directory or a file is expected")
+
+
+def _escape(path: str) -> str:
+    return path.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    parts = [""]
+    escaped = False
+    for char in text:
+        if escaped:
+            parts[-1] += char if char in ",=\\" else f"\\{char}"
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif char == ",":
+            yield parts[0], "".join(parts[1:])
+            parts = [""]
+        elif char == "=" and len(parts) == 1:
+            parts.append("")
+        else:
+            parts[-1] += char
+    parts[-1] += "\\" if escaped else ""
+    if text:
+        yield parts[0], "".join(parts[1:])

@@ -1,0 +1,170 @@
+"""How a program hands local jobs to its launcher; the launcher is started with the first one."""
+# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
+
+from __future__ import annotations
+
+import _thread
+import marshal
+import os
+import sys
+
+from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
+from torchx.supervisor.reader import has_supervisor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MAGIC = b"txrq"
+ANSWER_S = 60.0
+
+
+class LauncherError(RuntimeError):
+    """The launcher refused the job, or is gone and cannot be started."""
+
+
+# All that the launcher's own start may need. Not the rest: it would keep the caller's secrets in memory for as long
+# as the job runs. The replicas' environment comes with each request.
+_KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8")
+
+
+class LauncherClient:
+    """One launcher for all jobs of this process. Safe to use from several threads, and after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._process = 0
+        self._requests = -1
+        self._answers = -1
+        self._starter = 0
+
+    def start(self) -> None:
+        """Start the launcher if there is none. It gets ready while the caller goes on."""
+        if self._process == os.getpid() and self._requests >= 0:
+            return
+        if self._process != os.getpid():  # we are a fork: the launcher is our parent's
+            self._lock = _thread.allocate_lock()
+            self._drop()
+        from torchx.supervisor import launcher_path
+
+        inner_requests, self._requests = _pipe()
+        self._answers, inner_answers = _pipe()
+        try:
+            self._starter = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", launcher_path()],
+                {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, inner_requests, 0),
+                    (os.POSIX_SPAWN_DUP2, inner_answers, 1),
+                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                ],
+            )
+        except OSError as e:
+            self._drop()
+            raise LauncherError(f"cannot start `{sys.executable}`: {e.strerror}") from e
+        finally:
+            os.close(inner_requests)
+            os.close(inner_answers)
+        self._process = os.getpid()
+
+    def submit(self, request: dict[str, Any], meanwhile: Callable[[], None] | None = None) -> None:
+        """Hand a job over; returns when its supervisor has taken it.
+
+        Args:
+            meanwhile: called while the supervisor sets itself up.
+
+        Raises:
+            LauncherError: the job was not taken, and does not run.
+        """
+        body = marshal.dumps(request, 2)
+        message = MAGIC + len(body).to_bytes(8, "big") + body
+        self.start()
+        with self._lock:
+            for last in (False, True):
+                self.start()
+                try:
+                    answer = self._exchange(message, meanwhile)
+                    meanwhile = None
+                except BaseException:
+                    self._drop()  # a late answer must not be taken for that to the next request
+                    raise
+                if answer.startswith(b"K"):
+                    return
+                if answer:
+                    raise LauncherError(answer[1:].decode("utf-8", "replace").strip())
+                # The launcher is gone; was the job taken before?
+                self._drop()
+                if has_supervisor(request["job"]):
+                    return
+                if last:
+                    raise LauncherError("the launcher of local jobs ended unexpectedly")
+                for name in (CONTROL_FIFO, STATE_FILE):
+                    _unlink(os.path.join(request["job"], name))
+
+    def close(self) -> None:
+        """Let go of the launcher; it ends when the last of its jobs does."""
+        if self._process == os.getpid():
+            self._drop()
+
+    def _exchange(self, message: bytes, meanwhile: Callable[[], None] | None) -> bytes:
+        """The answer to a message; empty when the launcher is gone."""
+        view = memoryview(message)
+        try:
+            while view:
+                view = view[os.write(self._requests, view) :]
+        except BrokenPipeError:
+            return b""
+        if meanwhile is not None:
+            meanwhile()
+        import select
+
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        if not poll.poll(ANSWER_S * 1000):
+            raise LauncherError(f"the launcher of local jobs did not answer within {ANSWER_S:.0f} s")
+        answer = os.read(self._answers, 1 << 16)
+        if self._starter:  # it has forked the launcher proper, and ended, long ago
+            _reap(self._starter)
+            self._starter = 0
+        return answer
+
+    def _drop(self) -> None:
+        for fd in (self._requests, self._answers):
+            if fd >= 0:
+                os.close(fd)
+        self._requests = self._answers = -1
+        if self._starter and self._process == os.getpid():
+            _reap(self._starter)
+        self._starter = 0
+
+
+shared = LauncherClient()
+"""The launcher of this process. It ends with the process, or after its last job."""
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe whose ends are not 0, 1 or 2, even where the caller has closed those."""
+    import fcntl
+
+    ends = list(os.pipe())
+    for i, fd in enumerate(ends):
+        if fd < 3:
+            ends[i] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+            os.close(fd)
+    return ends[0], ends[1]
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        pass
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,190 @@
+"""Makes ``combined.log`` and the time index of one replica out of what it writes.
+
+The replica writes ``stdout.log`` and ``stderr.log`` itself. Looking at them now and then, whole lines are
+copied to ``combined.log``, and ``times.idx`` learns how long the three files were at that time.
+"""
+
+# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
+
+from __future__ import annotations
+
+import os
+import struct
+
+from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
+
+RECORD = struct.Struct("<dQQQ")
+"""A record of ``times.idx``: Unix time, and the bytes of stdout, stderr, combined that were there by then.
+
+What lies between the lengths of two records was written shortly before the time of the second."""
+
+_BLOCK = 1 << 18
+_MAX_PER_LOOK = 1 << 23  # bytes copied before the supervisor looks at its other duties
+_SOONEST_S = 0.02
+_PROGRESS_BAR = 4096  # so many bytes without a line end, but with carriage returns, are a progress bar
+
+
+class Follower:
+    """Follows one replica's folder.
+
+    Args:
+        folder: where its logs are.
+        now: Unix time.
+        latest_s: longest pause between two looks at a replica that writes nothing.
+
+    Attributes:
+        due: time at which looking again makes sense; the caller keeps the clock.
+        failed: why the last attempt to write failed; empty when it did not.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_combined",
+        "_copied",
+        "_folder",
+        "_last_record",
+        "_last_source",
+        "_latest_s",
+        "_open_line",
+        "_pause",
+        "_scanned",
+        "_unrecorded",
+        "due",
+        "failed",
+    )
+
+    def __init__(self, folder: str, now: float, latest_s: float = 1.0) -> None:
+        self._folder = folder
+        self._copied = [0, 0]  # of stdout and stderr
+        self._scanned = [0, 0]  # no line end between what is copied and here
+        self._combined = 0
+        self._open_line = False  # the end of combined.log is not the end of a line, and which stream it came from
+        self._last_source = 0
+        self._unrecorded = False
+        self._begun = now
+        self._latest_s = latest_s
+        self._last_record = 0.0
+        self._pause = _SOONEST_S
+        self.due = now + _SOONEST_S
+        self.failed = ""
+
+    @classmethod
+    def resumed(cls, folder: str, now: float) -> Follower:
+        """A follower that goes on where a killed one stopped: at the last record; what follows it is made again."""
+        follower = cls(folder, now)
+        index = os.path.join(folder, TIMES_INDEX)
+        try:
+            with open(index, "rb") as f:
+                records = f.read()
+        except OSError:
+            records = b""
+        whole = len(records) // RECORD.size * RECORD.size
+        if whole:
+            os.truncate(index, whole)
+            _, out, err, follower._combined = RECORD.unpack_from(records, whole - RECORD.size)
+            follower._copied = [out, err]
+        if os.path.exists(os.path.join(folder, COMBINED_LOG)):
+            os.truncate(os.path.join(folder, COMBINED_LOG), follower._combined)
+        return follower
+
+    def look(self, now: float, *, last: bool = False) -> bool:
+        """Copy what is new. True when there was something.
+
+        Args:
+            last: the replica has ended: a line without an end is taken too, and nothing is left behind.
+        """
+        moved = False
+        try:
+            for which, name in enumerate((STDOUT_LOG, STDERR_LOG)):
+                moved = self._advance(which, os.path.join(self._folder, name), last) or moved
+            self._unrecorded = self._unrecorded or moved
+            if self._unrecorded:
+                self._record(now, always=last or not moved)
+            self.failed = ""
+        except OSError as e:  # a full disk: the lines are still in the replica's own files; tried again later
+            self.failed = e.strerror or str(e)
+            moved = False
+        self._pause = _SOONEST_S if moved else min(self._pause * 1.5, self._latest_s)
+        self.due = now + self._pause
+        return moved
+
+    def _advance(self, which: int, path: str, last: bool) -> bool:
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            return False
+        if size < self._copied[which]:  # the replica truncated its own log: what follows is new
+            self._copied[which] = self._scanned[which] = 0
+        done = self._copied[which]
+        if size == done:
+            return False
+        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            end = size if last else self._line_end(source, which, size)
+            if end > done:
+                self._copy(source, which, end)
+        finally:
+            os.close(source)
+        return self._copied[which] > done
+
+    def _line_end(self, source: int, which: int, size: int) -> int:
+        """Offset just behind the last line end of what may be copied now; what is copied already when there is none."""
+        done = self._copied[which]
+        low = max(done, self._scanned[which])  # a line that grows for long is searched once
+        position = high = min(size, low + _MAX_PER_LOOK)
+        tail = b""
+        while position > low:
+            start = max(low, position - _BLOCK)
+            block = os.pread(source, position - start, start)
+            found = block.rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            tail = tail or block
+            position = start
+        self._scanned[which] = high
+        if high - done >= _PROGRESS_BAR and (found := tail.rfind(b"\r", 0, -1)) >= 0:
+            return high - len(tail) + found + 1
+        return done
+
+    def _copy(self, source: int, which: int, end: int) -> None:
+        target = os.open(
+            os.path.join(self._folder, COMBINED_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
+        position, size = self._copied[which], self._combined
+        try:
+            if self._open_line and which != self._last_source:
+                size += os.write(target, b"\n")
+            while position < end:
+                block = os.pread(source, min(_BLOCK, end - position), position)
+                if not block:
+                    break
+                view = memoryview(block)
+                while view:
+                    view = view[os.write(target, view) :]
+                position += len(block)
+                size += len(block)
+                self._open_line = not block.endswith((b"\n", b"\r"))
+            self._last_source = which
+        except OSError:
+            try:
+                os.ftruncate(target, self._combined)  # no half lines
+            except OSError:
+                pass  # what was in the way first is what counts
+            raise
+        finally:
+            os.close(target)
+        self._copied[which], self._combined = position, size
+
+    def _record(self, now: float, *, always: bool) -> None:
+        # Fine at first, coarser as the job gets old, so that the index stays small however long it runs.
+        spacing = min(1.0, max(0.05, (now - self._begun) / 1000))
+        if not always and now - self._last_record < spacing:
+            return
+        self._last_record = now
+        self._unrecorded = False
+        path = os.path.join(self._folder, TIMES_INDEX)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, RECORD.pack(now, *self._copied, self._combined))
+        finally:
+            os.close(fd)

@@ -1,0 +1,272 @@
+"""The program beside a caller that submits local jobs: forks one supervisor per job, and stays as their guardian.
+
+Run as ``python -I -S launcher.py``, with the pipe of requests as stdin and that of answers as stdout; see
+:mod:`client` for the other end. It leaves the caller's session at once, and lives until the caller has closed its
+end and the last job is over. It is a child subreaper: what a killed supervisor leaves behind becomes its child and
+is ended, and the job's fate is written down.
+
+The next supervisor is forked before it is needed, and reads the next request itself: submitting a job does not
+wait for a fork.
+"""
+# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    # Isolated as it runs, it sees only the standard library: this package comes last, so that it can hide none of it.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+import gc
+import marshal
+import select
+import signal
+
+from torchx.supervisor import fate, proctree, retention
+from torchx.supervisor.follow import Follower
+from torchx.supervisor.layout import CRASH_FILE
+from torchx.supervisor.statefile import RUNNING, JobState, StateWriter
+from torchx.supervisor.supervise import Supervisor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MAGIC = b"txrq"
+HEADER = len(MAGIC) + 8
+
+_NO_MORE = 3  # exit code of a spare that found the requests at their end
+_CRASHED = 70
+
+
+class Launcher:
+    """The guardian's side: a spare supervisor that waits for the next request, and those that have a job."""
+
+    def __init__(self, requests: int, answers: int) -> None:
+        self.requests = requests
+        self.answers = answers
+        self.jobs: dict[int, str] = {}
+        self.spare = 0
+        self.open = True
+        self._taken, self._taken_writer = os.pipe()
+        self._wake, self._wake_writer = os.pipe()
+        for fd in (self._taken, self._wake, self._wake_writer):
+            os.set_blocking(fd, False)
+        self._partial = b""
+        self._guardian = (os.getpid(), proctree.start_ticks(os.getpid()))
+
+    def run(self) -> None:
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(self._taken, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while self.open or self.jobs:
+            if self.open and not self.spare:
+                self._fork_spare()
+            for fd, _ in poll.poll():
+                if fd == self._wake:
+                    os.read(fd, 512)
+            self._read_taken()
+            self._reap()
+
+    def _fork_spare(self) -> None:
+        pid = os.fork()
+        if pid:
+            self.spare = pid
+            return
+        code = _CRASHED
+        try:
+            os.close(self._taken)
+            warm_up()
+            code = serve_one(self.requests, self.answers, self._taken_writer, self._guardian)
+        finally:
+            os._exit(code)
+
+    def _read_taken(self) -> None:
+        """Each spare that took a request says so: ``pid folder``, ended by a NUL."""
+        try:
+            self._partial += os.read(self._taken, 1 << 16)
+        except BlockingIOError:
+            return
+        *lines, self._partial = self._partial.split(b"\0")
+        for line in lines:
+            pid, _, folder = line.partition(b" ")
+            self.jobs[int(pid)] = os.fsdecode(folder)
+            if int(pid) == self.spare:
+                self.spare = 0
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            self._read_taken()  # it may have taken a request and died since we looked
+            code = os.waitstatus_to_exitcode(status)
+            if pid == self.spare:
+                self.spare = 0
+                if code in (_NO_MORE, _CRASHED):  # a spare that crashed would do so again
+                    self._close()
+            folder = self.jobs.pop(pid, None)
+            if folder is not None and code != 0:
+                self._supervisor_died(folder, code)
+
+    def _close(self) -> None:
+        self.open = False
+        os.close(self.requests)
+        os.close(self.answers)
+
+    def _supervisor_died(self, folder: str, code: int) -> None:
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"crashed with exit code {code}"
+        # Its orphans are our children now, and we have no other children than supervisors.
+        for _ in range(200):
+            keep = {*self.jobs, self.spare, os.getpid()}
+            orphans = (proctree.children_of_self() or set()) - keep
+            processes = proctree.snapshot() if orphans else {}
+            family = [p for p in proctree.descendants(processes, orphans) if p.state not in "ZX"]
+            if not family:
+                break
+            proctree.send_all(family, signal.SIGKILL)
+            select.select([], [], [], 0.002)
+        fate.bury(folder, f"the supervisor of the job {how}; its processes were ended")
+
+
+def serve_one(requests: int, answers: int, taken: int, guardian: tuple[int, int]) -> int:
+    """Take one request and see its job through; returns the exit code of this process."""
+    request = read_request(requests)
+    if request is None:
+        return _NO_MORE
+    if os.getppid() != guardian[0]:
+        return _NO_MORE  # no job without a guardian: the caller finds nobody, and starts another launcher
+    os.setsid()
+    proctree.become_subreaper()
+    try:
+        os.write(taken, b"%d %s\0" % (os.getpid(), os.fsencode(request["job"])))
+    except OSError:
+        return _NO_MORE
+    try:
+        supervisor = Supervisor(request, guardian)
+    except Exception as e:  # the caller must hear of anything
+        os.write(answers, f"E{str(e) or repr(e)}".encode("utf-8", "replace"))
+        return 0
+    try:
+        os.write(answers, b"K\n")
+    except OSError:
+        pass  # the caller was killed: the job goes on
+    for fd in (requests, answers, taken):
+        os.close(fd)
+    if request.get("retention"):
+        _tidy_up(request["retention"])
+    try:
+        supervisor.run()
+    except BaseException as e:
+        _leave_note(request["job"], e)
+        raise
+    return 0
+
+
+def warm_up() -> None:
+    """Touch the memory that a job's start will touch: copying it after the fork takes time, and now nobody waits."""
+    sample = {"job": "", "roles": [{"name": "r"}], "env": dict.fromkeys(map(str, range(64)), "x")}
+    request = marshal.loads(marshal.dumps(sample, 2))  # noqa: S302  # our own bytes
+    job = JobState({"app_id": "warm-up"}, [(r["name"], 1) for r in request["roles"]])
+    writer = StateWriter(os.devnull, job)
+    job.replicas[0].state = RUNNING
+    proctree.start_ticks(os.getpid())
+    writer.header_changed()
+    writer.replica_changed(0)
+    writer.flush()
+    writer.close()
+    Follower(os.devnull, 0.0).look(0.0)
+    try:
+        os.makedirs(os.devnull + "/r", exist_ok=True)
+    except OSError:
+        pass
+    try:
+        os.posix_spawn(
+            "", ["-"], request["env"], file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, 0, 0)], setsid=True
+        )
+    except OSError:
+        pass
+
+
+def read_request(requests: int) -> dict[str, Any] | None:
+    """The next request; None at the end of them, and when the pipe holds none of ours."""
+    header = _read_exactly(requests, HEADER)
+    if len(header) < HEADER or header[: len(MAGIC)] != MAGIC:
+        return None
+    size = int.from_bytes(header[len(MAGIC) :], "big")
+    body = _read_exactly(requests, size)
+    if len(body) < size:
+        return None
+    request: dict[str, Any] = marshal.loads(body)  # noqa: S302  # written by our own client, of the same Python
+    return request
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _read_exactly(fd: int, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = os.read(fd, min(size - len(data), 1 << 20))
+        if not piece:
+            break
+        data += piece
+    return bytes(data)
+
+
+def _tidy_up(policy: dict[str, Any]) -> None:
+    """Remove old jobs, in a process of its own so that nothing waits for it."""
+    if os.fork():
+        return
+    try:
+        os.nice(10)
+        retention.apply(policy["base"], max_age_s=policy["max_age_s"], max_bytes=policy["max_bytes"])
+    finally:
+        os._exit(0)
+
+
+def _leave_note(folder: str, error: BaseException) -> None:
+    """A crash of ours is a defect: what is needed to find it stays in the job's folder."""
+    import traceback
+
+    with open(os.path.join(folder, CRASH_FILE), "a", encoding="utf-8", errors="replace") as f:
+        traceback.print_exception(type(error), error, error.__traceback__, file=f)
+
+
+def main() -> None:
+    """Leave the caller: new session, no terminal, no parent that would wait for us."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    requests, answers = 3, 4
+    os.dup2(0, requests, inheritable=False)
+    os.dup2(1, answers, inheritable=False)
+    # Whatever else the caller let us inherit: holding the write end of its pipe would keep a reader waiting.
+    os.closerange(5, os.sysconf("SC_OPEN_MAX"))
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+    os.chdir("/")
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    proctree.load_prctl()
+    proctree.become_subreaper()
+    gc.disable()  # nothing here makes cycles, and collecting would unshare memory with every supervisor
+    Launcher(requests, answers).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Where the files of a local job lie.
+
+::
+
+    <base>/<session>/<app_id>/          the job's folder
+        job.json  state  control        what was asked for, what became of it, how to cancel it
+        <role>/<k>/                     one folder per replica; below the user's `log_dir` if there is one
+            stdout.log  stderr.log  combined.log  times.idx  error.json
+"""
+
+from __future__ import annotations
+
+REQUEST_FILE = "job.json"
+STATE_FILE = "state"
+CONTROL_FIFO = "control"
+CRASH_FILE = "supervisor.log"
+STDOUT_LOG = "stdout.log"
+STDERR_LOG = "stderr.log"
+COMBINED_LOG = "combined.log"
+TIMES_INDEX = "times.idx"
+ERROR_FILE = "error.json"
+
+JOB_FILES = (REQUEST_FILE, STATE_FILE, CONTROL_FIFO, CRASH_FILE)
+REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, ERROR_FILE)
+
+
+def folder_name(name: str) -> str:
+    """``name`` as the name of a folder: nothing in it can lead elsewhere.
+
+    >>> folder_name("trainer"), folder_name("../a b"), folder_name("..")
+    ('trainer', '..%2fa b', '%2e.')
+    """
+    if name.isalnum() and len(name) < 50:
+        return name
+    safe = "".join(c if c.isprintable() and c not in "/%\\" else _escaped(c) for c in name)
+    if safe in ("", ".", "..") or safe.startswith("~"):
+        safe = f"%{ord(safe[0]):02x}{safe[1:]}" if safe else "%00"
+    if len(safe.encode()) <= 200:
+        return safe
+    import binascii
+
+    return f"{safe[:60]}%{binascii.crc32(name.encode()):08x}"
+
+
+def replica_folder(logs: str, role: str, k: int) -> str:
+    """The folder of replica ``k`` of a role, below the job's folder of logs."""
+    return f"{logs}/{folder_name(role)}/{k}"
+
+
+def replica_folders(logs: str, roles: list[tuple[str, int]]) -> list[str]:
+    """The folders of all replicas, in order."""
+    return [replica_folder(logs, role, k) for role, count in roles for k in range(count)]
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"%{b:02x}" for b in character.encode("utf-8", "surrogatepass"))

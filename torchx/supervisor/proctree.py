@@ -1,0 +1,185 @@
+"""Which processes belong to a job, and how they are ended without ever touching another's.
+
+Everything is read from ``/proc``; where there is none (macOS) only process groups are known.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from torchx.supervisor.statefile import read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ENV_JOB = "TORCHX_LOCAL_JOB"
+"""In the environment of every process of a local job: the job's folder, a name that never comes again."""
+
+ENV_REPLICA = "TORCHX_LOCAL_REPLICA"
+"""In the environment of every process of a replica: its index in the job."""
+
+HAS_PROC = os.path.exists("/proc/self/stat")
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Process:
+    """One process at the moment of a :func:`snapshot`; ``pid`` and ``ticks`` together never come again."""
+
+    __slots__ = ("pid", "ppid", "session", "state", "ticks")
+
+    def __init__(self, pid: int, state: str, ppid: int, session: int, ticks: int) -> None:
+        self.pid = pid
+        self.state = state
+        self.ppid = ppid
+        self.session = session
+        self.ticks = ticks
+
+
+def become_subreaper() -> bool:
+    """Make orphans among this process's descendants its children; False where the system cannot do that.
+
+    Not inherited by ``fork``: each process that wants it calls this.
+    """
+    if _prctl is None:
+        return False
+    return bool(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def load_prctl() -> None:
+    """Find ``prctl`` once, before forking: ``ctypes`` takes some milliseconds to import."""
+    global _prctl
+    if not HAS_PROC:
+        return
+    try:
+        import ctypes
+
+        _prctl = ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):
+        _prctl = None
+
+
+_prctl: Any = None
+
+
+def boot_id() -> str:
+    """Changes with each start of the machine; empty where the system does not tell."""
+    try:
+        return read_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """Pids can be compared only within one of these; empty where the system does not tell."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def start_ticks(pid: int) -> int:
+    """When the process started, in the kernel's ticks since boot; 0 when it is gone or not visible."""
+    process = _read_process(pid)
+    return process.ticks if process else 0
+
+
+def snapshot() -> dict[int, Process]:
+    """All processes that are visible now, by pid."""
+    found = {}
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return {}
+    for name in names:
+        if name.isdigit():
+            process = _read_process(int(name))
+            if process:
+                found[process.pid] = process
+    return found
+
+
+def descendants(processes: dict[int, Process], roots: set[int]) -> list[Process]:
+    """The processes at or below ``roots``, parents before children."""
+    children: dict[int, list[Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.ppid, []).append(process)
+    found = [processes[pid] for pid in roots if pid in processes]
+    seen = set(roots)
+    for process in found:  # grows while it is walked
+        for child in children.get(process.pid, ()):
+            if child.pid not in seen:
+                seen.add(child.pid)
+                found.append(child)
+    return found
+
+
+def children_of_self() -> set[int] | None:
+    """Pids of this process's children, dead ones not yet waited for included; None when the system cannot tell."""
+    try:
+        return {int(pid) for pid in read_bytes(f"/proc/self/task/{os.getpid()}/children").split()}
+    except OSError:
+        pass
+    if not HAS_PROC:
+        return None
+    me = os.getpid()
+    return {p.pid for p in snapshot().values() if p.ppid == me}
+
+
+def environment(pid: int, name: str) -> str | None:
+    """A variable as the process was started with it; None when it is unset or may not be read."""
+    try:
+        data = read_bytes(f"/proc/{pid}/environ")
+    except OSError:
+        return None
+    key = name.encode() + b"="
+    for entry in data.split(b"\0"):
+        if entry.startswith(key):
+            return entry[len(key) :].decode("utf-8", "surrogateescape")
+    return None
+
+
+def marked(job: str) -> list[Process]:
+    """All processes whose environment says that they belong to the job, whoever their parent is now."""
+    return [p for p in snapshot().values() if p.state not in "ZX" and environment(p.pid, ENV_JOB) == job]
+
+
+def send(process: Process, number: int) -> None:
+    """Signal exactly this process: never another that got its pid meanwhile. Quiet when it is gone."""
+    try:
+        if not hasattr(os, "pidfd_open"):
+            if start_ticks(process.pid) == process.ticks:
+                os.kill(process.pid, number)
+            return
+        fd = os.pidfd_open(process.pid)
+        try:
+            # The descriptor holds on to one process: what is checked now is what is signalled.
+            if start_ticks(process.pid) == process.ticks:
+                signal.pidfd_send_signal(fd, number)
+        finally:
+            os.close(fd)
+    except OSError:
+        pass  # gone, or a kernel without pidfd and a pid that vanished between the two calls
+
+
+def send_all(processes: list[Process], number: int) -> None:
+    """:func:`send` to each; one that was stopped is woken, so that it can act on the signal."""
+    for process in processes:
+        if process.state not in "ZX":
+            send(process, number)
+            if process.state == "T" and number != signal.SIGKILL:
+                send(process, signal.SIGCONT)
+
+
+def _read_process(pid: int) -> Process | None:
+    try:
+        data = read_bytes(f"/proc/{pid}/stat")
+    except OSError:
+        return None
+    # The name, in parentheses, may itself hold blanks and parentheses.
+    fields = data[data.rfind(b")") + 2 :].split()
+    if len(fields) < 20:
+        return None
+    return Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))

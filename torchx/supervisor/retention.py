@@ -1,0 +1,100 @@
+"""Removes finished local jobs that are too old, or oldest first when all together are too big."""
+# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
+
+from __future__ import annotations
+
+import os
+import time
+
+from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES, STATE_FILE, replica_folders
+from torchx.supervisor.statefile import TERMINAL, JobState, StateFileError, read_state
+
+_STALE_S = 3600.0  # a folder without a state: its submission was killed
+
+
+def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
+    """Remove what is too old or too much. Jobs that have not ended are never touched.
+
+    Args:
+        base: folder of sessions, each a folder of jobs.
+        max_age_s: of a finished job; 0 keeps all.
+        max_bytes: of all finished jobs together; 0 keeps all.
+    """
+    now = time.time()
+    finished: list[tuple[float, str, JobState]] = []
+    for folder in _job_folders(base):
+        try:
+            job = read_state(os.path.join(folder, STATE_FILE))
+        except FileNotFoundError:
+            if now - os.stat(folder).st_mtime > _STALE_S:
+                _remove_files(folder, JOB_FILES)
+            continue
+        except (OSError, StateFileError):
+            continue
+        if job.state in TERMINAL:
+            finished.append((job.ended, folder, job))
+    finished.sort(key=lambda item: item[0], reverse=True)
+    total = 0
+    for ended, folder, job in finished:
+        total += sum(_size(path) for path in _files(folder, job)) if max_bytes else 0
+        if (max_age_s and now - ended > max_age_s) or (max_bytes and total > max_bytes):
+            remove_job(folder, job)
+
+
+def remove_job(folder: str, job: JobState) -> None:
+    """Remove the files of a job, and the folders that are empty then. What others put there stays.
+
+    Args:
+        folder: the job's folder; its logs may lie elsewhere, where the user wanted them.
+    """
+    logs = job.facts.get("logs") or folder
+    for path in replica_folders(logs, job.roles):
+        _remove_files(path, REPLICA_FILES)
+    for role in {os.path.dirname(path) for path in replica_folders(logs, job.roles)}:
+        _remove_folder(role)
+    _remove_folder(logs)
+    _remove_files(folder, JOB_FILES)
+    if logs != folder:
+        _remove_folder(os.path.dirname(logs))
+
+
+def _job_folders(base: str) -> list[str]:
+    found = []
+    for session in _entries(base):
+        found += [entry for entry in _entries(session) if os.path.isdir(entry)]
+    return found
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder) if not name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _files(folder: str, job: JobState) -> list[str]:
+    logs = job.facts.get("logs") or folder
+    return [os.path.join(path, name) for path in replica_folders(logs, job.roles) for name in REPLICA_FILES]
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_blocks * 512
+    except OSError:
+        return 0
+
+
+def _remove_files(folder: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        try:
+            os.unlink(os.path.join(folder, name))
+        except OSError:
+            pass
+    _remove_folder(folder)
+
+
+def _remove_folder(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        pass

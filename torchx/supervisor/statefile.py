@@ -1,0 +1,282 @@
+"""The file in which a local job's state stands: written in place by its supervisor, read by everyone.
+
+One header line and one line per replica, all of fixed width and each with a checksum at its end. The file gets
+its full size when it is made, so that a transition is one ``pwrite``, whatever the size of the job, and needs no
+free disk space. A line that is read while it is being written fails its checksum and is read again.
+
+It is text, so that ``cat`` shows it::
+
+    torchx-local-job 1 640 app_id=... roles=trainer:2 ... state=RUNNING restarts=0 ...   5c0c1b06
+    0 RUNNING 0 4711 99021 - 1763731200.120000 0.000000                                  91e0a9d1
+    1 PENDING 0 0 0 - 0.000000 0.000000                                                  7a5b0c44
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+
+MAGIC = "torchx-local-job"
+FORMAT = 1
+
+PENDING = "PENDING"
+RUNNING = "RUNNING"
+SUCCEEDED = "SUCCEEDED"
+FAILED = "FAILED"
+CANCELLED = "CANCELLED"
+TERMINAL = frozenset((SUCCEEDED, FAILED, CANCELLED))
+
+_LINE = 112  # bytes of a replica's line, checksum and line end included
+_ROOM_FOR_CHANGES = 512  # bytes of the header kept for the fields that change
+_MAX_MESSAGE = 240
+
+
+class StateFileError(ValueError):
+    """The bytes are no state file, or not one of this format."""
+
+
+class ReplicaLine:
+    """What became of one replica.
+
+    Attributes:
+        attempt: 0 for its first process, 1 for the next.
+        pid: of the process that was started last; 0 before the first.
+        ticks: start time of that process as the kernel counts it: pid and ticks together never come again.
+        exit: exit code, ``-n`` for signal n; None while it has not ended.
+        started: Unix time at which the last process was started; 0 before.
+        ended: Unix time of its end; 0 before.
+    """
+
+    __slots__ = ("attempt", "ended", "exit", "pid", "started", "state", "ticks")
+
+    def __init__(self) -> None:
+        self.state = PENDING
+        self.attempt = 0
+        self.pid = 0
+        self.ticks = 0
+        self.exit: int | None = None
+        self.started = 0.0
+        self.ended = 0.0
+
+
+class JobState:
+    """What became of a job.
+
+    Attributes:
+        facts: what never changes: ``app_id``, ``name``, ``session``, ``handle``, ``host``, ``boot``, ``pidns``,
+            ``logs``.
+        roles: names of the roles with their numbers of replicas; replicas are counted through all roles in this order.
+        first: index of the replica that failed first; -1 when none did.
+        restarts: how often a replica, role or application was started again.
+        supervisor: pid of the supervisor.
+        guardian: pid and start ticks of the process that ends the job when the supervisor is killed.
+        msg: why the job is in its state, where the replicas do not tell.
+    """
+
+    def __init__(self, facts: dict[str, str], roles: list[tuple[str, int]]) -> None:
+        self.facts = facts
+        self.roles = roles
+        self.state = PENDING
+        self.restarts = 0
+        self.first = -1
+        self.created = 0.0
+        self.ended = 0.0
+        self.supervisor = 0
+        self.guardian = (0, 0)
+        self.msg = ""
+        self.replicas = [ReplicaLine() for _ in range(sum(n for _, n in roles))]
+
+    def position(self, index: int) -> tuple[str, int]:
+        """Role and number within the role of replica ``index``."""
+        for name, count in self.roles:
+            if index < count:
+                return name, index
+            index -= count
+        raise IndexError(index)
+
+
+class StateWriter:
+    """The one writer of a state file. Change :attr:`job`, say what changed, and :meth:`flush`.
+
+    Raises:
+        OSError: the file could not be made.
+    """
+
+    def __init__(self, path: str, job: JobState, *, header: int = 0) -> None:
+        self.job = job
+        self._fixed = _fixed_part(job)
+        self._header = header or -(-(len(self._fixed) + _ROOM_FOR_CHANGES) // 64) * 64
+        size = self._header + _LINE * len(job.replicas)
+        self._bytes = bytearray(size)
+        self._low, self._high = size, 0
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.header_changed()
+        for index in range(len(job.replicas)):
+            self.replica_changed(index)
+
+    def header_changed(self) -> None:
+        """Render the header anew; written by the next :meth:`flush`."""
+        job = self.job
+        text = (
+            f"{MAGIC} {FORMAT} {self._header} {self._fixed} "
+            f"state={job.state} restarts={job.restarts} first={job.first} "
+            f"created={job.created:.6f} ended={job.ended:.6f} supervisor={job.supervisor} "
+            f"guardian={job.guardian[0]}:{job.guardian[1]} msg={escape(_shortened(job.msg))}"
+        )
+        self._put(0, text, self._header)
+
+    def replica_changed(self, index: int) -> None:
+        """Render a replica's line anew; written by the next :meth:`flush`."""
+        r = self.job.replicas[index]
+        exit_code = "-" if r.exit is None else r.exit
+        text = f"{index} {r.state} {r.attempt} {r.pid} {r.ticks} {exit_code} {r.started:.6f} {r.ended:.6f}"
+        self._put(self._header + index * _LINE, text, _LINE)
+
+    def flush(self) -> None:
+        """Write what changed: one system call, none when nothing did."""
+        low, high = self._low, self._high
+        if low < high:
+            self._low, self._high = len(self._bytes), 0
+            os.pwrite(self.fd, memoryview(self._bytes)[low:high], low)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def _put(self, offset: int, text: str, width: int) -> None:
+        body = text.encode().ljust(width - 9)
+        if len(body) > width - 9:
+            raise StateFileError(f"line of {len(body)} bytes where {width - 9} fit: {text}")
+        line = body + b"%08x\n" % binascii.crc32(body)
+        self._bytes[offset : offset + width] = line
+        self._low = min(self._low, offset)
+        self._high = max(self._high, offset + width)
+
+
+def read_state(path: str) -> JobState:
+    """The state in a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        StateFileError: it is no state file, or one of another format.
+    """
+    problem = ""
+    for _ in range(20):  # a line in the middle of being written is whole at the next look
+        try:
+            return parse_state(read_bytes(path))
+        except StateFileError as e:
+            problem = str(e)
+    raise StateFileError(f"`{path}`: {problem}")
+
+
+def read_bytes(path: str) -> bytes:
+    """All bytes of a small file, without the cost of a file object."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, 1 << 16)
+        if len(data) < 1 << 16:
+            return data
+        parts = [data]
+        while data := os.read(fd, 1 << 20):
+            parts.append(data)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def parse_state(data: bytes) -> JobState:
+    """The state in the bytes of a file.
+
+    Raises:
+        StateFileError: it is no state file, one of another format, or cut off.
+    """
+    words = data[:64].split(b" ", 3)
+    if len(words) < 4 or words[0] != MAGIC.encode() or not words[2].isdigit():
+        raise StateFileError("not a state file")
+    if words[1] != b"%d" % FORMAT:
+        raise StateFileError(f"a state file of format {words[1]!r}; this version of torchx reads {FORMAT}")
+    width = int(words[2])
+    try:
+        job = _parse_header(_checked(data, 0, width))
+        for index, replica in enumerate(job.replicas):
+            _parse_replica(replica, index, _checked(data, width + index * _LINE, _LINE))
+    except (ValueError, KeyError, IndexError) as e:
+        raise e if isinstance(e, StateFileError) else StateFileError(f"not a state file: {e!r}") from e
+    return job
+
+
+def escape(text: str) -> str:
+    """``text`` as one printable word: blanks, control characters, ``%``, ``:`` and ``,`` become ``%xx``.
+
+    >>> escape("a b%"), unescape(escape("a b%"))
+    ('a%20b%25', 'a b%')
+    """
+    if text.isalnum() and text.isascii():
+        return text
+    return "".join(chr(b) if b in _PLAIN else f"%{b:02x}" for b in text.encode("utf-8", "surrogateescape"))
+
+
+def unescape(word: str) -> str:
+    """The text that :func:`escape` made into a word."""
+    head, *rest = word.split("%")
+    if not rest:
+        return head
+    parts = [head.encode()]
+    parts += [bytes([int(piece[:2], 16)]) + piece[2:].encode() for piece in rest]
+    return b"".join(parts).decode("utf-8", "surrogateescape")
+
+
+_PLAIN = frozenset(b for b in range(0x21, 0x7F) if chr(b) not in "%:,=")
+
+
+def _fixed_part(job: JobState) -> str:
+    roles = ",".join(f"{escape(name)}:{count}" for name, count in job.roles)
+    facts = " ".join(f"{key}={escape(value)}" for key, value in job.facts.items())
+    return f"roles={roles} {facts}"
+
+
+def _shortened(text: str) -> str:
+    # Escaping may triple a character, so what fits is found on the escaped text.
+    while len(escape(text)) > _MAX_MESSAGE:
+        text = text[: len(text) * 3 // 4] + "…" if len(text) > 8 else ""
+    return text
+
+
+def _checked(data: bytes, offset: int, width: int) -> str:
+    line = data[offset : offset + width]
+    if len(line) != width or int(line[-9:-1], 16) != binascii.crc32(line[:-9]):
+        raise StateFileError("cut off, or in the middle of being written")
+    return line[:-9].decode()
+
+
+def _parse_header(line: str) -> JobState:
+    fields = dict(word.partition("=")[::2] for word in line.split()[3:])
+    roles = [word.split(":") for word in fields.pop("roles").split(",") if word]
+    job = JobState({}, [(unescape(name), int(count)) for name, count in roles])
+    job.state = fields.pop("state")
+    job.restarts = int(fields.pop("restarts"))
+    job.first = int(fields.pop("first"))
+    job.created = float(fields.pop("created"))
+    job.ended = float(fields.pop("ended"))
+    job.supervisor = int(fields.pop("supervisor"))
+    job.guardian = _pid_and_ticks(fields.pop("guardian"))
+    job.msg = unescape(fields.pop("msg"))
+    job.facts = {key: unescape(value) for key, value in fields.items()}
+    return job
+
+
+def _pid_and_ticks(word: str) -> tuple[int, int]:
+    pid, _, ticks = word.partition(":")
+    return int(pid), int(ticks)
+
+
+def _parse_replica(replica: ReplicaLine, index: int, line: str) -> None:
+    number, state, attempt, pid, ticks, exit_code, started, ended = line.split()
+    if int(number) != index:
+        raise StateFileError(f"line {number} where {index} is expected")
+    replica.state = state
+    replica.attempt = int(attempt)
+    replica.pid = int(pid)
+    replica.ticks = int(ticks)
+    replica.exit = None if exit_code == "-" else int(exit_code)
+    replica.started = float(started)
+    replica.ended = float(ended)

@@ -1,0 +1,457 @@
+"""The process that owns one local job: starts its replicas, applies the gang's rules, ends what is left of them."""
+# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import time
+
+from torchx.supervisor import gang as rules
+from torchx.supervisor import proctree
+from torchx.supervisor.follow import Follower
+from torchx.supervisor.gang import Gang, RoleRules
+from torchx.supervisor.layout import CONTROL_FIFO, ERROR_FILE, STATE_FILE
+from torchx.supervisor.statefile import (
+    CANCELLED,
+    FAILED,
+    PENDING,
+    RUNNING,
+    SUCCEEDED,
+    JobState,
+    ReplicaLine,
+    StateWriter,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_STARTS_PER_TURN = 16  # between two looks at the control FIFO
+_SWEEP_S = 0.02
+_UNKILLABLE_S = 10.0  # a process in an uninterruptible wait does not even die of SIGKILL
+_DEFAULT_SIGNALS = (  # what we, or Python, handle or ignore, and a replica must not
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE),
+    *(signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ),
+)
+
+
+class Replica:
+    """One replica and its processes.
+
+    Attributes:
+        stopping: it is being ended by us; its end is no failure.
+        restart: the wave of restarts that it waits for; None when it does not.
+        deadline: when what is left of it is ended with SIGKILL.
+    """
+
+    __slots__ = ("deadline", "follower", "index", "k", "line", "request", "restart", "role", "stopping")
+
+    def __init__(self, index: int, role: int, k: int, *, request: dict[str, Any], line: ReplicaLine) -> None:
+        self.index = index
+        self.role = role
+        self.k = k
+        self.request = request
+        self.line = line
+        self.stopping = False
+        self.restart: object = None
+        self.deadline = 0.0
+        self.follower: Follower | None = None
+
+
+class Supervisor:
+    """Owns one job from its acceptance to its end.
+
+    Args:
+        request: ``job`` (its folder), ``facts`` (see :class:`JobState`), ``env`` (of every replica), ``grace_s``, and
+            ``roles``, a list of ``name``, ``max_retries``, ``policy``, ``min_replicas`` and ``replicas``; each of these
+            has ``argv``, ``exe``, ``env``, ``cwd``, ``folder``, ``stdout``, ``stderr``.
+        guardian: pid and start ticks of the process that takes care of the job should this one be killed.
+
+    Raises:
+        OSError: the job's files cannot be made.
+    """
+
+    def __init__(self, request: dict[str, Any], guardian: tuple[int, int]) -> None:
+        self.folder: str = request["job"]
+        self.env: dict[str, str] = request["env"]
+        self.grace_s: float = request["grace_s"]
+        roles = request["roles"]
+        self.gang = Gang([RoleRules(r["max_retries"], r["policy"], r["min_replicas"]) for r in roles])
+        job = JobState(request["facts"], [(r["name"], len(r["replicas"])) for r in roles])
+        job.created = time.time()
+        job.supervisor = os.getpid()
+        job.guardian = guardian
+        self.job = job
+        self.replicas: list[Replica] = []
+        for number, role in enumerate(roles):
+            for k, replica in enumerate(role["replicas"]):
+                index = len(self.replicas)
+                self.replicas.append(Replica(index, number, k, request=replica, line=job.replicas[index]))
+        self._by_pid: dict[int, Replica] = {}
+        self._pending = list(self.replicas)
+        self._unclean: set[Replica] = set()
+        self._termed: set[tuple[int, int]] = set()
+        self._next_sweep = 0.0
+        self._outcome = ""  # set once nothing more is to be started
+        self._last_deadline = 0.0
+        self._cwd = ""
+        # Looking at all silent replicas takes a hundredth of a processor at most.
+        self._latest_look_s = min(2.0, max(0.2, len(self.replicas) * 0.002))
+        self._has_children = True
+        # The FIFO first: a state file without a reader at the FIFO means that the supervisor is dead.
+        fifo = os.path.join(self.folder, CONTROL_FIFO)
+        os.mkfifo(fifo, 0o600)
+        self._control = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._control_writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # spares us hang-up events
+        self._wake, wake_writer = os.pipe()
+        for fd in (self._wake, wake_writer):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+        self._told_to_stop = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop_signal)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.writer = StateWriter(os.path.join(self.folder, STATE_FILE), job)
+        self.writer.flush()
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Bring the job to its end, and write it down."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            self._start_pending()
+            self.writer.flush()
+            for fd, _ in poll.poll(self._timeout_ms()):
+                if fd == self._wake:
+                    os.read(fd, 512)
+                elif b"cancel" in os.read(fd, 512):
+                    self._cancel("")
+            if self._told_to_stop:
+                self._cancel("the supervisor got SIGTERM: the machine or the session is shutting down")
+            now = time.time()
+            self._reap(now)
+            self._sweep(now)
+            self._follow(now)
+            if self._is_over(now):
+                break
+        self._finish()
+
+    def _timeout_ms(self) -> float | None:
+        if self._pending:
+            return 0
+        due = [r.follower.due for r in self._by_pid.values() if r.follower]
+        if self._unclean or self._outcome or any(r.stopping for r in self._by_pid.values()):
+            due.append(self._next_sweep)
+        if not due:
+            return None
+        return max(1.0, (min(due) - time.time()) * 1000)
+
+    def _is_over(self, now: float) -> bool:
+        if self._by_pid or self._pending or self._unclean:
+            return False
+        if not self._outcome:
+            self._outcome = self.gang.outcome(self._states())
+            self._last_deadline = now + self.grace_s
+        return not self._has_children or not self._end_the_rest(now)
+
+    def _finish(self) -> None:
+        job = self.job
+        for follower in (r.follower for r in self.replicas if r.follower):
+            follower.look(time.time(), last=True)
+            if follower.failed and not job.msg:
+                job.msg = f"combined.log is incomplete: {follower.failed}"
+        job.state = self._outcome
+        job.ended = time.time()
+        self.writer.header_changed()
+        self.writer.flush()
+        # Closing tells those who wait at the other end; only now, when there is something to read.
+        os.close(self._control)
+
+    # -- starting --------------------------------------------------------------------------------
+
+    def _start_pending(self) -> None:
+        for _ in range(min(len(self._pending), _STARTS_PER_TURN)):
+            if not self._pending:
+                return
+            self._start(self._pending.pop(0))
+
+    def _start(self, replica: Replica) -> None:
+        line = replica.line
+        line.started = time.time()
+        line.ended = 0.0
+        line.exit = None
+        line.pid = 0
+        try:
+            line.pid = self._spawn(replica)
+        except OSError as e:
+            self._could_not_start(replica, e)
+            return
+        line.ticks = proctree.start_ticks(line.pid)
+        line.state = RUNNING
+        replica.stopping = False
+        self._by_pid[line.pid] = replica
+        self._has_children = True
+        if replica.follower is None:
+            replica.follower = Follower(replica.request["folder"], line.started, self._latest_look_s)
+        if self.job.state == PENDING:
+            self.job.state = RUNNING
+            self.writer.header_changed()
+        self.writer.replica_changed(replica.index)
+
+    def _spawn(self, replica: Replica) -> int:
+        request = replica.request
+        os.makedirs(request["folder"], exist_ok=True)
+        if replica.line.attempt:
+            _remove(os.path.join(request["folder"], ERROR_FILE))
+        env = {**self.env, **request["env"]}
+        env[proctree.ENV_JOB] = self.folder
+        env[proctree.ENV_REPLICA] = str(replica.index)
+        if self._cwd != request["cwd"]:  # posix_spawn has no cwd of its own; a failure keeps what it was
+            os.chdir(request["cwd"])
+            self._cwd = request["cwd"]
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, request["stdout"], append, 0o644),
+            (os.POSIX_SPAWN_OPEN, 2, request["stderr"], append, 0o644),
+        ]
+        options: dict[str, Any] = {"file_actions": files, "setsigdef": _DEFAULT_SIGNALS, "setsigmask": ()}
+        try:
+            return os.posix_spawn(request["exe"], request["argv"], env, setsid=True, **options)
+        except NotImplementedError:  # a C library without it: a process group must do
+            return os.posix_spawn(request["exe"], request["argv"], env, setpgroup=0, **options)
+
+    def _could_not_start(self, replica: Replica, error: OSError) -> None:
+        reason = f"cannot start `{replica.request['argv'][0]}`: {error.strerror or error}"
+        if error.errno == errno.ENOEXEC:
+            reason += " (a script needs a first line like `#!/bin/sh`)"
+        if error.filename and error.filename not in (replica.request["exe"], replica.request["argv"][0]):
+            reason += f": `{error.filename}`"
+        try:
+            with open(replica.request["stderr"], "a", encoding="utf-8", errors="surrogateescape") as f:
+                f.write(f"torchx: {reason}\n")
+        except OSError:
+            self.job.msg = reason  # the folder itself could not be made: a full disk
+            self.writer.header_changed()
+        replica.line.ended = time.time()
+        self._ended(replica, 127 if error.errno == errno.ENOENT else 126, replica.line.ended)
+
+    # -- ends of replicas ------------------------------------------------------------------------
+
+    def _reap(self, now: float) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._has_children = False
+                return
+            if not pid:
+                self._has_children = True
+                return
+            replica = self._by_pid.pop(pid, None)
+            if replica is not None:
+                self._ended(replica, os.waitstatus_to_exitcode(status), now)
+
+    def _ended(self, replica: Replica, code: int, now: float) -> None:
+        line = replica.line
+        line.exit = code
+        line.ended = now
+        if replica.stopping:
+            line.state = CANCELLED
+        else:
+            line.state = SUCCEEDED if code == 0 else FAILED
+            replica.deadline = now + self.grace_s
+        self._unclean.add(replica)
+        self._next_sweep = 0.0
+        if replica.follower:
+            replica.follower.due = now
+        self.writer.replica_changed(replica.index)
+        if line.state == FAILED and not self._outcome:
+            self._failed(replica, now)
+
+    def _failed(self, replica: Replica, now: float) -> None:
+        states = [r.line.state for r in self.replicas if r.role == replica.role]
+        decision = self.gang.failed(replica.role, replica.k, states)
+        self.job.restarts = self.gang.restarts
+        if decision == rules.RESTART_REPLICA:
+            self._restart([replica], now)
+        elif decision == rules.RESTART_ROLE:
+            self._restart([r for r in self.replicas if r.role == replica.role], now)
+        elif decision == rules.RESTART_APPLICATION:
+            self._restart(self.replicas, now)
+        elif self.job.first < 0:
+            self.job.first = replica.index
+        if decision == rules.GIVE_UP:
+            self._give_up(FAILED, now)
+        self.writer.header_changed()
+
+    def _restart(self, wave: list[Replica], now: float) -> None:
+        """Start these again, together, once nothing of them is left."""
+        if any(r.index == self.job.first for r in wave):
+            self.job.first = -1
+        mark = object()
+        for replica in wave:
+            replica.restart = mark
+            if replica.line.state != PENDING:
+                self._unclean.add(replica)
+        self._stop(wave, now)
+
+    def _cancel(self, reason: str) -> None:
+        if not self._outcome:  # else it is ending already
+            self.job.msg = reason
+            self._give_up(CANCELLED, time.time())
+            self.writer.header_changed()
+
+    def _give_up(self, outcome: str, now: float) -> None:
+        """Start nothing more, end all that runs."""
+        self._outcome = outcome
+        self._last_deadline = now + self.grace_s
+        self._pending.clear()
+        for replica in self.replicas:
+            replica.restart = None
+            if replica.line.state == PENDING:
+                replica.line.state = CANCELLED
+                self.writer.replica_changed(replica.index)
+        self._stop(self.replicas, now)
+
+    def _stop(self, wave: list[Replica], now: float) -> None:
+        for replica in wave:
+            if replica.line.state == RUNNING and not replica.stopping:
+                replica.stopping = True
+                replica.deadline = now + self.grace_s
+        self._next_sweep = 0.0
+        self._sweep(now)
+
+    # -- processes that are to go ----------------------------------------------------------------
+
+    def _sweep(self, now: float) -> None:
+        """Signal what must go, and find out which replicas left nothing behind."""
+        stopping = [r for r in self._by_pid.values() if r.stopping]
+        if now < self._next_sweep or not (stopping or self._unclean):
+            return
+        self._next_sweep = now + _SWEEP_S
+        orphans = self._orphans()
+        if stopping or orphans:
+            self._signal_processes(stopping, orphans, now)
+        else:
+            self._settle(set(), now)
+
+    def _orphans(self) -> set[int]:
+        """Our children that are no replica: what replicas that ended, or daemons of others, left behind."""
+        if not self._has_children:
+            return set()
+        children = proctree.children_of_self()
+        return set() if children is None else children - self._by_pid.keys()
+
+    def _signal_processes(self, stopping: list[Replica], orphans: set[int], now: float) -> None:
+        if not proctree.HAS_PROC:
+            for replica in stopping:
+                _signal_group(replica.line.pid, signal.SIGKILL if now >= replica.deadline else signal.SIGTERM)
+            self._settle(set(), now)
+            return
+        processes = proctree.snapshot()
+        roots: dict[Replica, set[int]] = {r: {r.line.pid} for r in stopping}
+        left: set[Replica] = set()
+        for pid in orphans:
+            owner = self._owner(processes.get(pid))
+            if owner is not None and (owner.stopping or owner in self._unclean):
+                roots.setdefault(owner, set()).add(pid)
+                left.add(owner)
+        for replica, pids in roots.items():
+            family = proctree.descendants(processes, pids)
+            if now >= replica.deadline:
+                proctree.send_all(family, signal.SIGKILL)
+            else:
+                self._terminate(family)
+        self._settle(left, now)
+
+    def _owner(self, process: proctree.Process | None) -> Replica | None:
+        if process is None or process.state in "ZX":
+            return None
+        for replica in self._unclean:
+            if replica.line.pid == process.session:
+                return replica
+        # It made a session of its own: what it was started with tells.
+        if proctree.environment(process.pid, proctree.ENV_JOB) != self.folder:
+            return None
+        index = proctree.environment(process.pid, proctree.ENV_REPLICA) or ""
+        return self.replicas[int(index)] if index.isdigit() and int(index) < len(self.replicas) else None
+
+    def _terminate(self, family: list[proctree.Process]) -> None:
+        new = [p for p in family if (p.pid, p.ticks) not in self._termed]
+        self._termed.update((p.pid, p.ticks) for p in new)
+        proctree.send_all(new, signal.SIGTERM)
+
+    def _settle(self, left: set[Replica], now: float) -> None:
+        """Those that ended and left nothing are clean; waves of restarts whose members all are begin."""
+        for replica in list(self._unclean):
+            ended = replica.line.pid not in self._by_pid
+            if ended and (replica not in left or now > replica.deadline + _UNKILLABLE_S):
+                if not proctree.HAS_PROC:
+                    _signal_group(replica.line.pid, signal.SIGKILL)
+                self._unclean.discard(replica)
+                if replica.follower:
+                    replica.follower.look(now)
+        waves = {r.restart for r in self.replicas if r.restart is not None} if self.job.restarts else set()
+        for wave in waves:
+            members = [r for r in self.replicas if r.restart is wave]
+            if not any(r in self._unclean or r.line.pid in self._by_pid for r in members):
+                self._begin_again(members)
+
+    def _begin_again(self, members: list[Replica]) -> None:
+        for replica in members:
+            replica.restart = None
+            if replica.line.state != PENDING:  # else it has not been started yet at all
+                replica.line.state = PENDING
+                replica.line.attempt += 1
+                self._pending.append(replica)
+                self.writer.replica_changed(replica.index)
+
+    def _end_the_rest(self, now: float) -> bool:
+        """After the last replica: daemons that hid from us. False when nothing is left, or nothing can be done."""
+        if not proctree.HAS_PROC or now > self._last_deadline + _UNKILLABLE_S:
+            return False
+        if now >= self._next_sweep:
+            self._next_sweep = now + _SWEEP_S
+            family = proctree.descendants(proctree.snapshot(), self._orphans())
+            if now >= self._last_deadline:
+                proctree.send_all(family, signal.SIGKILL)
+            else:
+                self._terminate(family)
+        return True
+
+    # -- small things ----------------------------------------------------------------------------
+
+    def _follow(self, now: float) -> None:
+        for replica in (*self._by_pid.values(), *self._unclean):
+            if replica.follower and replica.follower.due <= now:
+                replica.follower.look(now)
+
+    def _states(self) -> list[list[str]]:
+        states: list[list[str]] = [[] for _ in self.gang.rules]
+        for replica in self.replicas:
+            states[replica.role].append(replica.line.state)
+        return states
+
+    def _on_stop_signal(self, *_: object) -> None:
+        self._told_to_stop = True
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except OSError:
+        pass

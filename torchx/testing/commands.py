@@ -1,0 +1,106 @@
+"""A command runner that answers from a script, and outputs recorded from real systems."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torchx.schedulers.kit.commands import Completed
+
+
+@dataclass(frozen=True)
+class Call:
+    """One command that was asked for."""
+
+    argv: list[str]
+    stdin: str = ""
+    timeout: float | None = None
+
+
+@dataclass
+class _Script:
+    prefix: tuple[str, ...]
+    answers: list[Callable[[Call], Completed]] = field(default_factory=list)
+
+
+class FakeCommandRunner:
+    """Answers commands from a script and remembers them.
+
+    A command is matched by the longest scripted beginning of its argv. Several answers to one beginning are given
+    in order, and the last one for ever. A command that nobody scripted fails the test.
+
+    >>> fake = FakeCommandRunner()
+    >>> fake.on("sbatch", stdout="Submitted batch job 7\\n")
+    >>> fake.run(["sbatch", "--parsable"], stdin="#!/bin/sh").stdout
+    'Submitted batch job 7\\n'
+    >>> fake.calls[0].stdin
+    '#!/bin/sh'
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._scripts: list[_Script] = []
+
+    def on(
+        self,
+        *argv: str,
+        stdout: str | Callable[[Call], str] = "",
+        stderr: str = "",
+        returncode: int = 0,
+        raises: Exception | None = None,
+    ) -> None:
+        """Scripts one answer.
+
+        Args:
+            argv: how the command begins.
+            stdout: the output, or a function of the call.
+            raises: raised instead of an answer: a lost connection, a missing program.
+        """
+
+        def answer(call: Call) -> Completed:
+            if raises is not None:
+                raise raises
+            return Completed(call.argv, returncode, stdout(call) if callable(stdout) else stdout, stderr)
+
+        script = next((s for s in self._scripts if s.prefix == argv), None)
+        if script is None:
+            script = _Script(argv)
+            self._scripts.append(script)
+        script.answers.append(answer)
+
+    def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
+        """As :meth:`torchx.schedulers.kit.commands.LocalCommandRunner.run`, from the script."""
+        call = Call(list(argv), stdin, timeout)
+        self.calls.append(call)
+        matching = [s for s in self._scripts if tuple(argv[: len(s.prefix)]) == s.prefix]
+        if not matching:
+            known = ", ".join(f"`{' '.join(s.prefix)}`" for s in self._scripts) or "nothing"
+            raise AssertionError(f"no answer is scripted for `{' '.join(argv)}`; there are answers to {known}")
+        script = max(matching, key=lambda s: len(s.prefix))
+        answer = script.answers.pop(0) if len(script.answers) > 1 else script.answers[0]
+        return answer(call)
+
+    def argvs(self, program: str) -> list[list[str]]:
+        """The commands of one program that were run, in order."""
+        return [c.argv for c in self.calls if c.argv[0] == program]
+
+
+class Recordings:
+    """Outputs of real systems, kept as ``<folder>/<tool>/<version>/<name>``.
+
+    Args:
+        folder: usually ``tests/recorded``.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def versions(self, tool: str) -> list[str]:
+        """The versions of which there are recordings; for ``pytest.mark.parametrize``."""
+        return sorted(v for v in os.listdir(os.path.join(self.folder, tool)) if not v.startswith("."))
+
+    def read(self, tool: str, version: str, name: str) -> str:
+        """One output, as it was written."""
+        with open(os.path.join(self.folder, tool, version, name), encoding="utf-8", newline="") as f:
+            return f.read()

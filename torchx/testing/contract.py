@@ -1,0 +1,387 @@
+"""What every scheduler promises, as tests: subclass :class:`SchedulerContract` and run pytest.
+
+::
+
+    class TestMyScheduler(SchedulerContract):
+        cfg = {"queue": "test"}
+
+        def create_scheduler(self, folder):
+            return create_scheduler("contract", runner=FakeCommandRunner())
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from torchx.errors import NotSupportedError, TorchXError
+from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler, Stream
+from torchx.specs import (
+    AppDef,
+    AppState,
+    BindMount,
+    DeviceMount,
+    Resource,
+    RetryPolicy,
+    Role,
+    VolumeMount,
+    macros,
+)
+
+MOUNTS: Mapping[str, Any] = types.MappingProxyType(
+    {
+        "bind": BindMount(src_path="/", dst_path="/mnt/bind"),
+        "volume": VolumeMount(src="claim", dst_path="/mnt/volume"),
+        "device": DeviceMount(src_path="/dev/null", dst_path="/dev/torchx0"),
+    }
+)
+HOSTILE_NAMES = [
+    "x" * 300,
+    "1starts-with-a-digit",
+    "-starts-with-a-dash",
+    "Upper_and_under.dots",
+    "with space; rm -rf /",
+    "../../etc/passwd",
+    "école-日本",
+    "$(id)`id`",
+    "a\nb",
+]
+HOSTILE_ARGS = [
+    "a b",
+    "$HOME",
+    "$(id)",
+    "`id`",
+    "'",
+    '"',
+    "\\",
+    "*",
+    ";id",
+    "|id",
+    "&",
+    "a\tb",
+    "-n",
+    "--",
+    "#",
+    "é日",
+    "!x",
+]
+
+
+class SchedulerContract:
+    """The tests. A subclass says how its scheduler is made, and which of its abilities can really run here."""
+
+    cfg: Mapping[str, Any] = types.MappingProxyType({})
+    """Run options for every submission."""
+
+    unknown_id: ClassVar[str] = "no-such-job-0"
+    """An id that the backend does not know."""
+
+    name_rule: ClassVar[str] = r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}"
+    """What the backend allows as the name of a job."""
+
+    runtime_macros: ClassVar[frozenset[str]] = frozenset()
+    """Macros that are left to the job itself (as a shell variable, say): ``app_id``, ``replica_id``, ..."""
+
+    raw_states: ClassVar[Mapping[str, AppState]] = types.MappingProxyType({})
+    """The backend's table of its own states; empty when it has none."""
+
+    can_run: ClassVar[bool] = False
+    """Whether jobs really run in this test: then ``/bin/sh`` must be there for them."""
+
+    timeout_s: ClassVar[float] = 20.0
+    """How long a job may take to reach the awaited state, seconds."""
+
+    # -- what a subclass overrides -----------------------------------------------------------------
+
+    def create_scheduler(self, folder: str) -> Scheduler[Any]:
+        """A fresh scheduler; ``folder`` is an empty directory of this test."""
+        raise NotImplementedError
+
+    def map_state(self, raw: str) -> AppState:
+        """The backend's own state as ours; needed when there are ``raw_states``."""
+        raise NotImplementedError
+
+    def request_name(self, info: Any) -> str:
+        """The name under which the backend would know the job."""
+        return str(info.request.app_id)
+
+    def rendered(self, info: Any) -> str:
+        """All that would be submitted, as text."""
+        return f"{info}\n{info.request!r}"
+
+    def app(self, *args: str, name: str = "contract", entrypoint: str = "/bin/echo", **role: Any) -> AppDef:
+        """A job of one role, `worker`."""
+        role.setdefault("image", "/")
+        role.setdefault("resource", Resource(cpu=1, gpu=0, memMB=64))
+        return AppDef(name=name, roles=[Role(name="worker", entrypoint=entrypoint, args=list(args), **role)])
+
+    # -- fixtures ------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def scheduler(self, tmp_path: Any) -> Iterator[Scheduler[Any]]:
+        """The scheduler under test, closed at the end."""
+        made = self.create_scheduler(str(tmp_path))
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def submit(self, scheduler: Scheduler[Any]) -> Iterator[Callable[[AppDef], str]]:
+        """Submits a job that is deleted at the end; skips the test where nothing can run."""
+        if not self.can_run:
+            pytest.skip("no job can run here")
+        submitted: list[str] = []
+
+        def submit(app: AppDef) -> str:
+            submitted.append(scheduler.submit(app, self.cfg))
+            return submitted[-1]
+
+        yield submit
+        for app_id in submitted:
+            scheduler.cancel(app_id)
+            scheduler.delete(app_id)
+
+    def wait(self, scheduler: Scheduler[Any], app_id: str, *states: AppState) -> DescribeAppResponse:
+        """Waits until the job is in one of these states."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            found = scheduler.describe(app_id)
+            if found is not None and found.state in states:
+                return found
+            if time.monotonic() > deadline:
+                pytest.fail(f"`{app_id}` is {found and found.state}, not one of {states}, after {self.timeout_s:g} s")
+            time.sleep(0.02)
+
+    # -- dryrun --------------------------------------------------------------------------------------
+
+    def test_dryrun_leaves_the_app_alone(self, scheduler: Scheduler[Any]) -> None:
+        """A dryrun does not change the AppDef nor the options that it is given."""
+        app = self.app(
+            "hello", macros.replica_id, env={"A": macros.app_id}, num_replicas=2, metadata={"m": {"k": ["v"]}}
+        )
+        before, cfg = copy.deepcopy(app), dict(self.cfg)
+        scheduler.submit_dryrun(app, cfg)
+        assert app == before
+        assert cfg == dict(self.cfg)
+
+    def test_dryrun_is_deterministic_but_for_the_id(self, scheduler: Scheduler[Any]) -> None:
+        """Two dryruns of one job differ in its id and in nothing else."""
+        first = scheduler.submit_dryrun(self.app("hello", num_replicas=2, env={"A": "1", "B": "2"}), self.cfg)
+        second = scheduler.submit_dryrun(self.app("hello", num_replicas=2, env={"A": "1", "B": "2"}), self.cfg)
+        texts = [self.rendered(info).replace(self.request_name(info), "<ID>") for info in (first, second)]
+        assert texts[0] == texts[1]
+
+    def test_dryrun_can_be_shown(self, scheduler: Scheduler[Any]) -> None:
+        """The request prints as text that names the program and its arguments."""
+        shown = str(scheduler.submit_dryrun(self.app("a-certain-argument"), self.cfg))
+        assert "/bin/echo" in shown
+        assert "a-certain-argument" in shown
+
+    def test_macros_are_substituted(self, scheduler: Scheduler[Any]) -> None:
+        """No macro is left in args, env, metadata and mounts, and each replica has its own number."""
+        names = ("img_root", "app_id", "replica_id", "rank0_env", "base_img_root")
+        ours = [getattr(macros, n) for n in names if n not in self.runtime_macros]
+        bind = BindMount(src_path="/", dst_path=f"/mnt/{macros.app_id}")
+        app = self.app(
+            *(f"arg={m}" for m in ours),
+            f"mark-{macros.replica_id}-end",
+            env={f"E{i}": f"env={m}" for i, m in enumerate(ours)},
+            metadata={"contract": {"values": [f"meta={m}" for m in ours]}},
+            mounts=[bind] if "bind" in self.capabilities.mounts else [],
+            num_replicas=2,
+        )
+        text = self.rendered(scheduler.submit_dryrun(app, self.cfg))
+        assert [m for m in ours if m in text] == []
+        if "replica_id" not in self.runtime_macros:
+            assert "mark-0-end" in text
+            assert "mark-1-end" in text
+
+    @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=[f"name{i}" for i in range(len(HOSTILE_NAMES))])
+    def test_names_obey_the_rule(self, scheduler: Scheduler[Any], name: str) -> None:
+        """Any job name becomes one that the backend takes, or is refused with one of our errors."""
+        try:
+            info = scheduler.submit_dryrun(self.app(name=name), self.cfg)
+        except TorchXError:
+            return
+        assert re.fullmatch(self.name_rule, self.request_name(info)), self.request_name(info)
+
+    def test_ids_differ(self, scheduler: Scheduler[Any]) -> None:
+        """Jobs of one name get different ids."""
+        made = {self.request_name(scheduler.submit_dryrun(self.app(), self.cfg)) for _ in range(20)}
+        assert len(made) == 20
+
+    # -- questions about jobs ------------------------------------------------------------------------
+
+    def test_unknown_job(self, scheduler: Scheduler[Any]) -> None:
+        """A job that the backend does not know is None, does not exist, and can be cancelled and deleted quietly."""
+        assert scheduler.describe(self.unknown_id) is None
+        assert scheduler.exists(self.unknown_id) is False
+        assert scheduler.describe_many([self.unknown_id]) == {self.unknown_id: None}
+        scheduler.cancel(self.unknown_id)
+        scheduler.delete(self.unknown_id)
+
+    def test_list_without_options(self, scheduler: Scheduler[Any]) -> None:
+        """`list` works with None and without an argument; or the capability says that there is none."""
+        if not self.capabilities.list:
+            with pytest.raises(NotSupportedError):
+                scheduler.list(None)
+            return
+        for answer in (scheduler.list(None), scheduler.list()):
+            assert all(isinstance(line, ListAppResponse) for line in answer)
+
+    def test_every_raw_state_maps(self) -> None:
+        """Each state of the backend's table is one of ours; one that nobody knows is UNKNOWN, never an error."""
+        if not self.raw_states:
+            pytest.skip("this backend has no states of its own")
+        for raw, state in self.raw_states.items():
+            assert self.map_state(raw) is state
+        for garbage in ("", "NO_SUCH_STATE", "\x00", "running?"):
+            assert self.map_state(garbage) is AppState.UNKNOWN
+
+    # -- options and capabilities --------------------------------------------------------------------
+
+    def test_options_explain_themselves(self, scheduler: Scheduler[Any]) -> None:
+        """Each run option has help, and its default is of its type."""
+        opts = scheduler.run_opts()
+        for name, opt in opts:
+            assert opt.help.strip(), name
+            assert opt.default is None or opts.is_type(opt.default, opt.opt_type), name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the scheduler under test claims."""
+        if not hasattr(type(self), "_capabilities"):
+            import tempfile
+
+            with tempfile.TemporaryDirectory() as folder:
+                made = self.create_scheduler(folder)
+                type(self)._capabilities = made.capabilities  # type: ignore[attr-defined]  # kept for the class
+                made.close()
+        found: Capabilities = type(self)._capabilities  # type: ignore[attr-defined]  # put there above
+        return found
+
+    def test_capabilities_are_well_formed(self, scheduler: Scheduler[Any]) -> None:
+        """Streams, policies and mounts are named as our own types name them; workspaces need a mixin."""
+        caps = scheduler.capabilities
+        assert isinstance(caps, Capabilities)
+        assert set(caps.log_streams) <= {s.value for s in Stream}
+        assert set(caps.retries) <= set(RetryPolicy.__members__)
+        assert set(caps.mounts) <= set(MOUNTS)
+        assert caps.workspaces == hasattr(scheduler, "build_workspaces")
+        assert not (caps.log_follow or caps.log_since or caps.log_streams) or caps.logs
+
+    @pytest.mark.parametrize("what", ["mount bind", "mount volume", "mount device", "second role", "elastic"])
+    def test_what_it_cannot_do_is_refused(
+        self, what: str, scheduler: Scheduler[Any], request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """What the capabilities leave out is refused, or warned about by the time of submission; never ignored."""
+        caps = self.capabilities
+        kind = what.removeprefix("mount ")
+        if kind in caps.mounts or (what == "second role" and caps.multi_role) or (what == "elastic" and caps.elastic):
+            pytest.skip("it can")
+        if what == "second role":
+            job = self.app()
+            job.roles.append(copy.deepcopy(job.roles[0]))
+            job.roles[1].name = "second"
+        else:
+            job = self.app(min_replicas=1, num_replicas=2) if what == "elastic" else self.app(mounts=[MOUNTS[kind]])
+        try:
+            scheduler.submit_dryrun(job, self.cfg)
+            if self.can_run and not caplog.records:
+                request.getfixturevalue("submit")(job)
+        except TorchXError:
+            return
+        assert [r for r in caplog.records if r.levelname == "WARNING"]
+
+    def test_logs_are_refused_when_there_are_none(self, scheduler: Scheduler[Any]) -> None:
+        """Without the capability, asking for logs raises NotSupportedError."""
+        if self.capabilities.logs:
+            pytest.skip("this backend has logs")
+        with pytest.raises(NotSupportedError):
+            list(scheduler.log_iter(self.unknown_id, "worker", 0))
+
+    # -- jobs that really run ------------------------------------------------------------------------
+
+    def test_a_job_runs_and_is_remembered(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
+        """A job ends SUCCEEDED; it is described with its role, listed, and gone after delete."""
+        app_id = submit(self.app("hello", num_replicas=2))
+        done = self.wait(scheduler, app_id, AppState.SUCCEEDED, AppState.FAILED)
+        assert done.state is AppState.SUCCEEDED
+        assert done.app_id == app_id
+        assert [(r.name, r.num_replicas, r.entrypoint) for r in done.roles] == [("worker", 2, "/bin/echo")]
+        assert [len(r.replicas) for r in done.roles_statuses] == [2]
+        if self.capabilities.list:
+            assert app_id in {line.app_id for line in scheduler.list()}
+        if self.capabilities.delete:
+            scheduler.delete(app_id)
+            assert scheduler.describe(app_id) is None
+
+    def test_a_failure_is_told(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
+        """A job whose program fails ends FAILED, with its exit code in the message."""
+        app_id = submit(self.app("-c", "exit 7", entrypoint="/bin/sh"))
+        done = self.wait(scheduler, app_id, AppState.SUCCEEDED, AppState.FAILED)
+        assert done.state is AppState.FAILED
+        assert "7" in done.msg
+
+    def test_cancel_twice_is_quiet(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
+        """A running job is cancelled; cancelling it again does nothing."""
+        app_id = submit(self.app("-c", "sleep 100", entrypoint="/bin/sh"))
+        self.wait(scheduler, app_id, AppState.RUNNING)
+        scheduler.cancel(app_id)
+        scheduler.cancel(app_id)
+        assert self.wait(scheduler, app_id, AppState.CANCELLED).state is AppState.CANCELLED
+        scheduler.cancel(app_id)
+
+    def test_hostile_arguments_arrive_as_they_are(
+        self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]
+    ) -> None:
+        """Arguments and environment values reach the program byte by byte; no shell sees them."""
+        script = 'printf "%s\\n" "$V" "$@"'
+        value = "a b'\"$(id)`id`\\"
+        app_id = submit(self.app("-c", script, "sh", *HOSTILE_ARGS, entrypoint="/bin/sh", env={"V": value}))
+        assert self.wait(scheduler, app_id, AppState.SUCCEEDED, AppState.FAILED).state is AppState.SUCCEEDED
+        if self.capabilities.logs:
+            lines = [line.rstrip("\n") for line in scheduler.log_iter(app_id, "worker", 0)]
+            assert [line for line in lines if line] == [value, *HOSTILE_ARGS]
+
+    def test_logs(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
+        """Lines come with their line end, by replica, by stream where the capability says so, and by regex."""
+        caps = self.capabilities
+        if not caps.logs:
+            pytest.skip("this backend has no logs")
+        script = f"echo out-{macros.replica_id}; echo err-{macros.replica_id} >&2"
+        app_id = submit(self.app("-c", script, entrypoint="/bin/sh", num_replicas=2))
+        self.wait(scheduler, app_id, AppState.SUCCEEDED)
+        assert list(scheduler.log_iter(app_id, "worker", 1, regex="out-")) == ["out-1\n"]
+        for stream in Stream:
+            if stream.value in caps.log_streams:
+                lines = set(scheduler.log_iter(app_id, "worker", 0, streams=stream))
+                out, err = {"out-0\n"}, {"err-0\n"}
+                assert lines == {Stream.STDOUT: out, Stream.STDERR: err, Stream.COMBINED: out | err}[stream]
+            else:
+                with pytest.raises(NotSupportedError):
+                    list(scheduler.log_iter(app_id, "worker", 0, streams=stream))
+
+    def test_log_query_is_honoured_or_refused(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
+        """`since` after the last line and `until` before the first give nothing; or they are refused."""
+        from datetime import datetime, timedelta
+
+        caps = self.capabilities
+        if not caps.logs:
+            pytest.skip("this backend has no logs")
+        app_id = submit(self.app("hello"))
+        self.wait(scheduler, app_id, AppState.SUCCEEDED)
+        day = timedelta(days=1)
+        for query in ({"since": datetime.now() + day}, {"until": datetime.now() - day}):
+            if caps.log_since:
+                assert list(scheduler.log_iter(app_id, "worker", 0, **query)) == []  # type: ignore[arg-type]  # one of two
+            else:
+                with pytest.raises(NotSupportedError):
+                    list(scheduler.log_iter(app_id, "worker", 0, **query))  # type: ignore[arg-type]  # one of two
+        if caps.log_follow:
+            assert list(scheduler.log_iter(app_id, "worker", 0, should_tail=True)) == ["hello\n"]

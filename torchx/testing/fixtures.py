@@ -1,0 +1,35 @@
+"""The kit as pytest fixtures: ``torchx_site``, ``fake_commands``, ``fake_clock``.
+
+Either ``pytest_plugins = ["torchx.testing.fixtures"]`` in the top ``conftest.py``, or import ``<name>_fixture``
+in the test module.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from torchx.testing.clock import FakeClock
+from torchx.testing.commands import FakeCommandRunner
+from torchx.testing.site import Site, site
+
+
+@pytest.fixture(name="torchx_site")
+def torchx_site_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A folder on ``sys.path`` to install made-up packages to."""
+    with site(os.fspath(tmp_path_factory.mktemp("site"))) as made:
+        yield made
+
+
+@pytest.fixture(name="fake_commands")
+def fake_commands_fixture() -> FakeCommandRunner:
+    """A command runner with scripted answers."""
+    return FakeCommandRunner()
+
+
+@pytest.fixture(name="fake_clock")
+def fake_clock_fixture() -> FakeClock:
+    """A clock that only the test moves."""
+    return FakeClock()

@@ -1,0 +1,175 @@
+"""Which commit of which repository a directory holds, and whether its files differ from it."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+_cache: dict[tuple[int, str], Probe] = {}
+
+
+@dataclass(frozen=True)
+class GitState:
+    """The state of a working tree.
+
+    Args:
+        commit: 40 hex digits (64 with SHA-256); empty outside of a repository and before the first commit.
+        dirty: whether tracked files differ from it; None when that could not be found out in time.
+    """
+
+    commit: str = ""
+    dirty: bool | None = None
+
+
+def probe(cwd: str | None = None) -> Probe:
+    """Starts to look at a directory; the same probe for the same process and directory.
+
+    >>> probe("/").result()
+    GitState(commit='', dirty=None)
+    """
+    directory = os.getcwd() if cwd is None else cwd
+    key = (os.getpid(), directory)
+    if key not in _cache:
+        _cache[key] = Probe(directory)
+    return _cache[key]
+
+
+class Probe:
+    """A look at a directory that goes on beside the caller; :meth:`result` waits for it."""
+
+    def __init__(self, directory: str) -> None:
+        git_dir = find_git_dir(directory)
+        self._state = GitState(read_commit(git_dir)) if git_dir else GitState()
+        # `git status` of a large repository takes seconds, and its answer is not needed at once.
+        self._child = _start(directory) if git_dir else None
+
+    @property
+    def done(self) -> bool:
+        """Whether :meth:`result` has its answer already."""
+        return self._child is None
+
+    @property
+    def known(self) -> GitState:
+        """What is known by now."""
+        return self._state
+
+    def result(self, timeout_s: float = 0.3) -> GitState:
+        """What was found. When git takes longer it is ended, and ``dirty`` is None for good."""
+        if self._child is not None:
+            output = _finish(*self._child, timeout_s)
+            self._child = None
+            if output is not None:
+                self._state = _parse(output, self._state.commit)
+        return self._state
+
+
+def find_git_dir(directory: str) -> str:
+    """The ``.git`` directory of the repository around ``directory``; empty when there is none."""
+    here = os.path.abspath(directory)
+    while True:
+        candidate = os.path.join(here, ".git")
+        if os.path.isdir(candidate):
+            return candidate
+        if os.path.isfile(candidate):  # a worktree or a submodule: `gitdir: PATH`
+            target = _read(candidate).partition("gitdir:")[2].strip()
+            return os.path.normpath(os.path.join(here, target)) if target else ""
+        parent = os.path.dirname(here)
+        if parent == here:
+            return ""
+        here = parent
+
+
+def read_commit(git_dir: str) -> str:
+    """The commit that ``HEAD`` means, from the files alone; empty when they do not tell."""
+    head = _read(os.path.join(git_dir, "HEAD"))
+    if not head.startswith("ref:"):
+        return head if _is_commit(head) else ""
+    ref = head[4:].strip()
+    common = os.path.join(git_dir, _read(os.path.join(git_dir, "commondir")) or ".")
+    for root in (git_dir, common):
+        commit = _read(os.path.join(root, ref))
+        if _is_commit(commit):
+            return commit
+    for line in _read(os.path.join(common, "packed-refs")).splitlines():
+        commit, _, name = line.partition(" ")
+        if name == ref and _is_commit(commit):
+            return commit
+    return ""
+
+
+def _start(directory: str) -> tuple[int, int] | None:
+    """Starts ``git status``; its pid and the end of the pipe that its output comes out of."""
+    argv = ["git", "--no-optional-locks", "-C", directory, "status", "--porcelain=v2", "--branch", "-uno"]
+    reader, writer = os.pipe()
+    devnull = os.devnull
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, writer, 1),
+        (os.POSIX_SPAWN_OPEN, 2, devnull, os.O_WRONLY, 0),
+    ]
+    try:
+        pid = os.posix_spawnp("git", argv, {**os.environ, "LC_ALL": "C"}, file_actions=actions)
+    except OSError:  # git is not installed
+        os.close(reader)
+        return None
+    finally:
+        os.close(writer)
+    return pid, reader
+
+
+def _finish(pid: int, reader: int, timeout_s: float) -> str | None:
+    """The output of the child; None when it failed or was too slow."""
+    import select
+    import time
+
+    deadline = time.monotonic() + timeout_s
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    chunks: list[bytes] = []
+    ended = False
+    while not ended and poll.poll(max(deadline - time.monotonic(), 0) * 1000):
+        chunks.append(os.read(reader, 65536))
+        ended = not chunks[-1]
+    os.close(reader)
+    if not ended:
+        _kill(pid)
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:  # the program reaps all children itself
+        return None
+    return b"".join(chunks).decode(errors="replace") if ended and status == 0 else None
+
+
+def _kill(pid: int) -> None:
+    import contextlib
+    import signal
+
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _parse(output: str, commit: str) -> GitState:
+    dirty = False
+    for line in output.splitlines():
+        if line.startswith("# branch.oid ") and not commit:
+            oid = line.split()[2]
+            commit = oid if _is_commit(oid) else ""
+        dirty = dirty or not line.startswith("#")
+    return GitState(commit, dirty)
+
+
+def _is_commit(text: str) -> bool:
+    return len(text) in (40, 64) and all(c in "0123456789abcdef" for c in text)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

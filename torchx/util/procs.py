@@ -1,0 +1,31 @@
+"""Programs: how a shell would find one."""
+
+from __future__ import annotations
+
+import os
+
+
+def find_program(name: str, path: str, cwd: str) -> str | None:
+    """Absolute path of the program that ``name`` starts; None when there is none.
+
+    Args:
+        name: a path, or a name to look up.
+        path: value of ``PATH``.
+        cwd: where relative paths start.
+
+    >>> find_program("sh", "/nowhere:/bin", "/")
+    '/bin/sh'
+    """
+    if os.sep in name:
+        candidates = [os.path.join(cwd, name)]
+    else:
+        candidates = [os.path.join(cwd, folder, name) for folder in path.split(os.pathsep)]
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return os.path.abspath(candidate)
+    return None
+
+
+def prepend_path(path: str, *folders: str) -> str:
+    """A ``PATH`` that looks in ``folders`` first."""
+    return os.pathsep.join([*folders, *([path] if path else [])])

@@ -1,0 +1,7 @@
+"""Code to image: how the source code on this machine gets to where a job runs."""
+
+from __future__ import annotations
+
+from torchx.workspace.api import PkgInfo, WorkspaceBuilder, WorkspaceMixin, walk_workspace
+
+__all__ = ["PkgInfo", "WorkspaceBuilder", "WorkspaceMixin", "walk_workspace"]
