@@ -1,4 +1,4 @@
-"""Print the benchmark table: about ten minutes. With ``--quick`` two, and then it only shows that all rows work."""
+"""Print the benchmark table, in a quarter of an hour. With ``--quick`` in two minutes, to see that all rows work."""
 
 from __future__ import annotations
 

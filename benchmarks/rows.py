@@ -105,7 +105,7 @@ def rows() -> list[Row]:
             3,
             api("replicas", "replicas"),
             "as many `Popen`",
-            weight=0.2,
+            weight=0.1,
         ),
         Row("resident memory of a CLI that waits for a job", 2.5, resident, "`python`", weight=0.2, unit="MB"),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 
@@ -57,8 +58,10 @@ def _no_environment_leak() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _isolated(_no_environment_leak: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give the test an empty ``HOME`` and ``TORCHX_HOME``; the current directory stays as it is."""
+def _isolated(
+    _no_environment_leak: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Give the test an empty ``HOME``, ``TORCHX_HOME`` and ``TMPDIR``; the current directory stays as it is."""
     home = tmp_path_factory.mktemp("home", numbered=True)
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
@@ -66,6 +69,9 @@ def _isolated(_no_environment_leak: None, tmp_path_factory: pytest.TempPathFacto
                 patch.delenv(name)
         patch.setenv("HOME", str(home))
         patch.setenv("TORCHX_HOME", str(home / ".torchx"))
+        if "backends" not in request.path.parts:  # they share one, and look at the end what lies in it
+            patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp", numbered=True)))
+            patch.setattr(tempfile, "tempdir", None)
         yield
 
 

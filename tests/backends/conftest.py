@@ -3,19 +3,57 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.backends import leftovers
 from tests.backends.shell import ROOT, Shell
+from torchx.supervisor.client import shared
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """After all tests: no process, temporary file or open descriptor that was not there before them."""
+    leftovers.adopt_orphans()
+    temporary = tmp_path_factory.mktemp("tmp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        patch.setattr(tempfile, "tempdir", None)
+        descriptors = _descriptors()
+        yield
+        shared.close()
+        deadline = time.monotonic() + 10
+        while (processes := leftovers.living()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+    assert not processes, f"processes outlived the tests: {processes}"
+    assert not (files := sorted(os.listdir(temporary))), f"temporary files outlived the tests: {files}"
+    opened = {fd: target for fd, target in _descriptors().items() if fd not in descriptors}
+    assert not opened, f"descriptors outlived the tests: {opened}"
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue  # the one of the listing
+    return found
 
 
 @pytest.fixture
-def shell() -> Shell:
-    env = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    return Shell(ROOT, env)
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """Commands run at the root of the checkout. They have a temporary directory of their own: torchrun leaves files there."""
+    temporary = str(tmp_path_factory.mktemp("shell"))
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    return Shell(ROOT, {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "TMPDIR": temporary})
 
 
 @pytest.fixture

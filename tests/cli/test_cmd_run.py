@@ -317,6 +317,25 @@ def test_progress_is_shown_on_a_terminal_only(project: Path) -> None:
     assert child.exitstatus == 0
 
 
+def test_progress_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """However many roles there are, the line is shorter than the terminal: one that wraps cannot be cleared."""
+    from torchx.cli import waiting
+    from torchx.specs import AppState, AppStatus, ReplicaStatus, RoleStatus
+
+    monkeypatch.setenv("COLUMNS", "60")
+    roles = [RoleStatus(f"role{i}", [ReplicaStatus(0, AppState.RUNNING, f"role{i}", "")]) for i in range(20)]
+
+    class Runs:
+        def status(self, handle: str) -> AppStatus:
+            return AppStatus(AppState.RUNNING, roles=roles)
+
+    waiting._show_progress(Runs(), "x://y/z", since=time.time())  # type: ignore[arg-type]  # what it needs of a Runner
+    line = capsys.readouterr().err.rpartition("\033[K")[2]
+    assert line.startswith("RUNNING")
+    assert "role0 1/1" in line
+    assert len(line) < 60
+
+
 def _until(true: Any, timeout_s: float = 20.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():

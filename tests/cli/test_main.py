@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -158,7 +159,8 @@ def test_what_is_no_command_is_refused(torchx: Call, install_plugin: Callable[..
         (["--log_level", "INFO"], "no verb is given", "`torchx --help`"),
         (["list", "--stat", "x"], "unknown option `--stat`", "did you mean `--state`?"),
         (["list", "--log_level", "DEBUG"], "`--log_level` stands before the verb", "torchx --log_level"),
-        (["status"], "the following arguments are required: JOB", "`torchx status --help`"),
+        (["status"], "no job is given", "`@last` is the newest run"),
+        (["cancel"], "no job is given", "`torchx list` lists them all"),
         (["cancel", "a", "--force"], "unknown option `--force`", "`torchx cancel --help`"),
         (["runopts", "a", "b"], "unexpected argument `b`", "`torchx runopts --help`"),
         (["log", "--streams", "stdot", "@last"], "`stdot` is not one of stdout, stderr, combined", "`stdout`"),
@@ -240,15 +242,31 @@ def test_broken_pipe_is_silent() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_full_disk_behind_stdout() -> None:
+@pytest.mark.parametrize("options", [[], ["-u"]], ids=["buffered", "unbuffered"])
+def test_full_disk_behind_stdout(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Output that cannot be written is an error of one line, not a success."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with open("/dev/full", "w") as full:
-        argv = [sys.executable, "-m", "torchx", "--help"]
+        argv = [sys.executable, *options, "-m", "torchx", "--help"]
         done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == failures.EXIT_IO
     assert done.stderr.splitlines()[0] == "torchx: error: No space left on device"
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"], ids=["stdout", "all"])
+def test_closed_streams(closed: str, tmp_path: Path) -> None:
+    """Streams that are closed are no error, and no file of ours is opened in their place."""
+    marker = tmp_path / "stat"
+    code = (
+        "import os, sys; from torchx.cli.main import main; main(['list'])\n"
+        "open(sys.argv[1], 'w').write(os.readlink('/proc/self/fd/1'))"
+    )
+    argv = ["sh", "-c", f'exec "$0" -c "$1" "$2" {closed}', sys.executable, code, str(marker)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert marker.read_text() == os.devnull
 
 
 def test_warnings_of_the_library_are_lines_of_ours() -> None:

@@ -117,6 +117,18 @@ def test_table_has_colors_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     assert "\x1b[2J" not in out.getvalue()
 
 
+def test_list_on_a_narrow_terminal(torchx: Call, project: Path, paper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where lines with handles would break, the ids stand alone: they can be pasted as well, and no line is too long."""
+    handle = torchx("run", "-s", "paper", "utils.echo").out.strip()
+    monkeypatch.setattr("torchx.util.term.is_tty", lambda stream: True)
+    monkeypatch.setattr("torchx.cli.render.is_tty", lambda stream: True)
+    for columns, shown in ((100, handle), (58, handle.rpartition("/")[2])):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = torchx("list").out.splitlines()
+        assert lines[1].split()[0] == shown
+        assert max(map(len, lines)) <= columns
+
+
 def test_status_page(torchx: Call, jobs: dict[str, str], paper: Any) -> None:
     """State, cause of the failure, replicas by role, when it was launched; exit code 0 although it failed."""
     app_id = jobs["sh"].rpartition("/")[2]
@@ -235,6 +247,33 @@ def test_plugins(torchx: Call, install_plugin: Callable[..., None]) -> None:
     assert found["hello"][:4] == ["command", "hello", "ok", "my_tool 1.2"]
     assert found["gone"][2] == "failed"
     assert "Gone" in found["gone"][5]
+
+
+def test_plugins_on_a_terminal(torchx: Call, install_plugin: Callable[..., None], monkeypatch: Any) -> None:
+    """However narrow it is, the reason of a failure stands there in full, with the place of the plugin."""
+    install_plugin(
+        "my_tool", {"torchx.named_resources": ["gone = my_tool"]}, f"raise RuntimeError('{'no ' * 40}server')"
+    )
+    monkeypatch.setattr("torchx.cli.cmd_plugins.is_tty", lambda stream: True)
+    monkeypatch.setattr("torchx.cli.render.is_tty", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    out = torchx("plugins").out
+    reason = next(line for line in out.splitlines() if line.startswith("named resource gone: "))
+    assert f"RuntimeError: {'no ' * 40}server (" in reason
+    assert "my_tool-1.2.dist-info" in reason
+
+
+def test_a_broken_scheduler_does_not_break_configure(
+    torchx: Call, install_plugin: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left out with a warning that names it; asked for by name it is an error."""
+    install_plugin("bad_pkg", {"torchx.schedulers": ["bad = bad_pkg:create"]}, "1 / 0")
+    outcome = torchx("configure", "--all", "--print")
+    assert outcome.code == 0
+    assert "[local_cwd]" in outcome.out
+    assert "[bad]" not in outcome.out
+    assert "scheduler `bad`" in caplog.text
+    assert torchx("configure", "--print", "-s", "bad").code == 6
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Find the code blocks of a Markdown page, and run them as a reader would, one after the other.
 
-A block runs by its language: ``python`` in one namespace for the page; ``bash`` with ``bash -e``; ``console`` line by line,
+A block runs by its language: ``python`` in one namespace for the page; ``bash`` and ``shell`` with ``bash -e``; ``console`` line by line,
 each ``$ command`` against the output shown below it, where ``...`` stands for any text, and alone on a line for any lines.
 Other languages are not run. A comment on the line above a block changes that:
 
@@ -57,7 +57,7 @@ def run(block: Block, namespace: dict[str, object]) -> None:
             file.write(block.body)
     elif block.language == "python":
         exec(compile("\n" * block.line + block.body, block.page, "exec"), namespace)
-    elif block.language == "bash":
+    elif block.language in ("bash", "shell"):
         _output(block, ["bash", "-e", "-o", "pipefail", "-c", block.body])
     elif block.language == "console":
         for command, expected in _steps(block.body):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx.errors import ConfigError
+from torchx.plugins import register
 from torchx.runner import config, configfiles
 from torchx.runner.config import Setting, SourcedCfg, resolve
 from torchx.runner.inifile import parse
@@ -166,11 +167,65 @@ def test_a_scheduler_without_declared_options_takes_any(caplog):
     assert warnings_of(caplog) == []
 
 
-def test_a_section_that_is_almost_a_scheduler_is_warned_about(caplog):
-    """A typo in a section's name is said with its file; sections of other programs are left alone."""
-    project("[slrum]\nqueue = gpu\n[my_own_tool]\nx = 1\n[component:x]\ny = 1\n")
+@pytest.mark.parametrize(
+    ("section", "meant"),
+    [
+        ("slrum", "slurm"),
+        ("local_cdw", "local_cwd"),
+        ("slrum@debug", "slurm"),
+        ("named_resource", "named_resources"),
+        ("cli", "cli:run"),
+        ("cli:rnu", "cli:run"),
+        ("torchx:trackers", "torchx:tracker"),
+        ("traker:fsspec", "tracker:fsspec"),
+        ("componnt:dist.ddp", "component:dist.ddp"),
+        ("components:job.py:train", "component:job.py:train"),
+        ("component:dist.dpp", "component:dist.ddp"),
+    ],
+)
+def test_a_section_that_is_almost_one_that_means_something_is_warned_about(caplog, section, meant):
+    """A typo in a section's name is said with its file, line and the nearest name, even when the section is empty."""
+    project(f"# a comment\n[slurm]\nqueue = gpu\n[{section}]\n")
     config.check_sections(["slurm", "local_cwd"])
-    assert warnings_of(caplog) == [".torchxconfig: no scheduler is called `slrum`, did you mean `[slurm]`?"]
+    name = section.partition("@")[0]
+    assert warnings_of(caplog) == [f".torchxconfig:4: section `[{name}]` means nothing, did you mean `[{meant}]`?"]
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "slurm",
+        "slurm@prod",
+        "local_docker",
+        "kubernetes_mcad",
+        "my_own_tool",
+        "tool:pytest",
+        "component:dist.ddp",
+        "component:dist.ddp@prod",
+        "component:my_file.py:ddp",
+        "component:mine.ddp",
+        "cli:run",
+        "tracker:fsspecs",
+        "torchx:tracker",
+        "named_resources",
+    ],
+)
+def test_a_section_that_means_something_or_is_of_others_is_left_alone(caplog, section):
+    """No warning about what is right, nor about sections of other programs."""
+    project(f"[{section}]\nx = 1\n")
+    config.check_sections(["slurm", "local_cwd"])
+    assert warnings_of(caplog) == []
+
+
+def test_a_component_section_of_a_plugin_is_left_alone(caplog):
+    """The components below a plugin's module are known only when it is imported: nothing is guessed about them."""
+    register.component("utils2")(lambda: None)
+    project("[component:utils2.echo]\nmsg = hi\n")
+    try:
+        config.check_sections(["slurm"])
+    finally:
+        register.forget("torchx.components", "utils2")
+    assert warnings_of(caplog) == []
 
 
 # -- profiles --------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -333,6 +335,15 @@ def test_named_resources_of_the_config(runner, tmp_path):
     (tmp_path / ".torchxconfig").write_text("[named_resources]\nmy.gpu = cpu=4,gpu=2,memMB=100\n")
     info = runner.dryrun_component("utils.sh", ["-h", "my.gpu", "ls"], "memory")
     assert info._app.roles[0].resource == Resource(4, 2, 100)
+
+
+def test_a_program_that_imports_the_runner_knows_the_configured_resources(tmp_path, monkeypatch):
+    """`resource(h=...)` knows `[named_resources]` from the import of `torchx.runner` on; no component need run first."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".torchxconfig").write_text("[named_resources]\nmy_res = cpu=4,gpu=2,memMB=100\n")
+    program = "import torchx.specs as specs, torchx.runner; print(specs.resource(h='my_res'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("Resource(cpu=4, gpu=2, memMB=100"), done.stderr
 
 
 @pytest.mark.parametrize(("name", "args"), [("utils.ecko", []), ("utils.echo", ["--msgs", "x"])])

@@ -68,6 +68,14 @@ def test_a_failure_is_told_with_its_place(heard):
     assert place["filename"] == __file__
 
 
+def test_a_secret_of_the_command_line_is_masked(heard, monkeypatch):
+    """A message that repeats what the command line calls a secret does not tell it."""
+    monkeypatch.setattr("sys.argv", ["torchx", "run", "x.py:f", "--token", "s3cret"])
+    with pytest.raises(ValueError, match="s3cret"), log_event("my_api"):
+        raise ValueError("s3cret is refused")
+    assert heard[0].exception_message == "******** is refused"
+
+
 def test_off_by_default_and_free():
     """Nobody listens: nothing is recorded, no event is made, and `logging` is not even imported."""
     code = (

@@ -144,10 +144,12 @@ def test_the_end_of_a_job_is_on_record_once_it_was_seen(runner, jobs):
 
 
 def test_describe_gives_the_definition_back(runner):
-    """The roles are the scheduler's, the name is the app's."""
-    handle = runner.run(echo_app(), "memory")
+    """The roles are the scheduler's; the name and what it does not tell are the app's."""
+    app = echo_app()
+    app.metadata["team"] = "vision"
+    handle = runner.run(app, "memory")
     found = runner.describe(handle)
-    assert found.name == "echo"
+    assert (found.name, found.metadata) == ("echo", {"team": "vision"})
     assert found.roles[0].args == ["hello"]
 
 

@@ -238,3 +238,13 @@ def test_a_run_whose_row_was_lost_is_written_at_the_answer(registry):
     os.unlink(registry.path)
     registry.submitted(run_id, "x://s/a-1")
     assert registry.find("@last").handle == "x://s/a-1"
+
+
+def test_secrets_in_what_a_scheduler_says_are_not_written(registry):
+    """The message of a state may quote the job's own words: a secret in them stays out of the file."""
+    handle = add(registry, "a-1")
+    registry.saw(handle, AppState.FAILED, msg="exit code 1: ValueError: HF_TOKEN=s3cret")
+    assert registry.get(handle).msg == "exit code 1: ValueError: HF_TOKEN=********"
+    registry.close()
+    with open(registry.path, "rb") as f:
+        assert b"s3cret" not in f.read()

@@ -59,6 +59,17 @@ def test_a_file_that_was_cut_off_is_set_aside(registry, caplog, size):
     assert os.stat(aside).st_size == size
 
 
+def test_a_file_cut_off_within_its_last_page_is_set_aside(registry, caplog):
+    """SQLite takes what is missing there for zeros: rows would be wrong without a word."""
+    for i in range(40):
+        add(registry, f"old-{i}", argv=["x" * 500])
+    registry.close()
+    os.truncate(registry.path, os.path.getsize(registry.path) - 1)
+    assert registry.list() == []
+    [text] = warnings_of(caplog)
+    assert "it was cut off" in text
+
+
 def test_a_file_of_noise_is_set_aside_even_by_a_reader(registry, caplog):
     """A list of a damaged file is empty, with a warning, not an error."""
     with open(registry.path, "wb") as file:

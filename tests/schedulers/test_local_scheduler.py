@@ -303,6 +303,18 @@ def test_an_unwritable_home_is_warned_of(scheduler, monkeypatch, tmp_path, caplo
     assert list(create_scheduler("x").log_iter(app_id, "trainer")) == ["hi\n"]
 
 
+def test_a_strangers_temporary_folder_is_not_used(scheduler, monkeypatch, tmp_path) -> None:
+    """A folder under our name that others may write to is neither read nor written."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / f"torchx-{os.getuid()}").mkdir()
+    (tmp_path / f"torchx-{os.getuid()}").chmod(0o777)
+    (tmp_path / "home").write_text("a file where a folder should be")
+    monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "home"))
+    with pytest.raises(BackendError, match="no folder"):
+        scheduler.submit(_app(), {})
+    assert scheduler.list() == []
+
+
 def test_a_full_home_is_warned_of(scheduler, monkeypatch, tmp_path, caplog) -> None:
     """The job starts all the same, in the temporary folder."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

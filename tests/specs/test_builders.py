@@ -249,6 +249,33 @@ def test_components_that_fail(fn: Any, message: str) -> None:
     assert e.value.hint
 
 
+@pytest.mark.parametrize(
+    ("fn", "words"),
+    [
+        (trainer, []),
+        (trainer, ["--lr", "x"]),
+        (trainer, ["--lrr", "1"]),
+        (echo, ["hi"]),
+        (raises, []),
+        (returns_text, []),
+    ],
+    ids=["missing", "type", "unknown", "positional", "raises", "returns"],
+)
+def test_messages_call_a_component_as_the_user_did(fn: Any, words: list[str]) -> None:
+    """What the message and the hint name can be typed again: the file is part of it."""
+    with pytest.raises(SpecError) as e:
+        materialize_appdef(fn, words, name="my/comp.py:fn")
+    assert "component `my/comp.py:fn`" in e.value.message
+    assert "torchx run " not in (e.value.hint or "") or "torchx run my/comp.py:fn " in e.value.hint
+
+
+def test_help_calls_a_component_as_the_user_did(capsys: pytest.CaptureFixture[str]) -> None:
+    """So does the help page."""
+    with pytest.raises(SystemExit):
+        materialize_appdef(trainer, ["--help"], name="my/comp.py:fn")
+    assert capsys.readouterr().out.startswith("usage: torchx run <run options> my/comp.py:fn --image")
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     """`--help` prints the docstring, and each argument with type and default, and ends well."""
     with pytest.raises(SystemExit) as e:
@@ -259,6 +286,29 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("Trains.", "float. learning rate, 5% or so (default: 0.1)", "-cn", "str. the image (required)"):
         assert part in text, part
     assert "arguments of the 100% script" in text
+
+
+def sized(n: int = 1, dry: bool = False) -> AppDef:
+    """Makes it ``n`` times.
+
+        torchx run file.py:sized -n 3
+        torchx run file.py:sized
+
+    Args:
+        n: how often; ``0`` for never
+        dry: only say so
+    """
+    return app()
+
+
+def test_help_is_for_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Examples keep their indent, reST's double backticks are single, and a bool shows that it needs no value."""
+    with pytest.raises(SystemExit):
+        materialize_appdef(sized, ["--help"])
+    text = capsys.readouterr().out
+    assert "\nMakes it `n` times.\n\n    torchx run file.py:sized -n 3\n    torchx run file.py:sized\n\n" in text
+    assert "[--dry [true|false]]" in text
+    assert "how often; `0` for never (default: 1)" in text
 
 
 def test_h_is_help_unless_the_component_has_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,6 +111,8 @@ def test_the_list_of_builtins_is_true() -> None:
         ("", ""),
         ("../x", ""),
         ("train.py", "name a function of the file: `train.py:function`"),
+        ("train.py:", "name a function of the file: `train.py:function`"),
+        ("dist", "it is a module, with: dist.ddp, dist.spmd, dist.torchrun"),
         (":", ""),
     ],
 )
@@ -332,6 +334,14 @@ def test_a_plugin_takes_the_name_of_a_builtin(site: Callable[..., Path]) -> None
     assert args_of("dist.ddp") == ["hi"]
     assert get_component("dist.spmd").fn.__module__ == "torchx.components.dist"
     assert get_components()["dist.ddp"].fn.__module__ == "my_pkg_dist"
+
+
+def test_the_name_of_an_entry_point_alone(site: Callable[..., Path]) -> None:
+    """A module is no component: the hint has those in it."""
+    site({"my_pkg_m.py": COMPONENT.format(name="say")}, "[torchx.components]\nmine = my_pkg_m\n")
+    with pytest.raises(ComponentNotFoundException, match="`mine`") as e:
+        get_component("mine")
+    assert e.value.hint == "it is a module, with: mine.say"
 
 
 def test_an_entry_point_that_is_a_function(site: Callable[..., Path]) -> None:

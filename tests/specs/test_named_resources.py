@@ -10,10 +10,11 @@ import pytest
 import torchx.specs as specs
 from torchx.errors import SpecError, TorchXError
 from torchx.plugins import register
-from torchx.specs import NULL_RESOURCE, Resource, get_named_resources, named_resources, resource
+from torchx.specs import NULL_RESOURCE, Resource, get_named_resources, resource
 from torchx.specs import named_resources_aws as aws
 from torchx.specs import named_resources_generic as generic
-from torchx.specs.named_resources import parse_resource, provide_named_resources
+from torchx.specs.configured import provide_named_resources
+from torchx.specs.named_resources import parse_resource
 
 GROUP = "torchx.named_resources"
 
@@ -36,7 +37,7 @@ def plugin() -> Iterator[Callable[[str, Any], None]]:
 def configured(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What the configuration files would say."""
     values: dict[str, str] = {}
-    monkeypatch.setattr(named_resources, "_provider", lambda: values)
+    monkeypatch.setattr("torchx.specs.configured._provider", lambda: values)
     return values
 
 

@@ -130,6 +130,7 @@ def test_wrong_literals(literal: str, message: str) -> None:
     with pytest.raises(ConfigError) as e:
         make_opts().cfg_from_str(literal)
     assert message in str(e.value)
+    assert e.value.hint
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,14 @@ def test_no_error_is_none(text: str | None) -> None:
     assert parse_failure(text) is None
 
 
+def test_a_last_line_that_is_the_cause_is_said_once() -> None:
+    """Words on stderr that are no more than the message are not shown again below it."""
+    error = Failure("sh: nosuch: not found", exit_code=127, traceback="sh: nosuch: not found\n").to_structured_msg()
+    failed = ReplicaStatus(0, AppState.FAILED, "r", "", structured_error_msg=error)
+    page = AppStatus(AppState.FAILED, roles=[RoleStatus("r", [failed])]).format()
+    assert page.count("nosuch") == 1
+
+
 def test_a_message_that_is_the_cause_is_said_once() -> None:
     """A backend whose message names the failure already: the page says it in one place, not in three."""
     roles = [role("a", [AppState.FAILED], {0: boom("E: 0", 1)})]

@@ -130,6 +130,14 @@ def test_modules(case: str, home: str) -> None:
     assert new == set(), f"new at start-up: {sorted(new)}"
 
 
+@pytest.mark.parametrize("verb", ["status", "log"])
+def test_a_handle_needs_no_record(verb: str, home: str) -> None:
+    """What a local job's own files tell is not asked of the run registry, and its request is not read."""
+    (handle,) = os.listdir(os.path.join(home, ".torchx", "local", "torchx"))
+    found = modules(COMMAND.format([verb, f"local_cwd://torchx/{handle}"]), home)
+    assert found & {"sqlite3", "json", "datetime", "torchx.runs", "torchx.specs.serialize"} == set()
+
+
 def test_the_probe_sees_an_import(home: str) -> None:
     """The probe tells an import from none: a test that cannot fail proves nothing."""
     assert "json" in modules("import json", home)

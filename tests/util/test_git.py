@@ -76,9 +76,9 @@ def test_outside_of_a_repository(tmp_path):
 
 
 def test_before_the_first_commit(tmp_path):
-    """A repository without a commit has none."""
+    """A repository without a commit has none, and whether files differ from it cannot be said."""
     run_git(tmp_path, "init", "-q")
-    assert probe(str(tmp_path)).result(10).commit == ""
+    assert probe(str(tmp_path)).result(10) == GitState("", dirty=None)
 
 
 def test_a_slow_git_is_not_waited_for(repo, monkeypatch, tmp_path):

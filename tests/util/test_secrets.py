@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchx.util.secrets import MASK, is_secret_name, mask_args, mask_env, mask_text
+from torchx.util.secrets import MASK, is_secret_name, mask_args, mask_env, mask_text, mask_told
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,64 @@ def test_other_names_are_not(name: str) -> None:
         ("https://me:p%40w@host/x?y=1 and http://a:b@c", f"https://me:{MASK}@host/x?y=1 and http://a:{MASK}@c"),
         ("https://host/path@1", "https://host/path@1"),
         ("git@github.com:org/repo", "git@github.com:org/repo"),
+        ("https://ghp_abc@github.com/o/r ssh://git@h/r", f"https://{MASK}@github.com/o/r ssh://git@h/r"),
     ],
 )
 def test_passwords_in_urls_are_masked(text: str, shown: str) -> None:
     """Only the password goes; who and where stay."""
     assert mask_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("curl --password hunter2 -v", f"curl --password {MASK} -v"),
+        ("curl --password 'hunter 2' -v", f"curl --password '{MASK}' -v"),
+        ("HF_TOKEN=hunter2 python train.py", f"HF_TOKEN={MASK} python train.py"),
+        ("--env=HF_TOKEN=hunter2", f"--env=HF_TOKEN={MASK}"),
+        ("A=1,HF_TOKEN=hun,ter2,B=2", f"A=1,HF_TOKEN={MASK},B=2"),
+        ("https://h/x?access_token=hunter2&y=1", f"https://h/x?access_token={MASK}&y=1"),
+        ('{"api_key": "hunter2", "n": 1}', f'{{"api_key": "{MASK}", "n": 1}}'),
+        ("curl -H 'Authorization: Bearer hunter2' u", f"curl -H 'Authorization: {MASK}' u"),
+        ("curl -H 'X-Api-Key: hunter2'", f"curl -H 'X-Api-Key: {MASK}'"),
+    ],
+    ids=["option", "quoted", "variable", "option of variables", "list", "query", "json", "authorization", "header"],
+)
+def test_secrets_inside_of_a_text_are_masked(text: str, shown: str) -> None:
+    """A shell line, a list of variables, JSON: what is given to a secret name goes, the rest stays."""
+    assert mask_text(text) == shown
+    assert "hunter" not in "".join(mask_args(["sh", text]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train --tokenizer gpt2 --max-tokens 5 --sort-key a",
+        "TOKENIZERS_PARALLELISM=true python train.py --lr 0.1",
+        "RuntimeError: invalid token: found <eos>",
+        "--token --verbose x",
+        "pass the key to the author",
+    ],
+)
+def test_other_texts_are_left_alone(text: str) -> None:
+    """Words that only look alike, and prose, stay readable."""
+    assert mask_text(text) == text
+
+
+def test_a_long_text_is_masked_in_time() -> None:
+    """Masking is linear in the text: half a megabyte of one word, full of what secret names are made of."""
+    import time
+
+    began = time.process_time()
+    text = "keytoken" * 64_000 + " --token abc"
+    assert mask_text(text).endswith(f" --token {MASK}")
+    assert time.process_time() - began < 5
+
+
+def test_what_the_command_line_tells_is_masked_elsewhere() -> None:
+    """A message that repeats a secret of the command line shows it as little as the command line itself."""
+    args = ["run", "--token", "hunter2", "API_KEY=abcdef", "--pass", "1"]
+    assert mask_told("hunter2 and abcdef of 1 user", args) == f"{MASK} and {MASK} of 1 user"
 
 
 def test_env_and_args_are_masked_in_a_copy() -> None:

@@ -9,6 +9,26 @@ import pytest
 from torchx.util import term
 
 
+@pytest.mark.parametrize(
+    ("text", "room", "shown"),
+    [
+        ("echo", 6, "echo  "),
+        ("echo", 4, "echo"),
+        ("trainer", 5, "trai…"),
+        ("日本語", 8, "日本語  "),
+        ("日本語", 5, "日本…"),
+        ("日本語", 4, "日… "),
+        ("e\u0301a", 3, "e\u0301a "),
+    ],
+    ids=["short", "exact", "long", "wide", "wide cut", "wide cut in the middle", "accent"],
+)
+def test_text_in_a_column(text: str, room: int, shown: str) -> None:
+    """A text takes exactly the columns that it is given, whatever its letters take each."""
+    assert term.fit(text, room) == shown
+    assert term.text_width(shown) == room
+    assert term.fit(text, room, pad=False) == shown.rstrip()
+
+
 class Tty(io.StringIO):
     """A terminal."""
 

@@ -47,6 +47,9 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
+        missing = message.partition("required: ")[2]
+        if missing.startswith("JOB"):
+            raise UsageError("no job is given", hint="`@last` is the newest run; `torchx list` lists them all")
         raise UsageError(message, hint=f"`{self.prog} --help` shows how it is used")
 
     def unexpected(self, left: list[str], parsed: argparse.Namespace | None = None) -> UsageError:

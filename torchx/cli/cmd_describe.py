@@ -46,9 +46,8 @@ class CmdDescribe(SubCommand):
 
 
 def _print_json(handle: str, app: AppDef | None, run: Run | None) -> None:
-    from torchx.cli.cmd_run import handle_fields
     from torchx.cli.render import document
-    from torchx.cli.status_json import run_fields
+    from torchx.cli.status_json import handle_fields, run_fields
     from torchx.specs.serialize import appdef_to_dict
 
     print(

@@ -22,6 +22,7 @@ __all__ = ["HANDLE_HEADER", "NAME_HEADER", "STATUS_HEADER", "CmdList"]
 HANDLE_HEADER = "APP HANDLE"
 NAME_HEADER = "APP NAME"
 STATUS_HEADER = "APP STATUS"
+_ID_HEADER = "APP ID"
 _LAUNCHED_HEADER = "LAUNCHED"
 _TOOK_HEADER = "TOOK"
 _DEFAULT_LIMIT = 50
@@ -136,6 +137,10 @@ def _print_runs(runs: Sequence[Run]) -> None:
         took = "" if run.ended_at is None else render.duration(run.ended_at - run.created_at)
         rows.append([run.handle or "(being submitted)", run.name, str(run.state), launched, took])
     headers = [HANDLE_HEADER, NAME_HEADER, STATUS_HEADER, _LAUNCHED_HEADER, _TOOK_HEADER]
+    if tty and not render.fits([headers, *rows], shrink=[1]):
+        # The ids are enough to go on with, and a wrapped table is hard to read.
+        headers[0] = _ID_HEADER
+        rows = [[run.app_id or row[0], *row[1:]] for run, row in zip(runs, rows, strict=True)]
     render.table(headers, rows, shrink=[1], state_column=2)
 
 

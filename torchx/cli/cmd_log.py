@@ -224,17 +224,18 @@ def _replicas(runner: Runner, handle: str, *, follow: bool) -> list[tuple[str, i
     """All replicas of the job, as it was described to the scheduler, else as the scheduler reports them."""
     from torchx.specs.api import UnknownAppException
 
-    app = runner.describe(handle)
-    if app is None:
-        raise UnknownAppException(handle)
-    status = None
     if follow:
         _say_if_queued(runner, handle)
         status = wait_until_started(runner, handle)
-    replicas = find_role_replicas(app)
-    if not replicas:
-        status = status or runner.status(handle)
-        replicas = [(role.role, r.id) for role in (status.roles if status else ()) for r in role.replicas]
+    else:
+        status = runner.status(handle)
+    if status is None:
+        raise UnknownAppException(handle)
+    reported = [(role.role, r.id) for role in status.roles for r in role.replicas]
+    # A scheduler of this machine reports all replicas, a cluster those that it has started.
+    app = runner.describe(handle) if status.created_at is None or not reported else None
+    replicas = find_role_replicas(app) if app is not None else []
+    replicas = replicas or reported
     if not replicas:
         raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows how it stands")
     return replicas
@@ -297,7 +298,7 @@ def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None
 def _number(text: str | None) -> int:
     from torchx.cli.failures import UsageError
 
-    if not (text and text.isascii() and text.isdigit()):
+    if not (text and text.isascii() and text.isdigit() and len(text) < 20):
         raise UsageError(f"`--tail`: `{text}` is no number of lines", hint="without a number it follows, as `-f` does")
     return int(text)
 

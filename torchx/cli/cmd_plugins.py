@@ -58,7 +58,7 @@ def _fields(info: PluginInfo) -> dict[str, Any]:
 
 
 def _print(found: list[PluginInfo]) -> None:
-    from torchx.cli.failures import note
+    from torchx.cli.failures import note, printable
     from torchx.cli.render import table
 
     if not found and is_tty(sys.stdout):
@@ -67,10 +67,23 @@ def _print(found: list[PluginInfo]) -> None:
     rows = []
     for info in found:
         package = f"{info.dist} {info.version}".strip() or "-"
-        remark = info.error or (f"replaces the one of {info.replaces}" if info.replaces else "")
-        rows.append([info.kind, info.name, info.status, package, info.value, remark])
-    table(["KIND", "NAME", "STATUS", "PACKAGE", "OBJECT", "REMARK"], rows, shrink=[4, 5])
+        rows.append([info.kind, info.name, info.status, package, info.value, _remark(info)])
+    headers = ["KIND", "NAME", "STATUS", "PACKAGE", "OBJECT", "REMARK"]
+    if not is_tty(sys.stdout):
+        table(headers, rows)
+        return
+    # A remark that is cut tells nothing: on a terminal they stand below, in full.
+    table(headers[:-1], [row[:-1] for row in rows], shrink=[4, 3])
+    red, end = ("\033[31m", "\033[0m") if has_color(sys.stdout) else ("", "")
+    for info in found:
+        if remark := _remark(info):
+            status = f"{red}failed{end}: " if info.status == "failed" else ""
+            where = f" ({info.where})" if info.where else ""
+            print(f"{info.kind.replace('_', ' ')} {info.name}: {status}{printable(remark)}{where}")
     failed = sum(info.status == "failed" for info in found)
-    if failed and is_tty(sys.stdout):
-        red, end = ("\033[31m", "\033[0m") if has_color(sys.stderr) else ("", "")
-        note(f"{red}{failed} failed to load{end}: the others work without them")
+    if failed:
+        note(f"{failed} failed to load: the others work without them")
+
+
+def _remark(info: PluginInfo) -> str:
+    return info.error or (f"replaces the one of {info.replaces}" if info.replaces else "")

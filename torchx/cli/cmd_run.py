@@ -235,16 +235,9 @@ def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
         wait_for(runner, handle, with_logs=with_logs, as_json=as_json)
     elif as_json:
         from torchx.cli.render import document
+        from torchx.cli.status_json import handle_fields
 
         print(document(handle_fields(handle)))
-
-
-def handle_fields(handle: str) -> dict[str, Any]:
-    """The parts of a handle, as the JSON documents of all verbs have them."""
-    from torchx.specs.api import parse_app_handle
-
-    scheduler, session, app_id = parse_app_handle(handle)
-    return {"handle": handle, "scheduler": scheduler, "session": session, "app_id": app_id}
 
 
 def _announce(handle: str, *, waits: bool) -> None:

@@ -57,10 +57,10 @@ def guard(work: Callable[[], None]) -> int:
         return EXIT_BROKEN_PIPE
     except OSError as e:
         _traceback_if_wanted()
+        if e.filename is None:
+            _silence_stdout()  # a full disk behind stdout would complain once more, here and at exit
         where = f"`{e.filename}`: " if e.filename else ""
         error(f"{where}{e.strerror or e}", hint="" if _wants_traceback() else _how_to_see_more())
-        if e.filename is None:
-            _silence_stdout()  # a full disk behind stdout would complain once more at exit
         return EXIT_IO
     except Exception as e:
         _traceback_if_wanted()
@@ -107,9 +107,11 @@ def show_tracebacks(on: bool) -> None:
 
 
 def _say(kind: str, message: str, color: str) -> None:
+    from torchx.util.secrets import mask_told
+
     sys.stdout.flush()  # so that the two streams stay in order on one terminal
     head = f"torchx: {kind}:"
-    text = printable(message.strip())
+    text = printable(mask_told(message.strip(), sys.argv))
     print(f"{color}{head}\033[0m {text}" if has_color(sys.stderr) else f"{head} {text}", file=sys.stderr)
 
 

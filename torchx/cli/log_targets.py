@@ -23,6 +23,7 @@ else:
 ID_FORMAT = "SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]"
 JOB_HELP = "its handle, its app id, the beginning of one, or @last for the newest"
 _MOST_IDS = 1_000_000
+_LONGEST = 40  # characters of a number or range; Python does not even read numbers of thousands of digits
 
 
 def parse_target(identifier: str) -> LogTarget:
@@ -85,7 +86,8 @@ def parse_ids(text: str, identifier: str = "") -> list[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not (first.isascii() and first.isdigit()) or (dash and not (last.isascii() and last.isdigit())):
+        numbers = first.isdigit() and (last.isdigit() or not dash)
+        if not (numbers and part.isascii() and len(part) <= _LONGEST):
             raise _malformed(identifier or text, f"`{part}` is neither a number nor a range of replicas")
         low, high = int(first), int(last) if dash else int(first)
         if low > high or high >= _MOST_IDS:

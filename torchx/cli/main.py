@@ -47,6 +47,7 @@ def main(argv: list[str] | None = None) -> None:
     torchx ...
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    _open_what_is_closed()
     _write_what_cannot_be_encoded_as_question_marks()
     _exit(failures.guard(lambda: _dispatch(arguments)))
 
@@ -172,6 +173,19 @@ def _log_level(text: str) -> str:
         return text.upper()
     hint = did_you_mean(text.upper(), LOG_LEVELS) or f"one of: {', '.join(LOG_LEVELS)}"
     raise UsageError(f"`--log_level`: `{text}` is no level", hint=hint)
+
+
+def _open_what_is_closed() -> None:
+    """A program may start us with a closed stream (`>&-`): no file of ours may take its number, and be written to."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        import os
+
+        while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
+            pass
+        os.close(fd)
+        sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+        sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _write_what_cannot_be_encoded_as_question_marks() -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 
 from torchx.cli.failures import printable
-from torchx.util.term import has_color, is_tty, width
+from torchx.util.term import fit, has_color, is_tty, text_width, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ def table(
         return
     color = has_color(stream)
     widths = column_widths([list(headers), *cells], width(stream), shrink)
-    heading = _GAP.join(_fit(h, w) for h, w in zip(headers, widths, strict=True)).rstrip()
+    heading = _GAP.join(fit(h, w) for h, w in zip(headers, widths, strict=True)).rstrip()
     lines = [gray(heading, color=color)]
     for row in cells:
         parts = []
         for i, (cell, w) in enumerate(zip(row, widths, strict=True)):
-            text = _fit(cell, w)
+            text = fit(cell, w)
             parts.append(text.replace(cell, state_text(cell, color=color), 1) if i == state_column and cell else text)
         lines.append(_GAP.join(parts).rstrip())
     stream.write("\n".join(lines) + "\n")
@@ -84,12 +84,19 @@ def column_widths(rows: Sequence[Sequence[str]], room: int, shrink: Sequence[int
     >>> column_widths([["aaaa", "b" * 30]], 20, shrink=[1])
     [4, 14]
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
     for i in shrink:
         excess = sum(widths) + len(_GAP) * (len(widths) - 1) - room
         if excess > 0:
             widths[i] = max(min(widths[i], _LEAST_WIDTH), widths[i] - excess)
     return widths
+
+
+def fits(rows: Sequence[Sequence[str]], *, shrink: Sequence[int] = ()) -> bool:
+    """Whether :func:`table` has room for the rows on standard output without breaking lines."""
+    room = width(sys.stdout)
+    widths = column_widths([[printable(cell) for cell in row] for row in rows], room, shrink)
+    return sum(widths) + len(_GAP) * (len(widths) - 1) <= room
 
 
 def fields(pairs: Sequence[tuple[str, str]], *, indent: str = "", color: bool = False) -> str:
@@ -166,7 +173,3 @@ def duration(seconds: float) -> str:
             rest = whole % size // small
             return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
-
-
-def _fit(text: str, room: int) -> str:
-    return text.ljust(room) if len(text) <= room else text[: room - 1] + "…"

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 _NONE = ("", "<NONE>")
 
 
+def handle_fields(handle: str) -> dict[str, Any]:
+    """The parts of a handle, as the JSON documents of all verbs have them."""
+    from torchx.specs.api import parse_app_handle
+
+    scheduler, session, app_id = parse_app_handle(handle)
+    return {"handle": handle, "scheduler": scheduler, "session": session, "app_id": app_id}
+
+
 def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> dict[str, Any]:
     """State, message, restarts, cause of failure, replicas.
 

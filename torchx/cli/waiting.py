@@ -7,7 +7,7 @@ import time
 
 from torchx.cli.failures import note, warn
 from torchx.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, TorchXError
-from torchx.util.term import has_color, is_tty
+from torchx.util.term import fit, has_color, is_tty, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> 
     if status is None:
         raise UnknownAppException(handle)
     if as_json:
-        from torchx.cli.cmd_run import handle_fields
         from torchx.cli.render import document
-        from torchx.cli.status_json import status_fields
+        from torchx.cli.status_json import handle_fields, status_fields
 
         print(document({**handle_fields(handle), **status_fields(status)}), flush=True)
     _say_how_it_ended(handle, status, time.time() - started)
@@ -80,7 +79,9 @@ def _show_progress(runner: Runner, handle: str, since: float) -> None:
     for role in status.roles:
         running = sum(str(r.state) == "RUNNING" for r in role.replicas)
         parts.append(f"{role.role} {running}/{len(role.replicas)}")
-    line = " · ".join([duration(time.time() - since), *parts, "Ctrl-C cancels"])
+    line = " · ".join([duration(time.time() - since), "Ctrl-C cancels", *parts])
+    # A line that wraps could not be cleared.
+    line = fit(line, width(sys.stderr) - len(str(status.state)) - 2, pad=False)
     sys.stderr.write(f"{_CLEAR_LINE}{state_text(status.state, color=color)} {gray(line, color=color)}")
     sys.stderr.flush()
 

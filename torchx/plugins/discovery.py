@@ -81,7 +81,8 @@ class LoadFailure:
     dist: str = ""
 
     def __str__(self) -> str:
-        return f"{KINDS.get(self.group, 'plugin')} `{self.name}`{self.origin} failed to load: {self.reason}"
+        kind = KINDS.get(self.group, "plugin").replace("_", " ")
+        return f"{kind} `{self.name}`{self.origin} failed to load: {self.reason}"
 
     @property
     def origin(self) -> str:

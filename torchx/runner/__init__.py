@@ -8,6 +8,11 @@ True
 
 from __future__ import annotations
 
+from torchx.runner import config
 from torchx.runner.api import Runner, get_runner
+from torchx.specs.configured import provide_named_resources
 
 __all__ = ["Runner", "get_runner"]
+
+# At the import, so that `torchx.specs.resource(h=...)` of a program knows what `torchx run` knows.
+provide_named_resources(lambda: config.get_section("named_resources"))

@@ -21,8 +21,12 @@ def message_of(found: DescribeAppResponse) -> str:
     return "" if found.msg == NONE else found.msg
 
 
-def status_of(found: DescribeAppResponse) -> AppStatus:
-    """The status of a job that its scheduler knows."""
+def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
+    """The status of a job that its scheduler knows.
+
+    Args:
+        near: the scheduler is on this machine, where a job starts when it is submitted.
+    """
     return AppStatus(
         found.state,
         num_restarts=found.num_restarts,
@@ -32,6 +36,7 @@ def status_of(found: DescribeAppResponse) -> AppStatus:
         roles=found.roles_statuses,
         started_at=found.started_at,
         ended_at=found.ended_at,
+        created_at=found.started_at if near else None,
     )
 
 
@@ -61,7 +66,8 @@ def definition(found: DescribeAppResponse | None, run: Run | None, app_id: str) 
     """The AppDef of a job: the scheduler's roles if it has them, else the record's, whose secrets are masked."""
     recorded = run.appdef() if run is not None else None
     if found is not None and found.roles:
-        return AppDef(recorded.name if recorded is not None else app_id, roles=found.roles, metadata=found.metadata)
+        name, metadata = (recorded.name, recorded.metadata) if recorded is not None else (app_id, {})
+        return AppDef(name, roles=found.roles, metadata=found.metadata or metadata)
     if recorded is None and found is not None:
         return AppDef(app_id, metadata=found.metadata)
     return recorded
@@ -73,6 +79,8 @@ def check_replica(found: DescribeAppResponse, handle: str, role_name: str, k: in
     Raises:
         NotFoundError: the hint says what there is.
     """
+    if any(role.role == role_name and role.replicas[k : k + 1] for role in found.roles_statuses if k >= 0):
+        return
     sizes = {role.name: role.num_replicas for role in found.roles}
     if not sizes:
         return

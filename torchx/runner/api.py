@@ -271,10 +271,11 @@ class Runner:
             submission.tell(event, handle=handle)
             if found is None:
                 return answers.last_known(_registry().get(handle))
-            if is_terminal(found.state) and not waiting.is_near(backend):
+            near = waiting.is_near(backend)
+            if is_terminal(found.state) and not near:
                 # Clusters forget jobs. Local ones need not be written down here: they stay until they are deleted.
                 _registry().saw(handle, found.state, msg=answers.message_of(found), ended_at=found.ended_at)
-            return answers.status_of(found)
+            return answers.status_of(found, near=near)
 
     def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
         """Waits until the job has ended; None when nobody knows it.

@@ -30,24 +30,11 @@ def make_app(
     from torchx.specs.builders import materialize_appdef
     from torchx.specs.finder import get_component
 
-    provide_named_resources()
     fn = get_component(component).fn
     values = _configured(component, fn) if defaults is None else dict(defaults.get(component, {}))
     if isinstance(component_args, dict):
-        return materialize_appdef(fn, [], values, component_args)
-    return materialize_appdef(fn, list(component_args), values)
-
-
-def provide_named_resources() -> None:
-    """Makes the resources of section ``[named_resources]`` known, if a config file has one."""
-    if _named_resources():
-        from torchx.specs.named_resources import provide_named_resources as provide
-
-        provide(_named_resources)
-
-
-def _named_resources() -> dict[str, str]:
-    return config.get_section("named_resources")
+        return materialize_appdef(fn, [], values, component_args, name=component)
+    return materialize_appdef(fn, list(component_args), values, name=component)
 
 
 def _configured(component: str, fn: Callable[..., AppDef]) -> dict[str, Any]:

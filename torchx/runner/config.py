@@ -31,7 +31,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from torchx.errors import ConfigError
+from torchx.errors import ConfigError, TorchXError
 from torchx.runner.configfiles import CONFIG_FILE, active_profile, default_dirs, find, load_files, use_profile
 from torchx.settings import ENV_CONFIG
 
@@ -179,7 +179,7 @@ def load(scheduler: str, f: TextIO, cfg: dict[str, CfgVal]) -> None:
     """
     from torchx.runner.inifile import parse
 
-    section = parse(f, str(getattr(f, "name", CONFIG_FILE))).get(scheduler, {})
+    section: Mapping[str, Entry] = parse(f, str(getattr(f, "name", CONFIG_FILE))).get(scheduler) or {}
     for key, setting in _cast_section(scheduler, _run_opts(scheduler), section).items():
         cfg.setdefault(key, setting.value)
 
@@ -188,7 +188,7 @@ def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = F
     """Writes a config file to start from: a section for each scheduler with its options, their defaults and their help.
 
     Args:
-        schedulers: names; all when None.
+        schedulers: names; all when None, less those that cannot be loaded, with a warning.
         required_only: leave out the options that have a default.
 
     Raises:
@@ -198,8 +198,15 @@ def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = F
     from torchx.specs.api import get_type_name
 
     for scheduler in schedulers or list(get_scheduler_factories()):
+        try:
+            opts = _run_opts(scheduler)
+        except TorchXError as e:
+            if schedulers:
+                raise
+            _warn_once(str(e))
+            continue
         f.write(f"[{scheduler}]\n")
-        for name, opt in _run_opts(scheduler):
+        for name, opt in opts:
             if required_only and not opt.is_required:
                 continue
             for line in opt.help.strip().splitlines():
@@ -253,21 +260,20 @@ def warn_of_unknown(section: str, key: str, problem: str, known: Iterable[str]) 
 
 
 def check_sections(schedulers: Iterable[str]) -> None:
-    """Warns about sections whose name is almost that of a scheduler; refuses a profile that no section is for.
+    """Warns about sections whose name is almost one that means something; refuses a profile that no section is for.
 
     Raises:
         ConfigError: the active profile is in no file.
     """
     files = load_files(_dirs(None))
     files.check_profile(active_profile())
-    known = [*schedulers, "named_resources"]
-    for name in files.names():
-        if CONFIG_PREFIX_DELIM not in name and name not in known:
-            from torchx.util.strings import nearest
+    if files:
+        from torchx.runner.sectionnames import meant
 
-            close = nearest(name, known)
+        for name in files.names():
+            close = meant(name, schedulers)
             if close:
-                _warn_once(f"{files.where(name)}: no scheduler is called `{name}`, did you mean `[{close}]`?")
+                _warn_once(f"{files.where(name)}: section `[{name}]` means nothing, did you mean `[{close}]`?")
 
 
 # -- where values come from ------------------------------------------------------------------------

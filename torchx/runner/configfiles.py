@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import ConfigError
-from torchx.runner.inifile import Entry, Sections, read, short_path
+from torchx.runner.inifile import Entry, Sections, read
 from torchx.settings import ENV_CONFIG, ENV_PROFILE
 
 TYPE_CHECKING = False
@@ -89,12 +89,10 @@ class ConfigFiles:
         return list(dict.fromkeys(name for name in found if name))
 
     def where(self, section: str) -> str:
-        """A file that has the section, for messages."""
-        for sections in self._files:
-            for name, entries in sections.items():
-                if name.partition("@")[0] == section and entries:
-                    return short_path(next(iter(entries.values())).path)
-        return CONFIG_FILE
+        """File and line of the section, or of its first profile."""
+        heads = (s for sections in self._files for name, s in sections.items() if name.partition("@")[0] == section)
+        head = next(heads, None)
+        return CONFIG_FILE if head is None else head.where()
 
     def check_profile(self, profile: str | None) -> None:
         """Refuses a profile that no section is for.

@@ -35,7 +35,20 @@ class Entry:
         return f"{short_path(self.path)}:{self.line}"
 
 
-Sections = dict[str, dict[str, Entry]]
+class Section(dict[str, Entry]):
+    """The values of a section by key, and where the section begins."""
+
+    def __init__(self, path: str, line: int) -> None:
+        super().__init__()
+        self.path = path
+        self.line = line
+
+    def where(self) -> str:
+        """File and line of its head."""
+        return f"{short_path(self.path)}:{self.line}"
+
+
+Sections = dict[str, Section]
 
 
 def read(path: str) -> Sections:
@@ -64,7 +77,7 @@ def parse(lines: Iterable[str], path: str) -> Sections:
     Entry(text='two\\nlines', path='x', line=4)
     """
     sections: Sections = {}
-    section: dict[str, Entry] | None = None
+    section: Section | None = None
     value: list[str] | None = None  # lines of the value that may go on
     values: list[tuple[Entry, list[str]]] = []
     key_indent = sys.maxsize
@@ -85,7 +98,7 @@ def parse(lines: Iterable[str], path: str) -> Sections:
             name = text[1:end]
             if name in sections and name != DEFAULT_SECTION:
                 raise _malformed(path, number, f"section `[{name}]` stands there a second time")
-            section = sections.setdefault(name, {})
+            section = sections.setdefault(name, Section(path, number))
             continue
         key, content = _key_and_value(text, path, number, in_section=section is not None)
         if section is None or key in section:
@@ -95,8 +108,10 @@ def parse(lines: Iterable[str], path: str) -> Sections:
         values.append((section[key], value))
     for entry, parts in values:
         entry.text = "\n".join(parts).rstrip()
-    everywhere = sections.pop(DEFAULT_SECTION, {})
-    return {name: {**everywhere, **own} for name, own in sections.items()} if everywhere else sections
+    for key, entry in sections.pop(DEFAULT_SECTION, {}).items():
+        for section in sections.values():
+            section.setdefault(key, entry)
+    return sections
 
 
 def short_path(path: str) -> str:

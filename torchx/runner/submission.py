@@ -86,12 +86,14 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
 
     app = info._app
     roles = app.roles if app is not None else []
+    record = appdef_to_dict(masked(app), fallback=repr) if app is not None else {}
+    vars(info)["_record"] = record  # for backends that write it down, too
     return NewRun(
         scheduler=scheduler,
         session=session,
         name=app.name if app is not None else "",
         handle=_expected_handle(info, scheduler, session),
-        app=appdef_to_dict(masked(app), fallback=repr) if app is not None else {},
+        app=record,
         cfg=masked_settings(getattr(info, "_settings", None), info._cfg),
         argv=mask_args(sys.argv),
         cwd=_cwd(),
@@ -105,9 +107,9 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
 
 def reason(error: Exception) -> str:
     """What is written down of a submission that failed."""
-    from torchx.util.secrets import mask_text
+    from torchx.util.secrets import mask_told
 
-    return mask_text(str(error) or type(error).__name__)
+    return mask_told(str(error) or type(error).__name__, sys.argv)
 
 
 def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, CfgVal]) -> dict[str, dict[str, Any]]:

@@ -19,6 +19,7 @@ NEAR_S = 0.2
 
 _FIRST_S = 0.001
 _EARLY_S = 0.0005
+_TOLD_S = 0.05  # a scheduler that tells is not asked more often than this, however short the interval
 _MOST_NEAR_S = 0.1
 _GROWTH = 1.5
 
@@ -59,6 +60,7 @@ def until_over(
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     told = _is_told(scheduler)
     pause, longest = _pauses(scheduler, interval_s)
+    early = False
     while True:
         status = ask()
         if status is None or status.is_terminal():
@@ -69,13 +71,14 @@ def until_over(
                 f"`{what}` is {status.state} after {timeout_s:g} s of waiting",
                 hint="the job goes on; `torchx status` shows how it is",
             )
+        if early or not told:
+            time.sleep(min(pause, left))
+            pause = min(pause * _GROWTH, longest)
         if told:
             since = time.monotonic()
-            scheduler.wait_for_end(app_id, min(interval_s, left))
-            if time.monotonic() - since >= _EARLY_S:
-                continue
-        time.sleep(min(pause, left))
-        pause = min(pause * _GROWTH, longest)
+            most = max(interval_s, _TOLD_S)
+            scheduler.wait_for_end(app_id, most if deadline is None else min(most, left))
+            early = time.monotonic() - since < _EARLY_S  # it is over, or else there was nothing to sleep on
 
 
 def _is_told(scheduler: Scheduler[Any]) -> bool:

@@ -161,10 +161,10 @@ class RunRegistry:
     def saw_many(self, seen: Iterable[tuple[str, AppState, str, float | None]]) -> None:
         """:meth:`saw` for several runs in one transaction: handle, state, message, end in seconds since the epoch."""
         now = time.time()
-        rows = [
-            (state.name, msg, not is_terminal(state), now, (ended or now) if is_terminal(state) else None, handle)
-            for handle, state, msg, ended in seen
-        ]
+        rows = []
+        for handle, state, msg, ended in seen:
+            over = is_terminal(state)
+            rows.append((state.name, _masked(msg), not over, now, (ended or now) if over else None, handle))
 
         def work(db: sqlite3.Connection) -> None:
             for row in rows:
@@ -227,6 +227,14 @@ class RunRegistry:
     def _recent_ids(self) -> _Strings:
         sql = "SELECT app_id FROM runs WHERE phase < 2 AND app_id <> '' ORDER BY id DESC LIMIT 200"
         return [row[0] for row in self._store().rows(sql)]
+
+
+def _masked(msg: str) -> str:
+    if not msg:
+        return msg
+    from torchx.util.secrets import mask_text
+
+    return mask_text(msg)
 
 
 def _specs_of(run: NewRun) -> tuple[str, str, str, str]:

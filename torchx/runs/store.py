@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for those of other processes. Ours take well under a millisecond."""
 
+_USUAL_PAGE = 4096  # bytes
+
 _warned: set[tuple[str, str]] = set()
 _inherited: list[object] = []
 
@@ -107,6 +109,8 @@ class Store:
                 raise _NewerSchemaError(version)
             if version == 0:
                 raise sqlite3.DatabaseError("it is empty")
+            if _is_cut_off(db, self.path):
+                raise sqlite3.DatabaseError("it was cut off")
             if version < schema.VERSION:
                 schema.upgrade(db)
             db.execute("PRAGMA synchronous = NORMAL")
@@ -143,7 +147,7 @@ class Store:
 
     def _warn(self, error: Exception, *, writing: bool) -> None:
         self._drop()
-        effect = "this run will not be in `torchx list`" if writing else "runs on record cannot be shown"
+        effect = "new runs will not be in `torchx list`" if writing else "runs on record cannot be shown"
         text = f"the run registry `{self.path}` cannot be {'written' if writing else 'read'} ({error}): {effect}"
         _warn_once(self.path, "io", text)
 
@@ -168,6 +172,12 @@ def _connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
         return sqlite3.connect(f"file:{quote(path)}?immutable=1", uri=True, isolation_level=None)
     # One connection for all threads: `Store` holds its lock around every use.
     return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+
+def _is_cut_off(db: sqlite3.Connection, path: str) -> bool:
+    """Whether the file ends within a page. SQLite itself takes what is missing there for zeros."""
+    size = os.stat(path).st_size
+    return size % _USUAL_PAGE != 0 and size % int(db.execute("PRAGMA page_size").fetchone()[0]) != 0
 
 
 def _in_transaction(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -164,7 +164,10 @@ class Scheduler(_Generic["T"], ABC):
 
         The ``pre_proc`` hook of each role, in order, may still change the request.
         """
-        resolved: T = self.run_opts().resolve(cfg)  # type: ignore[arg-type,assignment]  # T is a mapping of options
+        opts: runopts | None = vars(self).get("_opts")
+        if opts is None:  # once: a program may make thousands of requests
+            opts = vars(self)["_opts"] = self.run_opts()
+        resolved: T = opts.resolve(cfg)  # type: ignore[arg-type,assignment]  # T is a mapping of options
         info = self._submit_dryrun(app, resolved)
         for role in app.roles:
             info = role.pre_proc(self.backend, info)

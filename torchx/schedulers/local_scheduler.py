@@ -43,6 +43,7 @@ from torchx.schedulers.kit.local_request import (
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import FILE_NAME
 from torchx.schedulers.kit.replicas import replicas
+from torchx.settings import torchx_home
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOUT_LOG, folder_name, replica_folder
 
@@ -185,7 +186,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             )
         provider = self._image_provider_class(cfg)
         app_id = make_unique(FILE_NAME.make(app.name))
-        base = os.path.abspath(os.path.expanduser(opts.log_dir)) if opts.log_dir else self._jobs.bases()[0]
+        base = os.path.abspath(os.path.expanduser(opts.log_dir)) if opts.log_dir else torchx_home("local")
         logs = os.path.join(base, folder_name(self.session_name), app_id)
         search = [*([os.getcwd()] if opts.prepend_cwd else []), *self._extra_paths]
         params: dict[str, list[ReplicaParam]] = {role.name: [] for role in app.roles}
@@ -244,7 +245,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         roles = replica_requests(request, env)
         if app is not None:
             check_scripts(request, app)
-        ours = request.log_dir.startswith(self._jobs.bases()[0] + os.sep)
+        ours = request.log_dir.startswith(torchx_home("local") + os.sep)
         if not ours:
             _make_log_dir(request.log_dir)
         if app is not None:
@@ -267,7 +268,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
                     "roles": roles,
                     "retention": self._jobs.retention_due(folder),
                 },
-                lambda: write_request(folder, app, facts),
+                lambda: write_request(folder, app, facts, getattr(dryrun_info, "_record", None)),
             )
         except (LauncherError, OSError) as e:
             discard(folder)
@@ -318,8 +319,11 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     # -- what became of it -----------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        job = self._find(app_id)
-        return job.describe() if job else None
+        job = self._known(app_id)
+        described = job.describe() if job else None
+        if described is None:
+            self._apps.pop(app_id, None)
+        return described
 
     def exists(self, app_id: str) -> bool:
         return self._find(app_id) is not None
@@ -347,9 +351,11 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         from torchx.supervisor.reader import wait_for_end
 
-        job = self._find(app_id)
-        state = job.state() if job else None
-        if job is not None and state is not None and not state.ended and not wait_for_end(job.folder, timeout_s):
+        job = self._known(app_id)
+        if job is None or wait_for_end(job.folder, timeout_s):
+            return
+        state = job.state()
+        if state is not None and not state.ended:
             super().wait_for_end(app_id, timeout_s)  # it runs on another machine
 
     def log_iter(  # noqa: PLR0917  # the contract's signature
@@ -399,16 +405,21 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         self._apps.clear()
 
     def _find(self, app_id: str) -> _LocalAppDef | None:
+        job = self._known(app_id)
+        if job is not None and job.state() is None:
+            self._apps.pop(app_id, None)
+            return None
+        return job
+
+    def _known(self, app_id: str) -> _LocalAppDef | None:
+        """The job, without a look at it: it may have been deleted by others."""
         job = self._apps.get(app_id)
         if job is None:
             folder = self._jobs.find(app_id)
             if folder is None:
                 return None
             job = _LocalAppDef(app_id, folder)
-        if job.state() is None:
-            self._apps.pop(app_id, None)
-            return None
-        self._remember(app_id, job)
+            self._remember(app_id, job)
         return job
 
     def _remember(self, app_id: str, job: _LocalAppDef) -> None:

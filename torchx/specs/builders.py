@@ -48,6 +48,8 @@ def materialize_appdef(
     cmpnt_args: list[str],
     cmpnt_defaults: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
+    *,
+    name: str = "",
 ) -> AppDef:
     """Calls a component and returns the AppDef that it makes.
 
@@ -58,6 +60,7 @@ def materialize_appdef(
         cmpnt_args: its command line, for example ``["--msg", "hi"]``.
         cmpnt_defaults: values by argument name, text or typed; a name that the component lacks is warned about.
         config: the same; a name that the component lacks is an error.
+        name: under which the user asked for the component, for messages.
 
     Raises:
         SpecError: an argument is wrong, or the component raises or returns something else than an AppDef with roles.
@@ -67,8 +70,8 @@ def materialize_appdef(
     >>> materialize_appdef(echo, ["--msg", "hi"]).roles[0].args
     ['hi']
     """
-    args = component_args_from_str(cmpnt_fn, cmpnt_args, cmpnt_defaults, config)
-    return _call(cmpnt_fn, args)
+    signature, values = _parsed(cmpnt_fn, cmpnt_args, cmpnt_defaults, config, name)
+    return _call(cmpnt_fn, _component_args(signature, values), signature.name)
 
 
 def component_args_from_str(
@@ -83,7 +86,10 @@ def component_args_from_str(
     >>> component_args_from_str(sh, ["--cpu", "2", "ls", "-l"]).var_args
     ['ls', '-l']
     """
-    signature, values = _parsed(cmpnt_fn, cmpnt_args, cmpnt_args_defaults, config)
+    return _component_args(*_parsed(cmpnt_fn, cmpnt_args, cmpnt_args_defaults, config))
+
+
+def _component_args(signature: Signature, values: dict[str, Any]) -> ComponentArgs:
     args = ComponentArgs()
     for p in signature.parameters:
         if p.kind == "var":
@@ -112,24 +118,25 @@ def _parsed(
     words: list[str],
     defaults: dict[str, Any] | None,
     config: dict[str, Any] | None,
+    name: str = "",
 ) -> tuple[Signature, dict[str, Any]]:
     from torchx.specs import arguments
     from torchx.specs.signature import read
 
-    signature = read(fn)
+    signature = read(fn, name=name)
     try:
         return signature, arguments.parse(signature, words, defaults, config)
     except arguments.HelpRequested:
         from torchx.specs.component_help import format_help
 
-        print(format_help(fn), end="")  # noqa: T201  # help belongs on stdout
+        print(format_help(fn, name=name), end="")  # noqa: T201  # help belongs on stdout
         raise SystemExit(0) from None
 
 
-def _call(fn: Callable[..., AppDef], args: ComponentArgs) -> AppDef:
+def _call(fn: Callable[..., AppDef], args: ComponentArgs, name: str) -> AppDef:
     from torchx.specs.api import AppDef
     from torchx.specs.component_source import importable
-    from torchx.specs.signature import location, name_of, unwrap
+    from torchx.specs.signature import location, unwrap
 
     try:
         with importable(unwrap(fn)):
@@ -140,10 +147,10 @@ def _call(fn: Callable[..., AppDef], args: ComponentArgs) -> AppDef:
         from torchx.specs.component_source import blame
 
         raise SpecError(
-            f"component `{name_of(fn)}` raised {blame(e, location(fn).rpartition(':')[0])}",
+            f"component `{name}` raised {blame(e, location(fn).rpartition(':')[0])}",
             hint="`--log_level=DEBUG` shows the traceback",
         ) from e
-    where = f"component `{name_of(fn)}` ({location(fn)})"
+    where = f"component `{name}` ({location(fn)})"
     if not isinstance(app, AppDef):
         raise SpecError(
             f"{where} returned `{type(app).__name__}`, not an AppDef", hint="a component ends with `return AppDef(...)`"

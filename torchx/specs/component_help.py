@@ -33,7 +33,16 @@ def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
 
     found = parse(doc)
     parts = [p.strip() for p in (found.short_description, found.long_description) if p and p.strip()]
+    parts[1:] = [_with_indent(p, doc) for p in parts[1:]]
     return "\n\n".join(parts), {p.arg_name.lstrip("*"): (p.description or "").strip() for p in found.params}
+
+
+def _with_indent(text: str, doc: str) -> str:
+    """A part of a docstring with the indent of its first line, which the parser takes away: it may be an example."""
+    from inspect import cleandoc
+
+    before = cleandoc(doc).partition(text)[0].rpartition("\n")[2]
+    return f"{before}{text}" if before.isspace() else text
 
 
 class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
@@ -41,6 +50,11 @@ class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  # argparse calls it so
         return "".join(indent + line for line in text.splitlines(keepends=True))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        import textwrap
+
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # paths and images have hyphens
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
@@ -52,19 +66,22 @@ class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
         return f"{text} ({note})" if text else f"({note})"
 
 
-def format_help(fn: Callable[..., Any]) -> str:
+def format_help(fn: Callable[..., Any], *, name: str = "") -> str:
     """The help page of a component.
+
+    Args:
+        name: under which the user asked for it.
 
     >>> from torchx.components.utils import touch
     >>> print(format_help(touch).splitlines()[0])
     usage: torchx run <run options> utils.touch --file FILE [--image IMAGE]
     """
-    signature = read(fn)
+    signature = read(fn, name=name)
     description, helps = get_fn_docstring(fn)
     parser = argparse.ArgumentParser(
         prog=f"torchx run <run options> {signature.name}",
         usage=_usage(signature),
-        description=description.replace("%", "%%"),
+        description=_plain(description),
         formatter_class=TorchXArgumentHelpFormatter,
         add_help=False,
     )
@@ -73,13 +90,13 @@ def format_help(fn: Callable[..., Any]) -> str:
         group.add_argument(
             *_flags(p),
             dest=p.name,
-            metavar=p.name.upper(),
+            metavar=_metavar(p),
             required=p.required,
             default=None if p.default is REQUIRED else p.default,
             help=_help(p, helps),
         )
     if signature.var is not None:
-        text = helps.get(signature.var.name, "").replace("%", "%%")
+        text = _plain(helps.get(signature.var.name, ""))
         group.add_argument(f"-- {signature.var.name}", metavar="", dest="_", default=argparse.SUPPRESS, help=text)
     group.add_argument("--help", action="help", default=argparse.SUPPRESS, help="print this page")
     return parser.format_help()
@@ -90,15 +107,24 @@ def _flags(p: Parameter) -> Iterable[str]:
 
 
 def _help(p: Parameter, helps: dict[str, str]) -> str:
-    text = " ".join(helps.get(p.name, "").split()).replace("%", "%%")
+    text = _plain(" ".join(helps.get(p.name, "").split()))
     shape = p.shape.required()  # what may be left out shows no default: None goes without saying
     return f"{shape}. {text}" if text else str(shape)
+
+
+def _metavar(p: Parameter) -> str:
+    return "[true|false]" if p.shape.required().kind == "bool" else p.name.upper()
+
+
+def _plain(text: str) -> str:
+    """Text of a docstring for argparse and a terminal, on which the double backticks of reST are noise."""
+    return text.replace("``", "`").replace("%", "%%")
 
 
 def _usage(signature: Signature) -> str:
     words = []
     for p in sorted(signature.options, key=lambda p: not p.required):
-        word = f"{min(p.flags, key=len)} {p.name.upper()}"
+        word = f"{min(p.flags, key=len)} {_metavar(p)}"
         words.append(word if p.required else f"[{word}]")
     if signature.var is not None:
         words.append(f"[-- {signature.var.name} ...]")

@@ -436,9 +436,12 @@ def _not_found(name: str) -> ComponentNotFoundException:
     from torchx.plugins.discovery import decorated
     from torchx.util.strings import did_you_mean, nearest
 
-    if name.endswith(".py"):
-        hint = f"name a function of the file: `{name}:function`"
-    elif nearest(name, cheap := component_names()):
+    cheap = component_names()
+    if name.rstrip(":").endswith(".py"):
+        hint = f"name a function of the file: `{name.rstrip(':')}:function`"
+    elif below := [n for n in (get_components() if name in cheap else cheap) if n.startswith(f"{name}.")]:
+        hint = f"it is a module, with: {', '.join(below)}"
+    elif nearest(name, cheap := [n for n in cheap if n != name]):
         hint = did_you_mean(name, cheap)
     else:
         # Worth the imports now: nothing else will be run.

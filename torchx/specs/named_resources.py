@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from torchx.errors import SpecError, TorchXError
+from torchx.specs import configured
 from torchx.specs.api import Resource
 from torchx.specs.named_resources_aws import NAMED_RESOURCES as AWS_NAMED_RESOURCES
 from torchx.specs.named_resources_generic import NAMED_RESOURCES as GENERIC_NAMED_RESOURCES
@@ -27,7 +28,6 @@ __all__ = [
     "all_names",
     "get_named_resources",
     "parse_resource",
-    "provide_named_resources",
     "resource",
 ]
 
@@ -84,9 +84,9 @@ def get_named_resources(res: str) -> Resource:
     """
     if res in _NULLS:
         return Resource(cpu=-1, gpu=-1, memMB=-1)
-    configured = _provider().get(res)
-    if configured is not None:
-        return parse_resource(configured, name=res)
+    text = configured.named_resources().get(res)
+    if text is not None:
+        return parse_resource(text, name=res)
     registry = _registry()
     if res not in registry:
         raise _unknown(res)
@@ -95,17 +95,7 @@ def get_named_resources(res: str) -> Resource:
 
 def all_names() -> list[str]:
     """Every name there is; no plugin is loaded."""
-    return sorted({*_registry().names(), *_provider()})
-
-
-def provide_named_resources(provider: Callable[[], Mapping[str, str]]) -> None:
-    """Tells where configuration comes from: the Runner's half of ``[named_resources]`` in ``.torchxconfig``.
-
-    Args:
-        provider: called at each lookup; returns names and the text of their values, see :func:`parse_resource`.
-    """
-    global _provider
-    _provider = provider
+    return sorted({*_registry().names(), *configured.named_resources()})
 
 
 def parse_resource(text: str, *, name: str = "") -> Resource:
@@ -164,11 +154,6 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 _TYPES: dict[str, type] = {"cpu": int, "gpu": int, "memMB": int, "devices": dict, "capabilities": dict}
 
 
-def _nothing() -> Mapping[str, str]:
-    return {}
-
-
-_provider: Callable[[], Mapping[str, str]] = _nothing
 _registry_cache: list[Registry[ResourceFactory]] = []
 
 
@@ -228,7 +213,7 @@ class _CustomResources(Mapping[str, ResourceFactory]):
     def _names(self) -> list[str]:
         from torchx.plugins import names
 
-        return sorted({*names(_GROUP), *_provider()})
+        return sorted({*names(_GROUP), *configured.named_resources()})
 
 
 CUSTOM_NAMED_RESOURCES: Mapping[str, ResourceFactory] = _CustomResources()

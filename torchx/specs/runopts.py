@@ -286,7 +286,8 @@ class runopts:  # noqa: N801 - a public name
         try:
             return cast(text, str if opt is None else opt.opt_type)
         except ConfigError as e:
-            raise InvalidRunConfigException(str(e), name, cfg, hint=e.hint) from None
+            number = f"for example `{name}={opt.opt_type(4)}`" if opt and opt.opt_type in (int, float) else ""
+            raise InvalidRunConfigException(str(e), name, cfg, hint=e.hint or number) from None
 
     def _missing(self, name: str, opt: runopt, cfg: Mapping[str, CfgVal]) -> InvalidRunConfigException:
         from torchx.util.strings import nearest

@@ -54,7 +54,7 @@ class Signature:
     """What a component function takes and returns.
 
     Args:
-        name: how messages call it: ``dist.ddp`` for a built-in, else the function's own name.
+        name: how messages call it: as the user did, else ``dist.ddp`` for a built-in, else the function's own name.
         where: ``file:line`` of its definition.
     """
 
@@ -79,8 +79,11 @@ class Signature:
         return next((p for p in self.parameters if p.name == name.replace("-", "_")), None)
 
 
-def read(fn: Callable[..., Any]) -> Signature:
+def read(fn: Callable[..., Any], *, name: str = "") -> Signature:
     """The signature of a component, through decorators made with ``functools.wraps``.
+
+    Args:
+        name: under which the user asked for it.
 
     Raises:
         SpecError: it takes ``**kwargs``, or a parameter that no command line can express.
@@ -90,7 +93,7 @@ def read(fn: Callable[..., Any]) -> Signature:
     [('msg', 'str', 'hi'), ('args', 'str', <required>), ('n', 'int | None', None)]
     """
     inner = unwrap(fn)
-    name, where = name_of(fn), location(fn)
+    name, where = name or name_of(fn), location(fn)
     scope = _scope(inner)
     parameters = tuple(_parameter(p, name, where, scope) for p in _raw(inner, name, where))
     returns = _evaluate(_annotations(inner).get("return", REQUIRED), inner, strict=False)

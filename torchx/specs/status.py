@@ -137,6 +137,7 @@ class AppStatus:
         roles: the replicas, by role.
         started_at: Unix time of its start, where the scheduler says so.
         ended_at: Unix time of its end, where the scheduler says so.
+        created_at: Unix time of its submission, where it is known without looking into the record of runs.
 
     >>> AppStatus(AppState.SUCCEEDED).is_terminal()
     True
@@ -150,6 +151,7 @@ class AppStatus:
     roles: list[RoleStatus] = field(default_factory=list)
     started_at: float | None = None
     ended_at: float | None = None
+    created_at: float | None = None
 
     def is_terminal(self) -> bool:
         """Whether the job is over."""

@@ -81,6 +81,8 @@ def _cause(replica: ReplicaStatus | None, failure: Failure | None) -> str:
 
 def _traceback(failure: Failure | None) -> Iterator[str]:
     trace = failure.traceback.strip("\n").splitlines() if failure else []
+    if failure and [line.strip() for line in trace] == [failure.message.strip()]:
+        return  # the one line is in the cause
     if len(trace) > _TRACEBACK_LINES:
         yield f"            | ... {len(trace) - _TRACEBACK_LINES} lines above"
     for line in trace[-_TRACEBACK_LINES:]:

@@ -6,7 +6,7 @@ end and the last job is over. It is a child subreaper: what a killed supervisor 
 is ended, and the job's fate is written down.
 
 The next supervisor is forked before it is needed, and reads the next request itself: submitting a job does not
-wait for a fork.
+wait for a fork. A supervisor whose job was short takes another one: see :mod:`desk`.
 """
 # ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
@@ -23,8 +23,10 @@ import gc
 import marshal
 import select
 import signal
+import time
 
 from torchx.supervisor import fate, proctree, retention
+from torchx.supervisor.desk import Desk
 from torchx.supervisor.follow import Follower
 from torchx.supervisor.layout import CRASH_FILE
 from torchx.supervisor.statefile import RUNNING, JobState, StateWriter
@@ -37,66 +39,79 @@ if TYPE_CHECKING:
 MAGIC = b"txrq"
 HEADER = len(MAGIC) + 8
 
-_NO_MORE = 3  # exit code of a spare that found the requests at their end
+_NO_MORE = 3  # exit code of a supervisor that found the requests at their end
 _CRASHED = 70
+_JOBS_PER_PROCESS = 256  # whatever a job may leave behind in a supervisor's memory does not pile up
+_MOST_REPLICAS = 8  # of a job whose supervisor takes another one: memory that a big job took is given back
+_PATIENCE_S = 0.005  # waiting for a supervisor to come back from a short job costs less than a fork
+_STREAM_S = 0.1
 
 
 class Launcher:
-    """The guardian's side: a spare supervisor that waits for the next request, and those that have a job."""
+    """The guardian's side: the supervisors that wait for the next request, and those that have a job."""
 
     def __init__(self, requests: int, answers: int) -> None:
-        self.requests = requests
-        self.answers = answers
         self.jobs: dict[int, str] = {}
-        self.spare = 0
+        self.idle: set[int] = set()
         self.open = True
-        self._taken, self._taken_writer = os.pipe()
+        self._news, news_writer = os.pipe()
         self._wake, self._wake_writer = os.pipe()
-        for fd in (self._taken, self._wake, self._wake_writer):
+        for fd in (self._news, self._wake, self._wake_writer):
             os.set_blocking(fd, False)
         self._partial = b""
-        self._guardian = (os.getpid(), proctree.start_ticks(os.getpid()))
+        self._last_return = 0.0
+        guardian = (os.getpid(), proctree.start_ticks(os.getpid()))
+        self.desk = Desk(requests, answers, news_writer, guardian)
 
     def run(self) -> None:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         poll = select.poll()
-        poll.register(self._taken, select.POLLIN)
+        poll.register(self._news, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while self.open or self.jobs:
-            if self.open and not self.spare:
-                self._fork_spare()
+            patience = None
+            if self.open and not self.idle:
+                patience = self._last_return + _STREAM_S > time.monotonic() and _PATIENCE_S * 1000
+                if not (patience and poll.poll(patience)):
+                    self._fork_spare()
             for fd, _ in poll.poll():
                 if fd == self._wake:
                     os.read(fd, 512)
-            self._read_taken()
-            self._reap()
+                    self._reap()
+                else:
+                    self._read_news()
 
     def _fork_spare(self) -> None:
         pid = os.fork()
         if pid:
-            self.spare = pid
+            self.idle.add(pid)
             return
         code = _CRASHED
         try:
-            os.close(self._taken)
+            os.close(self._news)
             warm_up()
-            code = serve_one(self.requests, self.answers, self._taken_writer, self._guardian)
+            code = serve(self.desk)
         finally:
             os._exit(code)
 
-    def _read_taken(self) -> None:
-        """Each spare that took a request says so: ``pid folder``, ended by a NUL."""
+    def _read_news(self) -> None:
+        """``pid folder`` of a supervisor that took a request, ``pid`` of one that is free again; NUL at the end."""
         try:
-            self._partial += os.read(self._taken, 1 << 16)
+            self._partial += os.read(self._news, 1 << 16)
         except BlockingIOError:
             return
         *lines, self._partial = self._partial.split(b"\0")
         for line in lines:
-            pid, _, folder = line.partition(b" ")
-            self.jobs[int(pid)] = os.fsdecode(folder)
-            if int(pid) == self.spare:
-                self.spare = 0
+            word, _, folder = line.partition(b" ")
+            pid = int(word)
+            if folder:
+                self.jobs[pid] = os.fsdecode(folder)
+                self.idle.discard(pid)
+            else:
+                del self.jobs[pid]
+                self.idle.add(pid)
+                self._last_return = time.monotonic()
 
     def _reap(self) -> None:
         while True:
@@ -106,10 +121,10 @@ class Launcher:
                 return
             if not pid:
                 return
-            self._read_taken()  # it may have taken a request and died since we looked
+            self._read_news()  # it may have taken a request and died since we looked
             code = os.waitstatus_to_exitcode(status)
-            if pid == self.spare:
-                self.spare = 0
+            if pid in self.idle:
+                self.idle.discard(pid)
                 if code in (_NO_MORE, _CRASHED):  # a spare that crashed would do so again
                     self._close()
             folder = self.jobs.pop(pid, None)
@@ -117,15 +132,15 @@ class Launcher:
                 self._supervisor_died(folder, code)
 
     def _close(self) -> None:
-        self.open = False
-        os.close(self.requests)
-        os.close(self.answers)
+        if self.open:
+            self.open = False
+            self.desk.leave()
 
     def _supervisor_died(self, folder: str, code: int) -> None:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"crashed with exit code {code}"
         # Its orphans are our children now, and we have no other children than supervisors.
         for _ in range(200):
-            keep = {*self.jobs, self.spare, os.getpid()}
+            keep = {*self.jobs, *self.idle, os.getpid()}
             orphans = (proctree.children_of_self() or set()) - keep
             processes = proctree.snapshot() if orphans else {}
             family = [p for p in proctree.descendants(processes, orphans) if p.state not in "ZX"]
@@ -136,38 +151,44 @@ class Launcher:
         fate.bury(folder, f"the supervisor of the job {how}; its processes were ended")
 
 
-def serve_one(requests: int, answers: int, taken: int, guardian: tuple[int, int]) -> int:
-    """Take one request and see its job through; returns the exit code of this process."""
-    request = read_request(requests)
-    if request is None:
-        return _NO_MORE
-    if os.getppid() != guardian[0]:
-        return _NO_MORE  # no job without a guardian: the caller finds nobody, and starts another launcher
-    os.setsid()
-    proctree.become_subreaper()
+def serve(desk: Desk) -> int:
+    """Take a request and see its job through, then perhaps another; returns the exit code of this process."""
+    for number in range(_JOBS_PER_PROCESS):
+        request = desk.next_request(read_request)
+        if request is None:
+            return _NO_MORE
+        if not number:
+            os.setsid()
+            proctree.become_subreaper()
+        if not serve_one(request, desk) or not desk.come_back():
+            break
+    return 0
+
+
+def serve_one(request: dict[str, Any], desk: Desk) -> bool:
+    """See one job through. True when this process is as it was before, and may take another."""
+    if not desk.tell(request["job"]):
+        return False
     try:
-        os.write(taken, b"%d %s\0" % (os.getpid(), os.fsencode(request["job"])))
-    except OSError:
-        return _NO_MORE
-    try:
-        supervisor = Supervisor(request, guardian)
+        supervisor = Supervisor(request, desk.guardian, desk.leave)
     except Exception as e:  # the caller must hear of anything
-        os.write(answers, f"E{str(e) or repr(e)}".encode("utf-8", "replace"))
-        return 0
+        os.write(desk.answers, f"E{str(e) or repr(e)}".encode("utf-8", "replace"))
+        return False
     try:
-        os.write(answers, b"K\n")
+        os.write(desk.answers, b"K\n")
     except OSError:
         pass  # the caller was killed: the job goes on
-    for fd in (requests, answers, taken):
-        os.close(fd)
-    if request.get("retention"):
-        _tidy_up(request["retention"])
+    desk.next_please()
     try:
         supervisor.run()
     except BaseException as e:
         _leave_note(request["job"], e)
         raise
-    return 0
+    if request.get("retention"):
+        desk.leave()
+        _tidy_up(request["retention"])
+        return False
+    return supervisor.release() and len(supervisor.replicas) <= _MOST_REPLICAS
 
 
 def warm_up() -> None:
@@ -227,14 +248,9 @@ def _read_exactly(fd: int, size: int) -> bytes:
 
 
 def _tidy_up(policy: dict[str, Any]) -> None:
-    """Remove old jobs, in a process of its own so that nothing waits for it."""
-    if os.fork():
-        return
-    try:
-        os.nice(10)
-        retention.apply(policy["base"], max_age_s=policy["max_age_s"], max_bytes=policy["max_bytes"])
-    finally:
-        os._exit(0)
+    """Remove old jobs. Ours has ended: nobody waits for this process any more."""
+    os.nice(10)
+    retention.apply(policy["base"], max_age_s=policy["max_age_s"], max_bytes=policy["max_bytes"])
 
 
 def _leave_note(folder: str, error: BaseException) -> None:

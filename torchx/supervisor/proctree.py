@@ -66,10 +66,16 @@ _prctl: Any = None
 
 def boot_id() -> str:
     """Changes with each start of the machine; empty where the system does not tell."""
-    try:
-        return read_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
-    except OSError:
-        return ""
+    global _boot_id
+    if not _boot_id:  # asked at each look at a job: a process does not outlive the machine's start
+        try:
+            _boot_id = read_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
+        except OSError:
+            return ""
+    return _boot_id
+
+
+_boot_id = ""
 
 
 def pid_namespace() -> str:
@@ -81,9 +87,12 @@ def pid_namespace() -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """When the process started, in the kernel's ticks since boot; 0 when it is gone or not visible."""
+    """When the process started, in the kernel's ticks since boot; 0 when it is gone or not visible.
+
+    A zombie is gone: where process 1 reaps nothing, as in many containers, it stays for good.
+    """
     process = _read_process(pid)
-    return process.ticks if process else 0
+    return process.ticks if process and process.state not in "ZX" else 0
 
 
 def snapshot() -> dict[int, Process]:

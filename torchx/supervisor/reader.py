@@ -63,8 +63,11 @@ class JobReader:
         return job
 
     def _read(self) -> JobState | None:
-        path = os.path.join(self.folder, STATE_FILE)
+        path = f"{self.folder}/{STATE_FILE}"
         try:
+            if self._job is not None and self._job.state in TERMINAL:
+                os.stat(path)  # it may have been deleted; it can become nothing else any more
+                return self._job
             data = read_bytes(path)
         except (FileNotFoundError, NotADirectoryError):
             return None

@@ -27,10 +27,12 @@ from torchx.supervisor.statefile import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _STARTS_PER_TURN = 16  # between two looks at the control FIFO
 _SWEEP_S = 0.02
+_SHORT_S = 0.05  # a job that lasts longer lets go of what only a supervisor between two jobs needs
 _UNKILLABLE_S = 10.0  # a process in an uninterruptible wait does not even die of SIGKILL
 _DEFAULT_SIGNALS = (  # what we, or Python, handle or ignore, and a replica must not
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE),
@@ -69,12 +71,15 @@ class Supervisor:
             ``roles``, a list of ``name``, ``max_retries``, ``policy``, ``min_replicas`` and ``replicas``; each of these
             has ``argv``, ``exe``, ``env``, ``cwd``, ``folder``, ``stdout``, ``stderr``.
         guardian: pid and start ticks of the process that takes care of the job should this one be killed.
+        lasting: called once, when the job turns out not to be a short one.
 
     Raises:
         OSError: the job's files cannot be made.
     """
 
-    def __init__(self, request: dict[str, Any], guardian: tuple[int, int]) -> None:
+    def __init__(
+        self, request: dict[str, Any], guardian: tuple[int, int], lasting: Callable[[], None] | None = None
+    ) -> None:
         self.folder: str = request["job"]
         self.env: dict[str, str] = request["env"]
         self.grace_s: float = request["grace_s"]
@@ -98,6 +103,7 @@ class Supervisor:
         self._outcome = ""  # set once nothing more is to be started
         self._last_deadline = 0.0
         self._cwd = ""
+        self._lasting = lasting
         # Looking at all silent replicas takes a hundredth of a processor at most.
         self._latest_look_s = min(2.0, max(0.2, len(self.replicas) * 0.002))
         self._has_children = True
@@ -106,10 +112,10 @@ class Supervisor:
         os.mkfifo(fifo, 0o600)
         self._control = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._control_writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # spares us hang-up events
-        self._wake, wake_writer = os.pipe()
-        for fd in (self._wake, wake_writer):
+        self._wake, self._wake_writer = os.pipe()
+        for fd in (self._wake, self._wake_writer):
             os.set_blocking(fd, False)
-        signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         self._told_to_stop = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop_signal)
@@ -121,6 +127,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Bring the job to its end, and write it down."""
+        job = self.job
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -140,7 +147,19 @@ class Supervisor:
             self._follow(now)
             if self._is_over(now):
                 break
+            if self._lasting is not None and now > job.created + _SHORT_S:
+                self._lasting()
+                self._lasting = None
         self._finish()
+
+    def release(self) -> bool:
+        """Undo what the job did to this process; False when something of it is left, and the process must end."""
+        signal.set_wakeup_fd(-1)  # and the handlers stay: until the next job they do nothing
+        for fd in (self._control_writer, self._wake, self._wake_writer):
+            os.close(fd)
+        self.writer.close()
+        os.chdir("/")
+        return not self._has_children
 
     def _timeout_ms(self) -> float | None:
         if self._pending:
@@ -148,6 +167,8 @@ class Supervisor:
         due = [r.follower.due for r in self._by_pid.values() if r.follower]
         if self._unclean or self._outcome or any(r.stopping for r in self._by_pid.values()):
             due.append(self._next_sweep)
+        if self._lasting is not None:
+            due.append(self.job.created + _SHORT_S)
         if not due:
             return None
         return max(1.0, (min(due) - time.time()) * 1000)
@@ -176,10 +197,18 @@ class Supervisor:
     # -- starting --------------------------------------------------------------------------------
 
     def _start_pending(self) -> None:
+        started = []
         for _ in range(min(len(self._pending), _STARTS_PER_TURN)):
-            if not self._pending:
-                return
-            self._start(self._pending.pop(0))
+            if not self._pending:  # one could not be started, and the job was given up
+                break
+            replica = self._pending.pop(0)
+            self._start(replica)
+            started.append(replica)
+        # Only now: the kernel answers when a process has loaded its program, and the others can be started meanwhile.
+        for replica in started:
+            if replica.line.pid:
+                replica.line.ticks = proctree.start_ticks(replica.line.pid)
+                self.writer.replica_changed(replica.index)
 
     def _start(self, replica: Replica) -> None:
         line = replica.line
@@ -192,7 +221,7 @@ class Supervisor:
         except OSError as e:
             self._could_not_start(replica, e)
             return
-        line.ticks = proctree.start_ticks(line.pid)
+        line.ticks = 0
         line.state = RUNNING
         replica.stopping = False
         self._by_pid[line.pid] = replica
@@ -202,7 +231,6 @@ class Supervisor:
         if self.job.state == PENDING:
             self.job.state = RUNNING
             self.writer.header_changed()
-        self.writer.replica_changed(replica.index)
 
     def _spawn(self, replica: Replica) -> int:
         request = replica.request

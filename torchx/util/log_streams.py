@@ -1,7 +1,8 @@
 """Lines of many replicas, copied to one file: each line whole, under the name of its replica.
 
 A source of lines is any iterable of strings that end with a line feed. One that also has a method
-``chunks() -> Iterator[bytes]`` (blocks of whole lines) is copied block by block, several times faster.
+``chunks() -> Iterator[bytes]`` (blocks of whole lines) is copied block by block, several times faster. One with
+``poll() -> bytes | None`` (such a block, an empty one when there is nothing new, None at the end) needs no thread.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _MOST_PENDING = 50_000
 _MOST_PENDING_CHUNKS = 64
 _BATCH = 4096
+_SOONEST_S = 0.005  # between two looks at those that can be polled
+_LATEST_S = 0.1
 
 
 class LineFormat:
@@ -56,11 +59,11 @@ class LineFormat:
         if not prefix:
             return data
         if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n")
-        body = data[:-1] if data.endswith(b"\n") else data
-        if b"\r" in body:
-            body = body.replace(b"\r", b"\r" + prefix)
-        return b"".join((prefix, body.replace(b"\n", b"\n" + prefix), b"\n"))
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\r" + prefix)
+        text = data.replace(b"\n", b"\n" + prefix)
+        if data.endswith(b"\n"):
+            return b"".join((prefix, memoryview(text)[: -len(prefix)]))  # each copy of the block counts
+        return b"".join((prefix, text, b"\n"))
 
 
 class JsonFormat(LineFormat):
@@ -133,17 +136,66 @@ def copy_in_turn(sources: Iterable[Source], sink: Sink) -> None:
 
 
 def copy_together(sources: list[Source], sink: Sink) -> None:
-    """Copies sources as they grow, until all have ended: a thread reads each, this one writes.
+    """Copies sources of one kind as they grow, until all have ended. Those that cannot be polled get a thread each.
 
     Raises:
         Exception: whatever the first source to fail raised, after the others have ended.
     """
-    funnel = _Funnel(sources)
+    (show, open_first), *others = sources
+    first = _opened(open_first)
+    if callable(getattr(first, "poll", None)):
+        _copy_polled([(show, first), *((show, _opened(open_lines)) for show, open_lines in others)], sink)
+        return
+    funnel = _Funnel([(show, lambda: _unless_failed(first)), *others])
     for text in funnel:
         sink.text(text) if isinstance(text, str) else sink.data(text)
         sink.flush()
     if funnel.errors:
         raise funnel.errors[0]
+
+
+def _copy_polled(going: list[tuple[LineFormat, Any]], sink: Sink) -> None:
+    import time
+
+    errors = []
+    pause = _SOONEST_S
+    while going:
+        moved = False
+        ended = set()
+        for show, lines in going:
+            try:
+                data = _unless_failed(lines).poll()
+            except Exception as e:
+                errors.append(e)
+                data = None
+            if data:
+                sink.data(show.chunk(data))
+                moved = True
+            elif data is None:
+                ended.add(id(lines))
+        going = [source for source in going if id(source[1]) not in ended] if ended else going
+        if moved:
+            sink.flush()
+            pause = _SOONEST_S
+        elif going:
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LATEST_S)
+    if errors:
+        raise errors[0]
+
+
+def _opened(open_lines: Callable[[], Iterable[str]]) -> Any:
+    """The lines, or why there are none: told when it is their turn."""
+    try:
+        return open_lines()
+    except Exception as e:
+        return e
+
+
+def _unless_failed(lines: Any) -> Any:
+    if isinstance(lines, Exception):
+        raise lines
+    return lines
 
 
 def prefix_line(prefix: str, line: str) -> str:

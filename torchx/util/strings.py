@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
+def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The choice that ``word`` was probably meant to be, or None.
+
+    Args:
+        cutoff: how alike they must be, from 0 to 1.
 
     >>> nearest("dist.dpp", ["dist.ddp", "utils.echo"])
     'dist.ddp'
@@ -17,7 +20,7 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
     pool = list(choices)
     folded = {c.lower().replace("-", "_"): c for c in pool}
-    close = difflib.get_close_matches(word.lower().replace("-", "_"), folded, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), folded, n=1, cutoff=cutoff)
     if close:
         return folded[close[0]]
     # `echo` for `utils.echo`: right at the end, but not the whole name

@@ -156,11 +156,11 @@ def _describe_error(event: TorchxEvent, error: BaseException, trace: TracebackTy
     import json
     import traceback
 
-    from torchx.util.secrets import mask_text
+    from torchx.util.secrets import mask_told
 
     event.exception_type = type(error).__name__
-    event.exception_message = mask_text(str(error))
-    event.raw_exception = mask_text("".join(traceback.format_exception(type(error), error, trace)))
+    event.exception_message = mask_told(str(error), sys.argv)
+    event.raw_exception = mask_told("".join(traceback.format_exception(type(error), error, trace)), sys.argv)
     if trace is not None:
         while trace.tb_next is not None:
             trace = trace.tb_next

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import NONE, DescribeAppResponse
@@ -67,20 +68,7 @@ class LocalJob:
         if job is not self._seen or self._answer is None:
             self._answer = self._describe(job)
             self._seen = job
-        a = self._answer
-        return DescribeAppResponse(
-            a.app_id,
-            a.state,
-            a.num_restarts,
-            a.msg,
-            a.structured_error_msg,
-            a.ui_url,
-            dict(a.metadata),
-            list(a.roles_statuses),
-            list(a.roles),
-            a.started_at,
-            a.ended_at,
-        )
+        return _Answer(self, self._answer)
 
     def logs(self) -> str:
         """Folder of the replicas' folders."""
@@ -135,7 +123,6 @@ class LocalJob:
             structured_error_msg=first.to_structured_msg() if first and job.state != SUCCEEDED else NONE,
             ui_url=f"file://{_url_path(job.facts.get('logs', self.folder))}",
             roles_statuses=statuses,
-            roles=self.roles(),
             started_at=job.created or None,
             ended_at=job.ended or None,
         )
@@ -185,6 +172,23 @@ class LocalJob:
             return [Role(name, image="", num_replicas=count) for name, count in job.roles] if job else []
 
 
+class _Answer(DescribeAppResponse):
+    """One's own copy of an answer, whose roles are read from the request only when somebody looks at them."""
+
+    def __init__(self, job: LocalJob, answer: DescribeAppResponse) -> None:
+        vars(self).update(vars(answer))
+        self.metadata = dict(answer.metadata)
+        self.roles_statuses = list(answer.roles_statuses)
+        self._job = job
+        del self.roles
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "roles":
+            raise AttributeError(name)
+        self.roles = list(self._job.roles())
+        return self.roles
+
+
 class LocalJobs:
     """All local jobs of this user.
 
@@ -231,6 +235,7 @@ class LocalJobs:
             folder = os.path.join(session, folder_name(app_id))
             try:
                 if self._made != session:
+                    os.makedirs(os.path.dirname(base), mode=0o700, exist_ok=True)
                     os.makedirs(session, mode=0o700, exist_ok=True)
                 _refuse_full_disk(session)
                 try:
@@ -280,9 +285,11 @@ class LocalJobs:
         return {"base": base, "max_age_s": days * 86400, "max_bytes": int(gigabytes * (1 << 30))}
 
     @staticmethod
-    def bases() -> tuple[str, str]:
+    def bases() -> tuple[str, ...]:
         """Where jobs are: below torchx's home, or, when that cannot be written, in the temporary folder."""
-        return torchx_home("local"), _fallback_base()
+        fallback = _fallback_base()
+        home = torchx_home("local")
+        return (home, fallback) if _is_ours(os.path.dirname(fallback)) else (home,)
 
 
 def delete(job: LocalJob) -> None:
@@ -308,18 +315,23 @@ def delete(job: LocalJob) -> None:
         remove_job(job.folder, state)
 
 
-def write_request(folder: str, app: AppDef | None, facts: dict[str, str]) -> None:
+def write_request(
+    folder: str, app: AppDef | None, facts: dict[str, str], masked_app: dict[str, Any] | None = None
+) -> None:
     """Record what was asked for, secrets masked, in ``job.json``.
 
     A job runs without it, too: where it cannot be written, less is known of the job afterwards.
+
+    Args:
+        masked_app: the app as it is to be written, where the caller has that already.
     """
     import json
 
-    from torchx.specs.serialize import appdef_to_dict, masked
-
     record: dict[str, Any] = {"format": 1, **facts}
     if app is not None:
-        record["app"] = appdef_to_dict(masked(app), fallback=repr)
+        from torchx.specs.serialize import appdef_to_dict, masked
+
+        record["app"] = masked_app or appdef_to_dict(masked(app), fallback=repr)
     path = os.path.join(folder, REQUEST_FILE)
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -400,6 +412,15 @@ def _number(name: str, default: float) -> float:
 
 def _fallback_base() -> str:
     return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"torchx-{os.getuid()}", "local")  # noqa: S108  # the user's own folder in it, mode 0700
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether a folder in a place that all users share is ours alone, or not there yet: a forged job could do harm."""
+    try:
+        found = os.lstat(folder)
+    except FileNotFoundError:
+        return True
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _refuse_full_disk(folder: str) -> None:

@@ -1,0 +1,76 @@
+"""What a run of tests leaves behind: processes, files, descriptors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from typing import NamedTuple
+
+from torchx.supervisor.client import shared
+
+
+class Left(NamedTuple):
+    """A process that descends from this one."""
+
+    pid: int
+    parent: int
+    state: str
+    command: str
+
+
+def adopt_orphans() -> None:
+    """From now on whatever our processes leave behind becomes our child, however well it has hidden itself."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def descendants() -> list[Left]:
+    """Children of this process, their children, and so on."""
+    everyone = {process.pid: process for process in map(_look, os.listdir("/proc")) if process is not None}
+    found: list[Left] = []
+    family = {os.getpid()}
+    while new := [p for p in everyone.values() if p.parent in family and p.pid not in family]:
+        found += new
+        family.update(p.pid for p in new)
+    return found
+
+
+def living(word: str = "") -> list[Left]:
+    """Descendants that run, with ``word`` in their command line."""
+    return [p for p in descendants() if p.state not in "ZX" and word in p.command]
+
+
+def gone(word: str, within_s: float = 30.0) -> None:
+    """Wait until no descendant with ``word`` in its command line runs; our own job launcher is let go of, too."""
+    shared.close()
+    deadline = time.monotonic() + within_s
+    while left := living(word):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.02)
+
+
+def resident_peak_mb(pid: int) -> float:
+    """The most memory that the process has had resident so far; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            for line in f:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024 / 1e6
+    except OSError:
+        pass
+    return 0.0
+
+
+def _look(name: str) -> Left | None:
+    if not name.isdigit():
+        return None
+    try:
+        with open(f"/proc/{name}/stat", "rb") as f:
+            state, parent = f.read().rpartition(b")")[2].split()[:2]
+        with open(f"/proc/{name}/cmdline", "rb") as f:
+            words = f.read().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return None
+    return Left(int(name), int(parent), state.decode(), words)

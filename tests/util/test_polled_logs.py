@@ -1,0 +1,68 @@
+"""Sources that can be polled: many followers, one thread."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+
+from torchx.util.log_streams import LineFormat, Sink, copy_together
+
+
+class Polled:
+    """Gives the blocks it was made with; an exception among them is raised."""
+
+    def __init__(self, *blocks: bytes | Exception) -> None:
+        self.blocks = list(blocks)
+        self.threads: set[int] = set()
+
+    def poll(self) -> bytes | None:
+        self.threads.add(threading.get_ident())
+        if not self.blocks:
+            return None
+        block = self.blocks.pop(0)
+        if isinstance(block, Exception):
+            raise block
+        return block
+
+
+def _copied(*sources: Polled | Exception) -> str:
+    def opener(source):
+        def lines():
+            if isinstance(source, Exception):
+                raise source
+            return source
+
+        return lines
+
+    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    try:
+        copy_together([(LineFormat(f"r/{k} "), opener(source)) for k, source in enumerate(sources)], Sink(file))
+    finally:
+        file.seek(0)
+        _copied.text = file.read()
+    return _copied.text
+
+
+def test_blocks_are_taken_in_turn() -> None:
+    """Each source's blocks are shown in order under its name, an empty one is no end, and no thread is started."""
+    before = threading.active_count()
+    sources = [Polled(b"a\n", b"", b"", b"b\nc\n"), Polled(b"", b"x"), Polled()]
+    assert _copied(*sources).splitlines() == ["r/0 a", "r/1 x", "r/0 b", "r/0 c"]
+    assert {thread for source in sources for thread in source.threads} == {threading.get_ident()}
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("bad", [0, 1], ids=["the first", "another"])
+@pytest.mark.parametrize("when", ["opened", "read"])
+def test_one_that_fails_does_not_stop_the_others(bad: int, when: str) -> None:
+    """The others come to their end; then the error is raised."""
+    failing = OSError("gone") if when == "opened" else Polled(b"first\n", OSError("gone"))
+    good = Polled(b"", b"", b"fine\n")
+    if bad == 0 and when == "opened":
+        good.__class__ = type("Lines", (Polled,), {"__iter__": lambda self: iter(["fine\n"]), "poll": None})
+    with pytest.raises(OSError, match="gone"):
+        _copied(*([failing, good] if bad == 0 else [good, failing]))
+    assert f"r/{1 - bad} fine\n" in _copied.text
+    assert ("first" in _copied.text) == (when == "read")
