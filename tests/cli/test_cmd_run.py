@@ -26,6 +26,7 @@ from torchx.cli.cmd_run import (
 from torchx.cli.run_args import fill_from_config
 from torchx.errors import ConfigError
 from torchx.runner.config import active_profile
+from torchx.testing.site import site
 
 from .conftest import Call
 
@@ -198,11 +199,41 @@ def test_parent_run_id_reaches_the_job(torchx: Call, project: Path) -> None:
     ],
     ids=["current directory", "given", "old name", "none"],
 )
-def test_workspace(torchx: Call, project: Path, options: list[str], projects: list[str]) -> None:
+def test_workspace(torchx: Call, project: Path, tmp_path: Path, options: list[str], projects: list[str]) -> None:
     """The current directory is the workspace unless another, or none, is given."""
-    role = json.loads(torchx("run", "--dryrun", "--json", *options, "utils.echo").out)["app"]["roles"][0]
+    with site(str(tmp_path / "site")) as packages:
+        packages.install(
+            "lab", entry_points="[torchx.schedulers]\nlab = lab:create\n", files={"lab.py": WITH_WORKSPACES}
+        )
+        document = json.loads(torchx("run", "-s", "lab", "--dryrun", "--json", *options, "utils.echo").out)
+    role = document["app"]["roles"][0]
     found = list((role["workspace"] or {"projects": {}})["projects"])
     assert found == [p.format(cwd=os.getcwd()) for p in projects]
+
+
+WITH_WORKSPACES = """
+    from torchx.schedulers.local_scheduler import CWDImageProvider, LocalScheduler
+    from torchx.workspace import WorkspaceMixin
+
+    class Lab(WorkspaceMixin, LocalScheduler):
+        def caching_build_workspace_and_update_role(self, role, cfg, build_cache):
+            pass
+
+    def create(session_name, **kwargs):
+        return Lab(session_name, CWDImageProvider)
+"""
+
+
+def test_a_scheduler_without_workspaces_says_what_it_does_not_use(
+    torchx: Call, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`local_cwd` runs the files as they are: the current directory is that anyway, another one would be ignored."""
+    here = torchx("run", "--dryrun", "--json", "utils.echo")
+    assert json.loads(here.out)["app"]["roles"][0]["workspace"] is None
+    assert not caplog.records
+    other = torchx("run", "--dryrun", "--json", "--workspace", "/somewhere", "utils.echo")
+    assert json.loads(other.out)["app"]["roles"][0]["workspace"] is None
+    assert "`local_cwd` builds no workspaces: `/somewhere` is not used" in caplog.text
 
 
 def test_stdin(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,7 +214,7 @@ class Runner:
         with log_event("dryrun", scheduler) as event:
             backend = self._scheduler(scheduler)
             submission.check(app)
-            new = submission.prepare(app, workspace)
+            new = submission.prepare(app, submission.usable(workspace, backend, scheduler))
             settings = self._settings(scheduler, cfg)
             values = {key: setting.value for key, setting in settings.items()}
             backend._pre_build_validate(new, scheduler, values)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchx.runner.config import Setting
     from torchx.runner.events import log_event
     from torchx.runs import NewRun
+    from torchx.schedulers.api import Scheduler
     from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role
     from torchx.util.git import GitState
 
@@ -52,6 +53,19 @@ def prepare(app: AppDef, workspace: Workspace | str | None) -> AppDef:
             if not role.workspace:
                 role.workspace = copy_data(given)
     return new
+
+
+def usable(workspace: Workspace | str | None, backend: Scheduler[Any], scheduler: str) -> Workspace | str | None:
+    """The workspace, if this scheduler builds workspaces; else None, with a warning where that makes a difference."""
+    if not workspace or hasattr(backend, "build_workspaces"):
+        return workspace
+    if os.path.abspath(str(workspace).removeprefix("file://")) != os.getcwd():
+        import logging
+
+        logging.getLogger("torchx").warning(
+            "`%s` builds no workspaces: `%s` is not used, the job sees the files as they are", scheduler, workspace
+        )
+    return None
 
 
 def set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], parent_run_id: str | None) -> None:

@@ -174,6 +174,8 @@ def _find(role: str, name: str, path: str, cwd: str) -> str:
     if exe is not None:
         return exe
     file = os.path.join(cwd, name)
+    if os.sep in name and os.path.isdir(file):
+        raise SpecError(f"role `{role}`: entrypoint `{name}` is a folder", hint="name the program in it")
     if os.sep in name and os.path.isfile(file):
         raise SpecError(f"role `{role}`: entrypoint `{name}` is not executable", hint=f"chmod +x {name}")
     if os.path.isfile(file):
