@@ -46,7 +46,7 @@ def ours_stay_small():
         while not over.wait(0.1):
             for process in living():
                 if "launcher.py" in process.command or "bin/torchx" in process.command:
-                    name = f"{process.pid} {process.command[:100]}"
+                    name = f"{process.pid} {process.command}"
                     peaks[name] = max(peaks.get(name, 0.0), resident_peak_mb(process.pid))
 
     watcher = threading.Thread(target=watch)
