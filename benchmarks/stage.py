@@ -59,9 +59,11 @@ class Stage:
     def env(self, contestant: Contestant | None) -> dict[str, str]:
         """What everyone gets, and nothing of the caller's own settings."""
         home = os.path.join(self.folder, "home-" + (contestant.name.replace(" ", "-") if contestant else "floor"))
-        os.makedirs(home, exist_ok=True)
+        temporary = os.path.join(home, "tmp")  # a peer leaves a folder there for each job
+        os.makedirs(temporary, exist_ok=True)
         return {
             "HOME": home,
+            "TMPDIR": temporary,
             "TORCHX_HOME": os.path.join(home, ".torchx"),
             "PATH": os.environ.get("PATH", os.defpath),
             "LANG": "C.UTF-8",
