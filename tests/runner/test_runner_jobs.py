@@ -18,6 +18,7 @@ from torchx.specs import (
     AppState,
     MalformedAppHandleException,
     UnknownAppException,
+    parse_app_handle,
 )
 
 from .memory_backend import MemoryScheduler, backend, echo_app
@@ -296,3 +297,13 @@ def test_delete_takes_the_run_off_the_record(runner, jobs):
     assert runner.runs() == []
     with pytest.raises(UnknownAppException):
         runner.delete(handle)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "delete"])
+def test_ending_a_job_on_record_asks_its_scheduler_once(runner, verb):
+    """A cluster is far away: whether the job exists is asked once, by the scheduler itself."""
+    handle = runner.run(echo_app(), "memory")
+    asked = runner._scheduler("memory").asked
+    asked.clear()
+    getattr(runner, verb)(handle)
+    assert asked == [[parse_app_handle(handle)[2]]]

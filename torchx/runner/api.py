@@ -352,12 +352,8 @@ class Runner:
             UnknownAppException: nobody knows the job.
         """
         with log_event("cancel") as event:
-            handle, backend, app_id = self._find(app_handle)
-            submission.tell(event, handle=handle)
-            if backend.exists(app_id):
-                backend.cancel(app_id)
-            elif _registry().get(handle) is None:
-                raise UnknownAppException(handle)
+            _, backend, app_id = self._known(app_handle, event)
+            backend.cancel(app_id)
 
     def stop(self, app_handle: str) -> None:
         """Deprecated: :meth:`cancel`."""
@@ -373,12 +369,8 @@ class Runner:
             UnknownAppException: nobody knows the job.
         """
         with log_event("delete") as event:
-            handle, backend, app_id = self._find(app_handle)
-            submission.tell(event, handle=handle)
-            if backend.exists(app_id):
-                backend.delete(app_id)
-            elif _registry().get(handle) is None:
-                raise UnknownAppException(handle)
+            handle, backend, app_id = self._known(app_handle, event)
+            backend.delete(app_id)
             _registry().forget(handle)
 
     # -- lists -----------------------------------------------------------------------------------
@@ -446,6 +438,14 @@ class Runner:
         handle = reference if "://" in reference else self.resolve(reference)
         scheduler, session, app_id = parse_app_handle(handle)
         return handle, self._scheduler(scheduler, session), app_id
+
+    def _known(self, reference: str, event: Any) -> tuple[str, Scheduler[Any], str]:
+        """As :meth:`_find`, of a job that somebody knows. The record is asked first: it is near."""
+        handle, backend, app_id = self._find(reference)
+        submission.tell(event, handle=handle)
+        if _registry().get(handle) is None and not backend.exists(app_id):
+            raise UnknownAppException(handle)
+        return handle, backend, app_id
 
     def _settings(self, scheduler: str, cfg: Mapping[str, CfgVal] | None) -> dict[str, config.Setting]:
         if not self._checked_config:
