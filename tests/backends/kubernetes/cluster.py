@@ -1,0 +1,263 @@
+"""A Kubernetes cluster of one node for tests: API server, controllers, scheduler, kubelet on the Docker engine.
+
+As a program, as root::
+
+    python -m tests.backends.kubernetes.cluster up       # builds what is missing (once, 4 minutes), starts what is down
+    python -m tests.backends.kubernetes.cluster down     # stops what `up` has started
+
+The programs are those of Debian's package of Kubernetes 1.20, kept in ``~/.cache/torchx-ci/k8s``. State lies below
+``$TORCHX_BACKENDS`` (default ``/var/tmp/torchx-backends``), in ``k8s``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.backends.docker import engine
+from tests.backends.docker.engine import PATH, Unavailable, run
+
+BIN = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchx-ci" / "k8s"
+STATE = Path(os.environ.get("TORCHX_BACKENDS", "/var/tmp/torchx-backends")) / "k8s"
+KUBECONFIG = STATE / "kubeconfig"
+AUDIT = STATE / "audit.log"
+HOST, PORT = "127.0.0.1", 16443
+SERVER = f"https://{HOST}:{PORT}"
+TOKEN = "torchx-tests"
+"""Of a user who may do all. `limited` is the token of one who may do nothing."""
+NODE = "node1"
+PAUSE = "torchx-test/pause:1"
+
+_DAEMONS = ("etcd", "apiserver", "controllers", "scheduler", "kubelet")
+
+
+def up() -> str:
+    """A cluster whose node is ready. Returns the path of a kubeconfig.
+
+    Raises:
+        Unavailable: it cannot be had on this machine; the text says why.
+    """
+    if os.geteuid():
+        raise Unavailable("a kubelet needs root")
+    engine.up()
+    engine.image()
+    STATE.mkdir(parents=True, exist_ok=True)
+    with (STATE / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        build()
+        _control_plane()
+        _node()
+    return str(KUBECONFIG)
+
+
+def down() -> None:
+    """Stops the daemons that :func:`up` started, and the containers of pods."""
+    for name in reversed(_DAEMONS):
+        pidfile = STATE / f"{name}.pid"
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
+            engine.end(int(pidfile.read_text()), signal.SIGTERM)
+        pidfile.unlink(missing_ok=True)
+    for container in run("docker", "ps", "-aq", "--filter", "name=k8s_", check=False).split():
+        run("docker", "rm", "-f", "-v", container, check=False)
+    for mount in reversed(Path("/proc/mounts").read_text().splitlines()):
+        if (at := mount.split()[1]).startswith(f"{STATE}/"):
+            run("umount", "-l", at, check=False)
+
+
+def build() -> None:
+    """The programs are there."""
+    if not shutil.which("etcd", path=PATH):
+        engine.install("etcd", "etcd-server")
+    script = Path(__file__).with_name("build.sh")
+    done = subprocess.run(
+        ["bash", str(script), str(BIN)], capture_output=True, text=True, check=False, env={**os.environ, "PATH": PATH}
+    )
+    if done.returncode:
+        raise Unavailable(f"Kubernetes could not be built: {done.stderr.strip()[-2000:]}")
+
+
+# -- control plane --------------------------------------------------------------------------------
+
+
+def _control_plane() -> None:
+    client = f"http://{HOST}:12379"
+    _daemon(
+        "etcd",
+        *("etcd", "--data-dir", f"{STATE}/etcd", "--listen-client-urls", client, "--advertise-client-urls", client),
+        *("--listen-peer-urls", f"http://{HOST}:12380", "--unsafe-no-fsync", "--log-level", "error"),
+    )
+    key = STATE / "service-accounts.key"
+    if not key.exists():
+        engine.install("openssl", "openssl")
+        run("openssl", "genrsa", "-out", str(key), "2048")
+    (STATE / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\nlimited,limited,limited\n")
+    (STATE / "audit.yaml").write_text(
+        "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n"
+        "rules: [{level: Metadata, users: [admin]}, {level: None}]\n"
+    )
+    _daemon(
+        "apiserver",
+        *(f"{BIN}/bin/kube-apiserver", f"--etcd-servers={client}", f"--bind-address={HOST}"),
+        *(f"--advertise-address={HOST}", f"--secure-port={PORT}", "--insecure-port=0", f"--cert-dir={STATE}/certs"),
+        *(f"--token-auth-file={STATE}/tokens.csv", "--authorization-mode=RBAC", "--allow-privileged=true"),
+        *("--disable-admission-plugins=ServiceAccount", "--service-cluster-ip-range=10.96.0.0/24"),
+        *("--service-account-issuer=https://localhost", f"--service-account-signing-key-file={key}"),
+        *(f"--service-account-key-file={key}", "--endpoint-reconciler-type=none"),
+        *("--feature-gates=IPv6DualStack=false,TTLAfterFinished=true", "--kubelet-preferred-address-types=InternalIP"),
+        *(f"--audit-policy-file={STATE}/audit.yaml", f"--audit-log-path={AUDIT}"),
+    )
+    KUBECONFIG.write_text(json.dumps(_kubeconfig(TOKEN)))
+    _until(lambda: call("GET", "/readyz") is not None, "the API server is not ready", "apiserver")
+    for name, options in {
+        "controllers": (
+            "kube-controller-manager",
+            "--controllers=*,-serviceaccount-token",
+            "--allocate-node-cidrs=false",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+        ),
+        "scheduler": ("kube-scheduler",),
+    }.items():
+        program, *rest = options
+        _daemon(
+            name,
+            *(f"{BIN}/bin/{program}", f"--kubeconfig={KUBECONFIG}", "--leader-elect=false", f"--bind-address={HOST}"),
+            *("--port=0", "--secure-port=0", *rest),
+        )
+
+
+def _kubeconfig(token: str) -> dict[str, object]:
+    cluster = {"server": SERVER, "insecure-skip-tls-verify": True}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "tests", "cluster": cluster}],
+        "users": [{"name": "me", "user": {"token": token}}],
+        "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "me", "namespace": "default"}}],
+        "current-context": "tests",
+    }
+
+
+def limited_kubeconfig() -> str:
+    """A kubeconfig of a user who may do nothing."""
+    path = STATE / "kubeconfig-limited"
+    path.write_text(json.dumps(_kubeconfig("limited")))
+    return str(path)
+
+
+# -- node -----------------------------------------------------------------------------------------
+
+
+def _node() -> None:
+    for program, package in (
+        ("conntrack", "conntrack"),
+        ("socat", "socat"),
+        ("ethtool", "ethtool"),
+        ("ebtables", "ebtables"),
+    ):
+        engine.install(program, package)
+    if not run("docker", "images", "-q", PAUSE):
+        dockerfile = f'FROM {engine.IMAGE}\nENTRYPOINT ["sleep", "infinity"]\n'
+        subprocess.run(
+            ["docker", "build", "-q", "-t", PAUSE, "-"], input=dockerfile, text=True, check=True, capture_output=True
+        )
+    # A kubelet refuses a loopback address for its node: it has that of the engine's bridge.
+    address = run("docker", "network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
+    kubelet = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": address,
+        "port": 10250,
+        "healthzPort": 0,
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupDriver": "cgroupfs",
+        "failSwapOn": False,
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "syncFrequency": "2s",
+        "nodeStatusUpdateFrequency": "2s",
+        "resolvConf": "/etc/resolv.conf",
+    }
+    (STATE / "kubelet.yaml").write_text(json.dumps(kubelet))
+    _daemon(
+        "kubelet",
+        *(f"{BIN}/bin/kubelet", f"--kubeconfig={KUBECONFIG}", f"--config={STATE}/kubelet.yaml"),
+        *(f"--root-dir={STATE}/kubelet", f"--cert-dir={STATE}/kubelet-certs", "--container-runtime=docker"),
+        *(f"--pod-infra-container-image={PAUSE}", f"--hostname-override={NODE}", f"--node-ip={address}"),
+        *("--network-plugin=", "--register-node=true"),
+    )
+    _until(_node_ready, "the node is not ready", "kubelet")
+
+
+def _node_ready() -> bool:
+    node = call("GET", f"/api/v1/nodes/{NODE}") or {}
+    conditions = node.get("status", {}).get("conditions", ())
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+# -- parts ----------------------------------------------------------------------------------------
+
+
+def call(method: str, path: str, body: object = None, content_type: str = "application/json") -> dict | None:
+    """One call of the API by a user who may do all; None when the server does not answer, or has no such thing."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": content_type}
+    request = urllib.request.Request(f"{SERVER}{path}", data=data, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, context=context, timeout=10) as answer:
+            text = answer.read()
+    except urllib.error.HTTPError as e:
+        if e.code in (404, 500, 503):
+            return None
+        raise AssertionError(f"{method} {path}: {e.code} {e.read()[:500]!r}") from None
+    except OSError:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"text": text.decode()}
+
+
+def _daemon(name: str, *argv: str) -> None:
+    pidfile = STATE / f"{name}.pid"
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        pid = int(pidfile.read_text())
+        if Path(f"/proc/{pid}/cmdline").exists() and argv[0].encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "TORCHX", "TMPDIR"))}
+    with (STATE / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**kept, "PATH": PATH}
+        )
+    pidfile.write_text(str(process.pid))
+
+
+def _until(condition: object, else_: str, name: str, timeout_s: float = 90) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():  # type: ignore[operator]  # a function without arguments
+        if time.monotonic() > deadline:
+            tail = "\n".join((STATE / f"{name}.log").read_text(errors="replace").splitlines()[-20:])
+            raise Unavailable(f"{else_}; it said:\n{tail}")
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["up"]:
+        print(up())
+    elif sys.argv[1:] == ["down"]:
+        down()
+    else:
+        sys.exit("usage: python -m tests.backends.kubernetes.cluster up|down")

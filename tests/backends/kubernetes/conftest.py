@@ -1,0 +1,61 @@
+"""A real cluster of one node for the tests here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.backends.docker.engine import IMAGE, Unavailable
+from tests.backends.kubernetes import cluster
+from tests.backends.shell import Shell
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> str:
+    """The cluster is up. It is left so: bringing it up takes long, and it is in nobody's way."""
+    try:
+        return cluster.up()
+    except Unavailable as e:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(e))
+
+
+@pytest.fixture
+def image() -> str:
+    """With bash and Python."""
+    return IMAGE
+
+
+@pytest.fixture
+def namespace(kubeconfig: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A fresh namespace that is removed, with all that is in it, after the test."""
+    name = f"t{os.getpid()}-{abs(hash(request.node.name)) % 10**8}"
+    cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    yield name
+    cluster.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def torchx(shell: Shell, kubeconfig: str, namespace: str, monkeypatch: pytest.MonkeyPatch):
+    """Runs the command; `torchx run` goes to the test's namespace."""
+    monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    monkeypatch.setenv("TORCHX_KUBERNETES_NAMESPACE", namespace)
+    program = shutil.which("torchx", path=os.path.dirname(sys.executable)) or "torchx"
+
+    def run(*argv: str, code: int | None = 0, timeout_s: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+        if argv[0] == "run":
+            argv = ("run", "-s", "kubernetes", "--workspace=", *argv[1:])
+        given = {**os.environ, **env}
+        done = subprocess.run(
+            [program, *argv], capture_output=True, text=True, timeout=timeout_s, env=given, check=False
+        )
+        assert code in (None, done.returncode), f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run

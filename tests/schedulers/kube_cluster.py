@@ -1,0 +1,163 @@
+"""An API server in memory, as far as a launcher needs one: names, labels, pages, merge patches, faults.
+
+It proves nothing of Kubernetes: `tests/backends/kubernetes` does. It counts calls and fails where a test wants it to.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from urllib.parse import parse_qs, unquote, urlsplit
+
+
+class Response:
+    """As much of an `urllib3` response as is read."""
+
+    def __init__(self, status, body, headers=None):
+        self.status = status
+        self.headers = headers or {}
+        self._body = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    def read(self):
+        return self._body
+
+    def stream(self, size, decode_content=False):
+        for i in range(0, len(self._body), size):
+            yield self._body[i : i + size]
+
+    def close(self):
+        pass
+
+    release_conn = close
+
+
+class Cluster:
+    """Give it to a scheduler as its client.
+
+    Args:
+        version: major and minor.
+        groups: API groups with their version that it serves beside the built-in ones.
+    """
+
+    def __init__(self, version=(1, 37), groups=()):
+        self.version = version
+        self.groups = set(groups)
+        self.objects = {}
+        self.calls = []
+        self.faults = []
+        self.configuration = self
+        self.rest_client = self
+        self.pool_manager = self
+        self.host = "https://cluster:6443"
+        self.token = "sesame"
+        self.logs = {}
+
+    def auth_settings(self):
+        return {"BearerToken": {"in": "header", "key": "authorization", "value": f"Bearer {self.token}"}}
+
+    def request(self, method, url, body=None, headers=None, **_):
+        """One call. A fault is `(method, part of the path, what happens, before or after the server acted)`."""
+        parts = urlsplit(url)
+        query = {k: v[0] for k, v in parse_qs(parts.query).items()}
+        self.calls.append((method, parts.path, query))
+        assert headers["authorization"] == "Bearer sesame"
+        fault = next((f for f in self.faults if f[0] == method and f[1] in parts.path), None)
+        if fault:
+            self.faults.remove(fault)
+            if fault[3] == "after":
+                self._serve(method, parts.path, query, body)
+            if isinstance(fault[2], Exception):
+                raise fault[2]
+            return fault[2]
+        return self._serve(method, parts.path, query, body)
+
+    def _serve(self, method, path, query, body):
+        if path == "/version":
+            return Response(200, {"major": str(self.version[0]), "minor": f"{self.version[1]}+"})
+        group = re.match(r"/(apis/[^/]+/[^/]+|api/v1)", path)[1]
+        if group.startswith("apis/") and group not in ("apis/batch/v1", *(f"apis/{g}" for g in self.groups)):
+            return refusal(404, "NotFound", "the server could not find the requested resource")
+        rest = [unquote(part) for part in path.removeprefix(f"/{group}").strip("/").split("/") if part]
+        if not rest:
+            return Response(200, {"kind": "APIResourceList"})
+        namespace = rest[1] if rest[0] == "namespaces" else None
+        plural, *name = rest[2:] if namespace else rest
+        base = f"{group}/{plural}"
+        if name[1:] == ["log"]:
+            return Response(200, self.logs.get((name[0], query.get("previous", "")), b""))
+        if method == "POST":
+            return self._create(base, namespace, json.loads(body), query)
+        if name:
+            return self._one(method, (base, namespace, name[0]), body)
+        return self._list(base, namespace, query)
+
+    def _create(self, base, namespace, item, query):
+        key = (base, namespace, item["metadata"]["name"])
+        if key in self.objects:
+            return refusal(409, "AlreadyExists", f"{key[2]} already exists")
+        if "dryRun" not in query:
+            item["metadata"].update(uid=f"uid-{len(self.objects)}", creationTimestamp="2026-01-01T00:00:00Z")
+            self.objects[key] = item
+        return Response(201, item)
+
+    def _one(self, method, key, body):
+        if key not in self.objects:
+            return refusal(404, "NotFound", f'"{key[2]}" not found')
+        if method == "DELETE":
+            uid = self.objects.pop(key)["metadata"]["uid"]
+            for other, item in list(self.objects.items()):
+                if any(ref["uid"] == uid for ref in item["metadata"].get("ownerReferences", ())):
+                    self._one("DELETE", other, None)
+            return Response(200, {"kind": "Status"})
+        if method == "PATCH":
+            _merge(self.objects[key], json.loads(body))
+        return Response(200, self.objects[key])
+
+    def _list(self, base, namespace, query):
+        wanted = [pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair]
+        found = [
+            item
+            for (kind, space, _), item in self.objects.items()
+            if kind == base
+            and namespace in (None, space)
+            and all((item["metadata"].get("labels") or {}).get(k) == v for k, v in wanted)
+        ]
+        start, limit = int(query.get("continue", 0)), int(query.get("limit", 0)) or len(found)
+        more = {"continue": str(start + limit)} if start + limit < len(found) else {}
+        return Response(200, {"kind": "List", "metadata": more, "items": found[start : start + limit]})
+
+    # -- what a test does to it ------------------------------------------------------------------
+
+    def of(self, kind):
+        """Objects of a kind, by its plural."""
+        return [item for (base, _, _), item in self.objects.items() if base.endswith(f"/{kind}")]
+
+    def run_pods(self, job, status):
+        """What the Job controller would make of a Job: its pods, in this state."""
+        spec = job["spec"]
+        for k in range(spec["completions"]):
+            name = f"{job['metadata']['name']}-{k}-abcde"
+            metadata = {
+                "name": name,
+                "namespace": job["metadata"]["namespace"],
+                "labels": spec["template"]["metadata"]["labels"],
+                "annotations": {"batch.kubernetes.io/job-completion-index": str(k)},
+                "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "uid": job["metadata"]["uid"]}],
+                "uid": f"uid-{name}",
+                "creationTimestamp": "2026-01-01T00:00:01Z",
+            }
+            pod = {"metadata": metadata, "spec": {**spec["template"]["spec"], "nodeName": f"n{k}"}, "status": status}
+            self.objects["api/v1/pods", job["metadata"]["namespace"], name] = pod
+
+
+def refusal(status, reason, message, headers=None):
+    """An answer as https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/ has it."""
+    return Response(status, {"kind": "Status", "reason": reason, "message": message, "code": status}, headers)
+
+
+def _merge(target, patch):
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            _merge(target.setdefault(key, {}), value)
+        else:
+            target[key] = value

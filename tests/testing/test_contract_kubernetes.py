@@ -1,0 +1,57 @@
+"""The Kubernetes scheduler keeps the contract, against an API server in memory."""
+
+import json
+from typing import Any, ClassVar
+
+import pytest
+
+pytest.importorskip("urllib3")
+
+from tests.schedulers.kube_cluster import Cluster
+from torchx.schedulers.api import Scheduler
+from torchx.schedulers.kit.kube.kinds import ANNOTATION_APP
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
+from torchx.specs import AppState
+from torchx.testing import SchedulerContract
+
+
+class TestKubernetes(SchedulerContract):
+    """Plain Jobs."""
+
+    scheduler_name = "kubernetes"
+    unknown_id = "default:no-such-job"
+    name_rule = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+    runtime_macros = frozenset({"replica_id"})
+
+    def create_scheduler(self, folder: str) -> Scheduler[Any]:
+        return create_scheduler("contract", client=Cluster())
+
+    def request_name(self, info: Any) -> str:
+        return info.request.app_id
+
+    def rendered(self, info: Any) -> str:
+        """Less the job's definition, which is kept as the user wrote it."""
+        return "\n".join(
+            line for line in json.dumps(info.request.resource, indent=0).splitlines() if ANNOTATION_APP not in line
+        )
+
+
+class TestVolcano(TestKubernetes):
+    """Volcano jobs, whose phases are the states of the table."""
+
+    cfg: ClassVar = {"kind": "volcano"}
+    runtime_macros = frozenset()
+
+    @property
+    def raw_states(self):
+        from torchx.schedulers.kubernetes_scheduler import JOB_STATE
+
+        return JOB_STATE
+
+    def map_state(self, raw: str) -> AppState:
+        from torchx.schedulers.kit.kube.status import read_owner
+
+        return read_owner("volcano", {"status": {"state": {"phase": raw}}}).state
+
+    def create_scheduler(self, folder: str) -> Scheduler[Any]:
+        return create_scheduler("contract", client=Cluster(groups=["batch.volcano.sh/v1alpha1"]))

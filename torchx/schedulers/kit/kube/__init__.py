@@ -1,0 +1,1 @@
+"""What the Kubernetes backends share: pods, the objects that own them, the calls of the API."""

@@ -1,0 +1,333 @@
+"""One replica as a Kubernetes pod, for every backend that runs pods.
+
+Everything here is a plain dict in the shape of the API (https://kubernetes.io/docs/reference/kubernetes-api/), so that
+a dry run needs neither a cluster nor a client. Values of a role's environment may point at what the cluster knows:
+
+==============================  ====================================================================
+``[FIELD_PATH]status.podIP``    a field of the pod (the downward API)
+``[SECRET]name/key``            a key of a Secret
+``[CONFIG_MAP]name/key``        a key of a ConfigMap
+==============================  ====================================================================
+"""
+
+from __future__ import annotations
+
+import re
+
+from torchx.errors import SpecError
+from torchx.schedulers.devices import EFA_DEVICE
+from torchx.schedulers.kit.names import DNS_LABEL
+from torchx.specs.api import BindMount, DeviceMount, Role, VolumeMount
+from torchx.specs.overlays import JOIN, apply_overlay, get_overlay, validate_overlay
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from dataclasses import dataclass, field
+    from typing import Any
+
+    from torchx.specs.api import AppDef, Resource
+
+    _Object = dict[str, Any]
+else:
+    from torchx.util.records import dataclass, field
+
+LABEL_VERSION = "torchx.pytorch.org/version"
+LABEL_APP_NAME = "torchx.pytorch.org/app-name"
+LABEL_ROLE_INDEX = "torchx.pytorch.org/role-index"
+LABEL_ROLE_NAME = "torchx.pytorch.org/role-name"
+LABEL_REPLICA_ID = "torchx.pytorch.org/replica-id"
+LABEL_SESSION = "torchx.pytorch.org/session"
+LABEL_KUBE_APP_NAME = "app.kubernetes.io/name"
+LABEL_ORGANIZATION = "app.kubernetes.io/managed-by"
+LABEL_UNIQUE_NAME = "app.kubernetes.io/instance"
+LABEL_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+ANNOTATION_ISTIO_SIDECAR = "sidecar.istio.io/inject"
+ORGANIZATION = "torchx.pytorch.org"
+
+RESERVED_MILLICPU = 100
+"""Of the CPUs that a role asks for, so many thousandths are left to what runs on every node."""
+RESERVED_MEMMB = 1024
+
+GPU_RESOURCE = "nvidia.com/gpu"
+MAIN_CONTAINER = "main"
+"""Name of the container that runs the role: what an overlay calls it."""
+
+ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
+ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
+ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+REPLICA = "\ue000"
+"""Stands for the replica's number in a template that all replicas of a role share; no user's text has it."""
+
+PLACEHOLDER_FIELD_PATH = "[FIELD_PATH]"
+PLACEHOLDER_SECRET = "[SECRET]"  # noqa: S105  # a marker, and no secret
+PLACEHOLDER_CONFIG_MAP = "[CONFIG_MAP]"
+
+# By which field items of a list are the same, in a strategic merge:
+# https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/ (patchMergeKey)
+MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+}
+# What ties a pod to its job: changed, the job would be lost from sight.
+_FIXED_FIELDS = ["apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.generateName", "status"]
+
+
+@dataclass(frozen=True)
+class PodRules:
+    """What the run options say of every pod.
+
+    Attributes:
+        reserved_millicpu: taken off the CPU request, in thousandths of a core.
+        reserved_memmb: taken off the memory request, in MB.
+        efa_device_count: EFA devices per replica, instead of what the resource says.
+        secret_files: path in the container -> name of the Secret whose keys are the files below it.
+        overlay: laid over every pod, below the overlay of its role.
+    """
+
+    service_account: str | None = None
+    image_secrets: list[str] = field(default_factory=list)
+    priority_class: str | None = None
+    scheduler_name: str | None = None
+    reserved_millicpu: int = RESERVED_MILLICPU
+    reserved_memmb: int = RESERVED_MEMMB
+    efa_device_count: int | None = None
+    secret_files: Mapping[str, str] = field(default_factory=dict)
+    overlay: _Object = field(default_factory=dict)
+
+
+def label_value(text: str) -> str:
+    """``text`` as the value of a label: at most 63 characters, with letters and digits at both ends.
+
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+
+    >>> label_value("a b/ü c")
+    'a-b-c'
+    """
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-._")[:63].rstrip("-._")
+
+
+def object_labels(app: AppDef, app_id: str, *, session: str = "") -> dict[str, str]:
+    """Labels of everything that belongs to an app. :data:`LABEL_UNIQUE_NAME` is the app id: it selects the app."""
+    from torchx.version import __version__
+
+    labels = {
+        LABEL_VERSION: label_value(__version__),
+        LABEL_APP_NAME: label_value(app.name),
+        LABEL_ORGANIZATION: ORGANIZATION,
+        LABEL_UNIQUE_NAME: app_id,
+    }
+    return {**labels, LABEL_SESSION: label_value(session)} if session else labels
+
+
+def role_labels(app: AppDef, role_index: int, app_id: str, *, session: str = "") -> dict[str, str]:
+    """Labels of the pods of one role, less the replica's number."""
+    role = app.roles[role_index]
+    return {
+        **object_labels(app, app_id, session=session),
+        LABEL_KUBE_APP_NAME: label_value(app.name),
+        LABEL_ROLE_INDEX: str(role_index),
+        LABEL_ROLE_NAME: label_value(role.name),
+    }
+
+
+def render_pod(role: Role, rules: PodRules, *, labels: Mapping[str, str], env: Mapping[str, Any]) -> _Object:
+    """The template of a replica's pod: its ``metadata`` and ``spec``.
+
+    Args:
+        role: its macros are replaced already.
+        env: variables of the launcher, each a value or a ``valueFrom``; they come first, so that the role's own may
+            refer to them.
+
+    Raises:
+        SpecError: a mount, an environment variable or an overlay cannot be had in a pod.
+    """
+    volumes, mounts = _volumes(role, rules.secret_files)
+    main: _Object = {
+        "name": MAIN_CONTAINER,
+        "image": role.image,
+        "command": [literal(word) for word in (role.entrypoint, *role.args)],
+        "env": _environment(env, role),
+        "resources": render_resources(role.resource, rules),
+        "volumeMounts": mounts,
+        # The end of a failed container's log then stands in the pod's status, where nobody has to fetch it.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if role.port_map:
+        main["ports"] = [
+            {"name": port_name(name), "containerPort": port} for name, port in sorted(role.port_map.items())
+        ]
+    spec: _Object = {"restartPolicy": "Never", "containers": [main], "volumes": volumes}
+    if rules.service_account:
+        spec["serviceAccountName"] = rules.service_account
+    if rules.image_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in rules.image_secrets]
+    if rules.priority_class:
+        spec["priorityClassName"] = rules.priority_class
+    if rules.scheduler_name:
+        spec["schedulerName"] = rules.scheduler_name
+    selector = node_selector(role.resource)
+    if selector:
+        spec["nodeSelector"] = selector
+    pod = {"metadata": {"labels": dict(labels), "annotations": {ANNOTATION_ISTIO_SIDECAR: "false"}}, "spec": spec}
+    for name, overlay in (("pod overlay", rules.overlay), (f"pod overlay of role `{role.name}`", _own_overlay(role))):
+        lay_over(pod, overlay, name=name)
+    return pod
+
+
+def literal(text: str) -> str:
+    """``text`` as a word of a container's command, in which Kubernetes would replace ``$(NAME)`` and ``$$``.
+
+    https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
+
+    >>> literal("echo $(HOME) $HOME $$")
+    'echo $$(HOME) $HOME $$$$'
+
+    :data:`REPLICA` becomes a reference to :data:`ENV_REPLICA_ID`.
+    """
+    escaped = re.sub(rf"\$+(?=[({REPLICA}])|\${{2,}}", lambda found: found[0] * 2, text)
+    return escaped.replace(REPLICA, f"$({ENV_REPLICA_ID})")
+
+
+def port_name(name: str) -> str:
+    """A port's name as Kubernetes has it: at most 15 characters, lower case.
+
+    >>> port_name("Tensorboard_HTTP_main")
+    'tensorboard-htt'
+    """
+    return DNS_LABEL.make(name)[:15].rstrip("-")
+
+
+def render_resources(resource: Resource, rules: PodRules) -> _Object:
+    """Limits and requests. What is reserved for the node itself is taken off the requests alone.
+
+    >>> from torchx.specs.api import Resource
+    >>> render_resources(Resource(cpu=2, gpu=1, memMB=4096), PodRules())["requests"]
+    {'cpu': '1900m', 'memory': '3072M', 'nvidia.com/gpu': '1'}
+    """
+    limits: dict[str, str] = {}
+    requests: dict[str, str] = {}
+    if resource.cpu > 0:
+        millicpu = int(resource.cpu * 1000)
+        limits["cpu"] = f"{millicpu}m"
+        requests["cpu"] = f"{max(millicpu - rules.reserved_millicpu, 0)}m"
+    if resource.memMB > 0:
+        limits["memory"] = f"{int(resource.memMB)}M"
+        requests["memory"] = f"{max(int(resource.memMB) - rules.reserved_memmb, 0)}M"
+    # These are given to one container whole: request and limit are the same.
+    devices = {GPU_RESOURCE: resource.gpu, **resource.devices}
+    if rules.efa_device_count is not None:
+        devices[EFA_DEVICE] = rules.efa_device_count
+    for name, count in devices.items():
+        if count > 0:
+            limits[name] = requests[name] = str(count)
+    return {"limits": limits, "requests": requests}
+
+
+def node_selector(resource: Resource) -> dict[str, str]:
+    """The labels that a node must have, out of those capabilities that are names of labels.
+
+    >>> from torchx.specs.api import Resource
+    >>> node_selector(Resource(1, 0, 1, capabilities={"node.kubernetes.io/instance-type": "p4d.24xlarge", "tier": 1}))
+    {'node.kubernetes.io/instance-type': 'p4d.24xlarge'}
+    """
+    return {name: str(value) for name, value in resource.capabilities.items() if "/" in name}
+
+
+def lay_over(pod: _Object, overlay: _Object, *, name: str) -> None:
+    """Lays an overlay over a pod, by the rules of a strategic merge: items of a list with the same name are merged.
+
+    Raises:
+        SpecError: the overlay is malformed, or touches what ties the pod to its job.
+
+    >>> pod = {"spec": {"containers": [{"name": "main", "image": "a"}]}}
+    >>> lay_over(pod, {"spec": {"containers": [{"name": "main", "tty": True}], "hostIPC": True}}, name="overlay")
+    >>> pod
+    {'spec': {'containers': [{'name': 'main', 'image': 'a', 'tty': True}], 'hostIPC': True}}
+    """
+    if overlay:
+        validate_overlay(overlay, blocklist=_FIXED_FIELDS, overlay_name=name, suggestion="torchx sets it itself")
+        apply_overlay(pod, _with_merge_keys(overlay))
+
+
+def _with_merge_keys(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_merge_keys(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    merged = {}
+    for key, inner in value.items():
+        on = MERGE_KEYS.get(key) if isinstance(inner, list) else None
+        merged[JOIN(key, on=on) if on else key] = _with_merge_keys(inner)
+    return merged
+
+
+def _own_overlay(role: Role) -> _Object:
+    return get_overlay(role, "kubernetes", "pod")
+
+
+def _environment(launcher: Mapping[str, Any], role: Role) -> list[_Object]:
+    own = {name: _variable(name, value, role.name) for name, value in role.env.items()}
+    ours = {
+        name: {"name": name, "value": value} if isinstance(value, str) else {"name": name, "valueFrom": value}
+        for name, value in launcher.items()
+        if name not in own
+    }
+    return [*ours.values(), *own.values()]
+
+
+def _variable(name: str, value: str, role_name: str) -> _Object:
+    if value.startswith(PLACEHOLDER_FIELD_PATH):
+        path = value.removeprefix(PLACEHOLDER_FIELD_PATH).strip()
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    for placeholder, kind in ((PLACEHOLDER_SECRET, "secretKeyRef"), (PLACEHOLDER_CONFIG_MAP, "configMapKeyRef")):
+        if value.startswith(placeholder):
+            owner, slash, key = value.removeprefix(placeholder).strip().partition("/")
+            if not (owner and slash and key):
+                raise SpecError(
+                    f"variable `{name}` of role `{role_name}` is `{value}`, and names no key",
+                    hint=f"write `{placeholder}name/key`",
+                )
+            return {"name": name, "valueFrom": {kind: {"name": owner, "key": key}}}
+    return {"name": name, "value": literal(value)}
+
+
+def _volumes(role: Role, secret_files: Mapping[str, str]) -> tuple[list[_Object], list[_Object]]:
+    """Volumes of the pod, and where the container finds them; shared memory as large as the role's memory allows."""
+    shared_memory: _Object = {"medium": "Memory"}
+    if role.resource.memMB > 0:
+        shared_memory["sizeLimit"] = f"{int(role.resource.memMB)}M"
+    volumes: list[_Object] = [{"name": "dshm", "emptyDir": shared_memory}]
+    mounts: list[_Object] = [{"name": "dshm", "mountPath": "/dev/shm"}]  # noqa: S108  # the usual place
+    for i, mount in enumerate(role.mounts):
+        name = f"mount-{i}"
+        read_only = False
+        if isinstance(mount, BindMount):
+            source: _Object = {"hostPath": {"path": mount.src_path}}
+            read_only = mount.read_only
+        elif isinstance(mount, VolumeMount):
+            source = {"persistentVolumeClaim": {"claimName": mount.src}}
+            read_only = mount.read_only
+        elif isinstance(mount, DeviceMount):
+            # The file alone: a container that may open every device of its node is for an overlay to ask for.
+            source = {"hostPath": {"path": mount.src_path, "type": "CharDevice"}}
+            read_only = "w" not in mount.permissions
+        else:
+            raise SpecError(f"role `{role.name}`: a {type(mount).__name__} cannot be mounted into a pod")
+        volumes.append({"name": name, **source})
+        mounts.append({"name": name, "mountPath": mount.dst_path, "readOnly": read_only})
+    for i, (path, secret) in enumerate(sorted(secret_files.items())):
+        volumes.append({"name": f"secret-{i}", "secret": {"secretName": secret, "defaultMode": 0o400}})
+        mounts.append({"name": f"secret-{i}", "mountPath": path, "readOnly": True})
+    return volumes, mounts

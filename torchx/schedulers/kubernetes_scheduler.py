@@ -1,0 +1,418 @@
+"""``kubernetes``: replicas as pods of any cluster, with or without a gang scheduler.
+
+A job becomes, by the option ``kind``: plain ``batch/v1`` Jobs (``job``), a JobSet (``jobset``), or a Volcano job
+(``volcano``). ``auto``, the default, takes Volcano where a ``queue`` is named, a JobSet where the cluster has them, and
+plain Jobs otherwise; it is decided, and said, at the submission. Everything that belongs to a job is owned by one
+object and carries the label ``app.kubernetes.io/instance=<name>``.
+
+A dry run prints what ``kubectl apply -f -`` takes, and needs neither a cluster nor the Kubernetes client.
+
+Limits: stdout and stderr are one log. The pods of a job that is cancelled are removed; those that had ended stay. With
+plain Jobs a failed pod is replaced by itself, whatever the retry policy.
+"""
+
+from __future__ import annotations
+
+import time
+
+from torchx.errors import ConfigError
+from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler, Stream, StructuredOpts
+from torchx.schedulers.ids import random_id
+from torchx.schedulers.kit.kube import kinds, pods, verbs
+from torchx.schedulers.kit.kube.aliases import (
+    BLUE,
+    ENDC,
+    JOB_STATE,
+    TASK_STATE,
+    app_to_resource,
+    pod_labels,
+    prefix_container_name,
+    role_to_pod,
+    sanitize_for_serialization,
+)
+from torchx.schedulers.kit.kube.api import KubeApi, path_of
+from torchx.schedulers.kit.kube.kinds import JOB, JOBSET, RETRY_POLICIES, VOLCANO, JobRules
+from torchx.schedulers.kit.kube.pods import (
+    ANNOTATION_ISTIO_SIDECAR,
+    LABEL_APP_NAME,
+    LABEL_INSTANCE_TYPE,
+    LABEL_KUBE_APP_NAME,
+    LABEL_ORGANIZATION,
+    LABEL_REPLICA_ID,
+    LABEL_ROLE_INDEX,
+    LABEL_ROLE_NAME,
+    LABEL_UNIQUE_NAME,
+    LABEL_VERSION,
+    PLACEHOLDER_FIELD_PATH,
+    RESERVED_MEMMB,
+    RESERVED_MILLICPU,
+    PodRules,
+)
+from torchx.schedulers.kit.names import DNS_LABEL
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, runopts
+from torchx.workspace.docker_workspace import DockerWorkspaceMixin
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from dataclasses import dataclass, field
+    from datetime import datetime
+    from typing import Any
+
+    from torchx.specs.api import CfgVal
+
+    _Object = dict[str, Any]
+    _Jobs = list[ListAppResponse]
+else:
+    from torchx.util.records import dataclass, field
+
+__all__ = [
+    "ANNOTATION_ISTIO_SIDECAR",
+    "BLUE",
+    "ENDC",
+    "JOB_STATE",
+    "LABEL_APP_NAME",
+    "LABEL_INSTANCE_TYPE",
+    "LABEL_KUBE_APP_NAME",
+    "LABEL_ORGANIZATION",
+    "LABEL_REPLICA_ID",
+    "LABEL_ROLE_INDEX",
+    "LABEL_ROLE_NAME",
+    "LABEL_UNIQUE_NAME",
+    "LABEL_VERSION",
+    "PLACEHOLDER_FIELD_PATH",
+    "RESERVED_MEMMB",
+    "RESERVED_MILLICPU",
+    "RETRY_POLICIES",
+    "TASK_STATE",
+    "KubernetesJob",
+    "KubernetesOpts",
+    "KubernetesScheduler",
+    "Opts",
+    "app_to_resource",
+    "create_scheduler",
+    "pod_labels",
+    "prefix_container_name",
+    "role_to_pod",
+    "sanitize_for_serialization",
+]
+
+_MAX_ANNOTATION = 200_000
+"""Annotations of one object have 256 KiB together."""
+
+AUTO = "auto"
+KINDS = (AUTO, JOB, JOBSET, VOLCANO)
+CAPABILITIES = Capabilities(
+    logs=True,
+    log_streams=("combined",),
+    log_since=True,
+    log_follow=True,
+    cancel=True,
+    delete=True,
+    list=True,
+    retries=("REPLICA", "ROLE", "APPLICATION"),
+    elastic=True,
+    multi_role=True,
+    mounts=("bind", "volume", "device"),
+    workspaces=True,
+    priority=True,
+    gpus=True,
+    resources=True,
+    durable=True,
+)
+
+
+@dataclass
+class KubernetesOpts(StructuredOpts):
+    """Run options of ``kubernetes``."""
+
+    queue: str | None = None
+    """queue of Volcano to submit to"""
+
+    namespace: str = "default"
+    """namespace to run in"""
+
+    service_account: str | None = None
+    """service account of the pods"""
+
+    priority_class: str | None = None
+    """priority class of the pods"""
+
+    validate_spec: bool = True
+    """have the API server check everything before anything is made"""
+
+    reserved_millicpu: int = RESERVED_MILLICPU
+    """taken off the CPU request of each replica for what runs on every node, in thousandths of a core"""
+
+    reserved_memmb: int = RESERVED_MEMMB
+    """taken off the memory request of each replica for what runs on every node, in MB"""
+
+    image_repo: str | None = None
+    """repository to push the image with the workspace to, such as `ghcr.io/me/jobs`"""
+
+    efa_device_count: int | None = None
+    """EFA devices of each replica, instead of those that its resource names; 0: none"""
+
+    kind: str = AUTO
+    """what to make of the job: auto, job, jobset or volcano"""
+
+    local_queue: str | None = None
+    """queue of Kueue to wait in (a LocalQueue of the namespace)"""
+
+    context: str | None = None
+    """context of kubeconfig; its current one by default"""
+
+    image_secret: str | None = None
+    """secret in the namespace with the credentials to pull the images"""
+
+    secret_files: dict[str, str] | None = None
+    """secrets as files: PATH=SECRET mounts the keys of SECRET below PATH"""
+
+    pod_overlay: str | None = None
+    """YAML or JSON file to lay over each pod, by the rules of a strategic merge"""
+
+    ttl_s: int | None = None
+    """seconds after its end at which the cluster removes the job; never by default"""
+
+
+Opts = KubernetesOpts
+
+
+@dataclass
+class KubernetesJob:
+    """What is submitted.
+
+    Attributes:
+        images_to_push: image id -> repository and tag.
+        resource: one object, or a ``List`` of them, the one that owns the others first.
+    """
+
+    images_to_push: dict[str, tuple[str, str]]
+    resource: _Object
+    app_id: str = ""
+    kind: str = JOB
+    opts: KubernetesOpts = field(default_factory=KubernetesOpts)
+
+    def __str__(self) -> str:
+        """YAML that ``kubectl apply`` takes, secrets masked."""
+        from torchx.schedulers.kit.kube.show import to_yaml
+
+        note = "# kind=auto: a JobSet instead, where the cluster has them\n" if self.opts.kind == AUTO else ""
+        return (note if self.kind == JOB else "") + to_yaml(self.resource)
+
+
+class KubernetesScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
+    """Runs jobs on a Kubernetes cluster. An app id is ``<namespace>:<name>``.
+
+    Args:
+        client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig when it is first needed.
+    """
+
+    capabilities = CAPABILITIES
+    wait_hint = 2.0
+
+    def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
+        super().__init__("kubernetes", session_name, docker_client=docker_client)
+        self._given_client = client
+        self._apis: dict[str | None, KubeApi] = {}
+
+    def _run_opts(self) -> runopts:
+        return KubernetesOpts.as_runopts()
+
+    def _api(self, context: str | None = None) -> KubeApi:
+        if context not in self._apis:
+            self._apis[context] = KubeApi(self._given_client, context=context)
+        return self._apis[context]
+
+    # -- submission ------------------------------------------------------------------------------
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[KubernetesJob]:
+        opts = KubernetesOpts.from_cfg(cfg)
+        if opts.kind not in KINDS:
+            raise ConfigError(f"kind `{opts.kind}` is none of {', '.join(KINDS)}")
+        if opts.kind in (JOB, JOBSET) and opts.queue:
+            raise ConfigError(f"`queue` is of Volcano, and kind is `{opts.kind}`", hint="for Kueue: `local_queue`")
+        images = self.dryrun_push_images(app, cfg)
+        suffix = f"-{random_id(10)}"
+        app_id = f"{DNS_LABEL.make(app.name, room=63 - kinds.MAX_APP_ID + len(suffix))}{suffix}"
+        kind = opts.kind if opts.kind != AUTO else VOLCANO if opts.queue else JOB
+        job = KubernetesJob(images, self._render(kind, app, app_id, opts), app_id, kind, opts)
+        return AppDryRunInfo(job, str)
+
+    def _render(
+        self, kind: str, app: AppDef, app_id: str, opts: KubernetesOpts, version: tuple[int, int] = kinds.NEWEST
+    ) -> _Object:
+        return as_resource(kinds.render(kind, app, app_id, self._rules(kind, app, app_id, opts, version)))
+
+    def _rules(  # what there is to know of a submission
+        self, kind: str, app: AppDef, app_id: str, opts: KubernetesOpts, version: tuple[int, int]
+    ) -> JobRules:
+        import json
+
+        from torchx.schedulers.kit.kube.show import read_overlay
+        from torchx.specs.serialize import appdef_to_dict, masked
+
+        definition = json.dumps(appdef_to_dict(masked(app), fallback=repr))
+        return JobRules(
+            pods=PodRules(
+                service_account=opts.service_account,
+                image_secrets=[opts.image_secret] if opts.image_secret else [],
+                priority_class=None if kind == VOLCANO else opts.priority_class,
+                reserved_millicpu=opts.reserved_millicpu,
+                reserved_memmb=opts.reserved_memmb,
+                efa_device_count=opts.efa_device_count,
+                secret_files=opts.secret_files or {},
+                overlay=read_overlay(opts.pod_overlay) if opts.pod_overlay else {},
+            ),
+            namespace=opts.namespace,
+            session=self.session_name,
+            submission=app_id,
+            queue=opts.queue,
+            local_queue=opts.local_queue,
+            priority_class=opts.priority_class,
+            ttl_s=opts.ttl_s,
+            metadata={kinds.ANNOTATION_APP: definition} if len(definition) < _MAX_ANNOTATION else {},
+            version=version,
+        )
+
+    def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
+        """Makes the objects. Should one be refused, those made before it are removed.
+
+        Raises:
+            BackendError: the cluster does not answer, or refuses.
+        """
+        job, app = dryrun_info.request, dryrun_info._app
+        api = self._api(job.opts.context)
+        resource = job.resource
+        if app is not None and job.kind == JOB:
+            kind, version = self._decide(api, job.opts)
+            if kind != job.kind or version < kinds.PER_INDEX_SINCE:
+                resource = self._render(kind, app, job.app_id, job.opts, version)
+        self.push_images(job.images_to_push)
+        objects = resource["items"] if resource["kind"] == "List" else [resource]
+        if job.opts.validate_spec:
+            for item in objects:
+                api.create(item, dry_run=True)
+        verbs.create_all(api, objects)
+        return f"{job.opts.namespace}:{job.app_id}"
+
+    @staticmethod
+    def _decide(api: KubeApi, opts: KubernetesOpts) -> tuple[str, tuple[int, int]]:
+        """The kind to make, and the cluster's version."""
+        if opts.kind == AUTO and api.serves("jobset.x-k8s.io/v1alpha2"):
+            import logging
+
+            logging.getLogger("torchx.schedulers").info("the cluster has JobSets: the job becomes one (or `kind=job`)")
+            return JOBSET, api.version()
+        return JOB, api.version()
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        from torchx.schedulers.kit.kube import status
+        from torchx.schedulers.kit.kube.pod_states import read_pods
+
+        namespace, name = split_id(app_id)
+        api = self._api()
+        query = {"labelSelector": f"{LABEL_UNIQUE_NAME}={name}"}
+        found = list(api.items(path_of("Pod", namespace), query))
+        kind, owners = verbs.owners_of(api, namespace, query, found)
+        if not owners and not found:
+            return None
+        views = read_pods(found)
+        waits = verbs.why_no_pods(api, namespace, owners) if owners and not views else ""
+        return status.describe(app_id, kind, owners, views, waits=waits)
+
+    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
+        """The jobs of torchx, in the namespace of ``cfg`` or else in all that we may look into."""
+        from torchx.schedulers.kit.kube import status
+
+        given = dict(cfg or {})
+        context = str(given["context"]) if given.get("context") else None
+        namespace = str(given["namespace"]) if given.get("namespace") else None
+        jobs: dict[str, tuple[str, list[AppState]]] = {}
+        for kind, item in verbs.all_jobs(self._api(context), namespace):
+            metadata = item["metadata"]
+            labels = metadata.get("labels") or {}
+            app_id = f"{metadata['namespace']}:{labels.get(LABEL_UNIQUE_NAME, metadata['name'])}"
+            state = status.read_owner(kind, item).state or verbs.counted(item)
+            jobs.setdefault(app_id, (labels.get(LABEL_APP_NAME, ""), []))[1].append(state)
+        from torchx.schedulers.kit.states import fold
+
+        return [ListAppResponse(app_id, fold(states), name=name) for app_id, (name, states) in jobs.items()]
+
+    def log_iter(  # noqa: PLR0917  # the contract's signature
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        from torchx.schedulers.kit.kube.logs import replica_log
+        from torchx.schedulers.kit.kube.pod_states import replica_of
+        from torchx.schedulers.kit.logs import LogQuery
+        from torchx.specs.api import is_terminal
+
+        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
+        namespace, name = split_id(app_id)
+        api = self._api()
+        selector = f"{LABEL_UNIQUE_NAME}={name},{LABEL_ROLE_NAME}={pods.label_value(role_name)}"
+
+        def find_pods() -> list[_Object]:
+            found = api.items(path_of("Pod", namespace), {"labelSelector": selector})
+            mine = [pod for pod in found if replica_of(pod["metadata"]) == k]
+            return sorted(mine, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+
+        def over() -> bool:
+            described = self.describe(app_id)
+            return described is None or is_terminal(described.state)
+
+        return query.matching(replica_log(api, find_pods, query, over=over, sleep=time.sleep))
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        namespace, name = split_id(app_id)
+        api = self._api()
+        kind, owners = verbs.owners_of(api, namespace, {"labelSelector": f"{LABEL_UNIQUE_NAME}={name}"}, [])
+        verbs.cancel(api, kind, owners)
+
+    def _delete_existing(self, app_id: str) -> None:
+        namespace, name = split_id(app_id)
+        api = self._api()
+        kind, owners = verbs.owners_of(api, namespace, {"labelSelector": f"{LABEL_UNIQUE_NAME}={name}"}, [])
+        for item in owners:
+            api.delete(path_of(verbs.OWNERS[kind], namespace, item["metadata"]["name"]))
+        if kind == JOB:
+            api.delete(path_of("Service", namespace, name))
+
+
+def as_resource(objects: list[_Object]) -> _Object:
+    """One object for ``kubectl apply``."""
+    if len(objects) == 1:
+        return objects[0]
+    return {"apiVersion": "v1", "kind": "List", "items": objects}
+
+
+def split_id(app_id: str) -> tuple[str, str]:
+    """Namespace and name of a job.
+
+    >>> split_id("team:train-x1"), split_id("train-x1")
+    (('team', 'train-x1'), ('default', 'train-x1'))
+    """
+    namespace, colon, name = app_id.partition(":")
+    return (namespace, name) if colon else ("default", namespace)
+
+
+def create_scheduler(
+    session_name: str,
+    client: Any | None = None,
+    docker_client: Any | None = None,
+    **kwargs: Any,  # noqa: ARG001  # options of other schedulers are passed to all
+) -> KubernetesScheduler:
+    """What the table of schedulers calls."""
+    return KubernetesScheduler(session_name, client=client, docker_client=docker_client)
