@@ -55,3 +55,39 @@ class TestVolcano(TestKubernetes):
 
     def create_scheduler(self, folder: str) -> Scheduler[Any]:
         return create_scheduler("contract", client=Cluster(groups=["batch.volcano.sh/v1alpha1"]))
+
+
+class TestMcad(TestKubernetes):
+    """AppWrappers, in the form of today."""
+
+    scheduler_name = "kubernetes_mcad"
+    runtime_macros = frozenset()
+    form = "v1beta2"
+
+    @property
+    def cfg(self):
+        return {"appwrapper_version": self.form}
+
+    @property
+    def raw_states(self):
+        from torchx.schedulers.kit.kube.appwrapper import PHASES, STATES
+
+        return PHASES if self.form == "v1beta2" else STATES
+
+    def map_state(self, raw: str) -> AppState:
+        from torchx.schedulers.kubernetes_mcad_scheduler import get_appwrapper_status
+
+        return get_appwrapper_status({"status": {"phase": raw} if self.form == "v1beta2" else {"state": raw}})
+
+    def create_scheduler(self, folder: str) -> Scheduler[Any]:
+        from torchx.schedulers.kubernetes_mcad_scheduler import create_scheduler
+
+        return create_scheduler(
+            "contract", client=Cluster(groups=["workload.codeflare.dev/v1beta2", "mcad.ibm.com/v1beta1"])
+        )
+
+
+class TestOldMcad(TestMcad):
+    """AppWrappers in the older form."""
+
+    form = "v1beta1"

@@ -13,12 +13,10 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 
 from __future__ import annotations
 
-import time
-
 from torchx.errors import ConfigError
-from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler, Stream, StructuredOpts
+from torchx.schedulers.api import Capabilities, ListAppResponse, StructuredOpts
 from torchx.schedulers.ids import random_id
-from torchx.schedulers.kit.kube import kinds, pods, verbs
+from torchx.schedulers.kit.kube import kinds, verbs
 from torchx.schedulers.kit.kube.aliases import (
     BLUE,
     ENDC,
@@ -30,7 +28,8 @@ from torchx.schedulers.kit.kube.aliases import (
     role_to_pod,
     sanitize_for_serialization,
 )
-from torchx.schedulers.kit.kube.api import KubeApi, path_of
+from torchx.schedulers.kit.kube.api import KubeApi
+from torchx.schedulers.kit.kube.base import KubeScheduler
 from torchx.schedulers.kit.kube.kinds import JOB, JOBSET, RETRY_POLICIES, VOLCANO, JobRules
 from torchx.schedulers.kit.kube.pods import (
     ANNOTATION_ISTIO_SIDECAR,
@@ -49,14 +48,12 @@ from torchx.schedulers.kit.kube.pods import (
     PodRules,
 )
 from torchx.schedulers.kit.names import DNS_LABEL
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, runopts
-from torchx.workspace.docker_workspace import DockerWorkspaceMixin
+from torchx.specs.api import AppDef, AppDryRunInfo, runopts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from dataclasses import dataclass, field
-    from datetime import datetime
     from typing import Any
 
     from torchx.specs.api import CfgVal
@@ -96,9 +93,6 @@ __all__ = [
     "role_to_pod",
     "sanitize_for_serialization",
 ]
-
-_MAX_ANNOTATION = 200_000
-"""Annotations of one object have 256 KiB together."""
 
 AUTO = "auto"
 KINDS = (AUTO, JOB, JOBSET, VOLCANO)
@@ -201,7 +195,7 @@ class KubernetesJob:
         return (note if self.kind == JOB else "") + to_yaml(self.resource)
 
 
-class KubernetesScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
+class KubernetesScheduler(KubeScheduler):
     """Runs jobs on a Kubernetes cluster. An app id is ``<namespace>:<name>``.
 
     Args:
@@ -209,22 +203,13 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"
     """
 
     capabilities = CAPABILITIES
-    wait_hint = 2.0
+    owners = (JOB, JOBSET, VOLCANO)
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
-        super().__init__("kubernetes", session_name, docker_client=docker_client)
-        self._given_client = client
-        self._apis: dict[str | None, KubeApi] = {}
+        super().__init__("kubernetes", session_name, client, docker_client)
 
     def _run_opts(self) -> runopts:
         return KubernetesOpts.as_runopts()
-
-    def _api(self, context: str | None = None) -> KubeApi:
-        if context not in self._apis:
-            self._apis[context] = KubeApi(self._given_client, context=context)
-        return self._apis[context]
-
-    # -- submission ------------------------------------------------------------------------------
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[KubernetesJob]:
         opts = KubernetesOpts.from_cfg(cfg)
@@ -247,12 +232,8 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"
     def _rules(  # what there is to know of a submission
         self, kind: str, app: AppDef, app_id: str, opts: KubernetesOpts, version: tuple[int, int]
     ) -> JobRules:
-        import json
-
         from torchx.schedulers.kit.kube.show import read_overlay
-        from torchx.specs.serialize import appdef_to_dict, masked
 
-        definition = json.dumps(appdef_to_dict(masked(app), fallback=repr))
         return JobRules(
             pods=PodRules(
                 service_account=opts.service_account,
@@ -271,7 +252,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"
             local_queue=opts.local_queue,
             priority_class=opts.priority_class,
             ttl_s=opts.ttl_s,
-            metadata={kinds.ANNOTATION_APP: definition} if len(definition) < _MAX_ANNOTATION else {},
+            metadata=kinds.definition_of(app),
             version=version,
         )
 
@@ -306,106 +287,12 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"
             return JOBSET, api.version()
         return JOB, api.version()
 
-    # -- what became of it -----------------------------------------------------------------------
-
-    def describe(self, app_id: str) -> DescribeAppResponse | None:
-        from torchx.schedulers.kit.kube import status
-        from torchx.schedulers.kit.kube.pod_states import read_pods
-
-        namespace, name = split_id(app_id)
-        api = self._api()
-        query = {"labelSelector": f"{LABEL_UNIQUE_NAME}={name}"}
-        found = list(api.items(path_of("Pod", namespace), query))
-        kind, owners = verbs.owners_of(api, namespace, query, found)
-        if not owners and not found:
-            return None
-        views = read_pods(found)
-        waits = verbs.why_no_pods(api, namespace, owners) if owners and not views else ""
-        return status.describe(app_id, kind, owners, views, waits=waits)
-
-    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
-        """The jobs of torchx, in the namespace of ``cfg`` or else in all that we may look into."""
-        from torchx.schedulers.kit.kube import status
-
-        given = dict(cfg or {})
-        context = str(given["context"]) if given.get("context") else None
-        namespace = str(given["namespace"]) if given.get("namespace") else None
-        jobs: dict[str, tuple[str, list[AppState]]] = {}
-        for kind, item in verbs.all_jobs(self._api(context), namespace):
-            metadata = item["metadata"]
-            labels = metadata.get("labels") or {}
-            app_id = f"{metadata['namespace']}:{labels.get(LABEL_UNIQUE_NAME, metadata['name'])}"
-            state = status.read_owner(kind, item).state or verbs.counted(item)
-            jobs.setdefault(app_id, (labels.get(LABEL_APP_NAME, ""), []))[1].append(state)
-        from torchx.schedulers.kit.states import fold
-
-        return [ListAppResponse(app_id, fold(states), name=name) for app_id, (name, states) in jobs.items()]
-
-    def log_iter(  # noqa: PLR0917  # the contract's signature
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
-        from torchx.schedulers.kit.kube.logs import replica_log
-        from torchx.schedulers.kit.kube.pod_states import replica_of
-        from torchx.schedulers.kit.logs import LogQuery
-        from torchx.specs.api import is_terminal
-
-        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
-        namespace, name = split_id(app_id)
-        api = self._api()
-        selector = f"{LABEL_UNIQUE_NAME}={name},{LABEL_ROLE_NAME}={pods.label_value(role_name)}"
-
-        def find_pods() -> list[_Object]:
-            found = api.items(path_of("Pod", namespace), {"labelSelector": selector})
-            mine = [pod for pod in found if replica_of(pod["metadata"]) == k]
-            return sorted(mine, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
-
-        def over() -> bool:
-            described = self.describe(app_id)
-            return described is None or is_terminal(described.state)
-
-        return query.matching(replica_log(api, find_pods, query, over=over, sleep=time.sleep))
-
-    # -- the end ---------------------------------------------------------------------------------
-
-    def _cancel_existing(self, app_id: str) -> None:
-        namespace, name = split_id(app_id)
-        api = self._api()
-        kind, owners = verbs.owners_of(api, namespace, {"labelSelector": f"{LABEL_UNIQUE_NAME}={name}"}, [])
-        verbs.cancel(api, kind, owners)
-
-    def _delete_existing(self, app_id: str) -> None:
-        namespace, name = split_id(app_id)
-        api = self._api()
-        kind, owners = verbs.owners_of(api, namespace, {"labelSelector": f"{LABEL_UNIQUE_NAME}={name}"}, [])
-        for item in owners:
-            api.delete(path_of(verbs.OWNERS[kind], namespace, item["metadata"]["name"]))
-        if kind == JOB:
-            api.delete(path_of("Service", namespace, name))
-
 
 def as_resource(objects: list[_Object]) -> _Object:
     """One object for ``kubectl apply``."""
     if len(objects) == 1:
         return objects[0]
     return {"apiVersion": "v1", "kind": "List", "items": objects}
-
-
-def split_id(app_id: str) -> tuple[str, str]:
-    """Namespace and name of a job.
-
-    >>> split_id("team:train-x1"), split_id("train-x1")
-    (('team', 'train-x1'), ('default', 'train-x1'))
-    """
-    namespace, colon, name = app_id.partition(":")
-    return (namespace, name) if colon else ("default", namespace)
 
 
 def create_scheduler(

@@ -34,6 +34,8 @@ else:
 JOB = "job"
 JOBSET = "jobset"
 VOLCANO = "volcano"
+APPWRAPPER = "appwrapper"
+OLD_APPWRAPPER = "appwrapper-v1beta1"
 
 ANNOTATION_APP = "torchx.pytorch.org/appdef"
 """On the first object that owns pods: the app's definition as JSON, secrets masked."""
@@ -48,6 +50,7 @@ INDEXED_SINCE = (1, 22)
 """Since then a Job numbers its pods; before, each replica is a Job of its own."""
 FAILURE_POLICY_SINCE = (1, 26)
 PER_INDEX_SINCE = (1, 29)
+_MAX_ANNOTATION = 200_000  # those of one object have 256 KiB together
 _MAX_ROLE = 16
 _MAX_INDEX = 5
 MAX_APP_ID = 63 - _MAX_ROLE - _MAX_INDEX - 2
@@ -114,22 +117,7 @@ def role_names(app: AppDef) -> list[str]:
 
 def render_jobs(app: AppDef, app_id: str, rules: JobRules) -> list[_Object]:
     """A headless Service and the Jobs. See https://kubernetes.io/docs/concepts/workloads/controllers/job/"""
-    labels = pods.object_labels(app, app_id, session=rules.session)
-    ports = sorted({port for role in app.roles for port in role.port_map.values()})
-    service: _Object = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(app_id, rules, labels),
-        # Rank 0 must have a name before it is ready: the others wait for it.
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {pods.LABEL_UNIQUE_NAME: app_id},
-        },
-    }
-    if ports:
-        service["spec"]["ports"] = [{"name": f"port-{port}", "port": port} for port in ports]
-    objects = [service]
+    objects = [headless_service(app, app_id, rules)]
     for i, (role, name) in enumerate(zip(app.roles, role_names(app))):  # noqa: B905  # one name per role
         job_name = f"{app_id}-{name}"
         labels = pods.role_labels(app, i, app_id, session=rules.session)
@@ -142,8 +130,22 @@ def render_jobs(app: AppDef, app_id: str, rules: JobRules) -> list[_Object]:
     return objects
 
 
+def headless_service(app: AppDef, app_id: str, rules: JobRules) -> _Object:
+    """What gives every pod of an app a name: ``<its host name>.<app id>``."""
+    ports = sorted({port for role in app.roles for port in role.port_map.values()})
+    spec: _Object = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,  # rank 0 must have a name before it is ready: the others wait for it
+        "selector": {pods.LABEL_UNIQUE_NAME: app_id},
+    }
+    if ports:
+        spec["ports"] = [{"name": f"port-{port}", "port": port} for port in ports]
+    labels = pods.object_labels(app, app_id, session=rules.session)
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata_of(app_id, rules, labels), "spec": spec}
+
+
 def _job(name: str, role: Role, rules: JobRules, labels: Mapping[str, str], template: _Object) -> _Object:
-    metadata = _metadata(name, rules, labels)
+    metadata = metadata_of(name, rules, labels)
     if rules.local_queue:
         metadata["labels"][LABEL_QUEUE] = rules.local_queue
     return {
@@ -195,7 +197,7 @@ def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labe
     rank0 = f"{job_name}-0.{app_id}"
     for k in range(role.num_replicas):
         own = {**labels, pods.LABEL_REPLICA_ID: str(k)}
-        template = _template(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
+        template = template_of(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
         template["spec"].update(hostname=f"{job_name}-{k}", subdomain=app_id)
         job = _job(f"{job_name}-{k}", role, rules, own, template)
         job["spec"].update(parallelism=1, completions=1)
@@ -219,7 +221,7 @@ def render_jobset(app: AppDef, app_id: str, rules: JobRules) -> _Object:
         if _whole_app(role):
             spec["backoffLimit"] = 0
         replicated.append({"name": name, "replicas": 1, "template": {"metadata": {"labels": labels}, "spec": spec}})
-    metadata = _metadata(app_id, rules, pods.object_labels(app, app_id, session=rules.session), rules.metadata)
+    metadata = metadata_of(app_id, rules, pods.object_labels(app, app_id, session=rules.session), rules.metadata)
     spec = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": app_id},
         "failurePolicy": {"maxRestarts": max((r.max_retries for r in app.roles if _whole_app(r)), default=0)},
@@ -256,7 +258,7 @@ def render_volcano(app: AppDef, app_id: str, rules: JobRules) -> _Object:
         for k in range(role.num_replicas):
             own = {**labels, pods.LABEL_REPLICA_ID: str(k)}
             # <job>-<task>-<index in the task>.<job>, by the plugin `svc`
-            template = _template(role, rules, app_id, own, replica_id=str(k), rank0=f"{app_id}-{name}-0-0.{app_id}")
+            template = template_of(role, rules, app_id, own, replica_id=str(k), rank0=f"{app_id}-{name}-0-0.{app_id}")
             task = {"name": f"{name}-{k}", "replicas": 1, "template": template}
             if role.max_retries:
                 task.update(maxRetry=role.max_retries, policies=RETRY_POLICIES[role.retry_policy])
@@ -280,16 +282,27 @@ def render_volcano(app: AppDef, app_id: str, rules: JobRules) -> _Object:
     ):
         if value is not None:
             spec[key] = value
-    metadata = _metadata(app_id, rules, pods.object_labels(app, app_id, session=rules.session), rules.metadata)
+    metadata = metadata_of(app_id, rules, pods.object_labels(app, app_id, session=rules.session), rules.metadata)
     return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
 # -- parts --------------------------------------------------------------------------------------------
 
 
-def _metadata(
+def definition_of(app: AppDef) -> dict[str, str]:
+    """The app's definition as an annotation, secrets masked; none when it is too large for one."""
+    import json
+
+    from torchx.specs.serialize import appdef_to_dict, masked
+
+    text = json.dumps(appdef_to_dict(masked(app), fallback=repr))
+    return {ANNOTATION_APP: text} if len(text) < _MAX_ANNOTATION else {}
+
+
+def metadata_of(
     name: str, rules: JobRules, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
 ) -> _Object:
+    """The metadata of an object that we make."""
     marks = {ANNOTATION_SUBMISSION: rules.submission} if rules.submission else {}
     return {
         "name": name,
@@ -299,9 +312,15 @@ def _metadata(
     }
 
 
-def _template(
+def template_of(
     role: Role, rules: JobRules, app_id: str, labels: Mapping[str, str], *, replica_id: str, rank0: str
 ) -> _Object:
+    """The pod of one replica, or with :data:`pods.REPLICA` as its number, of all.
+
+    Args:
+        labels: of the pod.
+        rank0: name of the host of replica 0.
+    """
     values = macros.Values(img_root="", app_id=app_id, replica_id=replica_id, rank0_env=pods.ENV_RANK0_HOST)
     env: dict[str, Any] = {
         pods.ENV_RANK0_HOST: rank0,
@@ -323,7 +342,7 @@ def _shared_template(
     """The template of all replicas of a role, which find their number in their environment."""
     import json
 
-    template = _template(role, rules, app_id, labels, replica_id=pods.REPLICA, rank0=rank0)
+    template = template_of(role, rules, app_id, labels, replica_id=pods.REPLICA, rank0=rank0)
     if pods.REPLICA in json.dumps(template, ensure_ascii=False):
         raise SpecError(
             f"role `{role.name}` uses the replica's number outside of its arguments and environment, "

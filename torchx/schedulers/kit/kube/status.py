@@ -8,8 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.kit.kube import appwrapper
 from torchx.schedulers.kit.kube import pods as names
-from torchx.schedulers.kit.kube.kinds import ANNOTATION_APP, JOB, JOBSET, LABEL_QUEUE, VOLCANO
+from torchx.schedulers.kit.kube.kinds import (
+    ANNOTATION_APP,
+    APPWRAPPER,
+    JOB,
+    JOBSET,
+    LABEL_QUEUE,
+    OLD_APPWRAPPER,
+    VOLCANO,
+)
 from torchx.schedulers.kit.kube.pod_states import PodView, unix_time
 from torchx.schedulers.kit.states import fold
 from torchx.specs.api import NONE, AppDef, AppState, ReplicaStatus, RoleStatus, is_terminal
@@ -79,6 +88,8 @@ def read_owner(kind: str, item: _Object) -> OwnerView:
     index = int(role) if kind == JOB and role is not None and role.isdigit() else None
     if kind == VOLCANO:
         return _read_volcano(item, index)
+    if kind in (APPWRAPPER, OLD_APPWRAPPER):
+        return _read_appwrapper(item, cancelled=cancelled)
     restarts = int(status.get("restarts") or 0)
     table = JOBSET_CONDITIONS if kind == JOBSET else JOB_CONDITIONS
     conditions = {c.get("type"): c for c in status.get("conditions") or () if c.get("status") == "True"}
@@ -106,6 +117,21 @@ def _read_volcano(item: _Object, index: int | None) -> OwnerView:
     if state is AppState.UNKNOWN:
         said = f"its phase is `{phase}`{': ' + said if said else ''}"
     return OwnerView(index, state, said, int(status.get("retryCount") or 0))
+
+
+def _read_appwrapper(item: _Object, *, cancelled: bool) -> OwnerView:
+    status = item.get("status") or {}
+    word, state = appwrapper.state_of(item)
+    last: _Object = next((c for c in reversed(status.get("conditions") or ()) if c.get("message")), {})
+    said = str(last.get("message") or "")
+    if state is AppState.UNKNOWN:
+        said = f"its state is `{word}`{': ' + said if said else ''}"
+    elif state is AppState.SUBMITTED:
+        said = said or "MCAD has not looked at it yet: is it installed?"
+    if cancelled and not is_terminal(state):
+        return OwnerView(None, AppState.CANCELLED, "", int(status.get("retries") or 0))
+    # While it runs, its pods know better.
+    return OwnerView(None, None if state is AppState.RUNNING else state, said, int(status.get("retries") or 0))
 
 
 def _ended(condition: _Object) -> str:

@@ -6,7 +6,7 @@ import time
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
 from torchx.schedulers.kit.kube.api import ApiError, kind_of, path_of
-from torchx.schedulers.kit.kube.kinds import JOB, JOBSET, LABEL_QUEUE, VOLCANO
+from torchx.schedulers.kit.kube.kinds import APPWRAPPER, JOB, JOBSET, LABEL_QUEUE, OLD_APPWRAPPER, VOLCANO
 from torchx.schedulers.kit.kube.pods import LABEL_ORGANIZATION, ORGANIZATION
 from torchx.schedulers.kit.kube.status import ANNOTATION_CANCELLED, read_owner
 from torchx.specs.api import AppState, is_terminal
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-OWNERS = {JOB: "Job", JOBSET: "JobSet", VOLCANO: "VolcanoJob"}
+OWNERS = {
+    JOB: "Job",
+    JOBSET: "JobSet",
+    VOLCANO: "VolcanoJob",
+    APPWRAPPER: "AppWrapper",
+    OLD_APPWRAPPER: "AppWrapperV1Beta1",
+}
 """What owns the pods, of each kind of job."""
 
 _OURS = f"{LABEL_ORGANIZATION}={ORGANIZATION}"
@@ -55,19 +61,22 @@ def create_all(api: KubeApi, objects: list[_Object]) -> None:
         raise
 
 
-def owners_of(api: KubeApi, namespace: str, query: Mapping[str, object], found: list[_Object]) -> tuple[str, Any]:
+def owners_of(
+    api: KubeApi, namespace: str, query: Mapping[str, object], found: list[_Object], choice: tuple[str, ...]
+) -> tuple[str, Any]:
     """Kind and objects that own the pods of a job.
 
     Args:
         query: with the label selector of the job.
-        found: its pods; they say what made them. With none, the first kind that there is any of.
+        found: its pods; they may say what made them. If not, it is the first kind that there is any of.
+        choice: kinds to look for.
     """
-    order = [JOB, JOBSET, VOLCANO]
-    if found:
+    order = choice
+    if found and JOBSET in choice:
         if "jobset.sigs.k8s.io/jobset-name" in (found[0]["metadata"].get("labels") or {}):
-            order = [JOBSET]
+            order = (JOBSET,)
         elif any(str(ref.get("apiVersion")).startswith("batch.volcano.sh") for ref in owner_refs(found[0])):
-            order = [VOLCANO]
+            order = (VOLCANO,)
     for kind in order:
         try:
             items = [i for i in api.items(path_of(OWNERS[kind], namespace), query) if not in_jobset(i)]
@@ -78,13 +87,14 @@ def owners_of(api: KubeApi, namespace: str, query: Mapping[str, object], found: 
     return order[0], []
 
 
-def all_jobs(api: KubeApi, namespace: str | None) -> Iterator[tuple[str, _Object]]:
-    """Kind and object of every job of torchx, whichever kinds the cluster has.
+def all_jobs(api: KubeApi, namespace: str | None, choice: tuple[str, ...]) -> Iterator[tuple[str, _Object]]:
+    """Kind and object of every job of torchx, of those kinds that the cluster has.
 
     Args:
         namespace: None: all that there are, or where we may not look into all, ``default``.
     """
-    for kind, plural in OWNERS.items():
+    for kind in choice:
+        plural = OWNERS[kind]
         try:
             try:
                 found = list(api.items(path_of(plural, namespace), {"labelSelector": _OURS}))
@@ -118,10 +128,26 @@ def cancel(api: KubeApi, kind: str, owners: list[_Object]) -> None:
         if kind == VOLCANO:
             api.create(_abort_command(item))
             continue
+        if kind == OLD_APPWRAPPER:
+            api.delete(path)  # it cannot be held
+            continue
         mark = {"metadata": {"annotations": {ANNOTATION_CANCELLED: now}}}
         done = api.patch(path, {**mark, "spec": {"suspend": True}})
         if not (done.get("spec") or {}).get("suspend"):
             api.patch(path, {"spec": {"parallelism": 0}})
+
+
+def delete(api: KubeApi, kind: str, owners: list[_Object], name: str) -> None:
+    """Removes a job and all that belongs to it.
+
+    Args:
+        name: of the job.
+    """
+    for item in owners:
+        metadata = item["metadata"]
+        api.delete(path_of(OWNERS[kind], metadata["namespace"], metadata["name"]))
+    if kind == JOB and owners:
+        api.delete(path_of("Service", owners[0]["metadata"]["namespace"], name))
 
 
 def _abort_command(item: _Object) -> _Object:
