@@ -7,6 +7,7 @@ fields of one version of Kubernetes and refuse those of another.
 
 from __future__ import annotations
 
+import os
 import time
 
 from torchx.errors import BackendError, MissingDependencyError, NotFoundError, TransientError
@@ -313,7 +314,9 @@ def connect(context: str | None) -> Any:
 
     configuration = client.Configuration()
     try:
-        config.load_kube_config(context=context, client_configuration=configuration)
+        # The client looks at the variable once, when it is imported; kubectl, and we, each time.
+        files = os.environ.get("KUBECONFIG") or None
+        config.load_kube_config(config_file=files, context=context, client_configuration=configuration)
     except config.ConfigException as e:
         try:
             if context is not None:

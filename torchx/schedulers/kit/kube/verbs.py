@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from torchx.errors import BackendError, NotFoundError, TorchXError
+from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kit.kube.api import ApiError, kind_of, path_of
 from torchx.schedulers.kit.kube.kinds import APPWRAPPER, JOB, JOBSET, LABEL_QUEUE, OLD_APPWRAPPER, VOLCANO
 from torchx.schedulers.kit.kube.pods import LABEL_ORGANIZATION, ORGANIZATION
@@ -39,7 +39,11 @@ def create_all(api: KubeApi, objects: list[_Object]) -> None:
         BackendError: one was refused. Those made before it have been removed, or the message names what was left.
     """
     owner, *others = objects
-    made = api.create(owner)
+    try:
+        made = api.create(owner)
+    except TransientError as e:  # it may be there all the same
+        _undo(api, owner, e)
+        raise
     reference = {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -50,15 +54,18 @@ def create_all(api: KubeApi, objects: list[_Object]) -> None:
         for item in others:
             api.create({**item, "metadata": {**item["metadata"], "ownerReferences": [reference]}})
     except TorchXError as e:
-        path = path_of(kind_of(owner), owner["metadata"]["namespace"], owner["metadata"]["name"])
-        try:
-            api.delete(path)
-        except TorchXError as second:
-            raise BackendError(
-                f"{e}; and what had been made could not be removed: {second}",
-                hint=f"kubectl delete -n {owner['metadata']['namespace']} {owner['kind']} {owner['metadata']['name']}",
-            ) from e
+        _undo(api, owner, e)
         raise
+
+
+def _undo(api: KubeApi, owner: _Object, why: TorchXError) -> None:
+    """Removes what a submission that failed has made; what may be left is named."""
+    kind, name, namespace = owner["kind"], owner["metadata"]["name"], owner["metadata"]["namespace"]
+    try:
+        api.delete(path_of(kind_of(owner), namespace, name))
+    except TorchXError as e:
+        said = f"{why}; and what may have been made could not be removed: {e}"
+        raise BackendError(said, hint=f"kubectl delete -n {namespace} {kind} {name}") from why
 
 
 def owners_of(

@@ -1,0 +1,85 @@
+"""A submission whose connection is cut at any of its calls: one job, or none and a word about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.backends.kubernetes import cluster
+from tests.backends.kubernetes.proxy import way
+from torchx.errors import TorchXError
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
+from torchx.specs import AppDef, Resource, Role
+
+CALLS = 6
+"""Two dry runs, the version, whether there are JobSets, and the Service and the Job for good."""
+
+
+@pytest.fixture
+def road(kubeconfig, tmp_path, monkeypatch):
+    with way(tmp_path) as (plan, path):
+        monkeypatch.setenv("KUBECONFIG", path)
+        yield plan
+
+
+def app(image):
+    role = Role("worker", image, entrypoint="true", resource=Resource(1, 0, 64))
+    return AppDef("cut", [role])
+
+
+def submit(image, namespace):
+    scheduler = create_scheduler("cut")
+    try:
+        return scheduler.submit(app(image), {"namespace": namespace})
+    finally:
+        scheduler.close()
+
+
+def made(namespace):
+    jobs = cluster.call("GET", f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"]
+    services = cluster.call("GET", f"/api/v1/namespaces/{namespace}/services")["items"]
+    return [i for i in jobs + services if not i["metadata"].get("deletionTimestamp")]
+
+
+def test_a_submission_is_so_many_calls(road, image, namespace):
+    """The tests below cut each of them; this one fails when there are more."""
+    road.plan(0, after=False)
+    submit(image, namespace)
+    assert len(road.calls) == CALLS, road.calls
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", range(1, CALLS + 1))
+def test_a_cut_is_mended(road, image, namespace, call, after):
+    """The call is made again: one Service and one Job, whether or not the server had acted."""
+    road.plan(call, after=after)
+    submit(image, namespace)
+    assert sorted(i["metadata"]["name"].count("-") for i in made(namespace)) == [1, 3]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", range(1, CALLS + 1))
+def test_a_cut_for_good_is_said(road, image, namespace, call, after, monkeypatch):
+    """Nothing is left, or the message names what may be."""
+    from torchx.schedulers.kit.kube import api
+
+    monkeypatch.setattr(api, "_pause", lambda *_: 0.01)
+    road.plan(call, after=after, for_good=True)
+    if (call, after) == (CALLS, True):
+        pytest.skip("all is made, and only the answer is lost: the next test")
+    with pytest.raises(TorchXError) as error:
+        submit(image, namespace)
+    left = made(namespace)
+    hint = error.value.hint
+    assert not left or all(f"kubectl delete -n {namespace}" in hint for _ in left), (str(error.value), hint)
+
+
+def test_when_only_the_last_answer_is_lost_for_good_it_is_said(road, image, namespace, monkeypatch):
+    """The job may run: the message names what would remove it."""
+    from torchx.schedulers.kit.kube import api
+
+    monkeypatch.setattr(api, "_pause", lambda *_: 0.01)
+    road.plan(CALLS, after=True, for_good=True)
+    with pytest.raises(TorchXError) as error:
+        submit(image, namespace)
+    assert made(namespace)
+    assert f"kubectl delete -n {namespace} Service cut-" in error.value.hint
