@@ -1,6 +1,6 @@
 """Names of the environment variables that torchx reads, and the places they point to."""
 
-import os
+from torchx.util.environ import home, variable
 
 ENV_HOME = "TORCHX_HOME"
 """Where torchx keeps its own files: run registry, local jobs, caches. Default ``~/.torchx``."""
@@ -14,6 +14,12 @@ ENV_PROFILE = "TORCHX_PROFILE"
 ENV_IMAGE = "TORCHX_IMAGE"
 """Default container image. Backends also set it inside a job to the image in use,
 so that a job launched from within a job keeps its parent's image."""
+
+ENV_IMAGE_DIGEST = "TORCHX_IMAGE_DIGEST"
+"""Set inside a job where it is known: digest of the image that its replicas run, see ``specs/images.py``."""
+
+ENV_WORKSPACE_HASH = "TORCHX_WORKSPACE_HASH"
+"""Set inside a job whose code came from a workspace: hash of that code."""
 
 ENV_SESSION_ID = "TORCHX_INTERNAL_SESSION_ID"
 ENV_JOB_ID = "TORCHX_JOB_ID"
@@ -33,7 +39,7 @@ _PUBLISHED_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"
 
 def default_image() -> str:
     """The image of components that are given none: ``$TORCHX_IMAGE`` or the published one."""
-    return os.environ.get(ENV_IMAGE) or _PUBLISHED_IMAGE
+    return variable(ENV_IMAGE) or _PUBLISHED_IMAGE
 
 
 def torchx_home(*parts: str) -> str:
@@ -42,5 +48,5 @@ def torchx_home(*parts: str) -> str:
     >>> torchx_home("runs").endswith("runs")
     True
     """
-    home = os.environ.get(ENV_HOME) or os.path.join(os.path.expanduser("~"), ".torchx")
-    return os.path.join(home, *parts)
+    top = variable(ENV_HOME) or f"{home()}/.torchx"
+    return "/".join((top.rstrip("/"), *parts)) if parts else top

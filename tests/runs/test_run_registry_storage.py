@@ -139,7 +139,9 @@ def test_a_read_only_file_can_still_be_read(registry, monkeypatch):
     registry.close()
     refused = sqlite3.OperationalError("unable to open database file")
     monkeypatch.setattr(schema, "version_of", lambda db: (_ for _ in ()).throw(refused))
-    assert ids(RunRegistry(registry.path).list()) == ["a"]
+    again = RunRegistry(registry.path)
+    assert ids(again.list()) == ["a"]
+    again.close()
 
 
 _FULL = """

@@ -1,18 +1,25 @@
-"""A workspace as an image: the build context, names of pushed images, the engine's answers."""
+"""A workspace as an image: the build context, who builds, names of pushed images, what the engine says and is shown."""
+
+from __future__ import annotations
 
 import io
+import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError
-from torchx.specs import AppDef, Role, Workspace
-from torchx.workspace import docker_workspace
-from torchx.workspace.docker_workspace import DockerWorkspaceMixin, print_push_events, write_build_context
+from torchx.specs import AppDef, CfgVal, Role, Workspace
+from torchx.workspace import docker_build, docker_workspace
+from torchx.workspace.docker_context import write_build_context
+from torchx.workspace.docker_workspace import DockerWorkspaceMixin, print_push_events
+from torchx.workspace.progress import Display, Transfer
 
 ID = "sha256:" + "ab" * 32
+DIGEST = "sha256:" + "cd" * 32
 
 
 class FakeApi:
@@ -24,58 +31,101 @@ class FakeApi:
         self.files: list[str] = []
 
     def build(self, **request: Any) -> Iterator[dict[str, Any]]:
-        with tarfile.open(fileobj=request.pop("fileobj")) as tar:
+        with tarfile.open(fileobj=io.BytesIO(b"".join(request.pop("fileobj")))) as tar:
             self.files = tar.getnames()
         self.requests.append(request)
+        return iter(self.events)
+
+
+class FakeImages:
+    """Images of an engine: keeps tags, gives scripted events of a push."""
+
+    def __init__(self, events: list[dict[str, Any]]) -> None:
+        self.events = events
+        self.tags: list[tuple[str, str, str]] = []
+
+    def get(self, image: str) -> Any:
+        class Image:
+            def tag(_, repository: str, tag: str) -> None:
+                self.tags.append((image, repository, tag))
+
+        return Image()
+
+    def push(self, repository: str, **_: Any) -> Iterator[dict[str, Any]]:
         return iter(self.events)
 
 
 class FakeClient:
     def __init__(self, events: list[dict[str, Any]]) -> None:
         self.api = FakeApi(events)
+        self.images = FakeImages(events)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "60")
 
 
 @pytest.fixture
-def source(tmp_path: Any) -> str:
+def source(tmp_path: Path) -> str:
     folder = tmp_path / "src"
-    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "empty").mkdir(parents=True)
     (folder / "main.py").write_text("main")
     (folder / "lib" / "a.py").write_text("a")
     (folder / "lib" / "run.sh").write_text("#!/bin/sh")
     (folder / "lib" / "run.sh").chmod(0o755)
+    (folder / "lib").chmod(0o750)
     (folder / "link").symlink_to("main.py")
     (folder / "secret.key").write_text("k")
     (folder / ".torchxignore").write_text("*.key\n")
     return str(folder)
 
 
-def context_of(workspace: str) -> dict[str, tarfile.TarInfo]:
+def roles(source: str, names: str = "a", image: str = "base:1") -> list[Role]:
+    return [Role(name=n, image=image, entrypoint="x", workspace=Workspace({source: ""})) for n in names]
+
+
+def context_of(workspace: Workspace | str) -> dict[str, tarfile.TarInfo]:
     out = io.BytesIO()
     write_build_context(out, workspace)
     out.seek(0)
-    with tarfile.open(fileobj=out) as tar:
+    with tarfile.open(fileobj=out, errors="surrogateescape") as tar:
         return {m.name: m for m in tar.getmembers()}
 
 
+# -- the context --------------------------------------------------------------------------------------
+
+
 def test_build_context(source: str) -> None:
-    """The context holds the files less the ignored ones, with modes and links, and a Dockerfile that copies them."""
+    """Files less the ignored ones, with modes, links, directories, in a folder of their own beside our Dockerfile."""
     members = context_of(source)
-    assert list(members) == [".torchxignore", "link", "main.py", "lib/a.py", "lib/run.sh", "Dockerfile.torchx"]
-    assert members["lib/run.sh"].mode == 0o755
-    assert (members["link"].issym(), members["link"].linkname) == (True, "main.py")
+    assert list(members) == [
+        "Dockerfile.torchx",
+        "workspace",
+        *(f"workspace/{p}" for p in (".torchxignore", "lib", "lib/a.py", "lib/empty", "lib/run.sh", "link", "main.py")),
+    ]
+    assert members["workspace/lib/run.sh"].mode == 0o755 and members["workspace/lib"].mode == 0o750
+    assert members["workspace/link"].issym() and members["workspace/link"].linkname == "main.py"
     assert {m.uid for m in members.values()} == {0}
 
 
 @pytest.mark.parametrize("ignore", ["", "*", "Dockerfile*"], ids=["kept", "all ignored", "ignored"])
 def test_own_dockerfile_is_honoured(source: str, ignore: str) -> None:
-    """A Dockerfile.torchx of the workspace is used as it is, also when it is ignored."""
-    with open(f"{source}/.torchxignore", "w") as f:
-        f.write(ignore)
-    with open(f"{source}/Dockerfile.torchx", "w") as f:
-        f.write("FROM scratch\n")
+    """A Dockerfile.torchx of the workspace is used as it is, also when it is ignored; then paths are those it knows."""
+    Path(source, ".torchxignore").write_text(ignore)
+    Path(source, "Dockerfile.torchx").write_text("FROM scratch\n")
     members = context_of(source)
     assert members["Dockerfile.torchx"].size == len("FROM scratch\n")
-    assert list(members).count("Dockerfile.torchx") == 1
+    assert ("main.py" in members) == (ignore != "*")
+    assert "workspace" not in members
 
 
 def test_context_is_reproducible(source: str) -> None:
@@ -84,6 +134,23 @@ def test_context_is_reproducible(source: str) -> None:
     write_build_context(first, source)
     write_build_context(second, source)
     assert first.getvalue() == second.getvalue()
+
+
+def test_hostile_names(source: str) -> None:
+    """Any name that a file can have is in the archive as it is."""
+    names = [os.fsdecode(b"\xff"), "new\nline", "x" * 255, "ü", " ", "-rf", "a\\b"]
+    for name in names:
+        Path(source, name).write_text("1")
+    assert {f"workspace/{name}" for name in names} <= set(context_of(source))
+
+
+def test_several_projects(source: str, tmp_path: Path) -> None:
+    """Each is at its place; the Dockerfile of one at the root counts."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "Dockerfile.torchx").write_text("FROM x")
+    assert "workspace/vendor/Dockerfile.torchx" in context_of(Workspace({source: "", f"{tmp_path}/lib": "vendor"}))
+    members = context_of(Workspace({source: "sub", f"{tmp_path}/lib": ""}))
+    assert "sub/main.py" in members and members["Dockerfile.torchx"].size == 6
 
 
 def test_context_from_memory() -> None:
@@ -96,45 +163,169 @@ def test_context_from_memory() -> None:
         members = context_of("memory://ws_d")
     finally:
         memory.rm("/ws_d", recursive=True)
-    assert members["a.py"].size == 3
+    assert members["workspace/a.py"].size == 3
+
+
+# -- builds by an engine ------------------------------------------------------------------------------
 
 
 def test_build(source: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The engine is given the context and the build arguments; what it built becomes the role's image."""
-    client = FakeClient([{"stream": "Step 1\n"}, {"aux": {"ID": ID}}, {"stream": "done\n"}])
+    """The engine is given the context and the build arguments; what it built becomes the image of all roles alike."""
+    client = FakeClient([{"stream": "Step 1/2 : ARG IMAGE\n"}, {"aux": {"ID": ID}}, {"stream": "done\n"}])
     mixin = DockerWorkspaceMixin(docker_client=client)
-    roles = [Role(name=n, image="base:1", entrypoint="x", workspace=Workspace({source: ""})) for n in "ab"]
-    mixin.build_workspaces(roles, {})
-    assert [r.image for r in roles] == [ID, ID]
+    both = roles(source, "ab")
+    mixin.build_workspaces(both, {"platform": "linux/arm64"})
+    assert [r.image for r in both] == [ID, ID]
+    assert [r.env["TORCHX_IMAGE_DIGEST"] for r in both] == [ID, ID]
+    assert both[0].env["TORCHX_WORKSPACE_HASH"].startswith("sha256:")
     (request,) = client.api.requests
     assert request["buildargs"] == {"IMAGE": "base:1", "WORKSPACE": source}
-    assert request["dockerfile"] == "Dockerfile.torchx"
-    assert "secret.key" not in client.api.files
-    assert capsys.readouterr().err == "Step 1\ndone\n"
+    assert (request["dockerfile"], request["pull"]) == ("Dockerfile.torchx", False)
+    assert request["platform"] == "linux/arm64"
+    assert "workspace/secret.key" not in client.api.files
+    assert capsys.readouterr().err == "Step 1/2 : ARG IMAGE\ndone\n"
+
+
+def test_other_image_or_workspace_is_built_for_itself(source: str, tmp_path: Path) -> None:
+    """Only what is the same is shared."""
+    client = FakeClient([{"aux": {"ID": ID}}])
+    (tmp_path / "other").mkdir()
+    every = roles(source, "ab") + roles(source, "c", "base:2") + roles(str(tmp_path / "other"), "d")
+    every.append(Role(name="e", image="none", entrypoint="x"))
+    DockerWorkspaceMixin(docker_client=client).build_workspaces(every, {"quiet": True})
+    assert len(client.api.requests) == 3
+    assert every[-1].image == "none"
+
+
+def test_older_hook(source: str) -> None:
+    """A subclass that overrides the older hook is still asked; without an override it builds as ever."""
+
+    class Own(DockerWorkspaceMixin):
+        def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Any) -> None:
+            role.image = f"own of {workspace}"
+
+    (role,) = roles(source)
+    Own().build_workspaces([role], {})
+    assert role.image == f"own of {source}"
+    client = FakeClient([{"aux": {"ID": ID}}])
+    DockerWorkspaceMixin(docker_client=client).build_workspace_and_update_role(role, source, {"quiet": True})
+    assert role.image == ID
 
 
 def test_quiet_build(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With `quiet` nothing is shown."""
     mixin = DockerWorkspaceMixin(docker_client=FakeClient([{"stream": "Step 1\n"}, {"aux": {"ID": ID}}]))
-    mixin.build_workspaces(
-        [Role(name="a", image="b", entrypoint="x", workspace=Workspace({source: ""}))], {"quiet": True}
-    )
+    mixin.build_workspaces(roles(source), {"quiet": True})
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("events", "message"),
-    [
-        ([{"error": "no space left\n"}], "could not be built: no space left"),
-        ([{"stream": "x"}], "did not say which image it built"),
-    ],
-    ids=["error", "no id"],
-)
-def test_failed_build(source: str, events: list[dict[str, Any]], message: str) -> None:
-    """A failed build is one line with the engine's reason."""
+@pytest.mark.parametrize("quiet", [False, True])
+def test_failed_build(source: str, quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own output is shown once, `quiet` or not, and one line tells the step and the reason."""
+    events = [
+        {"stream": "Step 2/3 : RUN pip install x\n"},
+        {"stream": "\x1b[91mno such package\x1b[0m\n"},
+        {"error": "The command '/bin/sh -c pip install x' returned a non-zero code: 3\n"},
+    ]
     mixin = DockerWorkspaceMixin(docker_client=FakeClient(events))
-    with pytest.raises(BackendError, match=message):
-        mixin.build_workspaces([Role(name="a", image="b", entrypoint="x", workspace=Workspace({source: ""}))], {})
+    with pytest.raises(BackendError) as caught:
+        mixin.build_workspaces(roles(source), {"quiet": quiet})
+    assert (
+        str(caught.value) == f"the image of workspace `{source}` could not be built at `RUN pip install x`: exit code 3"
+    )
+    assert "`base:1`" in caught.value.hint
+    assert capsys.readouterr().err == "Step 2/3 : RUN pip install x\nno such package\n"
+
+
+def test_build_without_an_id(source: str) -> None:
+    """An engine that does not say what it built is an error."""
+    with pytest.raises(BackendError, match="did not say which image it built"):
+        DockerWorkspaceMixin(docker_client=FakeClient([{"stream": "x"}])).build_workspaces(roles(source), {})
+
+
+def test_build_on_a_terminal(source: str) -> None:
+    """One line that changes, cut to the terminal, and one that stays; an error leaves the whole output behind."""
+    out = Terminal()
+    events = [{"stream": "Step 1/2 : " + "x" * 100 + "\n"}, {"stream": "noise\n"}, {"aux": {"ID": ID}}]
+    docker_build.build(FakeClient(events), Workspace({source: ""}), "b", docker_build.Options(), out)
+    first, *_, last = out.getvalue().split("\r")[1:]
+    assert first.startswith("Building: Step 1/2 : xxx") and first.endswith("…\x1b[K") and len(first) == 59 + 3
+    assert last == f"\x1b[KBuilt sha256:abababababab from {source} on b\n"
+    out = Terminal()
+    with pytest.raises(BackendError):
+        docker_build.build(
+            FakeClient([{"stream": "one\ntwo\n"}, {"error": "e"}]),
+            Workspace({source: ""}),
+            "b",
+            docker_build.Options(),
+            out,
+        )
+    assert out.getvalue().endswith("\x1b[Kone\ntwo\n")
+
+
+def test_unused_arguments_are_in_order(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The engine's warning that our own build arguments are not used is no news."""
+    warning = "[Warning] One or more build-args [{}] were not consumed\n"
+    events = [{"stream": warning.format("WORKSPACE")}, {"stream": warning.format("MINE")}, {"aux": {"ID": ID}}]
+    DockerWorkspaceMixin(docker_client=FakeClient(events)).build_workspaces(roles(source), {})
+    assert capsys.readouterr().err == warning.format("MINE")
+
+
+def test_engine_errors_are_ours(source: str) -> None:
+    """Errors of the client's library and of the connection become one line; others are nobody's to change."""
+    docker = pytest.importorskip("docker")
+
+    def fail(error: Exception) -> BaseException:
+        client = FakeClient([])
+        client.api.build = lambda **_: (_ for _ in ()).throw(error)  # type: ignore[method-assign]  # fails
+        with pytest.raises(type(error) if isinstance(error, KeyError) else BackendError) as caught:
+            docker_build.build(client, Workspace({source: ""}), "b", docker_build.Options(quiet=True))
+        return caught.value
+
+    said = docker.errors.APIError("x", explanation=b"dockerfile parse error\n line 1")
+    assert str(fail(said)).endswith("could not be built: dockerfile parse error line 1")
+    assert str(fail(ConnectionResetError("reset"))).endswith("the engine does not answer: reset")
+    assert isinstance(fail(KeyError("bug")), KeyError)
+
+
+# -- who builds ---------------------------------------------------------------------------------------
+
+
+def test_auto_prefers_the_engine_that_was_given(source: str) -> None:
+    """A scheduler's own client is an engine that answers."""
+    mixin = DockerWorkspaceMixin(docker_client=FakeClient([{"aux": {"ID": ID}}]))
+    (role,) = roles(source)
+    mixin.build_workspaces([role], {"builder": "auto", "image_repo": "r.io/x", "quiet": True})
+    assert role.image == ID
+
+
+@pytest.mark.parametrize(
+    ("cfg", "message"),
+    [
+        ({"builder": "kaniko"}, "`kaniko` is no builder of images"),
+        ({"builder": "oci"}, "an image that is built without an engine goes straight to a registry"),
+        ({"builder": "auto"}, r"no Docker engine answers: `.*/nobody`: .*, and an image that is built without"),
+        ({"builder": "docker"}, None),
+    ],
+)
+def test_nobody_can_build(
+    cfg: dict[str, CfgVal], message: str | None, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each case says in one line what is missing."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody")
+    with pytest.raises(ConfigError if message else (BackendError, MissingDependencyError), match=message):
+        DockerWorkspaceMixin().build_workspaces(roles(source), cfg)
+
+
+def test_missing_client_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the docker package one line says what to install."""
+    monkeypatch.setitem(__import__("sys").modules, "docker", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        docker_workspace._connect()
+    assert caught.value.hint == "pip install torchx[docker]"
+
+
+# -- pushes -------------------------------------------------------------------------------------------
 
 
 def test_push_names() -> None:
@@ -153,6 +344,24 @@ def test_push_needs_a_repository() -> None:
     assert "-cfg image_repo=" in caught.value.hint
 
 
+def test_push() -> None:
+    """The image is tagged, pushed, and its digest in the registry is known."""
+    client = FakeClient([{"id": "1", "status": "Pushed"}, {"aux": {"Tag": "t", "Digest": DIGEST}}])
+    mixin = DockerWorkspaceMixin(docker_client=client)
+    mixin.push_images({ID: ("reg/me", "t")})
+    assert client.images.tags == [(ID, "reg/me", "t")]
+    assert mixin.pushed_digest("reg/me:t") == f"reg/me@{DIGEST}"
+    assert mixin.pushed_digest("other") == ""
+
+
+def test_refused_push(capsys: pytest.CaptureFixture[str]) -> None:
+    """The registry's words and where to log in."""
+    mixin = DockerWorkspaceMixin(docker_client=FakeClient([{"error": "denied\n"}]))
+    with pytest.raises(BackendError, match=r"the push of `reg\.io/me:t` failed: denied") as caught:
+        mixin.push_images({ID: ("reg.io/me", "t")})
+    assert "docker login reg.io" in caught.value.hint
+
+
 def test_push_events() -> None:
     """Each change of a layer's status is one line; an error is raised with the registry's words."""
     out = io.StringIO()
@@ -163,15 +372,69 @@ def test_push_events() -> None:
         print_push_events([{"error": "denied"}], stream=out)
 
 
+def test_push_events_on_a_terminal() -> None:
+    """One line for all layers, with layers and megabytes, that is gone at the end."""
+    out = Terminal()
+    clock = iter(range(100))
+    display = Display(out, clock=lambda: float(next(clock)))
+    events: Iterable[dict[str, Any]] = [
+        {"status": "The push refers to repository [x]"},
+        {"id": "1", "status": "Preparing", "progressDetail": {}},
+        {"id": "2", "status": "Layer already exists"},
+        {"id": "1", "status": "Pushing", "progressDetail": {"current": 500_000, "total": 4_000_000}},
+        {"id": "1", "status": "Pushing", "progressDetail": {"current": 4_000_512, "total": 4_000_000}},
+        {"id": "1", "status": "Pushed"},
+    ]
+    docker_build.show_push(events, display, "r.io/x:1")
+    display.close()
+    lines = [line.removesuffix("\x1b[K") for line in out.getvalue().split("\r")]
+    assert lines == [
+        "",
+        "Pushing r.io/x:1: 0/1 layers",
+        "Pushing r.io/x:1: 1/2 layers",
+        "Pushing r.io/x:1: 1/2 layers, 0.5/4.0 MB",
+        "Pushing r.io/x:1: 1/2 layers, 4.0/4.0 MB",
+        "Pushing r.io/x:1: 2/2 layers, 4.0/4.0 MB",
+        "",
+    ]
+
+
+# -- what is shown ------------------------------------------------------------------------------------
+
+
+def test_display_does_not_flicker() -> None:
+    """Ten times a second is as much as anybody reads; control characters do not reach the terminal."""
+    out = Terminal()
+    times = iter([0.0, 0.05, 0.2])
+    display = Display(out, clock=lambda: next(times))
+    for text in ("one\x1b[2J\n", "two", "three"):
+        display.doing(text)
+    assert out.getvalue() == "\rone [2J \x1b[K\rthree\x1b[K"
+
+
+def test_display_that_nobody_sees() -> None:
+    """A closed terminal does not break a build."""
+
+    class Closed(Terminal):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    display = Display(Closed())
+    display.doing("x")
+    display.line("y")
+    display.close()
+
+
+def test_transfer_never_sends_more_than_everything() -> None:
+    """Sizes that come late or are too small do not show nonsense."""
+    out = Terminal()
+    clock = iter(range(100))
+    transfer = Transfer(Display(out, clock=lambda: float(next(clock))), "Pushing")
+    transfer.layer("a", sent=10_000_000, size=5_000_000)
+    assert out.getvalue() == "\rPushing: 0/1 layers, 5.0/5.0 MB\x1b[K"
+
+
 def test_options() -> None:
-    """`image_repo` and `quiet` are run options."""
+    """The builders' run options."""
     opts = DockerWorkspaceMixin().workspace_opts()
-    assert {name for name, _ in opts} == {"image_repo", "quiet"}
-
-
-def test_missing_client_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the docker package one line says what to install."""
-    monkeypatch.setitem(__import__("sys").modules, "docker", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        docker_workspace._connect()
-    assert caught.value.hint == "pip install torchx[docker]"
+    assert {name for name, _ in opts} == {"image_repo", "quiet", "builder", "platform"}

@@ -8,7 +8,8 @@ import pytest
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.specs import AppDef, AppDryRunInfo, CfgVal, Resource, Role, Workspace, runopts
-from torchx.workspace import PkgInfo, WorkspaceBuilder, WorkspaceMixin
+from torchx.workspace import PkgInfo, WorkspaceBuilder, WorkspaceMixin, walk_workspace
+from torchx.workspace.files import LocalFiles
 
 
 class StoreMixin(WorkspaceMixin[None]):
@@ -126,6 +127,23 @@ def test_projects_are_merged_for_the_old_hook(tmp_path: Any) -> None:
     assert seen == [b"1"]
 
 
+def test_a_rule_of_one_project_is_none_of_the_others(tmp_path: Any) -> None:
+    """What the first project ignores, the second may have, also for a hook that heeds ignore files itself."""
+    for name, rules in (("one", "**/*.csv\n"), ("two", "")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.csv").write_text("")
+        (tmp_path / name / ".torchxignore").write_text(rules)
+    seen: list[str] = []
+
+    class Mixin(WorkspaceMixin[None]):
+        def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
+            for folder, _, files in walk_workspace(LocalFiles(), workspace):
+                seen.extend(f"{folder}/{name}".removeprefix(f"{workspace}/") for name in files)
+
+    Mixin().build_workspaces([role("r", {str(tmp_path / "one"): "", str(tmp_path / "two"): "two"})], {})
+    assert seen == ["two/.torchxignore", "two/a.csv"]
+
+
 def test_a_mixin_that_builds_nothing_says_so() -> None:
     """A bare WorkspaceMixin refuses a workspace in one clear line."""
     with pytest.raises(NotSupportedError, match="`WorkspaceMixin` does not say how to build a workspace"):
@@ -140,6 +158,13 @@ def test_nothing_to_push_by_default() -> None:
     mixin.push_images(images)
     with pytest.raises(NotSupportedError):
         mixin.push_images({"img": ("repo", "tag")})
+
+
+def test_nothing_to_discard_by_default() -> None:
+    """A mixin that makes nothing for one job alone has nothing to remove."""
+    r = role("r", {"/x": ""})
+    WorkspaceMixin().discard_workspaces([r])
+    assert r.image == "base"
 
 
 def test_builder_and_package() -> None:

@@ -50,6 +50,8 @@ def _print_json(handle: str, app: AppDef | None, run: Run | None) -> None:
     from torchx.cli.status_json import handle_fields, run_fields
     from torchx.specs.serialize import appdef_to_dict
 
+    digests, hashes = _provenance(app, run)
+
     print(
         document(
             {
@@ -57,6 +59,8 @@ def _print_json(handle: str, app: AppDef | None, run: Run | None) -> None:
                 "app": appdef_to_dict(app, fallback=repr) if app is not None else None,
                 "cfg": run.cfg if run is not None else None,
                 "argv": run.argv if run is not None else None,
+                "image_digests": digests or None,
+                "workspace_hashes": hashes or None,
                 "run": run_fields(run) if run is not None else None,
             }
         )
@@ -69,10 +73,19 @@ def _print_page(handle: str, app: AppDef | None, run: Run | None) -> None:
     color = has_color(sys.stdout)
     parts = [_head(handle, run, color=color)]
     if app is not None:
-        parts.append(spec_page.app_page(app, color=color))
+        parts.append(spec_page.app_page(app, provenance=_provenance(app, run), color=color))
     if run is not None and run.cfg:
         parts.append(spec_page.cfg_page(run.cfg, title=f"options of {run.scheduler}", color=color))
     print("\n\n".join(parts))
+
+
+def _provenance(app: AppDef | None, run: Run | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Role name to digest of its image, and to hash of its code: what the scheduler says, but first the record."""
+    from torchx.specs.images import image_digests, workspace_hashes
+
+    roles = app.roles if app is not None else []
+    digests, hashes = image_digests(roles), workspace_hashes(roles)
+    return (digests | run.image_digests, hashes | run.workspace_hashes) if run is not None else (digests, hashes)
 
 
 def _head(handle: str, run: Run | None, *, color: bool) -> str:

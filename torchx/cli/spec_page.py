@@ -40,12 +40,18 @@ def show_dryrun(info: AppDryRunInfo[Any], *, scheduler: str, as_json: bool) -> N
     print("\n\n".join(parts))
 
 
-def app_page(app: AppDef, *, color: bool = False) -> str:
-    """An AppDef, a block for each role. Secrets must have been masked by the caller."""
+def app_page(
+    app: AppDef, *, provenance: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}), color: bool = False
+) -> str:
+    """An AppDef, a block for each role. Secrets must have been masked by the caller.
+
+    Args:
+        provenance: role name to digest of the image that it ran, and to hash of its code.
+    """
     head = f"{bold('app', color=color)} {printable(app.name)}"
     if app.metadata:
         head += "\n" + fields([("metadata", _pairs(app.metadata))], indent="  ", color=color)
-    return "\n\n".join([head, *(_role_page(role, color=color) for role in app.roles)])
+    return "\n\n".join([head, *(_role_page(role, provenance, color=color) for role in app.roles)])
 
 
 def cfg_page(cfg: Mapping[str, Mapping[str, Any]], *, title: str, color: bool = False) -> str:
@@ -71,7 +77,7 @@ def hide_secrets(text: str, app: AppDef | None) -> str:
     return mask_text(text)
 
 
-def _role_page(role: Role, *, color: bool) -> str:
+def _role_page(role: Role, provenance: tuple[Mapping[str, str], Mapping[str, str]], *, color: bool) -> str:
     from torchx.specs.mounts import format_mount
     from torchx.util.shlex import join
 
@@ -79,15 +85,18 @@ def _role_page(role: Role, *, color: bool) -> str:
     if role.min_replicas is not None:
         replicas += f", at least {role.min_replicas}"
     retries = f"{role.max_retries}, policy {role.retry_policy.value}" if role.max_retries else ""
+    digests, hashes = provenance
     pairs = [
         ("command", printable(join([role.entrypoint, *role.args]))),
         ("image", printable(role.image)),
+        ("image digest", printable(digests.get(role.name, ""))),
         ("resource", _resource(role.resource)),
         ("retries", retries),
         ("env", _pairs(role.env)),
         ("ports", _pairs(role.port_map)),
         ("mounts", "\n".join(printable(format_mount(m)) for m in role.mounts)),
         ("workspace", printable(str(role.workspace)) if role.workspace else ""),
+        ("workspace hash", printable(hashes.get(role.name, ""))),
         ("metadata", _pairs(role.metadata)),
     ]
     head = f"{bold('role', color=color)} {printable(role.name)} {gray(f'({replicas})', color=color)}"

@@ -30,6 +30,8 @@ class NewRun:
         workspace: what was built in, as text.
         git_commit: 40 hex digits; empty outside of a git repository.
         git_dirty: whether tracked files differed from that commit; None when not known.
+        image_digests: role name to the digest of its image, where it is known before the submission.
+        workspace_hashes: role name to the hash of the code that was built in.
     """
 
     scheduler: str
@@ -46,6 +48,8 @@ class NewRun:
     git_dirty: bool | None = None
     parent_run_id: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    image_digests: dict[str, str] = field(default_factory=dict)
+    workspace_hashes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -60,9 +64,14 @@ class Run:
         created_at: when the submission began.
         updated_at: when the state was last seen to change.
         ended_at: when the run was first seen to have ended; None before.
-        user, host, cwd, argv: who submitted it, from where, and how.
-        app: the AppDef as JSON types, secrets masked. Empty in the answers of ``list``, as are ``cfg`` and ``argv``.
+        user, host, cwd: who submitted it, from where.
+        app: the AppDef as JSON types, secrets masked. Empty in the answers of ``list``, as are all attributes below
+            but ``note``.
+        argv: the command line that submitted it, secrets masked.
         cfg: run option to ``{"value": ..., "source": ...}``.
+        image_digests: role name to the digest of the image that it really ran, where that is known; see
+            :mod:`torchx.specs.images`.
+        workspace_hashes: role name to the hash of the code that was built in.
         note: what could not be found out when the state was refreshed.
     """
 
@@ -89,6 +98,8 @@ class Run:
     app: dict[str, Any] = field(default_factory=dict)
     cfg: dict[str, dict[str, Any]] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    image_digests: dict[str, str] = field(default_factory=dict)
+    workspace_hashes: dict[str, str] = field(default_factory=dict)
     note: str = ""
 
     def is_terminal(self) -> bool:

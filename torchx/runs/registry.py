@@ -15,7 +15,7 @@ from torchx.specs.api import AppState, is_terminal, parse_app_handle
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     _Strings = list[str]
@@ -29,7 +29,8 @@ _COLUMNS = (
     " user, host, cwd, image, workspace, git_commit, git_dirty, parent_run_id"
 )
 _NAMES = _COLUMNS.replace(",", " ").split()
-_SPECS = "argv, app, cfg, tags"
+_STATES = dict(AppState.__members__)
+_SPECS = "argv, app, cfg, tags, image_digests, workspace_hashes"
 
 
 class RunRegistry:
@@ -73,16 +74,24 @@ class RunRegistry:
             self._begun[run_id] = run
         return run_id
 
-    def submitted(self, run_id: int, handle: str) -> None:
-        """Writes that the scheduler has taken the run, under this handle."""
+    def submitted(self, run_id: int, handle: str, *, image_digests: Mapping[str, str] | None = None) -> None:
+        """Writes that the scheduler has taken the run, under this handle.
+
+        Args:
+            image_digests: what it said that roles run, see :attr:`Run.image_digests`; goes before what was known.
+        """
         run = self._begun.pop(run_id, None)
         if not run_id:
             return
 
         def work(db: sqlite3.Connection) -> None:
-            if not _mark_submitted(db, run_id, handle) and run is not None:
+            row = run_id
+            if not _mark_submitted(db, row, handle) and run is not None:
                 # The file was replaced in between: write the row once more.
-                _mark_submitted(db, _insert(db, run, _specs_of(run)), handle)
+                row = _insert(db, run, _specs_of(run))
+                _mark_submitted(db, row, handle)
+            if image_digests:
+                _add_digests(db, row, image_digests)
 
         self._store().write(work, None)
 
@@ -140,7 +149,7 @@ class RunRegistry:
         return found
 
     def list(self, query: RunQuery | None = None, *, unfinished: bool = False) -> list[Run]:
-        """The runs that match, newest first, without their ``app``, ``cfg``, ``argv`` and ``tags``.
+        """The runs that match, newest first, without what is bulky: ``app``, ``cfg``, ``argv`` and what comes after.
 
         Args:
             unfinished: only those that were not seen to end.
@@ -237,17 +246,15 @@ def _masked(msg: str) -> str:
     return mask_text(msg)
 
 
-def _specs_of(run: NewRun) -> tuple[str, str, str, str]:
+def _specs_of(run: NewRun) -> tuple[str, ...]:
     import json
 
     # What a plugin put into its options may be of any type; a string of it is better than no record.
-    argv, app, cfg, tags = (
-        json.dumps(part, separators=(",", ":"), default=str) for part in (run.argv, run.app, run.cfg, run.tags)
-    )
-    return argv, app, cfg, tags
+    parts = (run.argv, run.app, run.cfg, run.tags, run.image_digests, run.workspace_hashes)
+    return tuple([json.dumps(part, separators=(",", ":"), default=str) for part in parts])
 
 
-def _insert(db: sqlite3.Connection, run: NewRun, specs: tuple[str, str, str, str]) -> int:
+def _insert(db: sqlite3.Connection, run: NewRun, specs: tuple[str, ...]) -> int:
     from torchx.runs import submitter
 
     now = time.time()
@@ -265,8 +272,17 @@ def _insert(db: sqlite3.Connection, run: NewRun, specs: tuple[str, str, str, str
         row,
     )
     run_id = cursor.lastrowid or 0
-    db.execute("INSERT INTO specs (run_id, argv, app, cfg, tags) VALUES (?, ?, ?, ?, ?)", (run_id, *specs))
+    db.execute(f"INSERT INTO specs (run_id, {_SPECS}) VALUES (?, ?, ?, ?, ?, ?, ?)", (run_id, *specs))  # noqa: S608  # constants only
     return run_id
+
+
+def _add_digests(db: sqlite3.Connection, run_id: int, digests: Mapping[str, str]) -> None:
+    import json
+
+    found = db.execute("SELECT image_digests FROM specs WHERE run_id = ?", (run_id,)).fetchone()
+    if found:
+        text = json.dumps({**json.loads(found[0]), **digests}, separators=(",", ":"))
+        db.execute("UPDATE specs SET image_digests = ? WHERE run_id = ?", (text, run_id))
 
 
 def _mark_submitted(db: sqlite3.Connection, run_id: int, handle: str) -> bool:
@@ -306,9 +322,9 @@ def _conditions(query: RunQuery) -> tuple[str, list[object]]:
 
 
 def _run(row: tuple[Any, ...]) -> Run:
-    run = Run(**dict(zip(_NAMES, row)))  # noqa: B905  # a whole row has four columns more
+    run = Run(**dict(zip(_NAMES, row)))  # noqa: B905  # a whole row has more columns
     # A name in the file; of a newer torchx, or of a file with a flipped bit, it may be any.
-    run.state = AppState.__members__.get(str(run.state), AppState.UNKNOWN)
+    run.state = _STATES.get(str(run.state), AppState.UNKNOWN)
     run.git_dirty = None if run.git_dirty is None else bool(run.git_dirty)
     extra = row[len(_NAMES) :]
     if extra and extra[0] is not None:
@@ -316,7 +332,8 @@ def _run(row: tuple[Any, ...]) -> Run:
         import json
 
         with contextlib.suppress(ValueError):
-            run.argv, run.app, run.cfg, run.tags = (json.loads(text) for text in extra)
+            parts = [json.loads(text) for text in extra]
+            run.argv, run.app, run.cfg, run.tags, run.image_digests, run.workspace_hashes = parts
     return run
 
 

@@ -53,6 +53,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_unfinished ON runs (id) WHERE unfinished = 1",
         "CREATE INDEX runs_intents ON runs (id) WHERE phase = 0",
     ),
+    # Which image and which code each role really ran: role name to digest, and to content hash.
+    (
+        "ALTER TABLE specs ADD COLUMN image_digests TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE specs ADD COLUMN workspace_hashes TEXT NOT NULL DEFAULT '{}'",
+    ),
 )
 VERSION = len(MIGRATIONS)
 

@@ -58,15 +58,17 @@ class Workspace:
         return len(self.projects) == 1 and not next(iter(self.projects.values()))
 
     def merge_into(self, outdir: str | pathlib.Path) -> None:
-        """Copies every project to its place below ``outdir``, in order: a later one wins.
+        """Copies every project, less what it ignores, to its place below ``outdir``, in order: a later one wins.
 
         Raises:
-            SpecError: a source that does not exist, or a place that is not below ``outdir``.
+            SpecError: a source that does not exist or cannot be read, or a place that is not below ``outdir``.
+            ConfigError: a file cannot be written.
         """
         import os
 
-        for src, dst in self.projects.items():
-            _copy(src, os.path.join(outdir, _checked_place(dst, src)))
+        from torchx.workspace.copies import merge
+
+        merge(self, os.fspath(outdir))
 
     def __bool__(self) -> bool:
         return bool(self.projects)
@@ -86,30 +88,6 @@ def _checked_place(dst: str, src: str) -> str:
             hint="give a relative path without `..`",
         )
     return "" if place == "." else dst
-
-
-def _copy(src: str, target: str) -> None:
-    import os
-    import shutil
-
-    scheme, separator, path = src.partition("://")
-    if separator and scheme != "file":
-        import fsspec
-
-        filesystem, root = fsspec.core.url_to_fs(src)
-        if not filesystem.exists(root):
-            raise SpecError(f"workspace project `{src}` does not exist")
-        os.makedirs(target, exist_ok=True)
-        filesystem.get(root.rstrip("/") + "/", target + "/", recursive=True)
-        return
-    local = path if separator else src
-    if os.path.isdir(local):
-        shutil.copytree(local, target, symlinks=True, dirs_exist_ok=True)
-    elif os.path.isfile(local):
-        os.makedirs(target, exist_ok=True)
-        shutil.copy2(local, target)
-    else:
-        raise SpecError(f"workspace project `{src}` does not exist", hint="a directory or a file is expected")
 
 
 def _escape(path: str) -> str:

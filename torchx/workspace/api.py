@@ -1,19 +1,20 @@
-"""The contract of a workspace mixin, and the one walk over a workspace's files."""
+"""The contract of a workspace mixin."""
 
 # ruff: noqa: ARG002 -- hooks take what the interface gives them
 
 from __future__ import annotations
 
-import os
 import types
 from abc import ABC, abstractmethod
 
-from torchx.errors import NotSupportedError, SpecError
+from torchx.errors import NotSupportedError
 from torchx.specs.api import runopts
+from torchx.workspace.files import open_workspace, walk_workspace
+from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
     from dataclasses import dataclass
     from typing import Any, Generic, TypeVar
 
@@ -44,7 +45,15 @@ else:
     _OfPackage = _OfBuilder = _OfPushes
 
 
-TORCHX_IGNORE = ".torchxignore"
+__all__ = [
+    "TORCHX_IGNORE",
+    "PkgInfo",
+    "WorkspaceBuilder",
+    "WorkspaceMixin",
+    "materialize",
+    "open_workspace",
+    "walk_workspace",
+]
 
 
 @dataclass
@@ -103,13 +112,27 @@ class WorkspaceMixin(_OfPushes[T]):
             if role.workspace.is_unmapped_single_project():
                 self.build_workspace_and_update_role(role, next(iter(role.workspace.projects)), cfg)
             else:
-                import tempfile
-
-                with tempfile.TemporaryDirectory(prefix="torchx-workspace-") as merged:
-                    materialize(role.workspace, merged)
-                    self.build_workspace_and_update_role(role, merged, cfg)
+                self._build_merged(role, role.workspace, cfg)
             build_cache[key] = role.image
         role.image = str(build_cache[key])
+
+    def _build_merged(self, role: Role, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> None:
+        import os
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="torchx-workspace-") as merged:
+            materialize(workspace, merged)
+            for name in IGNORE_FILES:  # heeded, each for its own project: they must not be heeded for the others
+                if os.path.lexists(os.path.join(merged, name)):
+                    os.unlink(os.path.join(merged, name))
+            self.build_workspace_and_update_role(role, merged, cfg)
+
+    def discard_workspaces(self, roles: list[Role]) -> None:
+        """Removes what :meth:`build_workspaces` has made of these roles and what nobody but their job has a use for.
+
+        Called after a dry run from the command line, and when the scheduler has refused the job. Images and other
+        caches stay.
+        """
 
     def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
         """Builds one workspace and sets ``role.image``.
@@ -131,179 +154,12 @@ class WorkspaceMixin(_OfPushes[T]):
             raise NotSupportedError(f"`{type(self).__name__}` does not say how to push `{images_to_push}`")
 
 
-def walk_workspace(
-    fs: Any, path: str, ignore_name: str = TORCHX_IGNORE
-) -> Iterable[tuple[str, Iterable[str], Mapping[str, Mapping[str, object]]]]:
-    """Walks a workspace in a fixed order, less what its ignore file names.
-
-    Args:
-        fs: an fsspec file system, or :class:`LocalFiles`.
-        path: the workspace's root on it.
-        ignore_name: file at the root with patterns as in a ``.dockerignore``.
-
-    Yields:
-        Directory, names of its subdirectories, and its files as name -> info. A symbolic link is a file whose
-        info has ``islink`` and ``destination``; one that leads out of the workspace is left out, with a warning.
-
-    Raises:
-        SpecError: the workspace does not exist, its ignore file is malformed, or a name in it leads out of it.
-    """
-    from torchx.workspace.ignore import IgnoreRules
-
-    root = path.rstrip("/") or "/"
-    if not fs.isdir(root):
-        raise SpecError(f"workspace `{path}` is not a directory", hint="check `--workspace`")
-    ignore_file = f"{root.rstrip('/')}/{ignore_name}"
-    text = fs.cat_file(ignore_file).decode("utf-8", "replace") if fs.isfile(ignore_file) else ""
-    yield from _walk(fs, root, "", IgnoreRules.parse(text, origin=ignore_file))
-
-
 def materialize(workspace: Workspace, outdir: str) -> None:
-    """Copies each project of a workspace to its place below ``outdir``; a later one wins.
+    """Copies each project of a workspace, less what it ignores, to its place below ``outdir``; a later one wins.
 
     Raises:
-        SpecError: a project that does not exist, or a place outside ``outdir``.
+        SpecError: a project does not exist or cannot be read, or its place is outside ``outdir``.
     """
-    for source, place in workspace.projects.items():
-        target = os.path.normpath(os.path.join(outdir, place))
-        if target != os.path.normpath(outdir) and not target.startswith(os.path.normpath(outdir) + os.sep):
-            raise SpecError(f"workspace project `{source}` would go to `{place}`, outside the workspace")
-        copy_workspace(source, target)
+    from torchx.workspace.copies import merge
 
-
-def copy_workspace(source: str, target: str) -> None:
-    """Copies the files of a workspace (path or fsspec URL), less the ignored ones; file modes are kept.
-
-    Raises:
-        SpecError: as :func:`walk_workspace`.
-    """
-    import shutil
-
-    fs, root = open_workspace(source)
-    local = isinstance(fs, LocalFiles)
-    if local and os.path.isfile(root):
-        os.makedirs(target, exist_ok=True)
-        shutil.copy2(root, target)
-        return
-    # The list first: a target below the source must not become part of itself.
-    for folder, subfolders, files in list(walk_workspace(fs, root)):
-        place = os.path.join(target, folder[len(root) :].strip("/"))
-        for name in subfolders:
-            os.makedirs(os.path.join(place, name), exist_ok=True)
-        os.makedirs(place, exist_ok=True)
-        for name, info in files.items():
-            copy = os.path.join(place, name)
-            if info.get("islink"):
-                if os.path.lexists(copy):
-                    os.remove(copy)
-                os.symlink(str(info["destination"]), copy)
-            elif local:
-                shutil.copy2(f"{folder}/{name}", copy)
-            else:
-                fs.get_file(str(info["name"]), copy)
-
-
-def open_workspace(source: str) -> tuple[Any, str]:
-    """The file system and the root of a workspace given as a path or a URL.
-
-    >>> open_workspace("file:///tmp")[1]
-    '/tmp'
-    """
-    scheme, separator, path = source.partition("://")
-    if not separator or scheme == "file":
-        return LocalFiles(), os.path.abspath(os.path.expanduser(path if separator else source))
-    from torchx.errors import MissingDependencyError
-
-    try:
-        import fsspec
-
-        fs, root = fsspec.core.url_to_fs(source)
-    except ImportError as e:
-        raise MissingDependencyError(f"workspace `{source}`: {e}", hint=f"install fsspec's part for `{scheme}`") from e
-    except ValueError as e:
-        raise SpecError(f"workspace `{source}` cannot be opened: {e}") from e
-    return fs, str(root)
-
-
-class LocalFiles:
-    """The calls of an fsspec file system that a walk needs, on local files and without its 75 ms of import."""
-
-    def isdir(self, path: str) -> bool:
-        return os.path.isdir(path)
-
-    def isfile(self, path: str) -> bool:
-        return os.path.isfile(path)
-
-    def cat_file(self, path: str) -> bytes:
-        with open(path, "rb") as f:
-            return f.read()
-
-    def ls(self, path: str, detail: bool = True) -> list[dict[str, object]]:
-        """Entries of a directory with name, type, size, mode, mtime; for links their destination."""
-        found = []
-        with os.scandir(path) as entries:
-            for entry in entries:
-                stat = entry.stat(follow_symlinks=False)
-                plain = "file" if entry.is_file(follow_symlinks=False) else "other"
-                info: dict[str, object] = {
-                    "name": entry.path,
-                    "type": "directory" if entry.is_dir(follow_symlinks=False) else plain,
-                    "size": stat.st_size,
-                    "mode": stat.st_mode,
-                    "mtime": stat.st_mtime,
-                    "islink": entry.is_symlink(),
-                }
-                if entry.is_symlink():
-                    info["destination"] = os.readlink(entry.path)
-                found.append(info)
-        return found
-
-
-def _walk(fs: Any, root: str, below: str, rules: Any) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
-    folder = f"{root.rstrip('/')}/{below}".rstrip("/") or "/"
-    subfolders: list[str] = []
-    descend: list[str] = []
-    files: dict[str, Any] = {}
-    # Object stores list a folder's own marker too, and some keep the trailing slash.
-    entries = {str(i["name"]).rstrip("/"): i for i in fs.ls(folder, detail=True)}
-    for path, info in sorted(entries.items()):
-        name = path.rpartition("/")[2]
-        if path.strip("/") == folder.strip("/"):
-            continue
-        if name in ("", ".", ".."):
-            raise SpecError(f"workspace `{root}` has an entry `{path}`, which leads out of it")
-        relative = f"{below}/{name}" if below else name
-        ignored = rules.ignores(relative)
-        if info["type"] == "directory":
-            if not ignored:
-                subfolders.append(name)
-            if not ignored or not rules.prunes(relative):
-                descend.append(relative)
-        elif not ignored and info.get("islink"):
-            link = _inner_link(root, path, info)
-            if link is not None:
-                files[name] = link
-        elif not ignored and info["type"] == "file":
-            files[name] = info
-    yield folder, subfolders, files
-    for relative in descend:
-        yield from _walk(fs, root, relative, rules)
-
-
-def _inner_link(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | None:
-    """A link with its destination made relative; None when it leads out of the workspace."""
-    destination = info["destination"]
-    destination = os.fsdecode(destination) if isinstance(destination, bytes) else str(destination)
-    home = os.path.realpath(root)
-    here = os.path.realpath(os.path.dirname(path))
-    real = os.path.realpath(os.path.join(here, destination))
-    if real != home and not real.startswith(home + os.sep):
-        import logging
-
-        logging.getLogger("torchx.workspace").warning(
-            "`%s` is left out: it links to `%s`, outside the workspace", path, destination
-        )
-        return None
-    if os.path.isabs(destination):
-        destination = os.path.relpath(real, here)
-    return {**info, "destination": destination}
+    merge(workspace, outdir)

@@ -1,31 +1,52 @@
-"""Workspaces as container images: the workspace on top of the role's image, pushed where nodes can pull it."""
+"""Workspaces as container images: the workspace on top of the role's image, pushed where nodes can pull it.
+
+Two builders do it. ``docker`` has an engine build it, and carries out a ``Dockerfile.torchx``. ``oci`` needs no engine:
+it puts the files straight into the registry, see :mod:`torchx.workspace.oci`.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError
 from torchx.specs.api import runopts
-from torchx.workspace.api import WorkspaceMixin, open_workspace, walk_workspace
+from torchx.workspace.api import WorkspaceMixin
+from torchx.workspace.docker_context import TORCHX_DOCKERFILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import IO, Any, TextIO
+    from dataclasses import dataclass
+    from typing import Any, TextIO
 
-    from torchx.specs.api import AppDef, CfgVal, Role
+    from torchx.specs.api import AppDef, CfgVal, Role, Workspace
+    from torchx.workspace.oci import ImageBuilder, Plan
+else:
+    from torchx.util.records import dataclass
 
-TORCHX_DOCKERFILE = "Dockerfile.torchx"
-DEFAULT_DOCKERFILE = b"ARG IMAGE\nFROM $IMAGE\nCOPY . .\n"
-_LABEL_VERSION = "torchx.pytorch.org/version"
+__all__ = ["TORCHX_DOCKERFILE", "DockerWorkspaceMixin", "print_push_events"]
+
+AUTO, DOCKER, OCI = "auto", "docker", "oci"
+BUILDERS = (AUTO, DOCKER, OCI)
 _LOCAL_IMAGE = "sha256:"
+# The engine may be silent for minutes while it stores a layer; docker-py would give up after one.
+_PATIENCE_S = 600
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What a build made: the role's new image, its digest, and the hash of the workspace."""
+
+    image: str
+    digest: str
+    workspace_hash: str
 
 
 class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
     """Builds an image from the workspace, by its ``Dockerfile.torchx`` or by copying it onto the role's image.
 
-    ``Dockerfile.torchx`` is given the build arguments ``IMAGE`` (the role's image) and ``WORKSPACE``.
+    ``Dockerfile.torchx`` is given the build arguments ``IMAGE`` (the role's image) and ``WORKSPACE``. Without one the
+    workspace is copied to the image's working directory.
 
     Args:
         docker_client: the client to use; by default it is made from the environment when it is first needed.
@@ -34,6 +55,10 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
     def __init__(self, *args: object, docker_client: Any | None = None, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.__docker_client = docker_client
+        self.__image_builder: ImageBuilder | None = None
+        self.__plans: dict[str, tuple[Plan, bool]] = {}
+        self.__pushed: dict[str, str] = {}
+        self.__quiet: set[str] = set()
 
     @property
     def _docker_client(self) -> Any:
@@ -41,139 +66,171 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
             self.__docker_client = _connect()
         return self.__docker_client
 
+    @property
+    def _image_builder(self) -> ImageBuilder:
+        if self.__image_builder is None:
+            from torchx.workspace.oci import ImageBuilder
+
+            self.__image_builder = ImageBuilder()
+        return self.__image_builder
+
     def workspace_opts(self) -> runopts:
         opts = super().workspace_opts()
         opts.add("image_repo", type_=str, help="repository to push the built image to, such as `ghcr.io/me/jobs`")
         opts.add("quiet", type_=bool, default=False, help="do not show the progress of build and push")
+        opts.add(
+            "builder",
+            type_=str,
+            default=AUTO,
+            help="who builds the image: `docker`, an engine; `oci`, nobody: files go straight to `image_repo`;"
+            " `auto`, an engine when one answers",
+        )
+        opts.add("platform", type_=str, help="platform of the image, such as `linux/arm64`, where the base has several")
         return opts
 
+    def caching_build_workspace_and_update_role(
+        self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
+    ) -> None:
+        """Builds the image of one role, or takes it from ``build_cache``: roles share what is the same."""
+        if not role.workspace:
+            return
+        hook = type(self).build_workspace_and_update_role
+        if hook is not DockerWorkspaceMixin.build_workspace_and_update_role:
+            super().caching_build_workspace_and_update_role(role, cfg, build_cache)
+            return
+        key = (role.image, *role.workspace.projects.items())
+        if key not in build_cache:
+            build_cache[key] = self._build(role.image, role.workspace, cfg)
+        _update(role, build_cache[key])  # type: ignore[arg-type]  # what was put there above
+
     def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
-        import tempfile
+        from torchx.specs.api import Workspace
 
-        with tempfile.TemporaryFile() as context:
-            write_build_context(context, workspace)
-            context.seek(0)
-            role.image = self._build(context, image=role.image, workspace=workspace, quiet=bool(cfg.get("quiet")))
+        _update(role, self._build(role.image, Workspace({workspace: ""}), cfg))
 
-    def _build(self, context: IO[bytes], *, image: str, workspace: str, quiet: bool) -> str:
-        from torchx.version import __version__
+    def _build(self, image: str, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> _Built:
+        if self._builder(cfg) == OCI:
+            return self._plan(image, workspace, cfg)
+        from torchx.workspace import docker_build
+        from torchx.workspace.oci import read_workspace
 
-        events = self._docker_client.api.build(
-            fileobj=context,
-            custom_context=True,
-            dockerfile=TORCHX_DOCKERFILE,
-            buildargs={"IMAGE": image, "WORKSPACE": workspace},
-            labels={_LABEL_VERSION: __version__},
-            pull=False,
-            rm=True,
-            decode=True,
-        )
-        built = ""
-        for event in events:
-            if event.get("error"):
-                raise BackendError(
-                    f"the image of workspace `{workspace}` could not be built: {event['error'].strip()}",
-                    hint=f"the base image is `{image}`; see the build's output above"
-                    if not quiet
-                    else "run without `quiet`",
-                )
-            if event.get("stream") and not quiet:
-                sys.stderr.write(event["stream"])
-            built = event.get("aux", {}).get("ID", built)
-        if not built:
-            raise BackendError(f"the engine did not say which image it built from workspace `{workspace}`")
-        return str(built)
+        options = docker_build.Options(platform=str(cfg.get("platform") or ""), quiet=bool(cfg.get("quiet")))
+        built = docker_build.build(self._docker_client, workspace, image, options)
+        return _Built(built, built, read_workspace(workspace).hash)
+
+    def _builder(self, cfg: Mapping[str, CfgVal]) -> str:
+        """Who builds.
+
+        Raises:
+            ConfigError: nobody can.
+        """
+        wanted = str(cfg.get("builder") or AUTO)
+        if wanted not in BUILDERS:
+            raise ConfigError(f"`{wanted}` is no builder of images", hint="builders: " + ", ".join(BUILDERS))
+        why = ""
+        if wanted == AUTO:
+            try:
+                if self.__docker_client is None:
+                    _check_socket()  # before the client's library is imported, which takes longer than to ask
+                self._docker_client  # noqa: B018  # connects
+                return DOCKER
+            except (BackendError, MissingDependencyError) as e:
+                wanted, why = OCI, f"{e}, and "
+        if wanted == OCI and not cfg.get("image_repo"):
+            raise ConfigError(
+                f"{why}an image that is built without an engine goes straight to a registry: there is no `image_repo`",
+                hint="give one: `-cfg image_repo=<registry>/<name>`" + ("; or start a Docker engine" if why else ""),
+            )
+        return wanted
+
+    def _plan(self, image: str, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> _Built:
+        from torchx.workspace.progress import Display
+
+        repository, platform = str(cfg["image_repo"]), str(cfg.get("platform") or "")
+        display = Display(sys.stderr, quiet=bool(cfg.get("quiet")))
+        display.doing(f"Packing {workspace} onto {image}")
+        try:
+            plan = self._image_builder.plan(workspace, base=image, repository=repository, platform=platform)
+        finally:
+            display.close()
+            self._image_builder.close()
+        self.__plans[str(plan.name)] = (plan, bool(cfg.get("quiet")))
+        return _Built(str(plan.name), plan.reference, plan.workspace_hash)
 
     def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> dict[str, tuple[str, str]]:
-        """Gives each locally built image its name in ``image_repo``: the content hash is its tag.
+        """Gives each image that was built here its name in ``image_repo``: a content hash is its tag.
 
         Returns:
-            Image id -> (repository, tag); the roles' images are changed to ``repository:tag``.
+            Image -> (repository, tag); the roles' images are changed to ``repository:tag``.
 
         Raises:
             ConfigError: there is such an image and no ``image_repo``.
         """
         images_to_push: dict[str, tuple[str, str]] = {}
         for role in app.roles:
-            if not role.image.startswith(_LOCAL_IMAGE):
-                continue
-            repository = cfg.get("image_repo")
-            if not repository:
-                raise ConfigError(
-                    f"the image built for role `{role.name}` has to be pushed, and there is no `image_repo`",
-                    hint="give one: `-cfg image_repo=<registry>/<name>`, or run with `--workspace=`",
-                )
-            image, tag = role.image, role.image.removeprefix(_LOCAL_IMAGE)
-            images_to_push[image] = (str(repository), tag)
-            role.image = f"{repository}:{tag}"
+            if role.image in self.__plans:
+                repository, _, tag = role.image.rpartition(":")
+                images_to_push[role.image] = (repository, tag)
+            elif role.image.startswith(_LOCAL_IMAGE):
+                if not cfg.get("image_repo"):
+                    raise ConfigError(
+                        f"the image built for role `{role.name}` has to be pushed, and there is no `image_repo`",
+                        hint="give one: `-cfg image_repo=<registry>/<name>`, or run with `--workspace=`",
+                    )
+                repository, tag = str(cfg["image_repo"]), role.image.removeprefix(_LOCAL_IMAGE)
+                images_to_push[role.image] = (repository, tag)
+                if cfg.get("quiet"):
+                    self.__quiet.add(role.image)
+                role.image = f"{repository}:{tag}"
         return images_to_push
 
     def push_images(self, images_to_push: dict[str, tuple[str, str]]) -> None:
-        """Pushes each image under its name.
+        """Pushes each image under its name. An image becomes visible when all of it is there, or not at all.
 
         Raises:
-            BackendError: the registry refused.
+            BackendError: the registry refused or failed.
         """
+        from torchx.workspace import docker_build, oci_push
+
         for image, (repository, tag) in images_to_push.items():
-            self._docker_client.images.get(image).tag(repository, tag=tag)
-            print_push_events(self._docker_client.images.push(repository, tag=tag, stream=True, decode=True))
+            if image in self.__plans:
+                plan, quiet = self.__plans[image]
+                try:
+                    oci_push.push(self._image_builder, plan, quiet=quiet)
+                finally:
+                    self._image_builder.close()
+                self.__pushed[image] = plan.reference
+            else:
+                digest = docker_build.push(self._docker_client, image, repository, tag, quiet=image in self.__quiet)
+                self.__pushed[f"{repository}:{tag}"] = digest
+
+    def pushed_digest(self, image: str) -> str:
+        """``repository@sha256:...`` of an image that :meth:`push_images` has pushed; empty when that is not known."""
+        return self.__pushed.get(image, "")
 
 
-def write_build_context(out: IO[bytes], workspace: str) -> None:
-    """Writes the tar of a build context: the workspace less ignored files, and a ``Dockerfile.torchx``.
+def _update(role: Role, built: _Built) -> None:
+    from torchx.specs.images import set_image_digest, set_workspace_hash
 
-    The same files give the same bytes: entries are sorted, owners are dropped.
-    """
-    import io
-    import tarfile
-
-    fs, root = open_workspace(workspace)
-    has_dockerfile = False
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for folder, _, files in walk_workspace(fs, root):
-            for name, info in files.items():
-                path = os.path.join(folder[len(root) :].strip("/"), name)
-                entry = tarfile.TarInfo(path)
-                entry.mode = int(str(info.get("mode", 0o644))) & 0o7777
-                entry.mtime = int(float(str(info.get("mtime") or 0)))
-                has_dockerfile |= path == TORCHX_DOCKERFILE
-                if info.get("islink"):
-                    entry.type, entry.linkname = tarfile.SYMTYPE, str(info["destination"])
-                    tar.addfile(entry)
-                    continue
-                with _open(fs, str(info["name"])) as f:
-                    entry.size = int(str(info["size"]))
-                    tar.addfile(entry, f)
-        if not has_dockerfile:
-            # As Docker does: an ignore rule does not keep the Dockerfile from the engine.
-            own = f"{root}/{TORCHX_DOCKERFILE}"
-            text = fs.cat_file(own) if fs.isfile(own) else DEFAULT_DOCKERFILE
-            entry = tarfile.TarInfo(TORCHX_DOCKERFILE)
-            entry.size = len(text)
-            tar.addfile(entry, io.BytesIO(text))
+    role.image = built.image
+    set_image_digest(role, built.digest)
+    set_workspace_hash(role, built.workspace_hash)
 
 
 def print_push_events(events: Iterable[dict[str, str]], stream: TextIO = sys.stderr) -> None:
-    """Shows the progress of a push, one line a change of a layer's status.
+    """Shows the progress of a push: one line that changes on a terminal, else one line a change of a layer's status.
 
     Raises:
         BackendError: the registry refused.
     """
-    shown: dict[str, str] = {}
-    for event in events:
-        if event.get("error"):
-            raise BackendError(
-                f"the push failed: {event['error'].strip()}", hint="is the registry reachable and logged in to?"
-            )
-        layer, status = event.get("id", ""), event.get("status", "")
-        if status and shown.get(layer) != status:
-            shown[layer] = status
-            print(f"{layer}: {status}" if layer else status, file=stream)
+    from torchx.workspace.docker_build import show_push
+    from torchx.workspace.progress import Display
 
-
-def _open(fs: Any, path: str) -> IO[bytes]:
-    found: IO[bytes] = fs.open(path, "rb") if hasattr(fs, "open") else open(path, "rb")  # noqa: SIM115  # the caller closes it
-    return found
+    display = Display(stream)
+    try:
+        show_push(events, display)
+    finally:
+        display.close()
 
 
 def _connect() -> Any:
@@ -183,9 +240,31 @@ def _connect() -> Any:
         raise MissingDependencyError(
             "images are built through the `docker` package, which is not installed", hint="pip install torchx[docker]"
         ) from e
+    _check_socket()
     try:
-        return docker.from_env()
+        return docker.from_env(timeout=_PATIENCE_S)
     except docker.errors.DockerException as e:
-        raise BackendError(
-            f"no Docker engine answers: {str(e).splitlines()[0]}", hint="start one, or set `DOCKER_HOST`"
-        ) from e
+        raise _no_engine(str(e).splitlines()[0]) from e
+
+
+def _check_socket() -> None:
+    """Asks whether anybody listens, where that is cheap; docker-py leaves a socket open when nobody does.
+
+    Raises:
+        BackendError: nobody does.
+    """
+    import os
+    import socket
+
+    scheme, _, path = (os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock").partition("://")
+    if scheme != "unix":
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError as e:
+            raise _no_engine(f"`{path}`: {e.strerror or e}") from e
+
+
+def _no_engine(reason: str) -> BackendError:
+    return BackendError(f"no Docker engine answers: {reason}", hint="start one, or set `DOCKER_HOST`")

@@ -1,8 +1,10 @@
-"""The rules of ``.torchxignore``: those of a ``.dockerignore``, to the letter.
+r"""The rules of ``.torchxignore``: those of a ``.dockerignore``, as Docker's builders apply them.
 
 Patterns are rooted at the workspace, the last one that matches decides, ``!`` takes back, ``*`` and ``?``
 stay within a name, ``**`` spans directories, and a pattern that matches a directory covers what is below it.
-See https://docs.docker.com/build/concepts/context/#dockerignore-files.
+The corners are Docker's, too: a line is a comment only if ``#`` is its first character, ``[^a]`` matches a slash,
+``\d`` is a digit. Only malformed patterns are always refused here, which Docker does when it happens upon them.
+See https://docs.docker.com/build/concepts/context/#dockerignore-files; a test compares us with Docker itself.
 """
 
 from __future__ import annotations
@@ -14,16 +16,41 @@ from torchx.errors import SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from dataclasses import dataclass
 else:
     from torchx.util.records import dataclass
+
+TORCHX_IGNORE = ".torchxignore"
+IGNORE_FILES = (TORCHX_IGNORE, ".dockerignore")
+"""The first of these that a workspace has is the one that counts; the other is a file like any other."""
+
+# What Go's `strings.TrimSpace` takes away; Python's `strip` takes the separators \x1c to \x1f besides.
+_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+_SPECIAL = re.compile(r"[*?\[\]\\^]")
+
+# Escapes that mean a set of characters to Go's regular expressions (https://pkg.go.dev/regexp/syntax).
+_SETS = {"d": "0-9", "s": r"\t\n\f\r ", "w": "0-9A-Za-z_", "D": "^0-9", "S": r"^\t\n\f\r ", "W": "^0-9A-Za-z_"}
+_CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_POSIX = {
+    **{"alnum": "0-9A-Za-z", "alpha": "A-Za-z", "ascii": r"\x00-\x7f", "blank": r"\t ", "cntrl": r"\x00-\x1f\x7f"},
+    **{"digit": "0-9", "graph": "!-~", "lower": "a-z", "print": " -~", "punct": r"!-/:-@\[-`{-~"},
+    **{"space": r"\t\n\v\f\r ", "upper": "A-Z", "word": "0-9A-Za-z_", "xdigit": "0-9A-Fa-f"},
+}
 
 
 @dataclass(frozen=True)
 class _Rule:
     negated: bool
-    parts: tuple[str, ...]
-    regex: re.Pattern[str]
+    pattern: str
+    matches: Callable[[str], bool]
+
+    def may_match_below(self, directory: str) -> bool:
+        special = _SPECIAL.search(self.pattern)
+        if special is None:
+            return self.pattern.startswith(directory)
+        literal = self.pattern[: special.start()]
+        return literal.startswith(directory) or directory.startswith(literal)
 
 
 class IgnoreRules:
@@ -36,57 +63,103 @@ class IgnoreRules:
 
     def __init__(self, rules: list[_Rule]) -> None:
         self._rules = rules
+        self._exceptions = [rule for rule in rules if rule.negated]
 
     @staticmethod
-    def parse(text: str, *, origin: str = ".torchxignore") -> IgnoreRules:
+    def parse(text: str, *, origin: str = TORCHX_IGNORE) -> IgnoreRules:
         """Reads the file's text.
 
         Raises:
             SpecError: a pattern is malformed; names ``origin`` and the line.
         """
         rules = []
-        for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
-            pattern = line.strip()
-            if not pattern or line.startswith("#"):
-                continue
-            negated = pattern.startswith("!")
-            pattern = posixpath.normpath(pattern.removeprefix("!").strip() or ".").lstrip("/")
-            if pattern in ("", "."):
-                if negated:
-                    raise SpecError(f"`{line}` is not an ignore pattern ({origin}:{number})", hint="name what to keep")
+        for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+            if line.startswith("#") or not line.strip(_SPACE):
                 continue
             try:
-                rules.append(_Rule(negated, tuple(pattern.split("/")), re.compile(_to_regex(pattern))))
+                rules.append(_rule(line.strip(_SPACE)))
             except (re.error, ValueError) as e:
-                raise SpecError(f"`{line}` is not an ignore pattern ({origin}:{number}): {e}") from e
+                shown = line.strip(_SPACE)
+                raise SpecError(f"`{shown}` is not an ignore pattern ({origin}:{number}): {e}") from e
         return IgnoreRules(rules)
 
     def ignores(self, path: str) -> bool:
         """Whether a path, relative to the workspace and with ``/`` between its parts, is left out."""
         parts = path.split("/")
-        candidates = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
-        ignored = False
-        for rule in self._rules:
-            if rule.negated == ignored and any(rule.regex.fullmatch(c) for c in candidates):
-                ignored = not rule.negated
+        ignored, seen = False, None
+        for n in range(1, len(parts) + 1):
+            ignored, seen = self.look(seen, "/".join(parts[:n]))
         return ignored
 
+    def look(self, above: tuple[bool, ...] | None, path: str) -> tuple[bool, tuple[bool, ...]]:
+        """One step of a walk: whether ``path`` is left out, and what to hand on for what is below it.
+
+        As Docker's walk does, a pattern that could not change the verdict on a directory is not tried on it, and does
+        not cover what is below then: after ``a``, ``!a/b``, a second ``a`` does not take ``a/b`` away again.
+
+        Args:
+            above: what this answered for the directory that ``path`` is in; None at the root.
+        """
+        ignored = False
+        seen = []
+        for i, rule in enumerate(self._rules):
+            match = above is not None and above[i]
+            if not match and rule.negated == ignored:
+                match = rule.matches(path)
+            if match:
+                ignored = not rule.negated
+            seen.append(match)
+        return ignored, tuple(seen)
+
+    def may_take_back_below(self, directory: str) -> bool:
+        """Whether something below an ignored directory may be taken back, so that one has to look into it."""
+        prefix = f"{directory}/"
+        return any(rule.may_match_below(prefix) for rule in self._exceptions)
+
     def prunes(self, directory: str) -> bool:
-        """Whether an ignored directory need not be looked into: nothing below it is taken back."""
-        parts = directory.split("/")
-        return self.ignores(directory) and not any(r.negated and _may_match_below(r.parts, parts) for r in self._rules)
+        """Whether a directory is ignored and need not be looked into."""
+        return self.ignores(directory) and not self.may_take_back_below(directory)
 
 
-def _may_match_below(pattern: tuple[str, ...], directory: list[str]) -> bool:
-    for wanted, part in zip(pattern, directory, strict=False):
-        if "**" in wanted:
-            return True
-        if not re.fullmatch(_to_regex(wanted), part):
-            return False
-    return True
+def _rule(line: str) -> _Rule:
+    # Docker does this twice, when it reads the file and when it makes the patterns, and so must we: a blank may come
+    # to an end only by the first, as in "a /", and an exclamation mark to the start, as in "/!a".
+    negated = line.startswith("!")
+    pattern = line[negated:].strip(_SPACE)
+    if pattern:
+        pattern = _clean(pattern)
+        pattern = pattern if pattern == "/" else pattern.removeprefix("/")
+    pattern = _clean(f"{'!' * negated}{pattern}".strip(_SPACE))
+    if pattern == "!":
+        raise ValueError("it names nothing to keep")
+    negated = pattern.startswith("!")
+    pattern = pattern[negated:]
+    return _Rule(negated, pattern, _matcher(pattern))
+
+
+def _clean(path: str) -> str:
+    clean = posixpath.normpath(path)
+    # Python keeps two slashes at the head, Go does not.
+    return clean[1:] if clean.startswith("//") else clean
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    special = _SPECIAL.search(pattern.replace("^", ""))
+    if special is None:
+        return lambda path: path == pattern
+    stars, rest = pattern[:2] == "**", pattern[2:]
+    if stars and not _SPECIAL.search(rest.replace("^", "")):
+        suffix = rest
+        return lambda path: path.endswith(suffix) or f"/{path}" == suffix
+    if pattern.endswith("**") and not _SPECIAL.search(pattern[:-2].replace("^", "")):
+        prefix = pattern[:-2]
+        return lambda path: path.startswith(prefix)
+    fullmatch = re.compile(_to_regex(pattern)).fullmatch
+    return lambda path: fullmatch(path) is not None
 
 
 def _to_regex(pattern: str) -> str:
+    """The regular expression that Docker makes of a pattern, in Python's syntax."""
     out = []
     i = 0
     while i < len(pattern):
@@ -95,30 +168,88 @@ def _to_regex(pattern: str) -> str:
         if char == "*" and pattern[i : i + 1] == "*":
             i += 1
             i += pattern[i : i + 1] == "/"
-            out.append("(?:.*/)?" if i < len(pattern) else ".*")
+            out.append("(.*/)?" if i < len(pattern) else ".*")
         elif char == "*":
             out.append("[^/]*")
         elif char == "?":
             out.append("[^/]")
-        elif char == "[":
-            end = _class_end(pattern, i)
-            out.append("[" + pattern[i:end].replace("[", r"\[") + "]")
-            i = end + 1
         elif char == "\\":
             if i == len(pattern):
                 raise ValueError("a backslash with nothing after it")
-            out.append(re.escape(pattern[i]))
+            out.append("\\" + pattern[i])
             i += 1
+        elif char in ".+()|{}$":
+            out.append("\\" + char)
         else:
-            out.append(re.escape(char))
-    return "(?s:" + "".join(out) + ")"
+            out.append(char)
+    return _from_go("".join(out))
 
 
-def _class_end(pattern: str, start: int) -> int:
-    i = start + (pattern[start : start + 1] == "^")
-    first = i
-    while i < len(pattern) and (pattern[i] != "]" or i == first):
-        i += 2 if pattern[i] == "\\" else 1
-    if i >= len(pattern):
+def _from_go(regex: str) -> str:
+    """A regular expression of Go in Python's syntax, as far as patterns can lead to one."""
+    out = []
+    i = 0
+    while i < len(regex):
+        char = regex[i]
+        i += 1
+        if char == "[":
+            text, i = _class(regex, i)
+            out.append(text)
+        elif char == "\\":
+            escaped = regex[i]
+            i += 1
+            members = _members(escaped)
+            out.append(
+                f"[{members}]" if members else {"A": r"\A", "z": r"\Z", "b": r"(?a:\b)", "B": r"(?a:\B)"}[escaped]
+            )
+        else:
+            out.append(char if char in "^.*?()+" else re.escape(char))
+    return "".join(out)
+
+
+def _class(regex: str, i: int) -> tuple[str, int]:
+    negated = regex[i : i + 1] == "^"
+    i += negated
+    members = []
+    first = True
+    while first or regex[i : i + 1] != "]":
+        if i >= len(regex):
+            raise ValueError("`[` without `]`")
+        posix = re.compile(r"\[:(\^?)(\w*):\]").match(regex, i)
+        if posix:
+            if posix[2] not in _POSIX or posix[1]:
+                raise ValueError(f"there is no class `{posix[0]}`")
+            members.append(_POSIX[posix[2]])
+            i = posix.end()
+        else:
+            low, i = _member(regex, i)
+            if regex[i : i + 1] == "-" and regex[i + 1 : i + 2] not in ("", "]"):
+                high, i = _member(regex, i + 1)
+                low = f"{low}-{high}"
+            members.append(low)
+        first = False
+    return f"[{'^' * negated}{''.join(members)}]", i + 1
+
+
+def _member(regex: str, i: int) -> tuple[str, int]:
+    if regex[i] != "\\":
+        return re.escape(regex[i]), i + 1
+    if i + 1 >= len(regex):
         raise ValueError("`[` without `]`")
-    return i
+    members = _members(regex[i + 1])
+    if not members or members.startswith("^"):
+        raise ValueError(f"`\\{regex[i + 1]}` cannot be in a class")
+    return members, i + 2
+
+
+def _members(escaped: str) -> str:
+    """What ``\\`` and a character stand for, as it is written in a class; empty for an assertion."""
+    if escaped in _SETS:
+        return _SETS[escaped]
+    if escaped in _CONTROLS:
+        return re.escape(_CONTROLS[escaped])
+    if escaped in "AzbB":
+        return ""
+    if escaped.isalnum() or not escaped.isascii():
+        raise ValueError(f"`\\{escaped}` means nothing; write `{escaped}` without the backslash")
+    return re.escape(escaped)

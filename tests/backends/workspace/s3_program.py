@@ -1,0 +1,84 @@
+"""Workspaces in an object store: run by test_s3.py in an environment of its own, with a server of its own. Prints JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+
+def refusal(action: Callable[[], object]) -> list[str]:
+    """Class and text of what is raised; empty when nothing is."""
+    try:
+        action()
+    except Exception as e:
+        return [type(e).__name__, str(e)]
+    return []
+
+
+def main() -> None:
+    """Each answer under the name that the test knows."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    os.environ.update(
+        AWS_ENDPOINT_URL=f"http://{host}:{port}",
+        AWS_ACCESS_KEY_ID="test",
+        AWS_SECRET_ACCESS_KEY="test",
+        AWS_DEFAULT_REGION="us-east-1",
+        TORCHX_HOME=tempfile.mkdtemp(dir=sys.argv[1]),
+    )
+    s3 = boto3.client("s3")
+    s3.create_bucket(Bucket="code")
+    big = os.urandom(12 << 20)
+    for key, body in {
+        "ws/.torchxignore": b"**/*.pyc\ndata\n!data/keep",
+        "ws/train.py": b"train",
+        "ws/lib/a.py": b"a",
+        "ws/lib/a.pyc": b"junk",
+        "ws/data/big": b"x",
+        "ws/data/keep": b"keep",
+        "ws/empty/": b"",
+        "ws/odd name,='$(id)'": b"odd",
+        "ws/big.bin": big,
+        "wsx/neighbour": b"of a name that begins as ours",
+        "bad/../../etc/passwd": b"root",
+    }.items():
+        s3.put_object(Bucket="code", Key=key, Body=body)
+
+    from torchx.specs import Role, Workspace
+    from torchx.workspace.content import content_hash, entries
+    from torchx.workspace.dir_workspace import DirWorkspaceMixin
+
+    target = tempfile.mkdtemp(dir=sys.argv[1])
+    lib = tempfile.mkdtemp(dir=sys.argv[1])
+    with open(os.path.join(lib, "l.py"), "w") as f:
+        f.write("local")
+    role = Role("r", "base", entrypoint="x", workspace=Workspace({"s3://code/ws": "", lib: "third"}))
+    DirWorkspaceMixin().build_workspaces([role], {"job_dir": f"{target}/job"})
+    with open(f"{target}/job/big.bin", "rb") as f:
+        same = f.read() == big
+    kinds = [(e.path, e.kind) for e in entries("s3://code/ws")]
+    again = content_hash(entries("s3://code/ws/")) == content_hash(entries("s3://code/ws"))
+    s3.put_object(Bucket="code", Key="ws/lib/a.py", Body=b"b")
+    answers = {
+        "kinds": kinds,
+        "job": sorted(os.path.relpath(os.path.join(d, f), role.image) for d, _, fs in os.walk(role.image) for f in fs),
+        "big file is the same": same,
+        "same hash again": again,
+        "a file": [e.path for e in entries("s3://code/ws/train.py")],
+        "no such bucket": refusal(lambda: entries("s3://no-such-bucket/x")),
+        "no such prefix": refusal(lambda: entries("s3://code/nothing")),
+        "way out": refusal(lambda: entries("s3://code/bad")),
+    }
+    server.stop()
+    answers["server is gone"] = refusal(lambda: entries("s3://code/other"))
+    print(json.dumps(answers))
+
+
+main()

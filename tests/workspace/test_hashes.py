@@ -1,0 +1,128 @@
+"""Hashes of files are kept while the files stay as they are."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.workspace.trees import make
+from torchx.settings import torchx_home
+from torchx.workspace import hashes as module
+from torchx.workspace.content import Entry, entries, sha256_of
+from torchx.workspace.hashes import FileHashes
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return make(tmp_path / "src", {"a": "a", "lib/b": "b"})
+
+
+@pytest.fixture(autouse=True)
+def _later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the files had been written a minute ago: their time of change cannot be set back."""
+    real = time.time
+    monkeypatch.setattr(module.time, "time", lambda: real() + 60)
+
+
+def files(source: Path) -> list[Entry]:
+    return [e for e in entries(str(source)) if e.kind == "file"]
+
+
+def look(source: Path, monkeypatch: pytest.MonkeyPatch, key: str = "k") -> tuple[list[str], list[str]]:
+    """The hashes, and which files were read for them."""
+    read = []
+
+    def reading(entry: Entry) -> str:
+        read.append(entry.path)
+        return sha256_of(entry)
+
+    with monkeypatch.context() as patch, FileHashes(key) as found:
+        patch.setattr(module, "sha256_of", reading)
+        return [found.of(entry) for entry in files(source)], read
+
+
+def test_an_unchanged_file_is_read_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run takes the hash from the cache; another workspace has a cache of its own."""
+    expected = [sha256_of(e) for e in files(source)]
+    assert look(source, monkeypatch) == (expected, ["a", "lib/b"])
+    assert look(source, monkeypatch) == (expected, [])
+    assert look(source, monkeypatch, "other") == (expected, ["a", "lib/b"])
+
+
+@pytest.mark.parametrize("how", ["in place", "same size and time", "replaced"])
+def test_a_changed_file_is_read_again(source: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Also when its size and its time of modification are as before."""
+    os.utime(source / "a", (1e9, 1e9))
+    look(source, monkeypatch)
+    if how == "in place":
+        (source / "a").write_text("aa")
+    elif how == "same size and time":
+        (source / "a").write_text("A")
+        os.utime(source / "a", (1e9, 1e9))
+    else:
+        make(source, {"new": "A"})
+        os.utime(source / "new", (1e9, 1e9))
+        (source / "new").rename(source / "a")
+    found, read = look(source, monkeypatch)
+    assert read == ["a"]
+    assert found == [sha256_of(e) for e in files(source)]
+
+
+def test_a_file_that_was_just_written_is_not_trusted(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a tick of the file system's clock it may change and look the same."""
+    monkeypatch.setattr(module, "TICK_S", 120)
+    look(source, monkeypatch)
+    assert look(source, monkeypatch)[1] == ["a", "lib/b"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_trusted(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hash is of neither state."""
+
+    def writing(entry: Entry) -> str:
+        (source / entry.path).write_text("changed")
+        return "0" * 64
+
+    with monkeypatch.context() as patch, FileHashes("k") as found:
+        patch.setattr(module, "sha256_of", writing)
+        found.of(files(source)[0])
+    assert look(source, monkeypatch)[1] == ["a", "lib/b"]
+
+
+def test_files_that_are_gone_are_forgotten(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache holds what the last run used, and no draft is left beside it."""
+    look(source, monkeypatch)
+    (source / "a").unlink()
+    look(source, monkeypatch)
+    [path] = glob.glob(torchx_home("cache", "workspaces", "*"))
+    with open(path) as f:
+        assert len(f.readlines()) == 2
+
+
+@pytest.mark.parametrize("text", ["", "junk", "torchx-hashes-1\n1 2 3\n", "torchx-hashes-1\na b c d e f\n", "\0" * 99])
+def test_a_damaged_cache(source: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """It is as if there were none, and the next run has a good one."""
+    look(source, monkeypatch)
+    [path] = glob.glob(torchx_home("cache", "workspaces", "*"))
+    with open(path, "w") as f:
+        f.write(text)
+    assert look(source, monkeypatch)[1] == ["a", "lib/b"]
+    assert look(source, monkeypatch)[1] == []
+
+
+def test_a_home_that_cannot_be_written(source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Costs time, not the run."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "file"))
+    assert look(source, monkeypatch)[1] == ["a", "lib/b"]
+    assert look(source, monkeypatch)[1] == ["a", "lib/b"]
+
+
+def test_a_file_that_is_not_here(source: Path) -> None:
+    """A file of another file system is read: nothing says that it is as it was."""
+    entry = Entry("x", "file", 0o644, size=1, opener=lambda: open(source / "a", "rb"))  # noqa: SIM115  # as a workspace opens it; it is closed there
+    with FileHashes("k") as found:
+        assert found.of(entry) == found.of(entry) == sha256_of(entry)

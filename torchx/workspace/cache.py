@@ -1,0 +1,57 @@
+"""Small files below ``$TORCHX_HOME/cache``: written whole or not at all, and never worth failing for."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.settings import torchx_home
+
+
+class Cache:
+    """Remembers bytes by a key in a folder of its own.
+
+    Args:
+        folder: its name below ``$TORCHX_HOME/cache``.
+        most: how many are kept.
+    """
+
+    def __init__(self, folder: str, *, most: int) -> None:
+        self._folder = folder
+        self._most = most
+
+    def recall(self, key: str) -> bytes:
+        """What was remembered, or nothing."""
+        try:
+            with open(self._path(key), "rb") as f:
+                return f.read()
+        except OSError:
+            return b""
+
+    def remember(self, key: str, content: bytes) -> None:
+        """Writes it down, where the home can be written."""
+        path = self._path(key)
+        draft = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            try:
+                with open(draft, "xb") as f:
+                    f.write(content)
+                os.replace(draft, path)
+            except OSError:
+                if os.path.lexists(draft):
+                    os.unlink(draft)
+            self._drop_oldest()
+        except OSError:
+            return
+
+    def _path(self, key: str) -> str:
+        import hashlib
+
+        name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:40]
+        return torchx_home("cache", self._folder, name)
+
+    def _drop_oldest(self) -> None:
+        folder = torchx_home("cache", self._folder)
+        paths = [os.path.join(folder, name) for name in os.listdir(folder)]
+        for path in sorted(paths, key=os.path.getmtime)[: -self._most]:
+            os.unlink(path)

@@ -1,0 +1,250 @@
+"""What is in a workspace: its files, of all its projects, each at its place, and the hash of it all.
+
+This is what every builder builds from:
+
+>>> import os, tempfile
+>>> folder = tempfile.mkdtemp()
+>>> with open(os.path.join(folder, "train.py"), "w") as f:
+...     _ = f.write("print('hello')")
+>>> [(e.path, e.kind, e.size) for e in entries(folder)]
+[('train.py', 'file', 14)]
+>>> content_hash(entries(folder))[:12]
+'sha256:3062b'
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from torchx.errors import SpecError, TorchXError
+from torchx.specs.api import Workspace
+from torchx.workspace.files import LocalFiles, open_workspace, walk_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from dataclasses import dataclass
+    from typing import IO, Any
+else:
+    from torchx.util.records import dataclass
+
+FILE, DIRECTORY, LINK = "file", "directory", "link"
+CHUNK = 1 << 20  # bytes: files are streamed, never held
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file, directory or symbolic link of a workspace.
+
+    Attributes:
+        path: below the workspace's root, ``/`` between its parts. Bytes that are no UTF-8 are surrogate escapes, as in
+            ``os.fsdecode``. Never absolute, never with ``..``.
+        kind: ``file``, ``directory`` or ``link``.
+        mode: permission bits; set-user-id and the like are dropped.
+        size: bytes, when the directory was read.
+        mtime: seconds since the epoch; 0 when the source does not say.
+        target: where a link points to, within the workspace.
+        identity: changes when a local file is written to; empty when the source does not say.
+        local: path of the file on this machine; empty when it is elsewhere.
+    """
+
+    path: str
+    kind: str
+    mode: int
+    size: int = 0
+    mtime: float = 0.0
+    target: str = ""
+    identity: tuple[int, ...] = ()
+    local: str = ""
+    opener: Callable[[], IO[bytes]] | None = None
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content: ``size`` bytes, also when the file grows in the meantime.
+
+        Raises:
+            SpecError: the file cannot be read, or has become shorter.
+        """
+        left = self.size
+        with self.open() as f:
+            while left and (chunk := self._read(f, min(left, CHUNK))):
+                left -= len(chunk)
+                yield chunk
+        if left:
+            raise SpecError(
+                f"workspace file `{self.path}` became shorter while it was read",
+                hint="try again when nothing writes to it, or name it in `.torchxignore`",
+            )
+
+    def open(self) -> IO[bytes]:
+        """Opens the file for reading. Prefer :meth:`chunks`, which minds a file that changes.
+
+        Raises:
+            SpecError: it cannot be opened.
+        """
+        if self.opener is None:
+            raise SpecError(f"workspace entry `{self.path}` is no file")
+        try:
+            return self.opener()
+        except Exception as e:  # file systems elsewhere raise what they like
+            raise unreadable(self, e) from e
+
+    def _read(self, f: IO[bytes], size: int) -> bytes:
+        try:
+            return f.read(size)
+        except Exception as e:  # as above
+            raise unreadable(self, e) from e
+
+
+def entries(workspace: Workspace | str) -> list[Entry]:
+    """The files, directories and links of a workspace, sorted by path; each directory comes before what is in it.
+
+    Each project goes to its place by its own ignore file; where two have the same path, the later one wins.
+    Nothing is read but directories and ignore files.
+
+    Args:
+        workspace: a path or URL of one directory when it is a string.
+
+    Raises:
+        SpecError: a project does not exist or cannot be read, or a place is not below the root.
+        MissingDependencyError: a part of fsspec is missing.
+    """
+    projects = {workspace: ""} if isinstance(workspace, str) else workspace.projects
+    found: dict[str, Entry] = {}
+    for source, place in projects.items():
+        prefix = _prefix(source, place)
+        try:
+            for entry in _of_project(source, prefix):
+                _put(found, entry)
+        except TorchXError:
+            raise
+        except Exception as e:  # file systems elsewhere raise what they like
+            raise SpecError(f"workspace `{source}` cannot be read: {e}", hint="is the address right?") from e
+    # Parents are shorter, so they come first; "a.b" comes after "a/c", as in a walk.
+    return [found[path] for path in sorted(found, key=lambda p: p.split("/"))]
+
+
+def content_hash(files: Iterable[Entry], digest_of: Callable[[Entry], str] | None = None) -> str:
+    """``sha256:<hex>`` of paths, permissions, link targets and contents; owners and times do not count.
+
+    Args:
+        files: sorted, as :func:`entries` gives them.
+        digest_of: SHA-256 of a file's content in hex, when there is a quicker way than to read it.
+
+    Raises:
+        SpecError: a file cannot be read.
+    """
+    import hashlib
+
+    total = hashlib.sha256()
+    for entry in files:
+        of = entry.target if entry.kind == LINK else ""
+        if entry.kind == FILE:
+            of = (digest_of or sha256_of)(entry)
+        # Each part with its length, so that no name can pass for two.
+        for part in (entry.kind, f"{entry.mode:o}", entry.path, of):
+            data = os.fsencode(part)
+            total.update(b"%d:%s," % (len(data), data))
+    return f"sha256:{total.hexdigest()}"
+
+
+def sha256_of(entry: Entry) -> str:
+    """SHA-256 of a file's content, in hex digits. It is streamed."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for chunk in entry.chunks():
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def unreadable(entry: Entry, error: Exception) -> SpecError:
+    """The error for a file that cannot be read."""
+    return SpecError(
+        f"workspace file `{entry.path}` cannot be read: {getattr(error, 'strerror', None) or error}",
+        hint="make it readable, or name it in `.torchxignore`",
+    )
+
+
+def _prefix(source: str, place: str) -> str:
+    """Where a project goes, as the head of its paths."""
+    clean = os.path.normpath(place) if place else "."
+    if os.path.isabs(clean) or clean.split("/", 1)[0] == "..":
+        raise SpecError(
+            f"workspace project `{source}` would go to `{place}`, which is outside the workspace",
+            hint="give a relative path without `..`",
+        )
+    return "" if clean == "." else f"{clean}/"
+
+
+def _of_project(source: str, prefix: str) -> Iterator[Entry]:
+    fs, root = open_workspace(source)
+    if prefix:
+        yield Entry(prefix.rstrip("/"), DIRECTORY, 0o755)
+    if not fs.isdir(root):
+        if not fs.isfile(root):
+            raise SpecError(f"workspace `{source}` is not a directory", hint="check `--workspace`: does it exist?")
+        yield _single_file(fs, root, prefix)
+        return
+    for below, _, folders, files in walk_tree(fs, root):
+        head = f"{prefix}{below}/" if below else prefix
+        for name, info in folders.items():
+            yield Entry(head + name, DIRECTORY, _mode(info, 0o755) | 0o700)
+        for name, info in files.items():
+            yield _entry(fs, head + name, info)
+
+
+def _single_file(fs: Any, path: str, prefix: str) -> Entry:
+    name = path.rpartition("/")[2]
+    if isinstance(fs, LocalFiles):
+        path = os.path.realpath(path)
+        info = next(i for i in fs.ls(os.path.dirname(path)) if i["name"] == path)
+        return _entry(fs, prefix + name, info)
+    return _entry(fs, prefix + name, fs.info(path))
+
+
+def _entry(fs: Any, path: str, info: Mapping[str, Any]) -> Entry:
+    if info.get("islink"):
+        return Entry(path, LINK, 0o777, target=str(info["destination"]))
+    name = str(info["name"])
+    return Entry(
+        path,
+        FILE,
+        _mode(info, 0o644),
+        size=int(info["size"] or 0),
+        mtime=_mtime(info),
+        identity=tuple(info.get("identity", ())),
+        local=name if isinstance(fs, LocalFiles) else "",
+        opener=lambda: fs.open(name, "rb"),
+    )
+
+
+def _mode(info: Mapping[str, Any], default: int) -> int:
+    mode = info.get("mode")
+    return stat.S_IMODE(mode) & 0o777 if isinstance(mode, int) else default
+
+
+def _mtime(info: Mapping[str, Any]) -> float:
+    """The time of the last change, under any of the names that file systems have for it."""
+    for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, (int, float)):
+            return float(value)
+        if value is not None and hasattr(value, "timestamp"):
+            return float(value.timestamp())
+    return 0.0
+
+
+def _put(found: dict[str, Entry], entry: Entry) -> None:
+    """Adds an entry; what is in its way, from an earlier project, goes."""
+    parts = entry.path.split("/")
+    for n in range(1, len(parts)):
+        parent = "/".join(parts[:n])
+        if parent not in found or found[parent].kind != DIRECTORY:
+            found[parent] = Entry(parent, DIRECTORY, 0o755)
+    before = found.get(entry.path)
+    if before is not None and before.kind == DIRECTORY != entry.kind:
+        below = f"{entry.path}/"
+        for path in [path for path in found if path.startswith(below)]:
+            del found[path]
+    found[entry.path] = entry

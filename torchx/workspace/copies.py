@@ -1,0 +1,223 @@
+"""Puts the files of a workspace into a folder: the kernel copies where it can, and nothing is held in memory."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from torchx.errors import ConfigError
+from torchx.workspace.content import DIRECTORY, LINK, Entry, content_hash, entries
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torchx.specs.workspaces import Workspace
+    from torchx.workspace.hashes import FileHashes
+
+# The new file shares the blocks of the old one until either is written to (btrfs, XFS, ZFS, NFS 4.2, ...).
+# https://man7.org/linux/man-pages/man2/ioctl_ficlone.2.html
+_FICLONE = 0x40049409
+
+
+def copy_tree(files: Iterable[Entry], target: str, hashes: FileHashes | None = None) -> str:
+    """Copies a workspace into the folder ``target``, which exists and is empty; modes and times are kept.
+
+    The files belong to whoever calls, and are independent of the source from then on.
+
+    Args:
+        hashes: files whose content they know are copied by the kernel; the others are read once, for both.
+
+    Returns:
+        The content hash of what was copied.
+
+    Raises:
+        SpecError: a file cannot be read.
+        ConfigError: one cannot be written.
+    """
+    digests: dict[str, str] = {}
+    files = list(files)
+
+    def fill(entry: Entry, path: str) -> None:
+        digests[entry.path] = copy_file(entry, path, hashes)
+
+    write_tree(files, target, fill)
+    return content_hash(files, lambda entry: digests[entry.path])
+
+
+def write_tree(files: Iterable[Entry], target: str, fill: Callable[[Entry, str], None]) -> None:
+    """Makes directories and links of a workspace in ``target``; ``fill`` makes each file at a path.
+
+    Raises:
+        ConfigError: it cannot be written; names the path and the reason.
+    """
+    directories = []
+    for entry in files:
+        path = os.path.join(target, entry.path)
+        try:
+            if entry.kind == DIRECTORY:
+                os.mkdir(path, 0o700)
+                directories.append((path, entry.mode))
+            elif entry.kind == LINK:
+                os.symlink(entry.target, path)
+            else:
+                fill(entry, path)
+        except OSError as e:
+            raise unwritable(path, e) from e
+    for path, mode in reversed(directories):
+        os.chmod(path, mode)
+
+
+def copy_file(entry: Entry, path: str, hashes: FileHashes | None = None) -> str:
+    """Makes the new file ``path`` of a workspace file; returns the SHA-256 of its content in hex digits.
+
+    Raises:
+        SpecError: the file cannot be read.
+        OSError: ``path`` exists already, or cannot be written.
+    """
+    # A link in the place of the new file is never followed: O_EXCL.
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        digest = hashes.known(entry) if hashes is not None else ""
+        if not (digest and _copy_by_kernel(entry, fd)):
+            digest = _copy_by_reading(entry, fd, hashes)
+        os.fchmod(fd, entry.mode)
+        if entry.mtime:
+            os.utime(fd, (entry.mtime, entry.mtime))
+    finally:
+        os.close(fd)
+    return digest
+
+
+def write_marker(path: str, content: str) -> None:
+    """Writes the hash of a workspace into a new, read-only file.
+
+    Raises:
+        OSError: it is there already, or cannot be written.
+    """
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o444)
+    with os.fdopen(fd, "w") as f:
+        f.write(f"{content}\n")
+
+
+def clone(source: int, target: int) -> bool:
+    """Lets the file ``target`` share the blocks of ``source``, both open; False where the file system cannot."""
+    import fcntl
+
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        return False
+    return True
+
+
+def remove_tree(path: str, *, keep: bool = False) -> None:
+    """Removes a folder that we have made, however deep it is; what cannot be removed stays.
+
+    Args:
+        keep: leave the folder itself, empty.
+    """
+    folders = [path]
+    for folder in folders:  # grows
+        try:
+            with os.scandir(folder) as found:
+                for entry in found:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        os.unlink(entry.path)
+        except OSError:
+            continue
+    import contextlib
+
+    for folder in reversed(folders[keep:]):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+
+
+def merge(workspace: Workspace, outdir: str) -> None:
+    """Copies a workspace into a folder that may hold something: what is in the way is replaced.
+
+    Raises:
+        SpecError: a project cannot be read, or its place is not below ``outdir``.
+        ConfigError: a file cannot be written.
+    """
+    files = entries(workspace)  # before anything is written: a target below a source must not become part of it
+    try:
+        os.makedirs(outdir, exist_ok=True)
+        for entry in files:
+            _make_way(entry, os.path.join(outdir, entry.path))
+    except OSError as e:
+        raise unwritable(outdir, e) from e
+    kept = [e for e in files if not (e.kind == DIRECTORY and os.path.isdir(os.path.join(outdir, e.path)))]
+
+    def fill(entry: Entry, path: str) -> None:
+        copy_file(entry, path)
+
+    write_tree(kept, outdir, fill)
+
+
+def _make_way(entry: Entry, path: str) -> None:
+    if not os.path.lexists(path):
+        return
+    if os.path.isdir(path) and not os.path.islink(path):
+        if entry.kind != DIRECTORY:
+            remove_tree(path)
+    else:
+        os.unlink(path)
+
+
+def _copy_by_kernel(entry: Entry, fd: int) -> bool:
+    """Copies a local file that is still as it was listed; False, with nothing written, when it has to be read."""
+    if not entry.local:
+        return False
+    with entry.open() as source:
+        fro = source.fileno()
+        if _changed(fro, entry):
+            return False
+        left = entry.size
+        try:
+            if clone(fro, fd):
+                left = 0
+            while left and (done := os.copy_file_range(fro, fd, min(left, 1 << 30))):
+                left -= done
+        except OSError as e:
+            import errno
+
+            if e.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            left = -1
+        # Written to in the meantime: what was copied is not what the hash was made of.
+        if left or _changed(fro, entry):
+            os.ftruncate(fd, 0)
+            os.lseek(fd, 0, os.SEEK_SET)
+            return False
+    return True
+
+
+def _copy_by_reading(entry: Entry, fd: int, hashes: FileHashes | None) -> str:
+    import hashlib
+
+    digest = hashlib.sha256()
+    began = time.time()
+    for chunk in entry.chunks():
+        digest.update(chunk)
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    if hashes is not None:
+        hashes.learn(entry, digest.hexdigest(), read_at=began)
+    return digest.hexdigest()
+
+
+def _changed(fd: int, entry: Entry) -> bool:
+    now = os.fstat(fd)
+    return entry.identity != (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+def unwritable(path: str, error: OSError) -> ConfigError:
+    """The error for a copy that cannot be made."""
+    return ConfigError(
+        f"the workspace cannot be copied to `{path}`: {error.strerror or error}",
+        hint="is there space, and may you write there?",
+    )

@@ -1,0 +1,243 @@
+"""Images built and pushed by a Docker engine, or by what speaks its API; and what it says meanwhile."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from torchx.errors import BackendError, TorchXError
+from torchx.workspace.docker_context import TORCHX_DOCKERFILE, context_chunks
+from torchx.workspace.progress import Display, Transfer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from dataclasses import dataclass
+    from types import TracebackType
+    from typing import Any, TextIO
+
+    from torchx.specs.api import Workspace
+else:
+    from torchx.util.records import dataclass
+
+LABEL_VERSION = "torchx.pytorch.org/version"
+_MOST_KEPT_LINES = 2000
+# The engine writes the errors of a command in red, on terminals and elsewhere.
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# It is in order not to use what we offer.
+_OUR_ARGUMENTS = re.compile(
+    r"\[Warning\] One or more build-args \[(?:IMAGE|WORKSPACE|IMAGE WORKSPACE|WORKSPACE IMAGE)\].*"
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to build: for which platform (by default the engine's), and whether to show progress."""
+
+    platform: str = ""
+    quiet: bool = False
+
+
+def build(client: Any, workspace: Workspace, image: str, options: Options, stream: TextIO | None = None) -> str:
+    """Has the engine build the workspace onto ``image``. It pulls that image if it lacks it, and only if it is used.
+
+    A failed build's own output is shown, ``quiet`` or not.
+
+    Returns:
+        The id of the new image, ``sha256:...``.
+
+    Raises:
+        BackendError: the build failed, or the engine did.
+        SpecError: the workspace cannot be read.
+    """
+    from torchx.version import __version__
+
+    display = Display(stream or sys.stderr, quiet=options.quiet)
+    console = _Console(display, workspace, image)
+    with _engine_errors(f"the image of workspace `{workspace}` could not be built"):
+        try:
+            events = client.api.build(
+                fileobj=context_chunks(workspace),
+                custom_context=True,
+                dockerfile=TORCHX_DOCKERFILE,
+                buildargs={"IMAGE": image, "WORKSPACE": str(workspace)},
+                labels={LABEL_VERSION: __version__},
+                platform=options.platform or None,
+                pull=False,
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+            built = console.follow(events)
+        except BaseException:
+            console.show_output()
+            raise
+        finally:
+            display.close()
+    if not built:
+        raise BackendError(f"the engine did not say which image it built from workspace `{workspace}`")
+    if display.is_live:
+        display.line(f"Built {built[:19]} from {workspace} on {image}")
+    return built
+
+
+def push(client: Any, image: str, repository: str, tag: str, *, quiet: bool = False) -> str:
+    """Has the engine push an image under a name.
+
+    Returns:
+        ``repository@sha256:...`` if the engine said, else the empty string.
+
+    Raises:
+        BackendError: the registry refused, or the engine failed.
+    """
+    display = Display(sys.stderr, quiet=quiet)
+    with _engine_errors(f"image `{repository}:{tag}` could not be pushed"):
+        try:
+            client.images.get(image).tag(repository, tag=tag)
+            digest = show_push(
+                client.images.push(repository, tag=tag, stream=True, decode=True),
+                display,
+                short_name(repository, tag),
+            )
+        finally:
+            display.close()
+    if display.is_live:
+        display.line(f"Pushed {short_name(repository, tag)}")
+    return f"{repository}@{digest}" if digest else ""
+
+
+def short_name(repository: str, tag: str) -> str:
+    """A name for a line of progress: of a hash twelve digits will do."""
+    return f"{repository}:{tag[:12] if len(tag) == 64 else tag}"
+
+
+def show_push(events: Iterable[Mapping[str, Any]], display: Display, name: str = "") -> str:
+    """Shows how a push goes: one line that changes on a terminal, else one line a change of a layer's status.
+
+    Returns:
+        The digest that the registry has it under, or the empty string.
+
+    Raises:
+        BackendError: the registry refused.
+    """
+    transfer = Transfer(display, f"Pushing {name}".strip())
+    shown: dict[str, str] = {}
+    digest = ""
+    for event in events:
+        if event.get("error"):
+            host = name.partition("/")[0]
+            raise BackendError(
+                f"the push{f' of `{name}`' if name else ''} failed: {_one_line(event['error'])}",
+                hint="is the registry reachable, and are you logged in to it?"
+                + (f" `docker login {host}`" if name else ""),
+            )
+        digest = (event.get("aux") or {}).get("Digest", digest)
+        layer, status = str(event.get("id") or ""), str(event.get("status") or "")
+        if layer and display.is_live:
+            _show_layer(transfer, layer, status, event)
+        elif status and not display.is_live and shown.get(layer) != status:
+            shown[layer] = status
+            display.line(f"{layer}: {status}" if layer else status)
+    return str(digest)
+
+
+def _show_layer(transfer: Transfer, layer: str, status: str, event: Mapping[str, Any]) -> None:
+    detail = event.get("progressDetail") or {}
+    done = status.startswith(("Pushed", "Layer already exists", "Mounted", "Pull complete", "Already exists"))
+    size = int(detail.get("total") or 0)
+    transfer.layer(layer, sent=int(detail.get("current") or 0), size=size, done=done)
+
+
+class _Console:
+    """What the engine says of a build."""
+
+    def __init__(self, display: Display, workspace: Workspace, image: str) -> None:
+        self._display = display
+        self._workspace, self._image = workspace, image
+        self._pull = Transfer(display, f"Pulling {image}")
+        self._shown: dict[str, str] = {}
+        self._unseen: list[str] = []
+        self._step = ""
+
+    def follow(self, events: Iterable[Mapping[str, Any]]) -> str:
+        """Shows all events; returns the built image's id.
+
+        Raises:
+            BackendError: the build failed.
+        """
+        built = ""
+        for event in events:
+            if event.get("error"):
+                step = f" at `{self._step}`" if self._step else ""
+                raise BackendError(
+                    f"the image of workspace `{self._workspace}` could not be built{step}: {_one_line(event['error'])}",
+                    hint=f"see the build's output above; its `IMAGE` is `{self._image}`",
+                )
+            built = (event.get("aux") or {}).get("ID", built)
+            if event.get("stream"):
+                self._said(str(event["stream"]))
+            elif event.get("status"):
+                self._pulls(event)
+        return str(built)
+
+    def show_output(self) -> None:
+        """Shows what was not shown yet."""
+        lines, self._unseen = self._unseen, []
+        loud = Display(self._display.stream)
+        self._display.close()
+        for line in lines[-_MOST_KEPT_LINES:]:
+            loud.line(line)
+
+    def _said(self, text: str) -> None:
+        for line in _ESCAPES.sub("", text).splitlines():
+            if not line.strip() or _OUR_ARGUMENTS.fullmatch(line.strip()):
+                continue
+            if line.startswith("Step ") and " : " in line:
+                self._step = line.partition(" : ")[2].strip()
+            self._display.doing(f"Building: {line}")
+            self._keep_or_show(line)
+
+    def _pulls(self, event: Mapping[str, Any]) -> None:
+        layer, status = str(event.get("id") or ""), str(event["status"])
+        if self._display.is_live:
+            if layer and event.get("progressDetail") is not None:
+                _show_layer(self._pull, layer, status, event)
+        elif self._shown.get(layer) != status:
+            self._shown[layer] = status
+            self._keep_or_show(f"{layer}: {status}" if layer else status)
+
+    def _keep_or_show(self, line: str) -> None:
+        if self._display.is_plain:
+            self._display.line(line)
+        else:
+            self._unseen.append(line)
+
+
+class _engine_errors:  # noqa: N801  # it reads as what it is
+    """Within it, errors of docker-py and of the way to the engine are ours."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if not isinstance(error, Exception) or isinstance(error, TorchXError):
+            return
+        package = type(error).__module__.partition(".")[0]
+        if package == "docker":
+            said = getattr(error, "explanation", None) or error
+            said = said.decode(errors="replace") if isinstance(said, bytes) else said
+            raise BackendError(f"{self._doing}: {_one_line(said)}") from error
+        if package in ("requests", "urllib3", "http") or isinstance(error, OSError):
+            raise BackendError(
+                f"{self._doing}: the engine does not answer: {_one_line(error) or type(error).__name__}",
+                hint="does `docker version` answer?",
+            ) from error
+
+
+def _one_line(text: object) -> str:
+    said = " ".join(str(text).split())
+    # It repeats the whole command, which stands before it already.
+    return re.sub(r"The command '.*' returned a non-zero code: (\d+)", r"exit code \1", said)

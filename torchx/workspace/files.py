@@ -1,0 +1,242 @@
+"""The files of one source directory: where it is, what is ignored, and that nothing leads out of it."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import MissingDependencyError, SpecError
+from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE, IgnoreRules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import IO, Any
+
+    _Infos = dict[str, dict[str, Any]]
+
+MARKER = ".torchx-workspace"
+"""In each job folder: the hash of the workspace that it was made of. A job folder within a workspace is no part of it,
+else each job would bring along all earlier ones."""
+
+STORE = ".torchx-workspaces"
+"""How names of snapshot stores begin."""
+
+
+def walk_workspace(
+    fs: Any, path: str, ignore_name: str = TORCHX_IGNORE
+) -> Iterable[tuple[str, Iterable[str], Mapping[str, Mapping[str, object]]]]:
+    """Walks a workspace in a fixed order, less what its ignore file names.
+
+    Args:
+        fs: an fsspec file system, or :class:`LocalFiles`.
+        path: the workspace's root on it.
+        ignore_name: file at the root with patterns as in a ``.dockerignore``. When the usual one is not there, a
+            ``.dockerignore`` counts.
+
+    Yields:
+        Directory, names of its subdirectories, and its files as name -> info. A symbolic link is a file whose
+        info has ``islink`` and ``destination``; one that leads out of the workspace is left out, with a warning, and
+        so is what is neither file, directory nor link.
+
+    Raises:
+        SpecError: the workspace does not exist or cannot be read, its ignore file is malformed, or a name in it leads
+            out of it.
+    """
+    return ((folder, folders, files) for _, folder, folders, files in walk_tree(fs, path, ignore_name))
+
+
+def walk_tree(
+    fs: Any, path: str, ignore_name: str = TORCHX_IGNORE
+) -> Iterator[tuple[str, str, dict[str, dict[str, Any]], dict[str, dict[str, Any]]]]:
+    """As :func:`walk_workspace`, with each directory's path below the workspace, and infos of subdirectories, too."""
+    root = path.rstrip("/") or path[:1]
+    if not fs.isdir(root):
+        raise SpecError(f"workspace `{path}` is not a directory", hint="check `--workspace`")
+    return _walk(fs, root, _rules(fs, root, ignore_name))
+
+
+def ignore_file(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> str:
+    """Name of the ignore file that counts at ``root``; empty when there is none."""
+    names = IGNORE_FILES if ignore_name == TORCHX_IGNORE else (ignore_name,)
+    return next((name for name in names if fs.isfile(_join(root, name))), "")
+
+
+def open_workspace(source: str) -> tuple[Any, str]:
+    """The file system and the root of a workspace given as a path or a URL.
+
+    Raises:
+        SpecError: there is no file system of that kind, or it refuses the address.
+        MissingDependencyError: the part of fsspec that it needs is not installed.
+
+    >>> open_workspace("file:///tmp")[1]
+    '/tmp'
+    """
+    scheme, separator, path = source.partition("://")
+    if not separator or scheme in ("file", "local"):
+        return LocalFiles(), os.path.abspath(os.path.expanduser(path if separator else source))
+    try:
+        import fsspec
+
+        fs, root = fsspec.core.url_to_fs(source)
+    except ImportError as e:
+        raise MissingDependencyError(f"workspace `{source}`: {e}", hint=f"install fsspec's part for `{scheme}`") from e
+    except (ValueError, OSError) as e:
+        raise SpecError(f"workspace `{source}` cannot be opened: {e}") from e
+    return fs, str(root)
+
+
+class LocalFiles:
+    """The calls of an fsspec file system that a walk needs, on local files and without its 75 ms of import."""
+
+    def isdir(self, path: str) -> bool:
+        """Whether it is a directory, or a link to one."""
+        return os.path.isdir(path)
+
+    def isfile(self, path: str) -> bool:
+        """Whether it is a regular file, or a link to one."""
+        return os.path.isfile(path)
+
+    def cat_file(self, path: str) -> bytes:
+        """The content of a small file."""
+        with open(path, "rb") as f:
+            return f.read()
+
+    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
+        """Opens a regular file, and nothing that has taken its place."""
+        # A link or a FIFO that was put there since the walk must not be followed, nor block us.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return os.fdopen(os.open(path, flags), mode)
+
+    def ls(self, path: str, detail: bool = True) -> list[dict[str, object]]:  # noqa: ARG002  # fsspec's signature
+        """Entries of a directory: name, type, size in bytes, mode, mtime in seconds; for links their destination."""
+        found = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                stat = entry.stat(follow_symlinks=False)
+                plain = "file" if entry.is_file(follow_symlinks=False) else "other"
+                info: dict[str, object] = {
+                    "name": entry.path,
+                    "type": "directory" if entry.is_dir(follow_symlinks=False) else plain,
+                    "size": stat.st_size,
+                    "mode": stat.st_mode,
+                    "mtime": stat.st_mtime,
+                    "identity": (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns),
+                    "islink": entry.is_symlink(),
+                }
+                if entry.is_symlink():
+                    info["destination"] = os.readlink(entry.path)
+                found.append(info)
+        return found
+
+
+def _rules(fs: Any, root: str, ignore_name: str) -> IgnoreRules:
+    name = ignore_file(fs, root, ignore_name)
+    if not name:
+        return IgnoreRules([])
+    path = _join(root, name)
+    try:
+        text = fs.cat_file(path).decode("utf-8", "surrogateescape")
+    except OSError as e:
+        raise _unreadable(path, e) from e
+    return IgnoreRules.parse(text, origin=path)
+
+
+def _walk(fs: Any, root: str, rules: IgnoreRules) -> Iterator[tuple[str, str, _Infos, _Infos]]:
+    # A stack, not recursion: a tree may be deeper than Python's.
+    todo: list[tuple[str, str, tuple[bool, ...] | None]] = [("", root, None)]
+    while todo:
+        below, folder, above = todo.pop()
+        folders: _Infos = {}
+        files: _Infos = {}
+        further = []
+        for name, path, info in _listing(fs, root, folder):
+            if name == MARKER or name.startswith(STORE):
+                continue
+            relative = f"{below}/{name}" if below else name
+            ignored, seen = rules.look(above, relative)
+            if info["type"] == "directory" and not info.get("islink"):
+                if isinstance(fs, LocalFiles) and os.path.lexists(f"{path}/{MARKER}"):
+                    continue
+                if not ignored:
+                    folders[name] = info
+                if not ignored or rules.may_take_back_below(relative):
+                    further.append((relative, path, seen))
+            elif not ignored and (kept := _kept(root, path, info)) is not None:
+                files[name] = kept
+        yield below, folder, folders, files
+        todo += reversed(further)
+
+
+def _listing(fs: Any, root: str, folder: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """What is in a directory: name, path as the file system has it, info; in a fixed order."""
+    try:
+        found = fs.ls(folder, detail=True)
+    except OSError as e:
+        raise _unreadable(folder, e) from e
+    # Object stores list a folder's own marker too, and some keep the trailing slash.
+    entries = {str(info["name"]).rstrip("/"): info for info in found}
+    listing = []
+    for path, info in sorted(entries.items()):
+        name = path.rpartition("/")[2]
+        if path.strip("/") == folder.strip("/"):
+            continue
+        if name in ("", ".", "..") or "\0" in name:
+            raise SpecError(f"workspace `{root}` has an entry `{path}`, which leads out of it")
+        listing.append((name, path, info))
+    return listing
+
+
+def _kept(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | None:
+    """What goes along of something that is no directory; None, with a warning, when it cannot."""
+    if info.get("islink") or info["type"] == "link":
+        return _inner_link(root, path, info)
+    if info["type"] == "file":
+        return info
+    _warn("`%s` is left out: it is neither a file, a directory nor a link", path)
+    return None
+
+
+def _inner_link(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | None:
+    """A link whose destination holds wherever the workspace is put; None when it leads out of it."""
+    destination = info.get("destination", "")
+    destination = os.fsdecode(destination) if isinstance(destination, bytes) else str(destination)
+    home = os.path.realpath(root)
+    here = os.path.realpath(os.path.dirname(path))
+    real = os.path.realpath(os.path.join(here, destination))
+    if not destination or not _is_below(real, home):
+        _warn("`%s` is left out: it links to `%s`, outside the workspace", path, destination)
+        return None
+    if os.path.isabs(destination) or _goes_above(os.path.relpath(here, home), destination):
+        destination = os.path.relpath(real, here)
+    return {**info, "islink": True, "destination": destination}
+
+
+def _goes_above(folder: str, destination: str) -> bool:
+    """Whether a relative link leaves the workspace on its way, and comes in again by the name that it has here."""
+    depth = 0
+    for part in [*folder.split("/"), *destination.split("/")]:
+        depth += 0 if part in ("", ".") else -1 if part == ".." else 1
+        if depth < 0:
+            return True
+    return False
+
+
+def _is_below(path: str, home: str) -> bool:
+    return path == home or path.startswith(home.rstrip("/") + "/")
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder.rstrip('/')}/{name}".rstrip("/") or "/"
+
+
+def _unreadable(path: str, error: OSError) -> SpecError:
+    return SpecError(
+        f"workspace: `{path}` cannot be read: {error.strerror or error}",
+        hint=f"make it readable, or name it in `{TORCHX_IGNORE}`",
+    )
+
+
+def _warn(text: str, *values: str) -> None:
+    import logging
+
+    logging.getLogger("torchx.workspace").warning(text, *values)

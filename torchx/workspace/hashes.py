@@ -1,0 +1,135 @@
+"""Hashes of local files that are not read again while they stay as they are.
+
+A file is taken for unchanged while its device, inode, size and times of change are, as in git's index. The time of its
+last status change cannot be set by a program, so one that resets the modification time is noticed, too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from torchx.settings import torchx_home
+from torchx.workspace.content import Entry, sha256_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+# A file that was written to within this time may be written to again without any of its times changing: the clock
+# of a file system ticks every few milliseconds, that of an old NFS server every second.
+TICK_S = 2.0
+
+_HEAD = "torchx-hashes-1\n"
+
+
+class FileHashes:
+    """SHA-256 of the files of one workspace, kept in ``$TORCHX_HOME/cache/workspaces`` from one run to the next.
+
+    A cache that cannot be read or written costs time, never the run.
+
+    Args:
+        workspace: whose files: any text that is the same next time.
+
+    >>> import tempfile
+    >>> from torchx.workspace.content import entries
+    >>> with FileHashes("/src") as hashes:
+    ...     [hashes.of(entry) for entry in entries(tempfile.mkdtemp())]
+    []
+    """
+
+    def __init__(self, workspace: str) -> None:
+        import hashlib
+
+        name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
+        self._path = torchx_home("cache", "workspaces", f"{name}.txt")
+        self._known: dict[tuple[int, ...], str] | None = None
+        self._used: dict[tuple[int, ...], str] = {}
+        self._fresh = False
+
+    def of(self, entry: Entry) -> str:
+        """SHA-256 of the file's content, in hex digits.
+
+        Raises:
+            SpecError: it has to be read, and cannot be.
+        """
+        if not entry.identity:
+            return sha256_of(entry)
+        known = self.known(entry)
+        if known:
+            return known
+        now = time.time()
+        digest = sha256_of(entry)
+        self.learn(entry, digest, read_at=now)
+        return digest
+
+    def known(self, entry: Entry) -> str:
+        """The hash, if the file is as it was; else empty."""
+        if self._known is None:
+            self._known = _load(self._path)
+        digest = self._known.get(entry.identity, "")
+        if digest:
+            self._used[entry.identity] = digest
+        return digest
+
+    def learn(self, entry: Entry, digest: str, *, read_at: float) -> None:
+        """Remembers a hash, unless the file may have changed while it was read, or may do so unnoticed.
+
+        Args:
+            read_at: when reading began, in seconds since the epoch.
+        """
+        changed_at = max(entry.identity[-2:], default=0) / 1e9
+        if entry.identity and changed_at < read_at - TICK_S and _identity(entry.local) == entry.identity:
+            self._used[entry.identity] = digest
+            self._fresh = True
+
+    def save(self) -> None:
+        """Writes down what was used; hashes of files that are no more are dropped."""
+        if not self._fresh and len(self._used) == len(self._known or ()):
+            return
+        lines = (" ".join((*map(str, identity), digest)) for identity, digest in self._used.items())
+        draft = f"{self._path}.{os.getpid()}-{os.urandom(4).hex()}"
+        try:
+            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            try:
+                with open(draft, "x") as f:
+                    f.write(_HEAD + "\n".join(lines))
+                os.replace(draft, self._path)
+            except OSError:
+                if os.path.lexists(draft):
+                    os.unlink(draft)
+        except OSError:
+            pass  # a home that cannot be written
+
+    def __enter__(self) -> FileHashes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.save()
+
+
+def _load(path: str) -> dict[tuple[int, ...], str]:
+    found: dict[tuple[int, ...], str] = {}
+    try:
+        with open(path) as f:
+            if f.readline() != _HEAD:
+                return {}
+            for line in f:
+                *identity, digest = line.split()
+                if len(identity) != 5 or len(digest) != 64:
+                    return {}
+                found[tuple(map(int, identity))] = digest
+    except (OSError, ValueError):  # there is none yet, or it is damaged
+        return {}
+    return found
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    try:
+        now = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return ()
+    return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)

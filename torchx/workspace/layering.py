@@ -1,0 +1,135 @@
+"""Which layers of earlier pushes are used again, so that little is sent when little has changed.
+
+What was pushed for a workspace is remembered: its layers, and what is in each of them. The next image has those
+layers, and one more with what has changed. No layer ever *removes* a file, for a file of the base image may be below
+it: a layer with a file that is no longer there is not used again, and what else was in it goes into a new one. Layers
+are therefore of moderate size. One of which more than half was replaced is not used again either, and when there are
+too many, the small ones are made one.
+"""
+
+from __future__ import annotations
+
+from torchx.workspace.cache import Cache
+from torchx.workspace.layers import Item, Layer, lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+# An image can have 127 layers on overlayfs; base images have up to 40 or so.
+MOST_LAYERS = 24
+_LAYER_BYTES = 32 << 20
+_FIRST_LAYERS = 12  # of a large workspace; the rest is for changes
+_FORMAT = 1
+_CACHE = Cache("images", most=100)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Layers that are used again, bottom first, and the items of each layer to be made on top of them."""
+
+    kept: list[Layer]
+    new: list[list[Item]]
+
+
+def arrange(desired: Mapping[str, Item], pushed: Sequence[Layer], most_layers: int = MOST_LAYERS) -> Arrangement:
+    """Decides what is used again.
+
+    Args:
+        desired: path -> item of the whole workspace.
+        pushed: layers of an earlier push, bottom first.
+        most_layers: that the result may have.
+
+    After unpacking ``kept`` and ``new`` in order exactly the desired items are there, and nothing else.
+    """
+    kept = [layer for layer in pushed if layer.contents.keys() <= desired.keys()]
+    while True:
+        top = {path: (layer, content[0]) for layer in kept for path, content in layer.contents.items()}
+        worn = {id(layer) for layer in kept if _is_worn(layer, top, desired)}
+        if worn:
+            kept = [layer for layer in kept if id(layer) not in worn]
+            continue
+        changed = {path for path, one in desired.items() if path not in top or top[path][1] != one.key}
+        new = _divide(desired, changed)
+        if len(kept) + len(new) <= most_layers or not kept:
+            return Arrangement(kept, new)
+        small = {id(layer) for layer in sorted(kept, key=lambda layer: layer.size)[: max(1, len(kept) // 2)]}
+        kept = [layer for layer in kept if id(layer) not in small]
+
+
+def _is_worn(layer: Layer, top: Mapping[str, tuple[Layer, str]], desired: Mapping[str, Item]) -> bool:
+    """Whether most of what nodes would pull with this layer is not to be seen."""
+    whole = live = 0
+    for path, (key, size) in layer.contents.items():
+        whole += size
+        live += size if top[path][0] is layer and key == desired[path].key else 0
+    return 2 * live < whole
+
+
+def _divide(desired: Mapping[str, Item], changed: set[str]) -> list[list[Item]]:
+    """The changed items in groups of moderate size, each with the directories that it needs."""
+    total = sum(desired[path].size for path in changed)
+    room = max(_LAYER_BYTES, total // _FIRST_LAYERS)
+    groups: list[set[str]] = []
+    left = 0
+    for path in sorted(changed, key=lambda p: p.split("/")):
+        size = desired[path].size
+        if not groups or size > left:
+            groups.append(set())
+            left = room
+        groups[-1].add(path)
+        left -= size
+    return [lookup(desired, group) for group in groups]
+
+
+class Pushed:
+    """What was pushed, kept in ``$TORCHX_HOME/cache/images``. A cache that cannot be used costs time, never the run.
+
+    Args:
+        what: everything that the layers depend on but the files: repository, workspace, place in the image.
+    """
+
+    def __init__(self, what: Iterable[str]) -> None:
+        import json
+
+        self._key = json.dumps([_FORMAT, *what])
+
+    def load(self) -> list[Layer]:
+        """The layers, bottom first; none when nothing is known."""
+        import json
+
+        try:
+            known = json.loads(_CACHE.recall(self._key))
+            return [
+                Layer(
+                    str(one["digest"]),
+                    str(one["diff_id"]),
+                    int(one["size"]),
+                    bool(one["compressed"]),
+                    {str(path): (str(key), int(size)) for path, (key, size) in one["contents"].items()},
+                )
+                for one in known["layers"]
+            ]
+        except (ValueError, LookupError, TypeError, AttributeError):  # there is none yet, or it is damaged
+            return []
+
+    def save(self, layers: Sequence[Layer]) -> None:
+        """Remembers the layers, bottom first."""
+        import json
+
+        known = {
+            "layers": [
+                {
+                    "digest": layer.digest,
+                    "diff_id": layer.diff_id,
+                    "size": layer.size,
+                    "compressed": layer.compressed,
+                    "contents": layer.contents,
+                }
+                for layer in layers
+            ]
+        }
+        _CACHE.remember(self._key, json.dumps(known).encode())

@@ -1,0 +1,303 @@
+"""Images made without an engine: the workspace becomes layers on the base image, straight in the registry.
+
+No process of Docker is needed, nothing of the base image is pulled, and nothing is sent that the registry has. What
+this cannot do is run a command: a ``Dockerfile.torchx`` needs an engine.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from torchx.errors import NotSupportedError
+from torchx.workspace import content
+from torchx.workspace.image_names import ImageName
+from torchx.workspace.layering import MOST_LAYERS, Pushed, arrange
+from torchx.workspace.layers import Item, Layer, item, pack
+from torchx.workspace.oci_base import BaseImage, resolve
+from torchx.workspace.parallel import in_parallel
+from torchx.workspace.registry import DOCKER_MANIFEST, OCI_MANIFEST, PUSH, Blob, Manifest, Registry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from dataclasses import dataclass
+    from typing import Any, TypeVar
+
+    from torchx.specs.api import Workspace
+    from torchx.workspace.content import Entry
+
+    T = TypeVar("T")
+else:
+    from torchx.util.records import dataclass
+
+_FORMAT = "torchx-image-1"  # a part of what the tag is a hash of
+_OVERLAYFS_LAYERS = 125
+_AT_ONCE = 6
+_MANY_BYTES = 32 << 20
+_LAYER_TYPES = {
+    # is_docker, compressed -> media type
+    (True, True): "application/vnd.docker.image.rootfs.diff.tar.gzip",
+    (True, False): "application/vnd.docker.image.rootfs.diff.tar",
+    (False, True): "application/vnd.oci.image.layer.v1.tar+gzip",
+    (False, False): "application/vnd.oci.image.layer.v1.tar",
+}
+_CONFIG_TYPES = {
+    True: "application/vnd.docker.container.image.v1+json",
+    False: "application/vnd.oci.image.config.v1+json",
+}
+_LABEL_VERSION = "torchx.pytorch.org/version"
+_LABEL_BASE = "org.opencontainers.image.base.digest"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An image that is known to the last byte, and what of it is still to be sent.
+
+    Attributes:
+        name: repository, and the tag, a hash of the content: of the base image, and of the workspace.
+        digest: of its manifest.
+        workspace_hash: of the workspace alone.
+        base: the image below.
+        manifest: None when the registry has the image.
+        uploads: blobs to be sent, unless the registry turns out to have them.
+        layers: of the workspace, to be remembered after the push.
+    """
+
+    name: ImageName
+    digest: str
+    workspace_hash: str
+    base: BaseImage
+    manifest: Manifest | None
+    uploads: list[Blob]
+    layers: list[Layer]
+    pushed: Pushed
+
+    @property
+    def reference(self) -> str:
+        """The image by its digest, as it can be pulled."""
+        return str(ImageName(self.name.registry, self.name.repository, digest=self.digest))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is in a workspace: path -> item, sorted, and the hash of it all."""
+
+    items: dict[str, Item]
+    hash: str
+
+
+class ImageBuilder:
+    """Plans images, and pushes them. Connections to registries are kept until it is closed.
+
+    Args:
+        connect: makes the client of a registry from its host.
+    """
+
+    def __init__(self, connect: Callable[[str], Registry] = Registry) -> None:
+        self._connect = connect
+        self._registries: dict[str, Registry] = {}
+
+    def close(self) -> None:
+        """Lets go of connections; the builder can still be used, and is still logged in."""
+        for registry in self._registries.values():
+            registry.close()
+
+    def plan(self, workspace: Workspace, *, base: str, repository: str, platform: str = "") -> Plan:
+        """What would be pushed: reads the workspace, and what registries say of base and repository. Sends nothing.
+
+        Args:
+            base: name of the base image.
+            repository: where the image is to go.
+            platform: for a base image that is there for several.
+
+        Raises:
+            SpecError: a name that is none, or a workspace that cannot be read.
+            NotSupportedError: the workspace or the base image needs an engine.
+            BackendError: a registry refuses or fails.
+        """
+        base_name, target = ImageName.parse(base), ImageName.parse_repository(repository)
+        refuse_dockerfile(workspace)
+        base_image = resolve(self._registry(base_name.registry), base_name, platform)
+        found = read_workspace(workspace)
+        name = ImageName(target.registry, target.repository, _tag(base_image, found))
+        registry = self._registry(target.registry)
+        pushed = Pushed([str(target), str(workspace), base_image.place, repr(base_image.above)])
+        there = registry.manifest_digest(name, action=PUSH)
+        if there:
+            return Plan(name, there, found.hash, base_image, None, [], [], pushed)
+        most = min(MOST_LAYERS, _OVERLAYFS_LAYERS - len(base_image.layers))
+        known = [layer for layer, has in self._still_there(registry, name, pushed.load()) if has]
+        arrangement = arrange(found.items, known, most)
+        made = in_parallel(
+            [functools.partial(pack, group, base_image.place, base_image.above) for group in arrangement.new],
+            at_once=_AT_ONCE,
+        )
+        layers = arrangement.kept + [layer for layer, _ in made]
+        config = _config(base_image, layers)
+        manifest = _manifest(base_image, layers, config)
+        uploads = [*(blob for _, blob in made), config]
+        return Plan(name, manifest.digest, found.hash, base_image, manifest, uploads, layers, pushed)
+
+    def push(self, plan: Plan, sent: Callable[[int, bool], None] = lambda _bytes, _done: None) -> None:
+        """Sends what the registry lacks, and last the manifest: before that nobody can see the image.
+
+        Args:
+            sent: called, from several threads, with the bytes of each chunk, and whether a blob is complete with it.
+
+        Raises:
+            SpecError: the workspace was changed since it was planned.
+            BackendError: the registry refuses or fails.
+        """
+        if plan.manifest is None:
+            return
+        registry = self._registry(plan.name.registry)
+        tasks = [functools.partial(self._upload, registry, plan, blob, sent) for blob in plan.uploads]
+        tasks += [functools.partial(self._take_over, registry, plan, layer, sent) for layer in plan.base.layers]
+        self._in_parallel(tasks)
+        registry.put_manifest(plan.name, plan.manifest)
+        plan.pushed.save(plan.layers)
+
+    def _registry(self, host: str) -> Registry:
+        if host not in self._registries:
+            self._registries[host] = self._connect(host)
+        return self._registries[host]
+
+    def _still_there(self, registry: Registry, name: ImageName, layers: list[Layer]) -> list[tuple[Layer, bool]]:
+        """Registries are cleaned up, and replaced by empty ones."""
+        tasks = [functools.partial(registry.has_blob, name.repository, layer.digest) for layer in layers]
+        return list(zip(layers, self._in_parallel(tasks), strict=True))
+
+    def _in_parallel(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        try:
+            return in_parallel(tasks, at_once=_AT_ONCE)
+        except BaseException:
+            for registry in self._registries.values():
+                registry.abort()
+            self._registries.clear()
+            raise
+
+    def _upload(self, registry: Registry, plan: Plan, blob: Blob, sent: Callable[[int, bool], None]) -> None:
+        if not registry.has_blob(plan.name.repository, blob.digest):
+            registry.upload_blob(plan.name.repository, _counted(blob, sent))
+        sent(0, True)
+
+    def _take_over(
+        self, registry: Registry, plan: Plan, layer: Mapping[str, Any], sent: Callable[[int, bool], None]
+    ) -> None:
+        """Has a layer of the base image in our repository: it is there, or is mounted, or is copied."""
+        digest, source, repository = str(layer["digest"]), plan.base.name, plan.name.repository
+        same_registry = source.registry == plan.name.registry
+        there = (same_registry and source.repository == repository) or bool(layer.get("urls"))
+        if not there and same_registry:
+            there = registry.mount_blob(repository, digest, source=source.repository)
+        if not there and not registry.has_blob(repository, digest):
+            home = self._registry(source.registry)
+            copy = Blob(digest, int(layer["size"]), lambda: home.read_blob(source.repository, digest))
+            registry.upload_blob(repository, _counted(copy, sent))
+        sent(0, True)
+
+
+def refuse_dockerfile(workspace: Workspace) -> None:
+    """Refuses a workspace that says how it is to be built: that takes an engine.
+
+    Raises:
+        NotSupportedError: there is a ``Dockerfile.torchx``.
+    """
+    from torchx.workspace.docker_context import TORCHX_DOCKERFILE, own_dockerfile
+
+    for source, place in workspace.projects.items():
+        if not place and own_dockerfile(source):
+            raise NotSupportedError(
+                f"the `{TORCHX_DOCKERFILE}` of workspace `{source}` needs a Docker engine: without one, files can be"
+                " copied onto an image and no command can be run",
+                hint="start an engine and run with `-cfg builder=docker`; or do its work once, in the base image, and"
+                f" remove `{TORCHX_DOCKERFILE}`",
+            )
+
+
+def read_workspace(workspace: Workspace) -> Contents:
+    """Reads what has changed since it was read last."""
+    from torchx.workspace.hashes import FileHashes
+
+    entries = content.entries(workspace)
+    with FileHashes(str(workspace)) as hashes:
+        digests = _digests([entry for entry in entries if entry.kind == content.FILE], hashes)
+    items = {entry.path: item(entry, lambda e: digests[e.path]) for entry in entries}
+    return Contents(items, content.content_hash(entries, lambda e: digests[e.path]))
+
+
+def _digests(files: list[Entry], hashes: Any) -> dict[str, str]:
+    """Path -> SHA-256. Reading is shared among threads where it is much: hashing lets other threads run."""
+    digests = {entry.path: hashes.known(entry) for entry in files if entry.identity}
+    unknown = [entry for entry in files if not digests.get(entry.path)]
+    at_once = _AT_ONCE if sum(entry.size for entry in unknown) > _MANY_BYTES else 1
+    read = in_parallel([functools.partial(hashes.of, entry) for entry in unknown], at_once=at_once)
+    digests.update(zip((entry.path for entry in unknown), read, strict=True))
+    return digests
+
+
+def _tag(base: BaseImage, found: Contents) -> str:
+    import hashlib
+
+    from torchx.version import __version__
+
+    parts = (_FORMAT, __version__, base.name.digest, base.place, repr(base.above), found.hash)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _config(base: BaseImage, layers: list[Layer]) -> Blob:
+    """The base image's configuration with our layers in it. Times are the base's, or each build would differ."""
+    import copy
+
+    from torchx.version import __version__
+
+    config = copy.deepcopy(base.config)
+    config["rootfs"]["diff_ids"] += [layer.diff_id for layer in layers]
+    if config.get("history"):  # if there is one, it has to tell of each layer
+        step = {"created_by": "COPY . .  # torchx workspace", "comment": f"torchx {__version__}"}
+        if config.get("created"):
+            step["created"] = config["created"]
+        config["history"] += [step for _ in layers]
+    inner = config["config"] = config.get("config") or {}
+    inner["Labels"] = {
+        **(inner.get("Labels") or {}),
+        _LABEL_VERSION: __version__,
+        _LABEL_BASE: base.name.digest,
+    }
+    return _document(config)
+
+
+def _manifest(base: BaseImage, layers: list[Layer], config: Blob) -> Manifest:
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": DOCKER_MANIFEST if base.is_docker else OCI_MANIFEST,
+        "config": {"mediaType": _CONFIG_TYPES[base.is_docker], "size": config.size, "digest": config.digest},
+        "layers": base.layers
+        + [
+            {
+                "mediaType": _LAYER_TYPES[base.is_docker, layer.compressed],
+                "size": layer.size,
+                "digest": layer.digest,
+            }
+            for layer in layers
+        ],
+    }
+    document = _document(manifest)
+    return Manifest(manifest["mediaType"], document.digest, b"".join(document.chunks()))  # type: ignore[arg-type]  # a string
+
+
+def _document(value: object) -> Blob:
+    import hashlib
+    import json
+
+    data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return Blob("sha256:" + hashlib.sha256(data).hexdigest(), len(data), lambda: iter((data,)))
+
+
+def _counted(blob: Blob, sent: Callable[[int, bool], None]) -> Blob:
+    def chunks() -> Iterator[bytes]:
+        for chunk in blob.chunks():
+            yield chunk
+            sent(len(chunk), False)
+
+    return Blob(blob.digest, blob.size, chunks)

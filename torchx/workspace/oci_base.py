@@ -1,0 +1,225 @@
+"""The base image as its registry has it: manifest, configuration, and where a workspace goes in it."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import NotSupportedError, ParseError, TorchXError
+from torchx.workspace.cache import Cache
+from torchx.workspace.image_names import ImageName
+from torchx.workspace.layers import Folder
+from torchx.workspace.registry import DOCKER_INDEX, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Manifest, Registry
+from torchx.workspace.registry_http import Again
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from dataclasses import dataclass
+    from typing import Any
+else:
+    from torchx.util.records import dataclass
+
+DEFAULT_PLATFORM = "linux/amd64"
+# Of a base image's layers only small ones are looked into, for the owners of the few directories above the workspace:
+# the layer that `WORKDIR` makes is small, and to pull gigabytes is what we are here to avoid.
+_SMALL_LAYER = 4 << 20
+_LOOKED_INTO = 16 << 20
+_MOST_LINKS = 8
+_DOCUMENTS = Cache("documents", most=200)  # by digest
+_WAYS = Cache("ways", most=200)
+
+
+@dataclass(frozen=True)
+class BaseImage:
+    """An image for one platform.
+
+    Attributes:
+        name: by digest.
+        manifest, config: the parsed documents.
+        is_docker: whether the manifest is of Docker's format (version 2, schema 2), else OCI's.
+        place: working directory without the leading slash: that is where a workspace goes.
+        above: the directories on the way there, that one included.
+    """
+
+    name: ImageName
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+    is_docker: bool
+    place: str
+    above: list[Folder]
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """The manifest's descriptors of the layers, bottom first."""
+        return list(self.manifest["layers"])
+
+
+def resolve(registry: Registry, image: ImageName, platform: str = "") -> BaseImage:
+    """Reads what a registry says of an image. What cannot change, because its digest names it, is remembered.
+
+    Args:
+        platform: ``OS/ARCHITECTURE[/VARIANT]`` of an image for several; by default ``linux/amd64``.
+
+    Raises:
+        NotFoundError: there is no such image.
+        NotSupportedError: it is not for the platform, or only an engine can build on it.
+        BackendError: the registry refuses or fails.
+    """
+    found = _pinned(registry, image)
+    manifest = _parse(found.content, str(image))
+    kind = found.media_type or str(manifest.get("mediaType", ""))
+    if kind in (OCI_INDEX, DOCKER_INDEX) or "manifests" in manifest:
+        digest = _for_platform(manifest, platform or DEFAULT_PLATFORM, image)
+        image = ImageName(image.registry, image.repository, digest=digest)
+        found = _pinned(registry, image)
+        manifest = _parse(found.content, str(image))
+        kind = found.media_type or str(manifest.get("mediaType", ""))
+    if "config" not in manifest or "layers" not in manifest:
+        raise NotSupportedError(
+            f"image `{image}` is in a format of the past (`{kind}`)", hint="push it again with a Docker of today"
+        )
+    name = ImageName(image.registry, image.repository, digest=found.digest)
+    config = _parse(_remembered_blob(registry, name, manifest["config"]["digest"]), str(image))
+    _check_config(config, platform, image)
+    place = os.path.normpath("/" + str((config.get("config") or {}).get("WorkingDir") or "")).lstrip("/")
+    place, above = _way(registry, name, manifest, place)
+    is_docker = kind == DOCKER_MANIFEST or (kind != OCI_MANIFEST and "docker" in str(manifest["config"]["mediaType"]))
+    return BaseImage(name, manifest, config, is_docker, place, above)
+
+
+def _pinned(registry: Registry, image: ImageName) -> Manifest:
+    """The manifest, from the cache if the registry still means the same by its name."""
+    digest = image.digest or registry.manifest_digest(image)
+    known = _recall(digest) if digest else b""
+    if known:
+        return Manifest("", digest, known)
+    found = registry.manifest(image)
+    _DOCUMENTS.remember(found.digest, found.content)
+    return found
+
+
+def _for_platform(index: dict[str, Any], platform: str, image: ImageName) -> str:
+    wanted = platform.split("/")
+    offered = []
+    for one in index.get("manifests", []):
+        has = one.get("platform") or {}
+        parts = [str(has.get("os", "")), str(has.get("architecture", "")), str(has.get("variant", ""))]
+        if parts[0] == "unknown":  # an attestation, no image
+            continue
+        # A variant counts only where it is asked for: `arm64` is `arm64/v8`.
+        if parts[: len(wanted)] == wanted:
+            return str(one["digest"])
+        offered.append("/".join(part for part in parts if part))
+    raise NotSupportedError(
+        f"image `{image}` is not there for `{platform}`, only for " + ", ".join(f"`{one}`" for one in offered),
+        hint="choose one of these: `-cfg platform=...`",
+    )
+
+
+def _check_config(config: dict[str, Any], platform: str, image: ImageName) -> None:
+    if config.get("os", "linux") != "linux" or not isinstance((config.get("rootfs") or {}).get("diff_ids"), list):
+        raise NotSupportedError(f"image `{image}` is not for Linux")
+    is_for = "/".join(str(config[key]) for key in ("os", "architecture") if config.get(key))
+    if platform and is_for and platform.split("/")[:2] != is_for.split("/"):
+        raise NotSupportedError(f"image `{image}` is for `{is_for}`, not for `{platform}`")
+    if (config.get("config") or {}).get("OnBuild"):
+        raise NotSupportedError(
+            f"image `{image}` has `ONBUILD` instructions, which only an engine can carry out",
+            hint="start a Docker engine and run with `-cfg builder=docker`",
+        )
+
+
+def _way(registry: Registry, name: ImageName, manifest: dict[str, Any], place: str) -> tuple[str, list[Folder]]:
+    """Where a place really is, links followed, with the directories on the way there as the image has them."""
+    if not place:
+        return "", []
+    import json
+
+    key = f"way {name.digest} {place}"
+    known = _WAYS.recall(key)
+    if known:
+        found = json.loads(known)
+        return found["place"], [Folder(*one) for one in found["above"]]
+    entries = _small_entries(registry, name, manifest)
+    for _ in range(_MOST_LINKS):
+        above = []
+        for path in _steps(place):
+            kind, mode, uid, gid, target = entries.get(path, ("dir", 0o755, 0, 0, ""))
+            if kind == "link":
+                rest = place[len(path) :]
+                place = os.path.normpath(os.path.join("/", os.path.dirname(path), target)).lstrip("/") + rest
+                break
+            above.append(Folder(path, mode, uid, gid))
+        else:
+            way = {"place": place, "above": [(one.path, one.mode, one.uid, one.gid) for one in above]}
+            _WAYS.remember(key, json.dumps(way).encode())
+            return place, above
+    raise NotSupportedError(f"the working directory `/{place}` of `{name}` is a link that leads nowhere")
+
+
+def _steps(place: str) -> list[str]:
+    parts = place.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
+def _small_entries(
+    registry: Registry, name: ImageName, manifest: dict[str, Any]
+) -> dict[str, tuple[str, int, int, int, str]]:
+    """Directories and links in an image's small layers: path -> (kind, mode, uid, gid, target); the top one wins."""
+    found: dict[str, tuple[str, int, int, int, str]] = {}
+    left = _LOOKED_INTO
+    for layer in reversed(manifest["layers"]):
+        size = int(layer.get("size", 0))
+        if size > min(_SMALL_LAYER, left) or layer.get("urls"):
+            continue
+        left -= size
+        try:
+            for entry in _directories(registry.blob(name.repository, layer["digest"])):
+                found.setdefault(entry[0], entry[1:])
+        except (TorchXError, Again):
+            continue  # the owners of directories are not worth failing for
+    return found
+
+
+def _directories(blob: bytes) -> Iterator[tuple[str, str, int, int, int, str]]:
+    import io
+    import tarfile
+
+    try:
+        with tarfile.open(fileobj=io.BytesIO(blob), mode="r:*") as tar:
+            for member in tar:
+                path = os.path.normpath("/" + member.name).lstrip("/")
+                if member.isdir():
+                    yield path, "dir", member.mode & 0o7777, member.uid, member.gid, ""
+                elif member.issym():
+                    yield path, "link", 0o777, 0, 0, member.linkname
+    except (tarfile.TarError, OSError, EOFError):  # zstd, or damaged
+        return
+
+
+def _parse(content: bytes, what: str) -> dict[str, Any]:
+    import json
+
+    try:
+        found = json.loads(content)
+    except ValueError as e:
+        raise ParseError(f"the registry's answer for `{what}` cannot be read", text=repr(content[:2000])) from e
+    if not isinstance(found, dict):
+        raise ParseError(f"the registry's answer for `{what}` cannot be read", text=repr(content[:2000]))
+    return found
+
+
+def _remembered_blob(registry: Registry, name: ImageName, digest: str) -> bytes:
+    known = _recall(digest)
+    if not known:
+        known = registry.blob(name.repository, digest)
+        _DOCUMENTS.remember(digest, known)
+    return known
+
+
+def _recall(digest: str) -> bytes:
+    """A remembered document, checked: files get damaged."""
+    import hashlib
+
+    content = _DOCUMENTS.recall(digest)
+    return content if f"sha256:{hashlib.sha256(content).hexdigest()}" == digest else b""

@@ -1,0 +1,103 @@
+"""What a person sees of a build or a push: one line that changes on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+
+from torchx.util.term import fit, is_tty, width
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TextIO
+
+_REFRESH_S = 0.1
+
+
+class Display:
+    """Lines on a stream; on a terminal one more at the end that says what is being done.
+
+    May be used by several threads.
+
+    Args:
+        quiet: show nothing.
+        clock: seconds, for how often the last line changes.
+    """
+
+    def __init__(self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        import threading
+
+        self.stream = stream
+        self.is_live = not quiet and is_tty(stream)
+        self.is_plain = not quiet and not self.is_live
+        self._quiet = quiet
+        self._clock = clock
+        self._shown = False
+        self._next = 0.0
+        self._lock = threading.Lock()
+
+    def doing(self, text: str) -> None:
+        """On a terminal: what is being done. Cut to the terminal's width, and not shown more often than can be read."""
+        with self._lock:
+            now = self._clock()
+            if self.is_live and now >= self._next:
+                self._next = now + _REFRESH_S
+                self._shown = True
+                self._write(f"\r{fit(_printable(text), width(self.stream) - 1, pad=False)}\x1b[K")
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        with self._lock:
+            self._clear()
+            if not self._quiet:
+                self._write(text + "\n")
+
+    def close(self) -> None:
+        """Takes away what was being done."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._shown:
+            self._shown = False
+            self._next = 0.0
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):  # a closed terminal or pipe: nobody looks
+            self.is_live, self._quiet = False, True
+
+
+class Transfer:
+    """Bytes and layers that go somewhere, as ``Pushing NAME: 2/5 layers, 1.2/4.0 MB``."""
+
+    def __init__(self, display: Display, what: str) -> None:
+        self._display = display
+        self._what = what
+        self._layers: dict[str, tuple[int, int, bool]] = {}
+
+    def layer(self, name: str, *, sent: int = 0, size: int = 0, done: bool = False) -> None:
+        """How far one layer is: bytes sent of its size."""
+        before = self._layers.get(name, (0, 0, False))
+        self._layers[name] = (max(sent, before[0]), size or before[1], done or before[2])
+        layers = list(self._layers.values())
+        whole = sum(one[1] for one in layers)
+        # The engine counts tar headers twice: more than everything is never sent.
+        bytes_ = f", {megabytes(min(sum(one[0] for one in layers), whole))}/{megabytes(whole)} MB" if whole else ""
+        self._display.doing(f"{self._what}: {sum(one[2] for one in layers)}/{len(layers)} layers{bytes_}")
+
+
+def megabytes(size: int) -> str:
+    """
+    >>> megabytes(12_345_678)
+    '12.3'
+    """
+    return f"{size / 1e6:.1f}"
+
+
+def _printable(text: str) -> str:
+    """On one line, and without what would move the cursor."""
+    return "".join(c if c.isprintable() else " " for c in text)

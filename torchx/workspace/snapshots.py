@@ -1,0 +1,217 @@
+"""Copies of workspaces that many jobs start from: one for each content, beside the jobs' folders.
+
+A store is the folder ``.torchx-workspaces-<user id>`` next to the job folders, on their file system::
+
+    <content hash>/files/      the workspace; files are read-only
+    <content hash>/lease       the hash; each job folder made from it has a hard link to this file
+
+A snapshot appears whole (it is renamed into place) and never changes. The link count of its lease says how many job
+folders were made of it, whoever removes them and however. One that no job folder was made of is kept for a day after
+its last use, since the next submission may well be of the same code, and removed by a later submission then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from torchx.workspace.content import FILE, Entry, content_hash
+from torchx.workspace.copies import clone, copy_file, remove_tree, unwritable, write_marker, write_tree
+from torchx.workspace.files import MARKER, STORE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torchx.workspace.hashes import FileHashes
+
+UNUSED_FOR_S = 86_400.0
+
+# All files of a snapshot have this time (1980-01-01), so that one that was written to is told from one that was not.
+_TIME = 315_532_800
+_WRITE = 0o222
+_TRIES = 5
+
+
+def can_clone(folder: str) -> bool:
+    """Whether files in this folder can share blocks, copied when they are written to."""
+    flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+    try:
+        source = os.open(folder, flags, 0o600)
+    except OSError:
+        return False
+    try:
+        os.write(source, b"\0" * 4096)
+        target = os.open(folder, flags, 0o600)
+        try:
+            return clone(source, target)
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+class SnapshotStore:
+    """The snapshots beside the job folders of one directory. Any number of processes may use it at once.
+
+    Args:
+        parent: the directory that the job folders are in.
+    """
+
+    def __init__(self, parent: str) -> None:
+        self.path = os.path.join(parent, f"{STORE}-{os.geteuid()}")
+
+    def usable(self) -> bool:
+        """Whether there is, or can be, a store here that nobody else may write to: it holds code that we will run."""
+        try:
+            os.mkdir(self.path, 0o700)
+        except FileExistsError:
+            pass
+        except OSError:
+            return False
+        found = os.lstat(self.path)
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+    def place(self, files: list[Entry], target: str, hashes: FileHashes, *, shared: bool) -> str:
+        """Fills the empty folder ``target`` with the workspace, from a snapshot that is made if there is none.
+
+        Args:
+            shared: files are hard links to the read-only ones of the snapshot; else clones, which may be written to.
+
+        Returns:
+            The content hash of what is there now.
+
+        Raises:
+            SpecError: a file cannot be read.
+            ConfigError: one cannot be written.
+        """
+        content = content_hash(files, hashes.of)
+        for last_try in (*[False] * (_TRIES - 1), True):
+            try:
+                content = self._ensure(files, content, hashes)
+                snapshot = self._folder(content)
+                os.link(os.path.join(snapshot, "lease"), os.path.join(target, MARKER))
+                break
+            except FileNotFoundError:  # it was removed as soon as it was made
+                if last_try:
+                    raise
+            except OSError as e:
+                raise unwritable(self.path, e) from e
+        write_tree(files, target, _linker(snapshot) if shared else _cloner(snapshot))
+        return content
+
+    def sweep(self, unused_for_s: float = UNUSED_FOR_S) -> None:
+        """Removes snapshots that no job folder was made of and that were not used for so long, in seconds."""
+        try:
+            names = os.listdir(self.path)
+        except OSError:
+            return
+        for name in names:
+            path = os.path.join(self.path, name)
+            try:
+                lease = os.stat(path if name.startswith(".") else os.path.join(path, "lease"))
+            except OSError:
+                continue
+            unused = name.startswith(".") or lease.st_nlink == 1
+            if unused and lease.st_mtime < time.time() - unused_for_s:
+                self._remove(path)
+
+    def _folder(self, content: str) -> str:
+        return os.path.join(self.path, content.replace(":", "-"))
+
+    def _ensure(self, files: list[Entry], content: str, hashes: FileHashes) -> str:
+        snapshot = self._folder(content)
+        if _is_whole(snapshot, files):
+            os.utime(os.path.join(snapshot, "lease"))
+            return content
+        self._remove(snapshot)
+        content = self._make(files, hashes)
+        self.sweep()
+        return content
+
+    def _make(self, files: list[Entry], hashes: FileHashes) -> str:
+        """Makes a snapshot; returns its content hash, which is another one if files have changed by now."""
+        draft = os.path.join(self.path, f".draft-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}")
+        digests: dict[str, str] = {}
+
+        def store(entry: Entry, path: str) -> None:
+            digests[entry.path] = copy_file(entry, path, hashes)
+            os.chmod(path, entry.mode & ~_WRITE)
+            os.utime(path, (_TIME, _TIME))
+
+        os.makedirs(os.path.join(draft, "files"), mode=0o700)
+        try:
+            write_tree(files, os.path.join(draft, "files"), store)
+            content = content_hash(files, lambda entry: digests[entry.path])
+            write_marker(os.path.join(draft, "lease"), content)
+            try:
+                os.rename(draft, self._folder(content))
+            except OSError:
+                if not os.path.isdir(self._folder(content)):  # else another process was quicker, with the same content
+                    raise
+        finally:
+            remove_tree(draft)
+        return content
+
+    def _remove(self, path: str) -> None:
+        """Takes a snapshot out of the store at once, then removes it."""
+        trash = os.path.join(self.path, f".trash-{os.getpid()}-{os.urandom(4).hex()}")
+        try:
+            os.rename(path, trash)
+        except OSError:  # another process was quicker
+            return
+        remove_tree(trash)
+
+
+def _is_whole(snapshot: str, files: list[Entry]) -> bool:
+    """Whether the snapshot is there and was not written to, by somebody who may write to everything."""
+    try:
+        for entry in files:
+            if entry.kind == FILE:
+                found = os.lstat(os.path.join(snapshot, "files", entry.path))
+                expected = (entry.size, _TIME, entry.mode & ~_WRITE)
+                if (found.st_size, found.st_mtime, stat.S_IMODE(found.st_mode)) != expected:
+                    return False
+        os.stat(os.path.join(snapshot, "lease"))
+    except OSError:
+        return False
+    return True
+
+
+def _linker(snapshot: str) -> Callable[[Entry, str], None]:
+    def fill(entry: Entry, path: str) -> None:
+        stored = os.path.join(snapshot, "files", entry.path)
+        try:
+            os.link(stored, path)
+        except OSError as e:
+            if e.errno != errno.EMLINK:  # as many jobs as the file system has links for
+                raise
+            _copy(stored, path, mode=entry.mode & ~_WRITE, mtime=_TIME)
+
+    return fill
+
+
+def _cloner(snapshot: str) -> Callable[[Entry, str], None]:
+    def fill(entry: Entry, path: str) -> None:
+        _copy(os.path.join(snapshot, "files", entry.path), path, mode=entry.mode, mtime=entry.mtime)
+
+    return fill
+
+
+def _copy(stored: str, path: str, *, mode: int, mtime: float) -> None:
+    source = os.open(stored, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        target = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            if not clone(source, target):
+                while os.sendfile(target, source, None, 1 << 30):
+                    pass
+            os.fchmod(target, mode)
+            if mtime:
+                os.utime(target, (mtime, mtime))
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
