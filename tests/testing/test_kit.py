@@ -1,15 +1,15 @@
 """The kit itself: fake commands, clock, made-up packages, recordings; and that the contract can fail."""
 
-import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import torchx.testing
 from torchx.errors import CommandError, TransientError
-from torchx.schedulers import get_scheduler_factories
+from torchx.schedulers import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
 from torchx.testing import FakeClock, FakeCommandRunner, Recordings
 from torchx.testing.fixtures import (
@@ -110,15 +110,15 @@ def test_every_export_is_there() -> None:
 
 
 def test_every_offered_scheduler_is_held_to_the_contract() -> None:
-    """Each built-in that this build offers has a contract test beside this file."""
-    here = os.path.dirname(__file__)
-    texts = ""
-    for name in os.listdir(here):
-        if name.startswith("test_contract_"):
-            with open(os.path.join(here, name)) as f:
-                texts += f.read()
-    missing = [n for n in get_scheduler_factories(group="no.such.group") if f'scheduler_name = "{n}"' not in texts]
-    assert missing == []
+    """Each built-in that this build offers has a contract test, here or with the real parts, that imports its module."""
+    tests = Path(__file__).parents[1]
+    files = [*tests.glob("testing/test_contract_*.py"), *tests.glob("backends/*/test_*contract*.py")]
+    texts = "".join(text for file in files if "SchedulerContract)" in (text := file.read_text()))
+    modules = {name: DEFAULT_SCHEDULER_MODULES[name] for name in get_scheduler_factories(group="no.such.group")}
+    held = {
+        n for n, module in modules.items() if f"from {module} import" in texts or f'scheduler_name = "{n}"' in texts
+    }
+    assert set(modules) - held == set()
 
 
 BAD_SCHEDULER = """

@@ -1,0 +1,64 @@
+"""What asking costs does not grow with the number of replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.backends.docker.conftest import Job, ended, running, state_of
+from torchx.schedulers.docker_scheduler import DockerScheduler
+from torchx.specs.api import AppState, Resource
+
+MANY = 50
+TINY = Resource(cpu=0.1, gpu=0, memMB=32)
+
+
+@pytest.fixture
+def calls(scheduler: DockerScheduler, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """Counts the requests that go to the engine while the context lasts."""
+    api = scheduler._docker_client.api
+    send = api.send
+    made: list[str] = []
+
+    def counted(request: Any, **kwargs: Any) -> Any:
+        made.append(f"{request.method} {request.url}")
+        return send(request, **kwargs)
+
+    monkeypatch.setattr(api, "send", counted)
+
+    @contextmanager
+    def counting() -> Iterator[list[str]]:
+        made.clear()
+        yield made
+
+    return counting
+
+
+@pytest.mark.timeout(300)
+def test_fifty_replicas(scheduler: DockerScheduler, submit: Job, calls: Callable[[], Any]) -> None:
+    """Starting takes three calls a replica and a few more; a description of all of them, a list, a cause: a few."""
+    with calls() as made:
+        app_id = submit("sleep 30; exit ${replica_id}", MANY, resource=TINY)
+    starting = [c for c in made if "/containers/" in c and "json?" not in c]
+    assert len(starting) <= 3 * MANY
+    assert len(made) <= 3 * MANY + 6
+    assert state_of(running(scheduler, app_id)) == [AppState.RUNNING] * MANY
+    with calls() as made:
+        assert scheduler.describe(app_id) is not None
+        assert len(made) == 1, made
+    with calls() as made:
+        assert app_id in {job.app_id for job in scheduler.list()}
+        assert len(made) == 1, made
+    with calls() as made:
+        answers = scheduler.describe_many([app_id, "other-1", "other-2"])
+        assert len(made) == 1, made
+    assert [answers[name] is not None for name in (app_id, "other-1", "other-2")] == [True, False, False]
+    found = ended(scheduler, app_id, 200)
+    assert found.state is AppState.FAILED
+    with calls() as made:
+        scheduler.describe(app_id)
+        assert len(made) <= 5, made
+    assert state_of(found) == [AppState.SUCCEEDED, *[AppState.FAILED] * (MANY - 1)]

@@ -1,0 +1,138 @@
+"""Answers of engines, as they were seen, and garbage."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchx.schedulers.kit.docker.containers import describe, jobs_of, parse_container
+from torchx.schedulers.kit.docker.engine import meaning_of, side_by_side
+from torchx.schedulers.kit.docker.logs import Entry, entries, whole_lines
+from torchx.specs.api import AppState
+
+LABELS = {
+    "torchx.pytorch.org/app-id": "a-1",
+    "torchx.pytorch.org/role-name": "r",
+    "torchx.pytorch.org/replica-id": "0",
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ('could not select device driver "" with capabilities: [[compute utility]]', "GPUs"),  # Docker 20.10
+        ("failed to discover GPU vendor from CDI: no known GPU vendor found: unresolvable CDI devices", "GPUs"),
+        ("nvidia-container-cli: device error: 8: unknown device: unknown", "GPUs"),
+        ("Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available", "more CPUs"),
+        ("Minimum memory limit allowed is 6MB", "less memory"),
+        (
+            "driver failed programming external connectivity: Bind for 0.0.0.0:80 failed: port is already allocated",
+            "port",
+        ),
+        ('invalid mount config for type "bind": bind source path does not exist: /nope', "what it mounts"),
+        ('error gathering device information while adding custom device "/dev/x": no such file or directory', "device"),
+        ("container create: stat /dev/no-such: no such file or directory", "device"),  # Podman 4.3
+        ('exec: "/no/prog": stat /no/prog: no such file or directory: unknown', "no program"),
+        ('exec: "nope": executable file not found in $PATH', "no program"),
+        ("No such image: nope:1", "no such image"),
+        ("manifest for nope:1 not found: manifest unknown: manifest unknown", "no such image"),
+        ("pull access denied for nope, repository does not exist or may require 'docker login'", "no such image"),
+        (
+            'Get "https://registry-1.docker.io/v2/": dial tcp: lookup registry-1.docker.io on 10.0.0.1:53: no such host',
+            "registry",
+        ),
+        ("could not find an available, non-overlapping IPv4 address pool among the defaults", "address range"),
+        ("all predefined address pools have been fully subnetted", "address range"),  # Docker 24
+        ("write /x: no space left on device", "disk is full"),
+        ("crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted: OCI permission denied", ""),
+        ("", ""),
+    ],
+)
+def test_what_engines_say(said: str, means: str) -> None:
+    """Each refusal has its meaning and a hint; what is not known speaks for itself."""
+    meaning, hint = meaning_of(said)
+    assert means in meaning
+    assert bool(meaning) is bool(means) is bool(hint)
+
+
+@pytest.mark.parametrize(
+    ("summary", "state", "exit_code"),
+    [
+        ({"State": "running", "Status": "Up 3 seconds"}, AppState.RUNNING, None),
+        ({"State": "exited", "Status": "Exited (0) About a minute ago"}, AppState.SUCCEEDED, 0),
+        ({"State": "exited", "Status": "Exited (137) 2 days ago"}, AppState.FAILED, 137),
+        ({"State": "exited", "Status": "Exited (-1) Less than a second ago"}, AppState.FAILED, -1),
+        ({"State": "restarting", "Status": "Restarting (1) 4 seconds ago"}, AppState.PENDING, 1),
+        ({"State": "created", "Status": "Created"}, AppState.SUBMITTED, None),
+        ({"State": "paused", "Status": "Up 2 minutes (Paused)"}, AppState.PENDING, None),
+        ({"State": "dead", "Status": "Dead"}, AppState.FAILED, None),
+        ({"State": "stopping", "Status": "stopping"}, AppState.RUNNING, None),  # Podman
+        ({"State": "exited", "Status": "exited"}, AppState.UNKNOWN, None),
+        ({"State": "no such state"}, AppState.UNKNOWN, None),
+        (
+            {"State": "exited", "Status": "Exited (143) 1 second ago", "Names": ["/x.cancelled"]},
+            AppState.CANCELLED,
+            143,
+        ),
+        ({"State": "running", "Status": "Up 1 second", "Names": ["/x.cancelled"]}, AppState.RUNNING, None),
+    ],
+)
+def test_one_entry_of_the_list(summary: dict[str, Any], state: AppState, exit_code: int | None) -> None:
+    """State and exit code are in it; a name that was given at cancellation counts once the container has ended."""
+    container = parse_container({"Id": "1", "Labels": LABELS, **summary})
+    assert container is not None
+    assert (container.state, container.exit_code) == (state, exit_code)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(["State", "Status", "Created", "ImageID", "Id"]), json_values, st.text(max_size=8))
+def test_garbage_in_the_list(key: str, value: Any, sizes: str) -> None:
+    """Whatever an engine puts in, there is a description."""
+    labels = {**LABELS, "torchx.pytorch.org/roles": sizes, "torchx.pytorch.org/role": sizes}
+    jobs = jobs_of([{"Labels": labels, "State": "running", key: value}, {"Labels": None}, {}])
+    assert isinstance(describe(jobs["a-1"]).state, AppState)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_in_the_log(data: bytes) -> None:
+    """Whatever an engine sends, reading ends, and no more comes out than went in."""
+    lines = list(whole_lines(entries(io.BytesIO(data).read)))
+    assert sum(len(line.text) for line in lines) <= len(data)
+
+
+def test_a_terminal_has_no_frames() -> None:
+    """The log of a container with a terminal is plain text; its times are read all the same."""
+    text = b"1970-01-01T00:00:01.5Z one\r\n1970-01-01T01:00:02+01:00 two"
+    found = [(e.time, e.text) for e in whole_lines(entries(io.BytesIO(text).read))]
+    assert found == [(1_500_000_000, b"one\r\n"), (2_000_000_000, b"two")]
+
+
+def test_pieces_of_two_streams() -> None:
+    """A long line comes in pieces, with lines of the other stream in between."""
+    pieces = [Entry(1, 1, b"a"), Entry(2, 2, b"e\n"), Entry(1, 3, b"b"), Entry(2, 4, b"rest"), Entry(1, 5, b"c\n")]
+    assert [line.text for line in whole_lines(pieces)] == [b"e\n", b"abc\n", b"rest"]
+
+
+def test_side_by_side_stops_at_a_failure() -> None:
+    """Results come in order; the first failure is raised when nothing runs any more."""
+    assert side_by_side(lambda x: x * 2, range(20)) == [x * 2 for x in range(20)]
+    done = []
+
+    def work(x: int) -> None:
+        if x == 3:
+            raise ValueError("three")
+        done.append(x)
+
+    with pytest.raises(ValueError, match="three"):
+        side_by_side(work, range(1000))
+    assert len(done) < 1000

@@ -1,0 +1,464 @@
+"""`local_docker`: what it renders, what it makes of the engine's answers, and what it does when a call fails."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from torchx.errors import BackendError, NotFoundError, SpecError, TransientError
+from torchx.schedulers import docker_scheduler
+from torchx.schedulers.docker_scheduler import (
+    CONTAINER_STATE,
+    LABEL_APP_ID,
+    LABEL_REPLICA_ID,
+    LABEL_ROLE_NAME,
+    NAME_RULE,
+    DockerContainer,
+    DockerJob,
+    Opts,
+    create_scheduler,
+    render_job,
+)
+from torchx.specs.api import (
+    AppDef,
+    AppState,
+    BindMount,
+    DeviceMount,
+    Resource,
+    RetryPolicy,
+    Role,
+    VolumeMount,
+    macros,
+)
+
+
+def role(name: str = "r", n: int = 1, **fields: Any) -> Role:
+    fields.setdefault("resource", Resource(cpu=2, gpu=0, memMB=512))
+    return Role(name, "img", entrypoint="prog", args=["--id", macros.replica_id], num_replicas=n, **fields)
+
+
+def render(*roles: Role, environ: dict[str, str] | None = None, **opts: Any) -> DockerJob:
+    return render_job(AppDef("app", list(roles)), "app-1", Opts(**opts), session="s", environ=environ or {})
+
+
+@pytest.fixture
+def fake() -> Any:
+    """An engine in memory."""
+    pytest.importorskip("docker")
+    from tests.schedulers.fake_docker import FakeDocker
+
+    return FakeDocker()
+
+
+@pytest.fixture
+def scheduler(fake: Any) -> Any:
+    """A scheduler for that engine."""
+    return create_scheduler("s", docker_client=fake)
+
+
+class TestRender:
+    def test_a_container(self) -> None:
+        """The arguments of `containers.create`, whole."""
+        [container] = render(role(env={"A": macros.app_id})).containers
+        labels = container.kwargs.pop("labels")
+        assert (container.image, container.command) == ("img", ["prog", "--id", "0"])
+        assert container.kwargs == {
+            "name": "app-1-r-0",
+            "hostname": "r-0",
+            "environment": {
+                "TORCHX_IMAGE": "img",
+                "TORCHX_RANK0_HOST": "r-0",
+                "TORCHELASTIC_ERROR_FILE": "/tmp/torchx_error.json",
+                "A": "app-1",
+            },
+            "network": "app-1",
+            "networking_config": {"app-1": {"Aliases": ["r-0"]}},
+            "entrypoint": [""],
+            "mounts": [],
+            "devices": [],
+            "nano_cpus": 2_000_000_000,
+            "mem_limit": 512 << 20,
+            "memswap_limit": 512 << 20,
+            "shm_size": 512 << 20,
+            "device_requests": [],
+            "ports": {},
+            "restart_policy": None,
+            "privileged": False,
+        }
+        assert isinstance(labels, dict)
+        assert labels[LABEL_APP_ID] == "app-1"
+        assert json.loads(labels["torchx.pytorch.org/roles"]) == [["r", 1, None]]
+
+    def test_it_is_what_the_client_takes(self) -> None:
+        """The `docker` package knows every argument."""
+        models = pytest.importorskip("docker.models.containers")
+        everything = role(
+            mounts=[
+                BindMount("/a", "/b", read_only=True),
+                VolumeMount("v", "/c"),
+                DeviceMount("/dev/null", "/dev/x", "r"),
+            ],
+            resource=Resource(cpu=1, gpu=2, memMB=10, devices={"vpc.amazonaws.com/efa": 1}),
+            port_map={"http": 80},
+            max_retries=2,
+        )
+        [container] = render(everything, privileged=True).containers
+        made = models._create_container_args({**container.kwargs, "version": "1.41", "image": "i", "command": ["c"]})
+        host = made["host_config"]
+        assert host["Mounts"] == [
+            {"Type": "bind", "Source": "/a", "Target": "/b", "ReadOnly": True},
+            {"Type": "volume", "Source": "v", "Target": "/c", "ReadOnly": False},
+        ]
+        assert [(d["PathOnHost"], d["CgroupPermissions"]) for d in host["Devices"]] == [
+            ("/dev/null", "r"),
+            ("/dev/infiniband/uverbs0", "rwm"),
+        ]
+        assert host["DeviceRequests"][0]["Count"] == 2
+        assert host["DeviceRequests"][0]["Capabilities"] == [["compute", "utility"]]
+        assert host["PortBindings"] == {"80/tcp": [{"HostIp": "127.0.0.1", "HostPort": ""}]}
+        assert host["RestartPolicy"] == {"Name": "on-failure", "MaximumRetryCount": 2}
+        assert host["Privileged"] is True
+        assert made["networking_config"]["EndpointsConfig"] == {"app-1": {"Aliases": ["r-0"]}}
+
+    def test_environment(self) -> None:
+        """Copied variables, then those of the option, then the role's: the later wins."""
+        environ = {"NCCL_A": "shell", "NCCL_B": "shell", "NCCL_C": "shell", "HOME": "/root"}
+        [container] = render(
+            role(env={"NCCL_C": "role"}), environ=environ, copy_env=["NCCL_*"], env={"NCCL_B": "opt", "NCCL_C": "opt"}
+        ).containers
+        env: Any = container.kwargs["environment"]
+        assert {k: v for k, v in env.items() if k in environ} == {"NCCL_A": "shell", "NCCL_B": "opt", "NCCL_C": "role"}
+
+    @pytest.mark.parametrize(
+        ("roles", "gpus"),
+        [
+            ([role(resource=Resource(cpu=1, gpu=2, memMB=1))], [{"count": 2}]),
+            (
+                [role(n=2, resource=Resource(cpu=1, gpu=2, memMB=1))],
+                [{"device_ids": ["0", "1"]}, {"device_ids": ["2", "3"]}],
+            ),
+            (
+                [
+                    role("a", resource=Resource(cpu=1, gpu=1, memMB=1)),
+                    role("b"),
+                    role("c", resource=Resource(cpu=1, gpu=1, memMB=1)),
+                ],
+                [{"device_ids": ["0"]}, None, {"device_ids": ["1"]}],
+            ),
+        ],
+        ids=["alone", "two replicas", "two roles"],
+    )
+    def test_gpus_are_shared_out(self, roles: list[Role], gpus: list[dict | None]) -> None:
+        """A replica that is alone takes any GPUs; several get different ones."""
+        found = [c.kwargs["device_requests"] for c in render(*roles).containers]
+        assert found == [[{**g, "capabilities": [["compute", "utility"]]}] if g else [] for g in gpus]
+
+    def test_a_role_without_limits(self) -> None:
+        """Nothing is limited but /dev/shm, of which there is more than the engine's 64 MB."""
+        [container] = render(role(resource=Resource(cpu=-1, gpu=-1, memMB=-1))).containers
+        assert not {"nano_cpus", "mem_limit", "memswap_limit"} & set(container.kwargs)
+        assert container.kwargs["shm_size"] == 8 << 30
+
+    def test_host_names(self) -> None:
+        """They are DNS labels; rank 0 is that of the replica's own role."""
+        made = render(role("Data_Loader", 2), role("trainer")).containers
+        assert [c.kwargs["hostname"] for c in made] == ["data-loader-0", "data-loader-1", "trainer-0"]
+        assert [c.kwargs["environment"]["TORCHX_RANK0_HOST"] for c in made] == ["data-loader-0"] * 2 + ["trainer-0"]  # type: ignore[index]  # a dict
+        [long] = render(role("x" * 100)).containers
+        assert len(str(long.kwargs["hostname"])) <= 63
+
+    def test_roles_that_cannot_be_told_apart(self) -> None:
+        """Two roles of one host name are refused."""
+        with pytest.raises(SpecError, match="`a_b` and `A-b` would both have the host name `a-b`"):
+            render(role("a_b"), role("A-b"))
+
+    def test_it_is_linear(self) -> None:
+        """Ten thousand replicas are rendered, and three of them shown."""
+        job = render(role(n=10_000))
+        assert len(job.containers) == 10_000
+        assert "... and 9,997 more" in str(job)
+        assert len(str(job)) < 5_000
+
+
+class TestDryrun:
+    def test_it_needs_no_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The request is rendered and shown where no engine and no client is."""
+        monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+        scheduler = create_scheduler("s")
+        info = scheduler.submit_dryrun(AppDef("My App!", [role()]), {})
+        assert NAME_RULE.obeys(info.request.app_id)
+        assert "prog --id 0" in str(info)
+        scheduler.close()
+
+    def test_it_reads_well(self) -> None:
+        """Limits in human units; nothing that says nothing."""
+        assert str(render(role(n=2, mounts=[BindMount("/a", "/b")]))).splitlines()[:8] == [
+            "app_id: app-1",
+            "network: app-1",
+            "role r: 2 containers",
+            "  app-1-r-0: prog --id 0",
+            "    image: img",
+            '    mounts: [{"Type":"bind","Source":"/a","Target":"/b","ReadOnly":false}]',
+            "    shm_size: 512 MB",
+            "    nano_cpus: 2 CPUs",
+        ]
+
+    def test_secrets_are_masked(self) -> None:
+        """In the text and in the repr; and the role in the label has none."""
+        job = render(
+            role(env={"HF_TOKEN": "hush", "URL": "http://me:hush@host"}),
+            environ={"A_KEY": "x"},
+            env={"API_KEY": "hush"},
+        )
+        job.containers[0].command += ["--password", "hush"]
+        assert "hush" not in f"{job}{job!r}{job.containers[0]!r}"
+        labels: Any = job.containers[0].kwargs["labels"]
+        assert "hush" not in json.dumps(labels)
+
+    def test_images_are_pushed_only_if_asked(self) -> None:
+        """Without `image_repo` the image that was built here is used by its id; with it, it is pushed as well."""
+        app = AppDef("a", [role()])
+        app.roles[0].image = "sha256:" + "1" * 64
+        scheduler = create_scheduler("s")
+        plain = scheduler.submit_dryrun(app, {}).request
+        assert (plain.containers[0].image, plain.images_to_push) == (app.roles[0].image, {})
+        pushed = scheduler.submit_dryrun(app, {"image_repo": "reg/x"}).request
+        assert pushed.containers[0].image == app.roles[0].image == "sha256:" + "1" * 64
+        assert list(pushed.images_to_push) == [app.roles[0].image]
+
+    def test_the_old_dataclasses(self) -> None:
+        """They are made as programs make them."""
+        container = DockerContainer(image="i", command=["c"], kwargs={"name": "n"})
+        assert DockerJob("a", [container]).containers == [container]
+        assert docker_scheduler._to_str(b"x") == docker_scheduler._to_str("x") == "x"
+        assert set(CONTAINER_STATE) == {"created", "dead", "paused", "removing", "restarting", "running"}
+
+
+class TestSubmission:
+    def test_rank_0_starts_first(self, scheduler: Any, fake: Any) -> None:
+        """All containers are there before one is started."""
+        scheduler.submit(AppDef("a", [role(n=3)]), {})
+        done = [c for c in fake.calls if c in ("create", "start", "create network")]
+        assert done == ["create network", "create", "create", "create", "start", "start", "start"]
+
+    @pytest.mark.parametrize(
+        ("call", "at"), [("create network", 0), ("create", 0), ("create", 2), ("start", 0), ("start", 2)]
+    )
+    def test_a_failure_leaves_nothing(self, scheduler: Any, fake: Any, call: str, at: int) -> None:
+        """Wherever the engine refuses: the error says so, and all that was made is removed."""
+        from tests.schedulers.fake_docker import refusal
+
+        fake.faults[call] = [*[None] * at, refusal(500, "no space left on device")]
+        with pytest.raises(BackendError, match="the engine's disk is full") as error:
+            scheduler.submit(AppDef("a", [role(n=3)]), {})
+        assert error.value.hint == "`docker system df` shows what fills it"
+        assert (fake.containers_made, fake.networks_made) == ({}, {})
+
+    def test_an_interruption_leaves_nothing(self, scheduler: Any, fake: Any) -> None:
+        """Ctrl-C between two containers."""
+        fake.faults["start"] = [None, KeyboardInterrupt()]
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.submit(AppDef("a", [role(n=2)]), {})
+        assert (fake.containers_made, fake.networks_made) == ({}, {})
+
+    def test_a_missing_image_is_pulled_once(self, scheduler: Any, fake: Any) -> None:
+        """It is asked for by each role, and pulled once; its digest goes on record."""
+        from torchx.specs.images import reported_image_digests
+
+        app = AppDef("a", [role("a", 2), role("b")])
+        for r in app.roles:
+            r.image = "reg/other"
+        info = scheduler.submit_dryrun(app, {})
+        scheduler.schedule(info)
+        assert fake.calls.count("pull") == 1
+        assert reported_image_digests(info) == dict.fromkeys("ab", f"reg/other@sha256:{'c' * 64}")
+
+    def test_an_image_id_is_not_pulled(self, scheduler: Any, fake: Any) -> None:
+        """No registry knows the id of an image."""
+        app = AppDef("a", [role()])
+        app.roles[0].image = "sha256:" + "9" * 64
+        with pytest.raises(BackendError, match="is not on the engine's machine"):
+            scheduler.submit(app, {})
+        assert "pull" not in fake.calls
+
+    @pytest.mark.parametrize(
+        ("retry", "warns"),
+        [
+            ({"n": 2}, True),
+            ({"n": 1}, False),
+            ({"n": 2, "retry_policy": RetryPolicy.REPLICA}, False),
+            ({"n": 2, "retry_policy": RetryPolicy.ROLE}, True),
+        ],
+    )
+    def test_retries_together_are_warned_of(
+        self, scheduler: Any, caplog: pytest.LogCaptureFixture, retry: dict, warns: bool
+    ) -> None:
+        """Only what the engine can do is promised: one replica by itself."""
+        with caplog.at_level(logging.WARNING, "torchx"):
+            scheduler.submit(AppDef("a", [role(max_retries=1, **retry)]), {})
+        assert bool(caplog.records) is warns
+
+    def test_no_engine_any_more(self, scheduler: Any, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One that has answered before is waited for, and then it is said that it is gone."""
+        import requests
+
+        from torchx.schedulers.kit.docker import engine as docker_engine
+
+        now = [0.0]
+        monkeypatch.setattr(docker_engine.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(docker_engine.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+        refused = requests.ConnectionError("('Connection aborted.', ConnectionRefusedError(111, 'Connection refused'))")
+        fake.faults["containers"] = [refused] * 3
+        assert scheduler.list() == []
+        fake.faults["containers"] = [refused] * 1000
+        with pytest.raises(TransientError, match="does not answer any more: Connection refused"):
+            scheduler.describe("x")
+        assert 14 < now[0] < 17
+
+    def test_close(self, scheduler: Any, fake: Any) -> None:
+        """A client that was given stays open."""
+        scheduler.list()
+        scheduler.close()
+        assert fake.closed == 0
+
+
+class TestAnswers:
+    """What is made of a job's containers."""
+
+    def test_states(self, scheduler: Any, fake: Any) -> None:
+        """Running, done, failed: folded by the one rule, with the cause of the replica that failed first."""
+        app_id = scheduler.submit(AppDef("a", [role(n=3)]), {})
+        assert scheduler.describe(app_id).state is AppState.RUNNING
+        ids = sorted(fake.containers_made)
+        fake.set(ids[0], "exited", 0)
+        assert scheduler.describe(app_id).state is AppState.RUNNING
+        fake.set(ids[1], "exited", 3)
+        found = scheduler.describe(app_id)
+        assert found.state is AppState.FAILED
+        assert found.msg.startswith("r/")
+        assert found.msg.endswith(": exit code 3; 1 replica still runs: `torchx cancel` ends it")
+        fake.set(ids[2], "exited", 0)
+        found = scheduler.describe(app_id)
+        assert "still run" not in found.msg
+        assert found.ended_at == 20
+
+    def test_the_first_to_end_explains(self, scheduler: Any, fake: Any) -> None:
+        """By the engine's events; a replica that a signal has ended is the last guess without them."""
+        app_id = scheduler.submit(AppDef("a", [role(n=3)]), {})
+        by_k = {c["Labels"][LABEL_REPLICA_ID]: i for i, c in fake.containers_made.items()}
+        for k, code in (("0", 137), ("1", 1), ("2", 2)):
+            fake.set(by_k[k], "exited", code)
+        assert scheduler.describe_many([app_id])[app_id].msg == "r/1: exit code 1"
+        events = [{"id": by_k["2"], "timeNano": 15 * 10**9}, {"id": by_k["1"], "timeNano": 16 * 10**9}]
+        fake.streams["/events"] = ["".join(json.dumps(e) + "\n" for e in events).encode()]
+        found = scheduler.describe(app_id)
+        assert found.msg == "r/2: exit code 2"
+        assert found.ended_at == 16
+
+    def test_out_of_memory(self, scheduler: Any, fake: Any) -> None:
+        """The engine says it in the details."""
+        app_id = scheduler.submit(AppDef("a", [role()]), {})
+        [container_id] = fake.containers_made
+        fake.set(container_id, "exited", 137)
+        details = fake.containers_made[container_id]["inspect"]
+        details["State"]["OOMKilled"] = True
+        details["HostConfig"] = {"Memory": 64 << 20}
+        assert (
+            "killed by SIGKILL: out of memory: the container reached its limit of 64 MB"
+            in scheduler.describe(app_id).msg
+        )
+
+    def test_elastic(self, scheduler: Any, fake: Any) -> None:
+        """A role that can do with fewer replicas goes on."""
+        app_id = scheduler.submit(AppDef("a", [role(n=2, min_replicas=1)]), {})
+        fake.set(next(iter(fake.containers_made)), "exited", 1)
+        assert scheduler.describe(app_id).state is AppState.RUNNING
+
+    def test_a_removed_container(self, scheduler: Any, fake: Any) -> None:
+        """Not known while others run; when they have ended, the job has failed. Roles are told from what is left."""
+        app_id = scheduler.submit(AppDef("a", [role(n=2)]), {})
+        by_k = {c["Labels"][LABEL_REPLICA_ID]: i for i, c in fake.containers_made.items()}
+        del fake.containers_made[by_k["0"]]
+        found = scheduler.describe(app_id)
+        assert [r.state for r in found.roles_statuses[0].replicas] == [AppState.UNKNOWN, AppState.RUNNING]
+        assert [(r.name, r.num_replicas) for r in found.roles] == [("r", 2)]
+        fake.set(by_k["1"], "exited", 0)
+        found = scheduler.describe(app_id)
+        assert found.state is AppState.FAILED
+        assert "r/0: its container was removed" in found.msg
+        with pytest.raises(NotFoundError, match=r"r/0 of .* was removed, and its log with it"):
+            scheduler.log_iter(app_id, "r", 0)
+        with pytest.raises(NotFoundError, match=r"r/7 of .* does not exist"):
+            scheduler.log_iter(app_id, "r", 7)
+
+    def test_a_submission_that_was_killed(self, scheduler: Any, fake: Any) -> None:
+        """Containers that nobody has started for long are a failed job; for a moment they are one being submitted."""
+        from torchx.schedulers.kit.docker.containers import describe, jobs_of
+
+        app_id = scheduler.submit(AppDef("a", [role(n=2)]), {})
+        first, second = fake.containers_made
+        del fake.containers_made[second]
+        fake.containers_made[first]["State"] = "created"
+        job = jobs_of(fake.containers(all=True, filters={"label": []}))[app_id]
+        assert describe(job, now=11).state is AppState.SUBMITTED
+        late = describe(job, now=1000)
+        assert late.state is AppState.FAILED
+        assert "cut short" in late.msg
+
+    def test_cancel_and_delete(self, scheduler: Any, fake: Any) -> None:
+        """What runs is stopped and marked, what has ended is not; delete removes all, and is quiet about it."""
+        app_id = scheduler.submit(AppDef("a", [role(n=2)]), {})
+        first = next(iter(fake.containers_made))
+        fake.set(first, "exited", 0)
+        scheduler.cancel(app_id)
+        scheduler.cancel(app_id)
+        states = {r.state for r in scheduler.describe(app_id).roles_statuses[0].replicas}
+        assert states == {AppState.SUCCEEDED, AppState.CANCELLED}
+        assert scheduler.describe(app_id).state is AppState.CANCELLED
+        assert fake.calls.count("stop") == 1
+        scheduler.delete(app_id)
+        assert (fake.containers_made, fake.networks_made) == ({}, {})
+
+    def test_other_peoples_containers(self, scheduler: Any, fake: Any) -> None:
+        """Those of a program with half of our labels are not taken for a job's."""
+        scheduler.submit(AppDef("a", [role()]), {})
+        [made] = fake.containers_made.values()
+        for labels in ({LABEL_APP_ID: "x"}, {LABEL_APP_ID: "y", LABEL_ROLE_NAME: "r", LABEL_REPLICA_ID: "one"}):
+            fake.containers_made[str(labels)] = {**made, "Id": "other", "Labels": labels}
+        assert [(job.name, job.state) for job in scheduler.list()] == [("a", AppState.RUNNING)]
+        assert scheduler.list()[0].app_handle.startswith("local_docker://s/a-")
+
+    @pytest.mark.parametrize("since", ["whole seconds", "nanoseconds"])
+    def test_a_log_that_was_cut_is_read_on(self, scheduler: Any, fake: Any, since: str, monkeypatch: Any) -> None:
+        """The engine closes the stream in the middle of a job: no line is lost and none comes twice."""
+        from torchx.schedulers.kit.docker import logs as docker_logs
+
+        monkeypatch.setattr(docker_logs, "pause", lambda attempt: None)
+
+        def frame(second: int, text: str, stream: int = 1) -> bytes:
+            fraction = f".{second:09d}" if since == "nanoseconds" else ""
+            line = f"1970-01-01T00:00:{second // 2:02}{fraction}Z {text}".encode()
+            return bytes([stream, 0, 0, 0]) + len(line).to_bytes(4, "big") + line
+
+        app_id = scheduler.submit(AppDef("a", [role()]), {})
+        [container_id] = fake.containers_made
+        frames = [frame(s, f"{s}\n", 1 + s % 2) for s in range(2, 8)]
+        path = f"/containers/{container_id}/logs"
+        fake.streams[path] = [
+            b"".join(frames[:3]),
+            b"".join(frames[2:5]) if since == "nanoseconds" else b"".join(frames[:5]),
+            b"".join(frames),
+        ]
+        found = []
+        for line in scheduler.log_iter(app_id, "r", 0, should_tail=True):
+            found.append(line)
+            if line == "6\n":
+                fake.set(container_id, "exited", 0)
+        assert found == [f"{s}\n" for s in range(2, 8)]
+        fake.streams[path] = [b"".join(frames)]
+        limits = {"since": datetime.fromtimestamp(2, timezone.utc), "until": datetime.fromtimestamp(3, timezone.utc)}
+        assert list(scheduler.log_iter(app_id, "r", 0, regex="[4-7]", **limits)) == ["4\n", "5\n"]

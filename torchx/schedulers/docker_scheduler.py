@@ -1,0 +1,495 @@
+"""``local_docker``: replicas as containers of a Docker engine, which keeps them when the submitting shell is gone.
+
+Options: ``copy_env``, ``env``, ``privileged``; ``image_repo``, ``quiet`` and others of the image builder.
+
+Each replica is a container ``<app id>-<role>-<k>`` on a network of the job's own, where the others find it by that name
+and by ``<role>-<k>``. All that is asked for later (state, definition, logs) is in the engine, under labels: any shell
+that reaches the engine finds the job. Containers of ended jobs stay for their logs until ``torchx delete``.
+``DOCKER_HOST`` names the engine; Podman's service (``podman system service``) is one, too.
+
+Limits: nothing but the engine watches a job. It starts a replica again by itself (``RetryPolicy.REPLICA``), but not
+others with it; and when one replica has failed for good, the others run on until they end or are cancelled.
+"""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import NotFoundError
+from torchx.schedulers.api import (
+    Capabilities,
+    DescribeAppResponse,
+    ListAppResponse,
+    Scheduler,
+    Stream,
+    StructuredOpts,
+)
+from torchx.schedulers.ids import make_unique
+from torchx.schedulers.kit.docker import containers, engine, parts
+from torchx.schedulers.kit.docker.calls import create, pull, remove, start, stop, wait_for_end
+from torchx.schedulers.kit.docker.causes import ERROR_FILE, explain
+from torchx.schedulers.kit.docker.containers import (
+    CONTAINER_STATE,
+    LABEL_APP_ID,
+    LABEL_APP_NAME,
+    LABEL_REPLICA_ID,
+    LABEL_ROLE,
+    LABEL_ROLE_NAME,
+    LABEL_SESSION,
+    LABEL_SIZES,
+    LABEL_VERSION,
+)
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.names import NameRule
+from torchx.schedulers.kit.replicas import replicas
+from torchx.settings import ENV_IMAGE
+from torchx.specs.api import AppDryRunInfo, AppState, is_terminal, runopts
+from torchx.version import __version__
+from torchx.workspace.docker_workspace import DockerWorkspaceMixin
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from dataclasses import dataclass, field
+    from datetime import datetime
+    from typing import Any
+
+    from torchx.schedulers.kit.docker.containers import Job
+    from torchx.specs.api import AppDef, CfgVal
+
+    _Jobs = list[ListAppResponse]
+    _Base = Scheduler[Mapping[str, CfgVal]]
+else:
+    from torchx.util.records import dataclass, field
+
+    _Base = Scheduler
+
+__all__ = [
+    "CONTAINER_STATE",
+    "ENV_TORCHX_IMAGE",
+    "LABEL_APP_ID",
+    "LABEL_REPLICA_ID",
+    "LABEL_ROLE_NAME",
+    "LABEL_VERSION",
+    "NETWORK",
+    "DockerContainer",
+    "DockerJob",
+    "DockerOpts",
+    "DockerScheduler",
+    "Opts",
+    "create_scheduler",
+    "ensure_network",
+    "has_docker",
+]
+
+NETWORK = "torchx"
+"""Name of the network that :func:`ensure_network` makes. Jobs of ours are on networks of their own."""
+
+ENV_TORCHX_IMAGE = ENV_IMAGE
+ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
+ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+
+# https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate; 63 is DNS's.
+NAME_RULE = NameRule(63)
+_SHOWN = 3  # replicas of a role in a dryrun
+_UNSHOWN = ("labels", "name", "hostname", "environment", "network", "networking_config", "entrypoint", "memswap_limit")
+
+CAPABILITIES = Capabilities(
+    logs=True,
+    log_streams=("stdout", "stderr", "combined"),
+    log_since=True,
+    log_follow=True,
+    cancel=True,
+    delete=True,
+    list=True,
+    retries=("REPLICA",),
+    elastic=True,
+    multi_role=True,
+    mounts=("bind", "volume", "device"),
+    workspaces=True,
+    gpus=True,
+    resources=True,
+    durable=True,
+    describe_many=True,
+)
+
+
+@dataclass
+class Opts(StructuredOpts):
+    """Run options of ``local_docker``."""
+
+    copy_env: list[str] | None = None
+    """environment variables to copy from this shell into the containers; `*` and `?` match, as in `NCCL_*`"""
+
+    env: dict[str, str] | None = None
+    """environment variables for all containers, such as `A:1,B:2`; those of a role go before them"""
+
+    privileged: bool = False
+    """give the containers all rights and devices of the engine's machine"""
+
+
+DockerOpts = Opts
+
+
+@dataclass
+class DockerContainer:
+    """One replica: the arguments of ``client.containers.create`` of the `docker` package.
+
+    Attributes:
+        command: the entrypoint and its arguments.
+        kwargs: all others, ``name``, ``environment``, ``labels`` and so on.
+    """
+
+    image: str
+    command: list[str]
+    kwargs: dict[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        import shlex
+
+        from torchx.util.secrets import mask_args, mask_env
+
+        shown = {k: v for k, v in self.kwargs.items() if k not in _UNSHOWN and v not in (None, [], {}, False)}
+        env: Any = self.kwargs.get("environment") or {}
+        return "\n".join(
+            [
+                f"{self.kwargs.get('name', '')}: {shlex.join(mask_args([str(word) for word in self.command]))}",
+                f"  image: {self.image}",
+                *(f"  {name}: {parts.readable(name, value)}" for name, value in shown.items()),
+                *(f"  {name}={value}" for name, value in sorted(mask_env(env).items())),
+            ]
+        )
+
+    __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
+
+
+@dataclass
+class DockerJob:
+    """A job: its containers, in the order of their start.
+
+    Attributes:
+        images_to_push: image id -> (repository, tag), where the images are pushed as well.
+    """
+
+    app_id: str
+    containers: list[DockerContainer]
+    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"app_id: {self.app_id}", f"network: {self.app_id}"]
+        lines += [f"push: {repository}:{tag}" for repository, tag in self.images_to_push.values()]
+        by_role: dict[str, list[DockerContainer]] = {}
+        for container in self.containers:
+            by_role.setdefault(_label(container, LABEL_ROLE_NAME), []).append(container)
+        for role, members in by_role.items():
+            lines.append(f"role {role}: {len(members)} container{'s' if len(members) != 1 else ''}")
+            lines += [f"  {line}" for shown in members[:_SHOWN] for line in str(shown).splitlines()]
+            if len(members) > _SHOWN:
+                lines.append(f"  ... and {len(members) - _SHOWN:,} more")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+# -- rendering ------------------------------------------------------------------------------------------
+
+
+def render_job(app: AppDef, app_id: str, opts: Opts, *, session: str, environ: Mapping[str, str]) -> DockerJob:
+    """The containers of a job. ``app`` is not changed.
+
+    Args:
+        environ: where ``copy_env`` copies from.
+
+    Raises:
+        SpecError: names of two roles cannot be told apart in host names.
+    """
+    hosts = parts.host_names(app)
+    common = {
+        LABEL_VERSION: __version__,
+        LABEL_APP_ID: app_id,
+        LABEL_APP_NAME: app.name,
+        LABEL_SESSION: session,
+        LABEL_SIZES: parts.as_json([[role.name, role.num_replicas, role.min_replicas] for role in app.roles]),
+    }
+    env = {**parts.copied(opts.copy_env or [], environ), **(opts.env or {})}
+    gpus = parts.GpuShares(app)
+    made = []
+    for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST):
+        role, k = replica.role, replica.k
+        host = f"{hosts[role.name]}-{k}"
+        labels = {**common, LABEL_ROLE_NAME: role.name, LABEL_REPLICA_ID: str(k)}
+        if k == 0:
+            labels[LABEL_ROLE] = parts.definition(next(r for r in app.roles if r.name == role.name))
+        kwargs: dict[str, object] = {
+            "name": f"{app_id}-{host}",
+            "hostname": host,
+            "environment": {
+                ENV_IMAGE: role.image,
+                ENV_RANK0_HOST: f"{hosts[role.name]}-0",
+                ENV_ERROR_FILE: ERROR_FILE,
+                **env,
+                **role.env,
+            },
+            "labels": labels,
+            "network": app_id,
+            "networking_config": {app_id: {"Aliases": [host]}},
+            "entrypoint": [""],  # the image's own is not run: on every backend a role's entrypoint is the program
+            **parts.render_mounts(role),
+            **parts.render_resource(role.resource),
+            "device_requests": gpus.take(role.resource.gpu),
+            "ports": parts.render_ports(role),
+            "restart_policy": parts.render_retries(role),
+            "privileged": opts.privileged,
+        }
+        made.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs))
+    return DockerJob(app_id, made)
+
+
+def _label(container: DockerContainer, label: str) -> str:
+    labels: Any = container.kwargs.get("labels") or {}
+    return str(labels.get(label, ""))
+
+
+# -- the scheduler --------------------------------------------------------------------------------------
+
+
+class DockerScheduler(DockerWorkspaceMixin, _Base):
+    """Runs jobs on a Docker engine.
+
+    Args:
+        session_name: groups the jobs.
+        docker_client: a ``docker.DockerClient``; by default it is made from the environment when it is first needed.
+    """
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, session_name: str, docker_client: Any | None = None) -> None:
+        super().__init__("docker", session_name, docker_client=docker_client)
+        self._given = docker_client
+        self._used: Any | None = None
+
+    def _run_opts(self) -> runopts:
+        return Opts.as_runopts()
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
+        """A role that does not say what it needs may have all that the engine's machine has."""
+
+    # -- submission ------------------------------------------------------------------------------
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[DockerJob]:
+        import copy
+
+        images_to_push: dict[str, tuple[str, str]] = {}
+        if cfg.get("image_repo"):
+            images_to_push = self.dryrun_push_images(copy.deepcopy(app), cfg)  # we run the image that is here
+        app_id = make_unique(NAME_RULE.make(app.name, room=16))
+        request = render_job(app, app_id, Opts.from_cfg(cfg), session=self.session_name, environ=os.environ)
+        request.images_to_push = images_to_push
+        return AppDryRunInfo(request, str)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[DockerJob]) -> str:
+        """Pull images that are missing, make the network and the containers, and start them, rank 0 first.
+
+        Either all containers are started, or none is left. What was submitted before is not submitted again.
+
+        Raises:
+            BackendError: the engine refused; the message says what and, in its words, why.
+        """
+        job = dryrun_info.request
+        if dryrun_info._app is not None:
+            parts.warn_of_retries(dryrun_info._app)
+        client = self._client
+        with engine.engine_errors(f"job `{job.app_id}` could not be submitted"):
+            known = self._job(job.app_id)
+            if known is not None and any(c.state is not AppState.SUBMITTED for c in known.containers):
+                return job.app_id
+            if job.images_to_push:
+                self.push_images(job.images_to_push)
+            self._report(dryrun_info, self._find_images(job))
+        try:
+            self._start(client, job)
+        except BaseException:
+            self._undo(job.app_id)
+            raise
+        return job.app_id
+
+    def _undo(self, app_id: str) -> None:
+        try:
+            self._remove(app_id)
+        except Exception as e:  # what went wrong before is more important
+            import logging
+
+            logging.getLogger("torchx").warning("parts of `%s` are left, `torchx delete` removes them: %s", app_id, e)
+
+    def _find_images(self, job: DockerJob) -> dict[str, str]:
+        """Image -> its digest; those that the engine does not have are pulled."""
+        return {image: pull(self._client, image) for image in dict.fromkeys(c.image for c in job.containers)}
+
+    @staticmethod
+    def _report(info: AppDryRunInfo[DockerJob], digests: Mapping[str, str]) -> None:
+        from torchx.specs.images import report_image_digest
+
+        for container in info.request.containers:
+            if _label(container, LABEL_REPLICA_ID) == "0":
+                report_image_digest(info, _label(container, LABEL_ROLE_NAME), digests[container.image])
+
+    def _start(self, client: Any, job: DockerJob) -> None:
+        with engine.engine_errors(f"the network of job `{job.app_id}` could not be made"):
+            labels = {LABEL_APP_ID: job.app_id, LABEL_VERSION: __version__}
+            engine.make_network(client, job.app_id, labels, busy=self._busy_networks)
+        made = engine.side_by_side(lambda container: create(client, container), job.containers)
+        first, *others = zip(made, job.containers, strict=True)  # the others look for its name at once
+        start(first)
+        engine.side_by_side(start, others)
+
+    def _busy_networks(self) -> set[str]:
+        """Networks of jobs that have not ended: a container that is being restarted is on none."""
+        jobs = self._jobs(LABEL_APP_ID)
+        return {a for a, job in jobs.items() if any(not is_terminal(c.state) for c in job.containers)}
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        with engine.engine_errors(f"the state of `{app_id}` is not known"):
+            job = self._job(app_id)
+            if job is None:
+                return None
+            found = containers.describe(job)
+            if is_terminal(found.state):
+                found = containers.describe(job, explain(self._client, job, found.state))
+            return found
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """One question for all; causes of failures are told as far as exit codes tell them."""
+        with engine.engine_errors("the states of jobs are not known"):
+            jobs = self._jobs(LABEL_APP_ID)
+        return {app_id: containers.describe(jobs[app_id]) if app_id in jobs else None for app_id in app_ids}
+
+    def exists(self, app_id: str) -> bool:
+        with engine.engine_errors(f"the state of `{app_id}` is not known"):
+            return self._job(app_id) is not None
+
+    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:  # noqa: ARG002  # the contract's signature
+        """The jobs of the engine, whoever submitted them; containers of others are left out."""
+        with engine.engine_errors("jobs cannot be listed"):
+            return [containers.listed(job) for job in self._jobs(LABEL_APP_ID).values()]
+
+    def wait_for_end(self, app_id: str, timeout_s: float) -> None:
+        """Sleeps until the engine tells that the job may have ended."""
+        with engine.engine_errors(f"the end of `{app_id}` cannot be waited for"):
+            wait_for_end(self._client, app_id, timeout_s, lambda: self._job(app_id))
+
+    def log_iter(  # noqa: PLR0917  # the contract's signature
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """What the replica wrote, all its attempts."""
+        from torchx.schedulers.kit.docker.logs import log_lines
+
+        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
+        with engine.engine_errors(f"the log of `{app_id}` cannot be read"):
+            found = self._job(app_id)
+            if found is None:
+                raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
+            container = found.need(role_name, k)
+
+        def goes_on() -> bool:
+            job = self._job(app_id)
+            now = job.find(role_name, k) if job else None
+            return now is not None and not is_terminal(now.state)
+
+        return query.matching(log_lines(self._client, container.id, query, goes_on=goes_on))
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        """End the containers that run: SIGTERM, and SIGKILL ten seconds later. They are kept, and so are their logs."""
+        with engine.engine_errors(f"`{app_id}` could not be cancelled"):
+            job = self._job(app_id)
+            live = [c for c in job.containers if not is_terminal(c.state)] if job else []
+            engine.side_by_side(lambda c: stop(self._client, c), live)
+
+    def _delete_existing(self, app_id: str) -> None:
+        """Remove containers and network; a job that runs is ended at once."""
+        with engine.engine_errors(f"`{app_id}` could not be deleted"):
+            self._remove(app_id)
+
+    def close(self) -> None:
+        """Let go of the connection to the engine. Jobs go on."""
+        if self._used is not None and self._given is None:
+            self._used.close()
+
+    # -- the engine ------------------------------------------------------------------------------
+
+    @property
+    def _client(self) -> Any:
+        self._used = self._docker_client
+        return self._used
+
+    def _jobs(self, label: str) -> dict[str, Job]:
+        """An engine that is just being restarted is waited for, once it has answered."""
+        api = self._client.api
+        return containers.jobs_of(engine.patiently(lambda: api.containers(all=True, filters={"label": [label]})))
+
+    def _job(self, app_id: str) -> Job | None:
+        return self._jobs(f"{LABEL_APP_ID}={app_id}").get(app_id)
+
+    def _remove(self, app_id: str) -> None:
+        """Removes all that carries the job's label."""
+        client = self._client
+        label = f"{LABEL_APP_ID}={app_id}"
+        ids = [c["Id"] for c in client.api.containers(all=True, filters={"label": [label]})]
+        engine.side_by_side(lambda i: remove(client, i), ids)
+        engine.remove_networks(client, [label], keep=set())
+
+
+def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
+    """The factory of ``local_docker``; ``docker_client`` is the client to use, if it is given."""
+    return DockerScheduler(session_name, docker_client=kwargs.get("docker_client"))
+
+
+def has_docker() -> bool:
+    """Whether a Docker engine answers; False as well when the `docker` package is not installed."""
+    try:
+        import docker
+    except ImportError:
+        return False
+    try:
+        client = docker.from_env()
+    except docker.errors.DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except (docker.errors.DockerException, OSError):  # errors of the connection are OSErrors
+        return False
+    finally:
+        client.close()
+
+
+def ensure_network(client: Any | None = None) -> None:
+    """Makes the bridge network :data:`NETWORK` if the engine does not have it, for containers besides torchx's jobs.
+
+    Args:
+        client: a ``docker.DockerClient``; made from the environment when None.
+    """
+    if client is None:
+        scheduler = DockerScheduler("")
+        try:
+            ensure_network(scheduler._client)
+        finally:
+            scheduler.close()
+        return
+    with engine.engine_errors(f"network `{NETWORK}` could not be made"):
+        if all(network["Name"] != NETWORK for network in client.api.networks(names=[NETWORK])):  # parts match, too
+            engine.make_network(client, NETWORK, {LABEL_VERSION: __version__}, busy=set)
+
+
+def _to_str(a: str | bytes) -> str:
+    return a.decode("utf-8") if isinstance(a, bytes) else a

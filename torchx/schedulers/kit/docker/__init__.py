@@ -1,0 +1,1 @@
+"""What `local_docker` is made of: containers, the engine's calls, causes, logs."""
