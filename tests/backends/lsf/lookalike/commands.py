@@ -1,0 +1,145 @@
+"""The commands as a shell sees them: their options, what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shlex
+import socket
+import sys
+from typing import Any
+
+from .show import show_history, show_jobs
+
+NAMES = (
+    *("bsub", "bjobs", "bhist", "bpeek", "bkill", "brequeue", "bstop", "bresume"),
+    *("bgadd", "bgdel", "bjgroup", "bhosts", "bqueues", "badmin", "lsid"),
+)
+
+# Options that take a value. Of bsub those that are here are understood; others are refused.
+_VALUED = {
+    "bsub": {
+        *("-J", "-Jd", "-g", "-w", "-o", "-oo", "-e", "-eo", "-q", "-P", "-m", "-M", "-W", "-n", "-R"),
+        *("-app", "-gpu", "-env", "-Q", "-cwd", "-G", "-sla", "-sp", "-U", "-We", "-L", "-a", "-i"),
+    },
+    "bjobs": {"-o", "-g", "-J", "-q", "-u", "-m", "-P"},
+    "bkill": {"-g", "-J", "-q", "-u", "-s", "-m", "-C"},
+    "bhist": {"-n", "-u", "-J", "-P"},
+    **{name: {"-g", "-J", "-q", "-u", "-m"} for name in ("bresume", "bstop", "brequeue", "bpeek")},
+}
+_FLAGS = {"bsub": {"-r", "-rn", "-x", "-H", "-N", "-B", "-K", "-ti", "-Ne"}}
+_NOT_PASSED_ON = ("LSB_", "LS_")
+
+
+def main(name: str, argv: list[str]) -> int:
+    """Runs one command."""
+    if name == "lsid":
+        config = _config()
+        print("A look-alike of IBM Spectrum LSF 10.1, for torchx's tests. It is not LSF.\n")
+        print(f"My cluster name is {config['name']}\nMy master name is {config['hosts'][0]['name']}")
+        return 0
+    try:
+        options, words = _parse(name, argv)
+    except ValueError as e:
+        print(e, file=sys.stderr)
+        return 255
+    request: dict[str, Any] = {
+        "command": name,
+        "options": options,
+        "ids": words,
+        "user": getpass.getuser(),
+        "host": socket.gethostname(),
+        "cwd": os.getcwd(),
+    }
+    if name == "bsub":
+        if not words and not _from_stdin(options, words):
+            print("Empty job. Job not submitted.", file=sys.stderr)
+            return 255
+        # As bsub does: the words are put together again, for a shell on the execution host.
+        request.update(job=" ".join(words), env=_environment(options))
+    answer = _ask(request)
+    for line in answer.get("out", []):
+        print(line)
+    sys.stdout.flush()
+    for line in answer.get("err", []):
+        print(line, file=sys.stderr)
+    if name == "bjobs" and "rows" in answer:
+        return show_jobs(answer["rows"], answer["missing"], options)
+    if name == "bhist" and "rows" in answer:
+        return show_history(answer, words)
+    return int(answer.get("code", 0))
+
+
+def _parse(name: str, argv: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Options, then words: for bsub the first word begins the job."""
+    options: dict[str, str] = {}
+    words = list(argv)
+    rest: list[str] = []
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            rest.append(word)
+            if name == "bsub":
+                return options, [*rest, *words]
+        elif word in _VALUED.get(name, set()):
+            if not words:
+                raise ValueError(f"{name}: option {word} requires a value")
+            value = words.pop(0)
+            options[word] = f"{options[word]} {value}" if word == "-R" and word in options else value
+        elif name == "bsub" and word not in _FLAGS["bsub"]:
+            raise ValueError(f"{word}: Illegal option. Job not submitted.")
+        else:
+            options[word] = ""
+    return options, rest
+
+
+def _from_stdin(options: dict[str, str], words: list[str]) -> bool:
+    """A job script: its ``#BSUB`` lines are options, too; those of the command line are stronger."""
+    text = sys.stdin.read()
+    for line in text.splitlines():
+        if line.startswith("#BSUB"):
+            found, _ = _parse("bsub", shlex.split(line[5:]))
+            for option, value in found.items():
+                options.setdefault(option, value)
+    words.append(text)
+    return bool(text.strip())
+
+
+def _environment(options: dict[str, str]) -> dict[str, str]:
+    every = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_PASSED_ON)}
+    spec = options.get("-env", "all")
+    if spec.strip() == "none":
+        return {"PATH": os.defpath, "HOME": every.get("HOME", "/")}
+    parts = [p.strip() for p in spec.split(",")]
+    chosen = every if parts[0] == "all" else {}
+    for part in parts:
+        variable, equals, value = part.partition("=")
+        if equals:
+            chosen[variable] = value.strip("'")
+        elif part.startswith("~"):
+            chosen.pop(part[1:], None)
+        elif part in every:
+            chosen[part] = every[part]
+    return chosen
+
+
+def _config() -> dict[str, Any]:
+    with open(os.path.join(os.environ["LSF_ENVDIR"], "lsf.conf")) as file:
+        found: dict[str, Any] = json.load(file)
+    return found
+
+
+def _ask(request: dict[str, Any]) -> dict[str, Any]:
+    with socket.socket(socket.AF_UNIX) as s:
+        try:
+            s.connect(os.path.join(os.environ["LSF_ENVDIR"], "mbatchd.sock"))
+        except OSError:
+            # What LSF's commands say while its daemon is away, which they retry for ever; we give up.
+            print("LSF is down. Please wait ...", file=sys.stderr)
+            sys.exit(255)
+        with s.makefile("rwb") as stream:
+            stream.write(json.dumps(request).encode() + b"\n")
+            stream.flush()
+            answer: dict[str, Any] = json.loads(stream.readline())
+            return answer

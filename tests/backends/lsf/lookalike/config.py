@@ -1,0 +1,80 @@
+"""The look-alike's folder: what stands in its ``lsf.conf``, and where it keeps what."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+
+from .model import Host, Job, Queue
+
+
+@dataclass
+class Config:
+    """A cluster as it was set up.
+
+    Attributes:
+        minute_s: how long the look-alike's minute is, seconds: tests do not wait for real ones.
+        terminate_interval_s: JOB_TERMINATE_INTERVAL of lsb.params.
+        clean_period_s: CLEAN_PERIOD: how long bjobs knows a job that has ended.
+        unit: LSF_UNIT_FOR_LIMITS.
+    """
+
+    envdir: str
+    hosts: list[Host] = field(default_factory=list)
+    queues: list[Queue] = field(default_factory=list)
+    apps: list[str] = field(default_factory=list)
+    minute_s: float = 60
+    terminate_interval_s: float = 10
+    clean_period_s: float = 3600
+    unit: str = "KB"
+    name: str = "lookalike"
+
+    @property
+    def socket(self) -> str:
+        return os.path.join(self.envdir, "mbatchd.sock")
+
+    @property
+    def bindir(self) -> str:
+        return os.path.join(self.envdir, "bin")
+
+    @property
+    def history(self) -> str:
+        return os.path.join(self.envdir, "lsb.events")
+
+    def spool(self, job_id: int) -> str:
+        """Where a job's output is until it has ended, less its ending."""
+        return os.path.join(self.envdir, "spool", str(job_id))
+
+    def archive(self, job: Job) -> None:
+        """What bhist still tells when bjobs has forgotten the job."""
+        with open(self.history, "a") as file:
+            file.write(json.dumps({"id": job.id, "header": header(job), "events": job.events}) + "\n")
+
+
+def header(job: Job) -> str:
+    """The first line of ``bhist -l``, not yet folded."""
+    return (
+        f"Job <{job.id}>, Job Name <{job.name}>, User <{job.user}>, Project <{job.project}>, "
+        f"Job Group <{job.group}>, Command <{job.command}>"
+    )
+
+
+def write_config(config: Config) -> None:
+    """Writes ``lsf.conf`` (here: JSON)."""
+    data = {
+        **vars(config),
+        "hosts": [vars(h) for h in config.hosts],
+        "queues": [vars(q) for q in config.queues],
+    }
+    with open(os.path.join(config.envdir, "lsf.conf"), "w") as file:
+        json.dump(data, file, indent=1)
+
+
+def read_config(envdir: str) -> Config:
+    """The cluster of a folder."""
+    with open(os.path.join(envdir, "lsf.conf")) as file:
+        data = json.load(file)
+    data["hosts"] = [Host(**h) for h in data["hosts"]]
+    data["queues"] = [Queue(**q) for q in data["queues"]]
+    return Config(**data)

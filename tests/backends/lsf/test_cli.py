@@ -1,0 +1,58 @@
+"""As a user types it: torchrun over two LSF jobs with real torch, and what `status`, `log` and `list` show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TRAIN = """
+import sys
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1) * (dist.get_rank() + 1)
+dist.all_reduce(total)
+print("sum", total.item(), "of", dist.get_world_size())
+if "fail" in sys.argv:
+    if dist.get_rank() == 1:
+        raise RuntimeError("rank 1 has had enough")
+    time.sleep(100)
+dist.barrier()
+"""
+
+
+def test_torchrun_over_two_jobs(lsf_shell, tmp_path: Path) -> None:
+    """`dist.ddp -j 2x1`: the two agents meet at replica 0, the workers sum up, and the log has both ranks."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    shown = lsf_shell.torchx(
+        "run", "-s", "lsf", "--wait", "dist.ddp", "-j", "2x1", "--script", str(tmp_path / "train.py")
+    )
+    handle = next(line for line in shown.splitlines() if line.startswith("lsf://"))
+    assert "SUCCEEDED" in lsf_shell.torchx("status", handle)
+    log = lsf_shell.torchx("log", "--no-prefix", handle)
+    assert log.count("sum 3.0 of 2") == 2
+    assert "SUCCEEDED" in lsf_shell.torchx("list")
+
+
+def test_a_failing_rank(lsf_shell, tmp_path: Path) -> None:
+    """The traceback of the rank that failed is in `status`, and the other replica is ended."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    script = str(tmp_path / "train.py")
+    lsf_shell.torchx(
+        "run", "-s", "lsf", "--wait", "dist.ddp", "-j", "2x1", "--script", script, "--", "fail", check=False
+    )
+    page = lsf_shell.torchx("status", "@last", check=False)
+    assert "failed first: exit code 1: RuntimeError: rank 1 has had enough" in page  # torchrun numbers ranks by arrival
+    assert "1 FAILED, 1 CANCELLED" in page or "1 CANCELLED, 1 FAILED" in page
+    assert "raise RuntimeError" in page
+
+
+def test_dryrun_shows_the_bsubs(lsf_shell) -> None:
+    """A dryrun prints what would be submitted, secrets masked; of many replicas the first few."""
+    shown = lsf_shell.torchx(
+        *("run", "-s", "lsf", "--dryrun", "-cfg", "lsf_queue=gpu", "utils.echo", "--num_replicas", "1000"),
+    )
+    assert shown.count("bsub -J echo-") == 4
+    assert "-q gpu" in shown
+    assert "and 996 more replicas" in shown

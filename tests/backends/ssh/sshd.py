@@ -1,0 +1,270 @@
+"""Login nodes for tests: real OpenSSH servers on loopback, each with keys and a configuration of its own, and their faults."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+PROGRAMS = {
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "rsync": "rsync",
+    "tcsh": "tcsh",
+    "fish": "fish",
+}
+
+
+def install() -> None:
+    """Install what is missing, as root; quick when nothing is."""
+    missing = sorted({package for program, package in PROGRAMS.items() if which(program) is None})
+    if missing:
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for words in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
+            done = subprocess.run(["apt-get", "-qq", *words], env=env, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
+
+def which(program: str) -> str | None:
+    return shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+
+
+class Sshd:
+    """One server; its users are those of this machine, and come in by the key of :class:`Keys`.
+
+    Args:
+        folder: becomes its own: configuration, host key, log.
+        options: further lines of ``sshd_config``, for example a ``ForceCommand``.
+    """
+
+    def __init__(self, folder: Path, authorized_keys: Path, *options: str) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.host_key = folder / "host_key"
+        make_key(self.host_key)
+        lines = [
+            f"Port {self.port}",
+            "ListenAddress 127.0.0.1",
+            f"HostKey {self.host_key}",
+            f"AuthorizedKeysFile {authorized_keys}",
+            "PermitRootLogin prohibit-password",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "UsePAM no",
+            "StrictModes no",
+            "PidFile none",
+            "PrintMotd no",
+            "LogLevel VERBOSE",
+            *options,
+        ]
+        (folder / "sshd_config").write_text("\n".join(lines) + "\n")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is not up"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Comes up, and takes connections when this returns."""
+        os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # sshd's own, for its unprivileged half
+        program = which("sshd")
+        assert program is not None
+        argv = [program, "-D", "-e", "-f", str(self.folder / "sshd_config")]
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + 10
+        while not _listens(self.port):
+            assert self._process.poll() is None and time.monotonic() < deadline, (self.folder / "log").read_text()
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Takes no new connections, and drops those that there are."""
+        if self._process is not None:
+            connections = self.connections()
+            self._process.terminate()
+            self._process.wait(10)
+            self._process = None
+            _kill(connections)
+
+    def connections(self) -> list[int]:
+        """Ids of the server's processes that each serve one connection."""
+        return children(self.pid)
+
+    def cut(self) -> int:
+        """Kill the processes that serve connections, as the kernel's memory killer might; returns how many there were.
+
+        The commands that run under them are left alone, as they are when a login node loses its network.
+        """
+        return _kill(self.connections())
+
+    def logins(self) -> int:
+        """How often somebody has logged in."""
+        return (self.folder / "log").read_text().count("Accepted publickey")
+
+
+class Keys:
+    """A person's keys, configuration and list of known hosts, in a folder that stands for ``~/.ssh``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(mode=0o700, parents=True)
+        self.key = folder / "id"
+        make_key(self.key)
+        self.authorized = folder / "authorized_keys"
+        shutil.copy(f"{self.key}.pub", self.authorized)
+        self.known_hosts = folder / "known_hosts"
+        self.known_hosts.touch()
+        self.config = folder / "config"
+        self.config.touch()
+
+    def knows(self, server: Sshd, port: int | None = None) -> None:
+        """Put the server's host key on record."""
+        public = Path(f"{server.host_key}.pub").read_text().split()
+        with self.known_hosts.open("a") as f:
+            f.write(f"[127.0.0.1]:{port or server.port} {public[0]} {public[1]}\n")
+
+    def host(self, name: str, port: int, *options: str) -> None:
+        """Add a ``Host`` to the configuration."""
+        lines = [
+            f"Host {name}",
+            "HostName 127.0.0.1",
+            f"Port {port}",
+            "User root",
+            f"UserKnownHostsFile {self.known_hosts}",
+            "IdentityAgent none",
+            *options,
+        ]
+        if not any(option.startswith("IdentityFile") for option in options):
+            lines += [f"IdentityFile {self.key}", "IdentitiesOnly yes"]
+        with self.config.open("a") as f:
+            f.write("\n  ".join(lines) + "\n")
+
+    def program(self, folder: Path) -> Path:
+        """A folder for PATH whose ``ssh`` reads this configuration: the real one finds ``~/.ssh`` through the system's list of users."""
+        folder.mkdir(exist_ok=True)
+        program = folder / "ssh"
+        program.write_text(f'#!/bin/sh\nexec {which("ssh")} -F "{self.config}" "$@"\n')
+        program.chmod(0o755)
+        return folder
+
+
+class Link:
+    """The network between two ends: a TCP proxy on loopback that can be stalled and cut."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._flows = threading.Event()
+        self._flows.set()
+        self.carried = 0
+        """Bytes that came through so far, both ways."""
+        self._open = True
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def stall(self) -> None:
+        """From now on nothing comes through, and nobody is told: as when a cable is pulled."""
+        self._flows.clear()
+
+    def flow(self) -> None:
+        """Undo :meth:`stall`."""
+        self._flows.set()
+
+    def cut(self) -> None:
+        """Reset all connections."""
+        pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for end in pair:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._open = False
+        self.flow()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        while self._open:
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                continue
+            self._pairs.append((near, far))
+            thread = threading.Thread(target=self._carry, args=(near, far), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        other = {near: far, far: near}
+        with near, far, selectors.DefaultSelector() as ready:
+            ready.register(near, selectors.EVENT_READ)
+            ready.register(far, selectors.EVENT_READ)
+            while True:
+                for key, _ in ready.select():
+                    end: socket.socket = key.fileobj  # type: ignore[assignment]
+                    self._flows.wait()
+                    try:
+                        data = end.recv(1 << 16)
+                        other[end].sendall(data)
+                        self.carried += len(data)
+                    except OSError:
+                        data = b""
+                    if not data:
+                        return
+
+
+def make_key(path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)], check=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as f:
+        return [int(word) for word in f.read().split()]
+    return []
+
+
+def _kill(pids: list[int]) -> int:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(pids)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextlib.contextmanager
+def running(server: Sshd) -> Iterator[Sshd]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,229 @@
+"""Real jobs on a real Slurm, from a machine that reaches it by nothing but SSH, with every verb in a shell of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.shell import Shell
+from tests.backends.slurm import cluster
+from tests.backends.ssh.conftest import Serve
+from tests.backends.ssh.sshd import Sshd
+
+VENV = os.path.dirname(sys.executable)
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+Eventually = Callable[..., object]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _slurm() -> Iterator[None]:
+    """A cluster that runs. One that ran before goes on after the tests; another is taken down."""
+    was_up = cluster.is_up()
+    try:
+        cluster.up()
+    except cluster.NoClusterHereError as e:
+        pytest.skip(f"no Slurm here: {e}")
+    yield
+    if not was_up:
+        cluster.down()
+
+
+@pytest.fixture
+def node(serve: Serve, there: Path) -> Sshd:
+    """A login node of the cluster; an `sbatch` that tells when it is run, and takes its time."""
+    tools = there / "tools"
+    tools.mkdir()
+    sbatch = tools / "sbatch"
+    # `slow` holds how long it waits before and after the real one.
+    sbatch.write_text(
+        f'#!/bin/sh\n[ -e {there}/slow ] && {{ touch {there}/began; sleep 0.7; }}\n/usr/bin/sbatch "$@"\ncode=$?\n'
+        f"[ -e {there}/slow ] && {{ touch {there}/took; sleep 0.7; }}\nexit $code\n"
+    )
+    sbatch.chmod(0o755)
+    return serve("login", env=f"PATH={tools}:{VENV}:{SYSTEM_PATH}")
+
+
+@pytest.fixture
+def laptop(node: Sshd, shell: Shell, tmp_path: Path) -> Shell:
+    """A shell in a project, on a machine where Slurm's own commands lead nowhere."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "hello.py").write_text("print('version 1')\n")
+    (project / ".torchxconfig").write_text("[cli:run]\nworkspace = .\n")
+    return Shell(
+        project, {**shell.env, "SLURM_CONF": "/nowhere", "OMP_NUM_THREADS": "1", "TORCHX_SLURM_TIME": "00:10:00"}
+    )
+
+
+def run(laptop: Shell, *args: str) -> str:
+    return laptop.launch("-s", "slurm", "-cfg", "ssh=login", *args)
+
+
+def ended(laptop: Shell, handle: str) -> str:
+    """The status page once the job has ended."""
+    deadline = time.monotonic() + 120
+    while True:
+        said = laptop.torchx("status", handle, check=False)
+        if re.search(r"^state: +(SUCCEEDED|FAILED|CANCELLED)", said, re.MULTILINE):
+            return said
+        assert time.monotonic() < deadline, said
+        time.sleep(1)
+
+
+def jobs_named(name: str) -> list[str]:
+    """Ids of the jobs whose name begins so, as Slurm itself says."""
+    said = subprocess.run(
+        ["squeue", "--noheader", "--states=all", "--format=%A %j"], capture_output=True, text=True, check=True
+    ).stdout
+    return [line.split()[0] for line in said.splitlines() if line.split()[1].startswith(name)]
+
+
+# -- the five basic jobs ---------------------------------------------------------------------------
+
+
+def test_two_replicas(laptop: Shell, node: Sshd) -> None:
+    """Run, status, log and list know where the job is without being told; all over one login."""
+    handle = run(laptop, "utils.echo", "--msg", "it's $HOME", "--num_replicas", "2")
+    assert "SUCCEEDED" in ended(laptop, handle)
+    log = laptop.torchx("log", handle)
+    assert sorted(log.splitlines()) == ["echo/0 it's $HOME", "echo/1 it's $HOME"]
+    assert handle in laptop.torchx("list")
+    assert handle in laptop.torchx("list", "-s", "slurm", "-cfg", "ssh=login")
+    assert '"entrypoint": "echo"' in laptop.torchx("describe", "--json", handle)
+    assert node.logins() == 1
+
+
+def test_a_rank_that_fails(laptop: Shell) -> None:
+    """Its traceback is in the status."""
+    pytest.importorskip("torch")
+    (laptop.cwd / "fail.py").write_text(
+        "import os, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
+        "if os.environ['RANK'] == '1':\n    raise ValueError('rank 1 has had enough')\n"
+    )
+    handle = run(laptop, "dist.ddp", "-j", "2x1", "--cpu", "1", "--memMB", "800", "--script", "fail.py")
+    said = ended(laptop, handle)
+    assert "FAILED" in said
+    assert "rank 1 has had enough" in said
+
+
+def test_cancel(laptop: Shell, eventually: Eventually) -> None:
+    """From another shell."""
+    handle = run(laptop, "utils.sh", "sleep", "600")
+    eventually(lambda: "RUNNING" in laptop.torchx("status", handle), every_s=0.5)
+    laptop.torchx("cancel", handle)
+    assert "CANCELLED" in ended(laptop, handle)
+    laptop.torchx("cancel", handle)
+    laptop.torchx("delete", handle)
+
+
+def test_a_workspace_that_changed(laptop: Shell, there: Path) -> None:
+    """Each job runs the code as it was when it was submitted."""
+    jobs = []
+    for version in (1, 2):
+        (laptop.cwd / "hello.py").write_text(f"print('version {version}')\n")
+        jobs.append(run(laptop, "utils.sh", "sh", "-c", "sleep 2; python hello.py; echo mine > out.txt"))
+    for version, handle in enumerate(jobs, 1):
+        assert "SUCCEEDED" in ended(laptop, handle)
+        assert laptop.torchx("log", handle).split() == ["sh/0", "version", str(version)]
+    assert not (laptop.cwd / "out.txt").exists()
+    assert len(list((there / ".torchx" / "code").iterdir())) == 2
+
+
+def test_a_log_that_is_followed(laptop: Shell) -> None:
+    """To its last line, and no longer."""
+    handle = run(laptop, "utils.sh", "sh", "-c", "for i in 1 2 3 4 5 6; do echo line $i; sleep 0.5; done")
+    assert laptop.torchx("log", "--no-prefix", "-f", handle) == "".join(f"line {i}\n" for i in range(1, 7))
+
+
+# -- the link is cut -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["code", "folder", "began", "took"])
+def test_a_cut_while_submitting(moment: str, laptop: Shell, node: Sshd, there: Path, eventually: Eventually) -> None:
+    """One job, whether the link is cut while the code or the script is brought there, before Slurm is asked, or after it answered."""
+    name = f"cut{moment}"
+    (there / "slow").touch()
+    process = laptop.start("run", "-s", "slurm", "-cfg", "ssh=login", _named(laptop, name))
+    place = {"code": ".torchx/workspaces", "folder": ".torchx/slurm"}.get(moment, moment)
+    eventually((there / place).exists, every_s=0.005)
+    assert node.cut() == 1
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "the connection to `login` was lost" in err or moment == "code"
+    handle = next(line for line in out.splitlines() if "://" in line).split()[-1]
+    (there / "slow").unlink()
+    assert "SUCCEEDED" in ended(laptop, handle)
+    assert laptop.torchx("log", "--no-prefix", handle) == "hi\n"
+    assert len(jobs_named(name)) == 1
+
+
+def test_cuts_while_following(laptop: Shell, node: Sshd) -> None:
+    """The output is complete to the byte: no line lost, none twice."""
+    script = "i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo line $i of this job; sleep 0.02; done"
+    handle = run(laptop, "utils.sh", "sh", "-c", script)
+    process = laptop.start("log", "--no-prefix", "-f", handle)
+    cuts = 0
+    stop = threading.Event()
+
+    def cut() -> None:
+        nonlocal cuts
+        while not stop.wait(1.5):
+            cuts += node.cut()
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    try:
+        out, err = process.communicate(timeout=180)
+    finally:
+        stop.set()
+        thread.join()
+    assert process.returncode == 0, err
+    assert out == "".join(f"line {i} of this job\n" for i in range(1, 401))
+    assert cuts >= 3
+
+
+def test_a_login_node_that_is_down(laptop: Shell, node: Sshd) -> None:
+    """One line and a hint, soon; nothing is on record of a job that never was, and a job that is there is not forgotten."""
+    handle = run(laptop, "utils.echo", "--msg", "hi")
+    ended(laptop, handle)
+    node.stop()
+    begun = time.monotonic()
+    process = laptop.start("run", "-s", "slurm", "-cfg", "ssh=login", "utils.echo", "--msg", "hi")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 4
+    assert out == ""
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["torchx", "hint"], err
+    assert "cannot log in to `login`: nothing listens there" in err
+    assert time.monotonic() - begun < 30
+    listed = laptop.torchx("list")
+    assert [line.split()[0] for line in listed.splitlines() if "://" in line] == [handle]
+
+
+def test_the_cluster_of_the_configuration(laptop: Shell) -> None:
+    """With ``ssh`` in .torchxconfig, jobs of which nothing is on record are found, too."""
+    handle = run(laptop, "utils.echo", "--msg", "hi")
+    (laptop.cwd / ".torchxconfig").write_text("[cli:run]\nworkspace = .\n[slurm]\nssh = login\n")
+    elsewhere = Shell(laptop.cwd, {**laptop.env, "TORCHX_HOME": f"{laptop.env['TORCHX_HOME']}-2"})
+    assert "SUCCEEDED" in ended(elsewhere, handle)
+    assert handle in elsewhere.torchx("list", "-s", "slurm")
+    assert elsewhere.torchx("log", "--no-prefix", handle) == "hi\n"
+
+
+def _named(laptop: Shell, name: str) -> str:
+    """A component whose app is called so."""
+    (laptop.cwd / "component.py").write_text(
+        "from torchx import specs\n\n\ndef job() -> specs.AppDef:\n"
+        f'    """A job."""\n    resource = specs.resource(cpu=1, memMB=100)\n'
+        f"    role = specs.Role(name='r', image='', entrypoint='echo', args=['hi'], resource=resource)\n"
+        f"    return specs.AppDef(name={name!r}, roles=[role])\n"
+    )
+    return "component.py:job"

@@ -1,0 +1,180 @@
+"""Files here and on a login node: the same answers from both, and from the latter also when the connection is lost."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.schedulers.kit.fake_ssh import FakeSsh
+from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.kit import ssh_master
+from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
+from torchx.schedulers.kit.remote_files import RemoteFiles, blocks
+from torchx.schedulers.kit.ssh import SSHCommandRunner
+
+AnyFiles = LocalFiles | RemoteFiles
+BYTES = bytes(range(256)) * 3
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSsh]:
+    made = FakeSsh(tmp_path / "fake")
+    monkeypatch.setenv("PATH", made.path)
+    monkeypatch.setenv("HOME", str(made.there))
+    monkeypatch.delenv("TORCHX_HOME")
+    monkeypatch.setattr(time, "sleep", lambda s: None)
+    yield made
+    ssh_master.end_all()
+
+
+@pytest.fixture
+def remote(fake: FakeSsh) -> RemoteFiles:
+    return RemoteFiles(SSHCommandRunner("login"))
+
+
+@pytest.fixture(params=["here", "there"])
+def files(request: pytest.FixtureRequest, fake: FakeSsh) -> AnyFiles:
+    return LocalFiles() if request.param == "here" else RemoteFiles(SSHCommandRunner("login"))
+
+
+def test_writing_and_reading(files: AnyFiles, fake: FakeSsh) -> None:
+    """What is written is read, by part, too; the file is the user's alone, and nothing else is left."""
+    folder = fake.there / "a" / "it's $HOME"
+    files.make_folder(str(folder))
+    path = str(folder / "x y")
+    files.write(path, BYTES)
+    files.write(path, BYTES + b"!")
+    assert files.read(path) == BYTES + b"!"
+    assert files.read(path, 3, 5) == BYTES[3:8]
+    assert files.read(path, 700) == BYTES[700:] + b"!"
+    assert files.read(path, 9999) == b""
+    assert files.read(path, 0, 0) == b""
+    assert files.names(str(folder)) == ["x y"]
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+
+
+def test_what_is_not_there(files: AnyFiles, fake: FakeSsh) -> None:
+    """None, nothing, and quiet."""
+    path = str(fake.there / "no")
+    assert files.read(path) is None
+    assert files.names(path) == []
+    assert files.sizes([path]) == {path: None}
+    assert files.grown({path: 0}) == {}
+    files.remove(path)
+
+
+def test_sizes_and_growth(files: AnyFiles, fake: FakeSsh) -> None:
+    """All files of one question have their answer."""
+    found = {}
+    for i, name in enumerate(["plain", "two  words ", "-n", "it's", "back\\n", "*"]):
+        (fake.there / name).write_bytes(BYTES[:i])
+        found[str(fake.there / name)] = i
+    assert files.sizes(found) == found
+    assert files.grown(dict.fromkeys(found, 2)) == {path: BYTES[2:i] for path, i in found.items() if i > 2}
+    assert files.grown(found) == {}
+
+
+def test_growth_is_bounded(files: AnyFiles, fake: FakeSsh) -> None:
+    """A large file comes in pieces."""
+    data = os.urandom(MOST_GROWN + 100)
+    path = str(fake.there / "big")
+    Path(path).write_bytes(data)
+    assert files.grown({path: 0}) == {path: data[:MOST_GROWN]}
+    assert files.grown({path: MOST_GROWN}) == {path: data[MOST_GROWN:]}
+
+
+def test_removing(files: AnyFiles, fake: FakeSsh) -> None:
+    """A folder with all that is in it, or a file."""
+    (fake.there / "a" / "b").mkdir(parents=True)
+    (fake.there / "f").touch()
+    files.remove(str(fake.there / "a"))
+    files.remove(str(fake.there / "f"))
+    assert os.listdir(fake.there) == []
+
+
+def test_refusals(files: AnyFiles, fake: FakeSsh) -> None:
+    """Each is a BackendError that names the path."""
+    (fake.there / "file").touch()
+    below = str(fake.there / "file" / "x")
+    for call in (
+        lambda: files.make_folder(below),
+        lambda: files.write(below, b""),
+        lambda: files.read(str(fake.there)),
+    ):
+        with pytest.raises(BackendError, match=str(fake.there)):
+            call()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_every_call_outlives_a_lost_connection(when: str, remote: RemoteFiles, fake: FakeSsh) -> None:
+    """It is made again, and does no harm when it is made twice."""
+    remote.home()
+    path = str(fake.there / "d" / "f")
+    for call, answer in (
+        (lambda: remote.make_folder(str(fake.there / "d")), None),
+        (lambda: remote.write(path, BYTES), None),
+        (lambda: remote.read(path), BYTES),
+        (lambda: remote.sizes([path]), {path: len(BYTES)}),
+        (lambda: remote.grown({path: 700}), {path: BYTES[700:]}),
+        (lambda: remote.names(str(fake.there / "d")), ["f"]),
+        (lambda: remote.remove(path), None),
+    ):
+        fake.loses(when, 2)
+        assert call() == answer
+    assert os.listdir(fake.there / "d") == []
+
+
+@pytest.mark.parametrize("path", ["", "relative", "/line\nend", "/nul\0"])
+def test_paths_that_are_none(path: str, remote: RemoteFiles, fake: FakeSsh) -> None:
+    """They are refused before anybody is asked."""
+    for call in (remote.read, remote.names, remote.remove, remote.make_folder, lambda p: remote.grown({p: 0})):
+        with pytest.raises(ConfigError, match="cannot be a path"):
+            call(path)
+    assert fake.calls() == []
+
+
+def test_homes(remote: RemoteFiles, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for once; `$TORCHX_HOME` there counts, and an option goes before it."""
+    assert remote.torchx_home("a", "b") == f"{fake.there}/.torchx/a/b"
+    assert remote.home() == remote.cwd() == remote.expanded("~") == str(fake.there)
+    assert fake.calls().count("run") == 1
+    with monkeypatch.context() as patch:
+        patch.setenv("TORCHX_HOME", "/elsewhere")
+        assert RemoteFiles(SSHCommandRunner("login")).torchx_home() == "/elsewhere"
+        ssh_master.end_all()
+    assert RemoteFiles(SSHCommandRunner("login", "~/x y")).torchx_home("a") == f"{fake.there}/x y/a"
+
+
+def test_the_home_folder_is_not_removed(remote: RemoteFiles, fake: FakeSsh) -> None:
+    """By no name that it has."""
+    for path in ("/", "//", str(fake.there), f"{fake.there}/", f"{fake.there}/x/.."):
+        with pytest.raises(ConfigError, match="is not removed"):
+            remote.remove(path)
+    assert fake.there.exists()
+
+
+def test_blocks(remote: RemoteFiles, fake: FakeSsh) -> None:
+    """A file in pieces of a bounded size."""
+    (fake.there / "f").write_bytes(BYTES)
+    assert list(blocks(remote, str(fake.there / "f"), 700)) == [BYTES[700:]]
+    assert list(blocks(remote, str(fake.there / "no"))) == []
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters(blacklist_characters="\0\n/", blacklist_categories=("Cs",)), min_size=1, max_size=30))
+def test_any_name(remote: RemoteFiles, fake: FakeSsh, name: str) -> None:
+    """Of a file that a system can have."""
+    if name in (".", "..") or len(os.fsencode(name)) > 200:
+        return
+    path = f"{fake.there}/{name}"
+    remote.write(path, b"x")
+    assert remote.grown({path: 0}) == {path: b"x"}
+    assert remote.names(str(fake.there)) == [name]
+    remote.remove(path)

@@ -1,0 +1,135 @@
+"""The options that name a login node, and workspaces on their way there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.schedulers.kit.fake_ssh import FakeSsh
+from torchx.errors import ConfigError
+from torchx.schedulers.kit import ssh_master
+from torchx.schedulers.kit.remote_workspace import place_workspace
+from torchx.schedulers.kit.site_workspace import SiteWorkspaceMixin
+from torchx.schedulers.kit.ssh import SSHCommandRunner
+from torchx.schedulers.kit.ssh_site import SITE_OPTS, site_of
+from torchx.specs.api import Role, Workspace
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSsh]:
+    made = FakeSsh(tmp_path / "fake")
+    monkeypatch.setenv("PATH", made.path)
+    monkeypatch.setenv("HOME", str(made.there))
+    monkeypatch.setenv("TORCHX_HOME", str(made.there / ".torchx"))
+    monkeypatch.setattr(time, "sleep", lambda s: None)
+    yield made
+    ssh_master.end_all()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "pkg" / "empty").mkdir(parents=True)
+    (root / "train.py").write_text("1")
+    (root / "run.sh").write_text("#!/bin/sh")
+    (root / "run.sh").chmod(0o755)
+    (root / "pkg" / "it's -n $x").write_text("odd")
+    (root / "link").symlink_to("pkg")
+    return root
+
+
+def tree(root: Path) -> dict[str, object]:
+    return {
+        str(path.relative_to(root)): os.readlink(path)
+        if path.is_symlink()
+        else (path.stat().st_mode & 0o700, path.read_bytes() if path.is_file() else None)
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def test_options() -> None:
+    """Two options, neither of them required; a site knows its name."""
+    assert [name for name, _ in SITE_OPTS] == ["ssh", "ssh_dir"]
+    assert site_of({"ssh": "me@login", "ssh_dir": "/scratch/me"}).name == "me@login"
+    with pytest.raises(ConfigError):
+        site_of({"ssh": "-x"})
+
+
+@pytest.mark.parametrize("way", ["rsync", "tar"])
+def test_a_workspace_and_what_changed(way: str, fake: FakeSsh, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It arrives as it is, is sent again only when it changed, and copies are the jobs' own."""
+    found = shutil.which
+    if way == "tar":
+        monkeypatch.setattr(shutil, "which", lambda name, *a, **kw: None if name == "rsync" else found(name, *a, **kw))
+    elif not found("rsync"):
+        pytest.skip("rsync is not installed; tests/backends/ssh install it")
+    fake.quiet()
+    runner = SSHCommandRunner("login")
+    sent = []
+    for i, text in enumerate(["1", "1", "2"]):
+        (project / "train.py").write_text(text)
+        target = fake.there / f"job {i}"
+        sent.append(place_workspace(runner, str(project), str(target)).sent)
+        assert tree(target) == tree(project)
+        (target / "train.py").write_text("changed by a job")
+    assert sent == [way, "", way]
+    assert not list((fake.there / ".torchx" / "workspaces").glob("part.*"))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_workspace_outlives_lost_connections(when: str, fake: FakeSsh, project: Path) -> None:
+    """It is placed once, and whole."""
+    runner = SSHCommandRunner("login")
+    runner.run(["true"])
+    fake.loses(when, 3)
+    place_workspace(runner, Workspace({str(project): "", str(project / "pkg"): "again"}), str(fake.there / "job"))
+    assert tree(fake.there / "job")["again/it's -n $x"] == tree(project)["pkg/it's -n $x"]
+
+
+def test_a_folder_that_is_taken(fake: FakeSsh, project: Path) -> None:
+    """It is somebody's."""
+    with pytest.raises(ConfigError, match="is not empty on `login`"):
+        place_workspace(SSHCommandRunner("login"), str(project), str(fake.there.parent))
+
+
+def roles(project: Path) -> list[Role]:
+    one, other = (Workspace({str(folder): ""}) for folder in (project, project / "pkg"))
+    return [
+        Role("a", "", workspace=one),
+        Role("b", "", workspace=one),
+        Role("c", "", workspace=other),
+        Role("d", "as-it-is"),
+    ]
+
+
+def test_roles_with_workspaces(fake: FakeSsh, project: Path) -> None:
+    """Each different workspace has a folder of its own; a role without one keeps its image."""
+    made = roles(project)
+    SiteWorkspaceMixin().build_workspaces(made, {"ssh": "login"})
+    images = [role.image for role in made]
+    assert images[0] == images[1] != images[2]
+    assert all(image.startswith(str(fake.there / ".torchx" / "code")) for image in images[:3])
+    assert os.path.exists(f"{images[0]}/train.py") and os.path.exists(f"{images[2]}/it's -n $x")
+    assert images[3] == "as-it-is"
+
+
+def test_a_job_dir(fake: FakeSsh, project: Path) -> None:
+    """The user's own choice, which must be a path there."""
+    made = roles(project)
+    SiteWorkspaceMixin().build_workspaces(made, {"ssh": "login", "job_dir": f"{fake.there}/mine"})
+    assert [role.image for role in made[:3]] == [f"{fake.there}/mine"] * 2 + [f"{fake.there}/mine.c"]
+    with pytest.raises(ConfigError, match="job_dir `mine` is relative"):
+        SiteWorkspaceMixin().build_workspaces(roles(project), {"ssh": "login", "job_dir": "mine"})
+
+
+def test_without_ssh_nothing_is_sent(fake: FakeSsh, project: Path, tmp_path: Path) -> None:
+    """The workspace is copied on this machine, as it always was."""
+    made = roles(project)[:1]
+    SiteWorkspaceMixin().build_workspaces(made, {"job_dir": str(tmp_path / "job")})
+    assert made[0].image == str(tmp_path / "job")
+    assert fake.calls() == []

@@ -1,0 +1,431 @@
+"""LSF without LSF: what is rendered, what answers mean, and what is done when a command fails."""
+
+from __future__ import annotations
+
+import calendar
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchx.errors import BackendError, CommandError, ConfigError, NotFoundError, SpecError
+from torchx.schedulers.api import DescribeAppResponse, Stream
+from torchx.schedulers.kit.lsf.reasons import ENDED, PENDING, why_ended, why_pending
+from torchx.schedulers.kit.lsf.rows import FIELDS, FORMAT, Row, group_of, job_name, moment, name_parts, report_end, rows
+from torchx.schedulers.kit.lsf.status import FirstFailure, describe_rows
+from torchx.schedulers.lsf_scheduler import (
+    JOB_STATE,
+    RANK0_HOST,
+    LsfBsub,
+    LsfScheduler,
+    Opts,
+    bjobs_msg_to_describe,
+    bjobs_msg_to_list,
+    bjobs_msg_to_log_file,
+    cleanup_str,
+    create_scheduler,
+    find_rank0_host_from_bhosts_stdout,
+    get_bsub,
+    get_command,
+    get_docker_command,
+    get_job_state,
+)
+from torchx.specs.api import AppDef, AppState, BindMount, DeviceMount, Resource, RetryPolicy, Role, VolumeMount
+from torchx.specs.failures import Failure
+from torchx.testing import FakeCommandRunner, Recordings, SchedulerContract
+from torchx.testing.commands import Call
+
+TESTS = Path(__file__).resolve().parents[1]
+RECORDED = Recordings(str(TESTS / "recorded"))
+GOLDEN = TESTS / "golden" / "lsf"
+VERSIONS = RECORDED.versions("lsf")
+BJOBS = RECORDED.read("lsf", "10.1", "bjobs")
+
+
+def role(**changes: object) -> Role:
+    fields: dict = {"image": "img", "entrypoint": "python", "args": ["train.py"], "resource": Resource(2, 0, 1024)}
+    return Role("trainer", **{**fields, **changes})
+
+
+def scheduler(fake: FakeCommandRunner | None = None) -> LsfScheduler:
+    return LsfScheduler("test", commands=fake or FakeCommandRunner(), sleep=lambda s: None)
+
+
+# -- rendering ---------------------------------------------------------------------------------------
+
+GOLDEN_JOBS = {
+    "one-replica": (AppDef("one", [role()]), {}),
+    "two-roles": (
+        AppDef("two", [role(num_replicas=2, env={"A": "b c"}), Role("ps/x", "/img", entrypoint="ps", resource=Resource(1, 0, 64))]),
+        {"lsf_queue": "gpu", "project": "p 1", "app": "pytorch", "time": "1:30"},
+    ),
+    "gpus-and-retries": (
+        AppDef("gpus", [role(num_replicas=2, max_retries=3, retry_policy=RetryPolicy.REPLICA, min_replicas=1, resource=Resource(8, 4, 65536))]),
+        {"gpu_options": "j_exclusive=yes", "exclusive": True, "resreq": "select[type==any]", "bsub_args": "-G 'team a' -sla gold", "memory": "task"},
+    ),
+    "docker": (
+        AppDef("docker", [role(mounts=[BindMount("/data", "/mnt", True), VolumeMount("v", "/v"), DeviceMount("/dev/fuse", "/dev/fuse")], resource=Resource(1, 1, 64), port_map={"c10d": 29500}, env={"TOKEN": "t"})]),
+        {"shm_size": "8g", "container_workdir": "/work"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOLDEN_JOBS)
+def test_rendered_scripts(name: str) -> None:
+    """The scripts are as in tests/golden/lsf; `UPDATE_GOLDEN=1` writes them anew. bash can read them."""
+    app, cfg = GOLDEN_JOBS[name]
+    info = scheduler().submit_dryrun(app, cfg)
+    text = str(info).replace(info.request.app_id, "APP-ID")
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+    for script in (info.request.materialize(), info.request.replicas()):
+        done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_request_shows_no_secret() -> None:
+    """What is shown of a request, by str or repr, has secrets masked; what is submitted has them."""
+    info = scheduler().submit_dryrun(AppDef("a", [role(env={"HF_TOKEN": "abcdef"})]), {})
+    assert "abcdef" not in f"{info}{info.request!r}"
+    assert "HF_TOKEN" in str(info)
+    assert "export HF_TOKEN=abcdef" in info.request.replicas()
+
+
+def test_the_surface_of_a_request() -> None:
+    """A request can be made by hand, and replica 0 bound to a host."""
+    request = LsfBsub(None, "a-1", AppDef("a", [role(num_replicas=2)]), Opts(), ["/bin/bash"])
+    assert "-m" not in request.materialize()
+    bound = request.materialize("hostE")
+    assert bound.count("-m hostE") == 1
+    assert "-J a-1.0-trainer.0 -g /torchx_a-1 -H -m hostE" in bound
+
+
+def test_bsub_of_a_name_that_is_not_ours() -> None:
+    """`get_bsub` waits for the head job by its name; the head is on hold."""
+    line = get_bsub("a-1", "a-1.0-trainer.1", role(), Opts(), "a-1.0-trainer.0", RANK0_HOST)
+    words = shlex.split(line)
+    assert words[words.index("-w") + 1] == 'started("a-1.0-trainer.0")'
+    assert "-H" in shlex.split(get_bsub("a-1", "x", role(), Opts(), "x", RANK0_HOST))
+    assert "-w" not in shlex.split(get_bsub("a-1", "x", role(), Opts(), "", ""))
+
+
+def test_commands() -> None:
+    """Without docker the command is run as it is, quoted; with one of docker's options in a container, unprivileged."""
+    odd = role(args=["a b", "$(id)"])
+    assert get_command("n", odd, Opts()) == "python 'a b' '$(id)'"
+    for opts in (Opts(docker=True), Opts(shm_size="1g"), Opts(host_network=True), Opts(container_workdir="/w")):
+        line = get_command("n", odd, opts)
+        assert line == get_docker_command("n", odd, opts)
+        assert line.startswith("docker run --rm --init --name torchx-n")
+        assert line.endswith("--entrypoint python img 'a b' '$(id)'")
+        assert "--privileged" not in line
+    assert "--network host" in get_docker_command("n", odd, Opts(host_network=True))
+    assert "-p 29500:29500" in get_docker_command("n", role(port_map={"c": 29500}), Opts(docker=True))
+
+
+@pytest.mark.parametrize(
+    ("cfg", "changes", "told"),
+    [
+        ({"time": "1h"}, {}, "`time` is `1h`"),
+        ({"memory": "all"}, {}, "`memory` is `all`"),
+        ({"jobdir": "/a%J"}, {}, "`jobdir` is"),
+        ({"bsub_args": "-J x"}, {}, "`-J`"),
+        ({"bsub_args": "-K"}, {}, "`-K`"),
+        ({"bsub_args": "'"}, {}, "No closing quotation"),
+        ({"bsub_args": "rm -rf /"}, {}, "`rm`"),
+        ({}, {"mounts": [BindMount("/a", "/b")]}, "mounts"),
+        ({"docker": True}, {"image": "/a/folder"}, "no container image"),
+    ],
+    ids=lambda v: str(v)[:30] if not isinstance(v, str) else "",
+)
+def test_what_is_refused(cfg: dict, changes: dict, told: str) -> None:
+    """Options that LSF could not take are refused before anything is submitted, with the value in the message."""
+    with pytest.raises(ConfigError, match=re.escape(told)) as refused:
+        scheduler().submit_dryrun(AppDef("a", [role(**changes)]), cfg)
+    assert refused.value.hint
+
+
+def test_nul_is_refused() -> None:
+    """No program can be given a NUL character."""
+    with pytest.raises(SpecError, match="NUL"):
+        scheduler().submit_dryrun(AppDef("a", [role(args=["a\0b"])]), {})
+
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+
+
+@given(text=TEXT, queue=TEXT)
+def test_hostile_words_stay_words(text: str, queue: str) -> None:
+    """Whatever a value is, the shell reads it back as one word: in the bsub, and in the command."""
+    opts = Opts(
+        lsf_queue=queue or None, project=text or None, app=queue or None, hosts=text or None, resreq=text or None
+    )
+    words = shlex.split(get_bsub("a", "a.0-r.0", role(), opts, "", ""))
+    for option, value in (("-q", queue), ("-P", text), ("-app", queue), ("-m", text)):
+        if value:
+            assert words[words.index(option) + 1] == value
+    assert shlex.split(get_command("n", role(args=[text, queue]), Opts())) == ["python", text, queue]
+
+
+def test_names() -> None:
+    """Names of LSF jobs tell which replica they are; only ours are read."""
+    assert name_parts(job_name("a-1", 2, "odd role/é.x", 7)) == ("a-1", "2", "7")
+    assert name_parts("a-1.0-r") is None
+    assert group_of("a-1") == "/torchx_a-1"
+    assert cleanup_str("7 My Job!") == "My-Job"
+
+
+# -- answers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_bjobs(version: str) -> None:
+    """Each job of ours has its state and reason; jobs of others are left out, also those that look like ours."""
+    text = RECORDED.read("lsf", version, "bjobs")
+    states = {job.app_id: job.state for job in bjobs_msg_to_list(text)}
+    assert states == {
+        "train-x1": AppState.RUNNING,
+        "echo-x2": AppState.SUCCEEDED,
+        "oom-x3": AppState.FAILED,
+        "gone-x4": AppState.CANCELLED,
+        "held-x5": AppState.PENDING,
+        "susp-x6": AppState.PENDING,
+        "stop-x7": AppState.PENDING,
+        "lost-x8": AppState.UNKNOWN,
+        "zomb-x9": AppState.UNKNOWN,
+        "wait-y1": AppState.PENDING,
+        "prov-y2": AppState.PENDING,
+        "fail-y3": AppState.FAILED,
+    }
+    messages = {app_id: bjobs_msg_to_describe(app_id, text).msg for app_id in states}
+    assert messages["train-x1"] == (
+        "1 of 3 replicas wait; 0/2: all slots are taken (3 hosts); hosts are closed by an administrator (1 host)"
+    )
+    assert messages["oom-x3"] == "0/0 failed: it used more memory than it asked for (TERM_MEMLIMIT)"
+    assert messages["gone-x4"] == "it was killed by its owner (TERM_OWNER)"
+    assert messages["lost-x8"] == "its host does not answer to LSF"
+    assert messages["fail-y3"] == "0/0 failed: exit code 7"
+    train = bjobs_msg_to_describe("train-x1", text)
+    assert [r.hostname for r in train.roles_statuses[0].replicas] == ["hostA:hostB", "hostC", ""]
+    assert train.ended_at is None
+
+
+def test_a_host_without_the_folder() -> None:
+    """A host that does not see the job's folder ends with 127 and leaves nothing: what that means is said."""
+    row = Row("1", "EXIT", "a", 0, 0, exit_code="127", hosts=("hostA",))
+    assert "does not see the job's folder" in describe_rows("a", [row]).msg
+    told = describe_rows("a", [row], explain=lambda *_: Failure("sh: nope: not found", exit_code=127)).msg
+    assert told == "0/0 failed: exit code 127: sh: nope: not found"
+
+
+def test_a_job_that_is_not_there() -> None:
+    """Unknown jobs, empty answers and errors of LSF give None and empty lists."""
+    assert bjobs_msg_to_describe("nobody", BJOBS) is None
+    assert bjobs_msg_to_describe("x", "") is None
+    assert bjobs_msg_to_list("No job found\n") == []
+
+
+def test_log_files() -> None:
+    """A replica's log is found by the output file that LSF knows."""
+    folder = "/shared/torchx/lsf/train-x1/trainer/1"
+    assert bjobs_msg_to_log_file("train-x1", "trainer", 1, None, BJOBS) == f"{folder}/stdout.log"
+    assert bjobs_msg_to_log_file("train-x1", "trainer", 1, Stream.STDERR, BJOBS) == f"{folder}/stderr.log"
+    with pytest.raises(NotFoundError, match="trainer/9"):
+        bjobs_msg_to_log_file("train-x1", "trainer", 9, None, BJOBS)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_recorded_reason_has_a_sentence(version: str) -> None:
+    """No pending or termination reason of the documentation is passed on without a sentence of ours."""
+    for line in RECORDED.read("lsf", version, "pending").splitlines():
+        assert "LSF says" not in why_pending(line), line
+    for line in RECORDED.read("lsf", version, "terminated").splitlines():
+        assert why_ended(line) == f"{ENDED[line.partition(':')[0]]} ({line.partition(':')[0]})"
+    assert all(s[0].islower() or s.startswith("LSF") for s in [*PENDING.values(), *ENDED.values()])
+
+
+def test_reasons_of_a_site() -> None:
+    """Phrases that are not in the table are shown as they are; no reason is said so."""
+    assert why_pending("The janitor has the key: 2 hosts;") == "LSF says: The janitor has the key (2 hosts)"
+    assert why_pending("-") == "LSF does not say why"
+    assert why_ended("TERM_NEW_THING: of tomorrow") == "of tomorrow (TERM_NEW_THING)"
+    assert why_ended("-") == ""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_reports(version: str) -> None:
+    """The report that LSF leaves tells how a job ended."""
+    assert report_end(RECORDED.read("lsf", version, "report-done")) == ("0", "")
+    assert report_end(RECORDED.read("lsf", version, "report-exit")) == ("7", "")
+    memory = "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit"
+    assert report_end(RECORDED.read("lsf", version, "report-memlimit")) == ("130", memory)
+    assert report_end("nothing of the kind") is None
+
+
+def test_hosts() -> None:
+    """The first host that is ok and has room; BackendError when there is none."""
+    text = RECORDED.read("lsf", "10.1", "bhosts")
+    assert find_rank0_host_from_bhosts_stdout(text, role(resource=Resource(2, 0, 1))) == "hostE"
+    assert find_rank0_host_from_bhosts_stdout(text, role(resource=Resource(4, 0, 1))) == "hostF"
+    assert find_rank0_host_from_bhosts_stdout(text, role(resource=Resource(99, 0, 1))) == "hostG"
+    with pytest.raises(BackendError, match="no host has 2 free slots"):
+        find_rank0_host_from_bhosts_stdout("HOST_NAME STATUS\n", role())
+
+
+def test_moments() -> None:
+    """LSF tells no year: a time is the last such one, also over New Year, on 29 February, and with a year if there is one."""
+    new_year = 1798761600.0  # 2027-01-01 00:00 UTC
+
+    def day(text: str) -> tuple[int, ...]:
+        import time
+
+        at = moment(text, new_year + 43200)
+        assert at is not None
+        return tuple(time.localtime(at)[:5])
+
+    assert day("Dec 31 23:51") == (2026, 12, 31, 23, 51)
+    assert day("Jan  2 09:05") == (2027, 1, 2, 9, 5)
+    assert day("Feb 29 10:00") == (2024, 2, 29, 10, 0)
+    assert day("Mon Nov 20 08:00:01 2023") == (2023, 11, 20, 8, 0)
+    assert [moment(t, new_year) for t in ("", "-", "Xyz 1 00:00", "Nov 31 00:00", "Nov 20 10:00 L")] == [None] * 5
+    assert calendar.timegm((2027, 1, 1, 0, 0, 0)) == new_year
+
+
+LINE = st.lists(st.sampled_from(["RUN", "EXIT", "-", "a.0-r.0", "/torchx_a", "9" * 5000, "1", "Nov 20 08:00", "\x00", "|", "é"]), max_size=14).map("|".join)  # fmt: skip
+
+
+@given(st.one_of(st.text(), st.lists(LINE, max_size=4).map(lambda ls: "\n".join(["|".join(FIELDS).upper(), *ls]))))
+def test_garbage(text: str) -> None:
+    """Any text can be read as an answer."""
+    for job in bjobs_msg_to_list(text):
+        assert isinstance(bjobs_msg_to_describe(job.app_id, text), DescribeAppResponse)
+    assert rows(text) == rows(text)
+    assert isinstance(why_pending(text), str)
+    assert isinstance(why_ended(text), str)
+    report_end(text)
+    moment(text)
+    FirstFailure.parse(text)
+
+
+@pytest.mark.parametrize(("raw", "state"), JOB_STATE.items())
+def test_states(raw: str, state: AppState) -> None:
+    """Each state of LSF is one of ours; what nobody knows is UNKNOWN."""
+    assert get_job_state(raw, "1") is state
+    assert get_job_state("WHAT", "-") is AppState.UNKNOWN
+
+
+# -- what is done with commands ----------------------------------------------------------------------
+
+
+def test_one_query_for_many() -> None:
+    """Any number of jobs cost one bjobs; one job asks for its group alone."""
+    fake = FakeCommandRunner()
+    fake.on("bjobs", stdout=BJOBS)
+    found = scheduler(fake).describe_many(["train-x1", "echo-x2", "nobody"])
+    assert [d and d.state for d in found.values()] == [AppState.RUNNING, AppState.SUCCEEDED, None]
+    assert fake.argvs("bjobs") == [["bjobs", "-a", "-o", FORMAT]]
+    scheduler(fake).describe("oom-x3")
+    assert fake.argvs("bjobs")[-1] == ["bjobs", "-a", "-o", FORMAT, "-g", "/torchx_oom-x3"]
+
+
+def test_an_error_of_bjobs_is_not_an_empty_list() -> None:
+    """Only what LSF says of missing jobs is taken as none; any other failure is raised."""
+    fake = FakeCommandRunner()
+    fake.on("bjobs", returncode=255, stderr="No job found\n")
+    assert scheduler(fake).list() == []
+    fake = FakeCommandRunner()
+    fake.on("bjobs", returncode=255, stderr="bjobs: pend_reason: unknown field\n")
+    with pytest.raises(CommandError, match="unknown field"):
+        scheduler(fake).list()
+
+
+def test_a_restart_of_lsf_is_waited_for() -> None:
+    """While LSF is down it is asked again."""
+    fake = FakeCommandRunner()
+    fake.on("bjobs", returncode=255, stderr="LSF is down. Please wait ...\n")
+    fake.on("bjobs", stdout=BJOBS)
+    assert len(scheduler(fake).list()) == 12
+
+
+def test_submission_and_cancel() -> None:
+    """The script in the job's folder is run once; the id is its last word; cancelling kills the job group."""
+    fake = FakeCommandRunner()
+    fake.on("/bin/bash", stdout=lambda call: f"Job <1> is submitted to queue <q>.\n{call.argv[1].split('/')[-2]}\n")
+    fake.on("bjobs", stdout=BJOBS)
+    fake.on("bkill", returncode=255, stderr="Job <101>: Job has already finished\n")
+    lsf = scheduler(fake)
+    app_id = lsf.submit(AppDef("a", [role(num_replicas=100)]), {})
+    (submitted,) = fake.argvs("/bin/bash")
+    folder = submitted[1].removesuffix("/submit.sh")
+    assert folder.endswith(f"/lsf/{app_id}")
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+    assert {os.stat(f"{folder}/{n}").st_mode & 0o777 for n in ("submit.sh", "replicas.sh", "job.json")} == {0o600}
+    assert [c.timeout for c in fake.calls] == [110.0]
+    lsf.cancel("train-x1")
+    assert fake.argvs("bkill") == [["bkill", "-g", "/torchx_train-x1", "0"]]
+
+
+def test_a_failed_cancel_is_told() -> None:
+    """bkill that fails for another reason than that the job is over is an error."""
+    fake = FakeCommandRunner()
+    fake.on("bjobs", stdout=BJOBS)
+    fake.on("bkill", returncode=255, stderr="User permission denied\n")
+    with pytest.raises(CommandError, match="permission denied"):
+        scheduler(fake).cancel("train-x1")
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("q: No such queue. Job not submitted.", "lsf_queue"),
+        ("x: No such application profile. Job not submitted.", "-cfg app"),
+        ("Request aborted by esub. Job not submitted.", "bsub_args"),
+        ("No project specified. Job not submitted.", "-cfg project"),
+    ],
+)
+def test_refusals(said: str, hint: str) -> None:
+    """The message is in LSF's words, the hint names the option, and what was submitted is ended."""
+    fake = FakeCommandRunner()
+    fake.on("/bin/bash", returncode=255, stderr=said)
+    fake.on("bkill")
+    with pytest.raises(CommandError, match=re.escape(said)) as refused:
+        scheduler(fake).submit(AppDef("a", [role()]), {})
+    assert hint in refused.value.hint
+    assert len(fake.argvs("bkill")) == 1
+
+
+class TestLsfContract(SchedulerContract):
+    """The contract, against scripted answers."""
+
+    raw_states = JOB_STATE
+    name_rule = r"[A-Za-z][A-Za-z0-9_-]{0,90}"
+
+    @pytest.fixture(autouse=True)
+    def _home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "home"))
+
+    def create_scheduler(self, folder: str) -> LsfScheduler:
+        fake = FakeCommandRunner()
+        fake.on("bjobs", stdout=self._answer)
+        return scheduler(fake)
+
+    @staticmethod
+    def _answer(call: Call) -> str:
+        return BJOBS
+
+    def map_state(self, raw: str) -> AppState:
+        return get_job_state(raw, "1")
+
+
+def test_factory() -> None:
+    """The factory makes a scheduler of the backend's name."""
+    made = create_scheduler("s")
+    assert (made.backend, made.session_name) == ("lsf", "s")

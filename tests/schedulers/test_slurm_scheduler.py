@@ -1,0 +1,475 @@
+"""``slurm`` without a cluster: what is rendered, what is asked, and what answers mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from torchx.components import dist
+from torchx.errors import CommandError, ConfigError, NotSupportedError, SpecError, TransientError
+from torchx.schedulers import slurm_scheduler
+from torchx.schedulers.kit.slurm_answers import SEPARATOR
+from torchx.schedulers.slurm_scheduler import (
+    SLURM_STATES,
+    SlurmBatchRequest,
+    SlurmOpts,
+    SlurmReplicaRequest,
+    SlurmScheduler,
+    create_scheduler,
+)
+from torchx.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role, macros
+from torchx.testing.commands import FakeCommandRunner
+from torchx.testing.contract import SchedulerContract
+
+TESTS = Path(__file__).parents[1]
+GOLDEN = TESTS / "golden" / "slurm"
+SMALL = Resource(cpu=1, gpu=0, memMB=100)
+GPU = Resource(cpu=8, gpu=4, memMB=4096)
+
+
+def role(name: str = "trainer", *args: str, **more: object) -> Role:
+    more.setdefault("resource", SMALL)
+    return Role(name, "", entrypoint="echo", args=list(args), **more)
+
+
+def row(job_id: str, state: str, reason: str = "None", *, status: int = 0, folder: str = "/tmp", **more: str) -> str:
+    """One line of plain ``squeue``."""
+    cells = [job_id, state, reason, "100", more.get("start", "N/A"), more.get("end", "N/A"), "0", str(status)]
+    return SEPARATOR.join([*cells, more.get("nodes", ""), "me", folder, more.get("name", "job"), ""]) + "\n"
+
+
+@pytest.fixture
+def fake() -> FakeCommandRunner:
+    runner = FakeCommandRunner()
+    runner.on("squeue", "--version", stdout="slurm 22.05.8\n")
+    runner.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout="")
+    runner.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout="")
+    runner.on("scancel", returncode=1, stderr="scancel: error: Invalid job id specified")
+    return runner
+
+
+@pytest.fixture
+def scheduler(fake: FakeCommandRunner) -> SlurmScheduler:
+    made = SlurmScheduler("test", commands=fake, sleep=lambda _: None)
+    made.fresh_s = 0
+    return made
+
+
+class TestContract(SchedulerContract):
+    """The promises that need no cluster."""
+
+    unknown_id: ClassVar[str] = "999999999"
+    runtime_macros: ClassVar[frozenset[str]] = frozenset({"app_id"})
+    raw_states = SLURM_STATES
+
+    def create_scheduler(self, folder: str) -> SlurmScheduler:
+        runner = FakeCommandRunner()
+        runner.on("squeue", "--version", stdout="slurm 22.05.8\n")
+        runner.on("env", "SLURM_TIME_FORMAT=%s", "squeue", returncode=1, stderr="Invalid job id specified")
+        runner.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout="")
+        return SlurmScheduler("contract", commands=runner, sleep=lambda _: None)
+
+    def map_state(self, raw: str) -> AppState:
+        return slurm_scheduler.appstate_from_slurm_state(raw)
+
+    def request_name(self, info) -> str:
+        return str(info.request.name)
+
+
+# -- what is rendered --------------------------------------------------------------------------------
+
+JOBS: dict[str, tuple[AppDef, dict]] = {
+    "ddp": (dist.ddp("--epochs", "3", script="train.py", j="2x2", env={"HF_TOKEN": "hf_secret", "A": "b c"}), {}),
+    "elastic": (dist.ddp(script="train.py", j="2:4x1", max_retries=2), {"time": "60"}),
+    "two-roles": (
+        AppDef(
+            "het",
+            [
+                role("reader", macros.app_id, env={"R": macros.rank0_env}),
+                role("trainer", macros.replica_id, num_replicas=3, resource=GPU, max_retries=1),
+            ],
+        ),
+        {"partition": "gpu", "comment": 'it\'s "ours" #1', "gres": "gpu:a100,nvme:1", "mail-type": "END"},
+    ),
+    "packed": (
+        AppDef("packed", [role(num_replicas=5, resource=GPU, retry_policy=RetryPolicy.REPLICA)]),
+        {"replicas_per_node": 2, "exclusive": True, "nodelist": "n[1-3]", "extra": ["--nice=10"]},
+    ),
+    "pyxis": (
+        AppDef("box", [role(mounts=[BindMount("/data", "/in", read_only=True)], resource=GPU)]),
+        {"container": "pyxis", "container_image": "ghcr.io/pytorch/torchx:0.7.0"},
+    ),
+    "container-auto": (AppDef("box", [role(resource=GPU)]), {"container_image": "ubuntu:22.04"}),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_scripts_are_as_recorded(scheduler: SlurmScheduler, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts are as in tests/golden/slurm; `UPDATE_GOLDEN=1` writes them anew. bash can read them."""
+    monkeypatch.delenv("LC_ALL", raising=False)
+    monkeypatch.chdir("/tmp")
+    app, cfg = JOBS[name]
+    info = scheduler.submit_dryrun(app, cfg)
+    shown = str(info).replace(info.request.name, "<NAME>")
+    path = GOLDEN / f"{name}.sh"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(shown)
+    assert shown == path.read_text()
+    read = subprocess.run(["bash", "-n"], input=info.request.materialize(), text=True, capture_output=True, check=False)
+    assert (read.returncode, read.stderr) == (0, "")
+
+
+def test_secrets_are_masked_in_what_is_shown_and_not_in_what_is_submitted(scheduler: SlurmScheduler) -> None:
+    """`--dryrun` prints the request; the script itself needs the value."""
+    info = scheduler.submit_dryrun(*JOBS["ddp"])
+    assert "hf_secret" not in str(info)
+    assert "hf_secret" not in repr(info.request)
+    assert "hf_secret" in info.request.materialize()
+
+
+def test_a_thousand_replicas_in_one_dryrun(scheduler: SlurmScheduler) -> None:
+    """The script grows with what differs between replicas, and is below what sbatch takes (4 MiB)."""
+    one, thousand = (
+        len(scheduler.submit_dryrun(dist.ddp(script="t.py", j=f"{n}x8"), {}).request.materialize()) for n in (1, 1000)
+    )
+    assert thousand < (1 << 20)
+    assert (thousand - one) / 999 < 600
+
+
+def test_a_huge_script_is_submitted_by_a_small_one(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """sbatch takes no script above 4 MiB: then it gets one that starts the other."""
+    fake.on("sbatch", stdout="7\n")
+    scheduler.submit(AppDef("big", [role("r", "x" * 5000, num_replicas=1000)]), {})
+    script = Path(fake.argvs("sbatch")[0][-1])
+    text = script.read_text()
+    assert len(text) < 1000
+    assert "#SBATCH --nodes=1000" in text
+    assert text.rstrip().endswith('exec bash "$PWD/job.sh"')
+    assert (script.parent / "job.sh").stat().st_size > 4 << 20
+
+
+def test_the_public_names() -> None:
+    """What programs import is there, with these fields and signatures."""
+    made = SlurmReplicaRequest.from_role("t-1", role("t", "a b", env={"E": "1"}, max_retries=1), {"time": "5"}, False)
+    assert (made.name, made.entrypoint, made.args, made.env) == ("t-1", "echo", ["a b"], {"E": "1"})
+    assert made.sbatch_opts == {
+        "requeue": None,
+        "time": "5",
+        "ntasks-per-node": "1",
+        "cpus-per-task": "1",
+        "mem": "100",
+    }
+    assert made.srun_opts == {"cpus-per-task": "1", "mem": "100"}
+    sbatch, srun = made.materialize()
+    assert sbatch[:3] == ["--job-name=t-1", "--requeue", "--time=5"]
+    assert srun == ["--cpus-per-task=1", "--mem=100", "echo", "'a b'"]
+    assert "mem" not in SlurmReplicaRequest.from_role("t-1", role("t"), SlurmOpts(), True).sbatch_opts
+    batch = SlurmBatchRequest(cmd=["sbatch"], replicas={"t-1": made}, job_dir=None, max_retries=1)
+    assert "echo 'a b'" in batch.materialize()
+    assert slurm_scheduler.PIPE == subprocess.PIPE
+    assert "time" in slurm_scheduler.SBATCH_GROUP_OPTIONS
+    assert "comment" in slurm_scheduler.SBATCH_JOB_OPTIONS
+    assert isinstance(create_scheduler("s", unknown=1), SlurmScheduler)
+
+
+def test_options_with_dashes(scheduler: SlurmScheduler) -> None:
+    """`mail-type` and `mail-user` are written as Slurm's users write them."""
+    names = {name for name, _ in scheduler.run_opts()}
+    assert {"mail-type", "mail-user", "partition", "job_dir", "ssh"} <= names
+    assert not {"mail_type", "mail_user"} & names
+    info = scheduler.submit_dryrun(AppDef("a", [role()]), {"mail-user": "me@x", "mail-type": "END"})
+    assert info.request.cmd == ["sbatch", "--parsable", "--mail-type=END", "--mail-user=me@x"]
+
+
+@pytest.mark.parametrize(
+    ("cfg", "words"),
+    [
+        ({"extra": ["--array=1-3"]}, "`--array` is set by torchx"),
+        ({"extra": ["nice=1"]}, "no option of sbatch"),
+        ({"replicas_per_node": 0}, "`replicas_per_node` is `0`"),
+        ({"container": "podman"}, "`container` is `podman`"),
+        ({"partition": "a\nb"}, "`partition` is"),
+        ({"job_dir": "a\\b"}, "`job_dir` is"),
+    ],
+    ids=["array", "no-option", "per-node", "container", "line-end", "backslash"],
+)
+def test_bad_options_are_refused(scheduler: SlurmScheduler, cfg: dict, words: str) -> None:
+    """Before anything is submitted, with what to do."""
+    with pytest.raises(ConfigError, match=words) as caught:
+        scheduler.submit_dryrun(AppDef("a", [role()]), cfg)
+    assert caught.value.hint
+
+
+def test_what_no_job_can_have_is_refused(scheduler: SlurmScheduler) -> None:
+    """NUL in an argument; an environment variable without a name; a mount without a container."""
+    with pytest.raises(SpecError, match="NUL"):
+        scheduler.submit_dryrun(AppDef("a", [role("r", "a\0b")]), {})
+    with pytest.raises(SpecError, match="environment variable"):
+        scheduler.submit_dryrun(AppDef("a", [role(env={"": "x"})]), {})
+    with pytest.raises(NotSupportedError, match="mounted"):
+        scheduler.submit_dryrun(AppDef("a", [role(mounts=[BindMount("/a", "/b")])]), {})
+
+
+def test_the_rendezvous_has_another_id_after_a_restart(scheduler: SlurmScheduler) -> None:
+    """The id of the job stays the same in all else: checkpoints must be found again."""
+    app = dist.ddp("--out", macros.app_id, script="t.py", j="2x1")
+    script = scheduler.submit_dryrun(app, {}).request.materialize()
+    line = next(line for line in script.splitlines() if "--rdzv_id" in line)
+    assert "--rdzv_id '\\'''\"${rdzv}\"" in line
+    assert line.count('"${SLURM_JOB_ID}"') == 1
+
+
+# -- submission --------------------------------------------------------------------------------------
+
+
+def test_submission_writes_a_folder_and_remembers_it(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """The folder holds the script and the job without its secrets; the id leads back to it."""
+    fake.on("sbatch", stdout="7;tst\n")
+    assert scheduler.submit(*JOBS["ddp"]) == "7"
+    (argv,) = fake.argvs("sbatch")
+    folder = Path(argv[-1]).parent
+    assert argv[:-1] == ["sbatch", "--parsable", f"--chdir={folder}", f"--output={folder}/slurm.log"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    record = json.loads((folder / "job.json").read_text())
+    assert record["app"]["roles"][0]["env"]["HF_TOKEN"] == "********"
+    assert scheduler.folders(scheduler._here).of("7").path == str(folder)
+
+
+def test_a_refused_job_leaves_nothing_and_says_what_to_do(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """Slurm's own words, and a hint."""
+    fake.on("sbatch", returncode=1, stderr="sbatch: error: invalid partition specified: x\nsbatch: error: Batch job")
+    with pytest.raises(CommandError) as caught:
+        scheduler.submit(AppDef("a", [role()]), {"partition": "x"})
+    assert caught.value.hint == "`sinfo` shows the partitions"
+    assert not Path(fake.argvs("sbatch")[0][-1]).parent.exists()
+
+
+def test_memory_is_left_out_when_it_is_refused(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """The second submission is the first without memory."""
+    fake.on("sbatch", returncode=1, stderr="sbatch: error: Memory specification can not be satisfied")
+    fake.on("sbatch", stdout="8\n")
+    assert scheduler.submit(AppDef("a", [role()]), {}) == "8"
+    first, second = fake.argvs("sbatch")
+    assert first == second
+    assert "--mem" not in Path(second[-1]).read_text()
+
+
+def test_a_lost_answer_never_makes_a_second_job(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """After a timeout Slurm is asked for the job by its name, and it is there."""
+    fake.on("sbatch", raises=TransientError("`sbatch` did not answer within 60 s"))
+    fake.on("squeue", "--noheader", "--states=all", "--me", stdout="9\n")
+    assert scheduler.submit(AppDef("a", [role()]), {}) == "9"
+    assert len(fake.argvs("sbatch")) == 1
+    asked = fake.argvs("squeue")[-1]
+    assert asked[-2] == "--name=" + Path(fake.argvs("sbatch")[0][-1]).parent.name
+
+
+def test_a_job_that_was_not_taken_is_submitted_again(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """Slurm does not know the name: the same submission is made once more."""
+    fake.on("sbatch", returncode=1, stderr="sbatch: error: Unable to contact slurm controller (connect failure)")
+    fake.on("sbatch", stdout="10\n")
+    fake.on("squeue", "--noheader", "--states=all", "--me", stdout="")
+    assert scheduler.submit(AppDef("a", [role()]), {}) == "10"
+    assert len(fake.argvs("sbatch")) == 2
+
+
+def test_where_there_is_no_slurm() -> None:
+    """One clear line, and how to get there from here."""
+    runner = FakeCommandRunner()
+    runner.on("sbatch", raises=CommandError("`sbatch` is not installed", argv=["sbatch"], returncode=127))
+    with pytest.raises(CommandError, match="`sbatch` is not installed on this machine") as caught:
+        SlurmScheduler("s", commands=runner).submit(AppDef("a", [role()]), {})
+    assert "-cfg ssh=" in caught.value.hint
+
+
+# -- what became of it -------------------------------------------------------------------------------
+
+
+def submitted(scheduler: SlurmScheduler, fake: FakeCommandRunner, app: AppDef, job_id: str = "7") -> Path:
+    """The folder of a job that was submitted."""
+    fake.on("sbatch", stdout=f"{job_id}\n")
+    scheduler.submit(app, {})
+    return Path(fake.argvs("sbatch")[-1][-1]).parent
+
+
+def says(fake: FakeCommandRunner, text: str, steps: str = "") -> None:
+    """What Slurm answers from now on."""
+    fake._scripts = [s for s in fake._scripts if s.prefix[-1] not in ("squeue", "sacct")]
+    fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout=text)
+    fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout=steps)
+
+
+def test_a_job_is_described_by_slurm_and_by_its_folder(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """State, hosts and roles; a job that another program submitted has a state."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w x", num_replicas=2)]))
+    (folder / "events").write_text("100 start 0 7\n101 up w%20x/0 n1\n101 up w%20x/1 n2\n105 down w%20x/0 0\n")
+    says(
+        fake, row("7", "RUNNING", folder=str(folder), start="100") + row("8_3", "PENDING", "Priority", name="not ours")
+    )
+    found = scheduler.describe_many(["7", "8_3", "9", "nonsense"])
+    job = found["7"]
+    assert job is not None
+    assert (job.state, job.started_at, job.roles[0].num_replicas) == (AppState.RUNNING, 100.0, 2)
+    states = [(r.state, r.hostname) for r in job.roles_statuses[0].replicas]
+    assert states == [(AppState.SUCCEEDED, "n1"), (AppState.RUNNING, "n2")]
+    other = found["8_3"]
+    assert other is not None
+    assert other.msg == "jobs of higher priority go first (Priority)"
+    assert found["9"] is found["nonsense"] is None
+    assert [argv for argv in fake.argvs("env") if "sacct" in argv][-1][-1] == "--jobs=9"
+
+
+def test_the_first_failure_is_the_cause(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """The replica that was stopped because of it, and the one that lost its peer, are not blamed."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=3)]))
+    for k, text in ((0, "RuntimeError: Connection closed by peer [n2]"), (1, "ValueError: boom"), (2, "")):
+        (folder / "w" / str(k)).mkdir(parents=True)
+        (folder / "w" / str(k) / "stderr.log").write_text(f"Traceback (most recent call last):\n  x\n{text}\n")
+    ups = "".join(f"101 up w/{k} n{k}\n" for k in range(3))
+    (folder / "events").write_text(f"100 start 0 7\n{ups}110 down w/0 1\n110 down w/1 1\n112 down w/2 143\n112 end 1\n")
+    says(fake, row("7", "FAILED", "NonZeroExitCode", status=256, folder=str(folder)))
+    job = scheduler.describe("7")
+    assert job is not None
+    assert job.msg == "w/1 on n1 failed first: exit code 1: ValueError: boom"
+    assert [str(r.state) for r in job.roles_statuses[0].replicas] == ["FAILED", "FAILED", "CANCELLED"]
+    assert "ValueError: boom" in job.structured_error_msg
+
+
+@pytest.mark.parametrize(
+    ("log", "steps", "words"),
+    [
+        (
+            "slurmstepd: error: StepId=7.0 exceeded memory limit (642875392 > 209715200), being killed\n",
+            "",
+            "used 613 MiB",
+        ),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n",
+            "",
+            "out of memory",
+        ),
+        ("", "627808K", "probably out of memory: a step used 613 MiB, and 100 MiB were asked for"),
+        ("", "10K", ""),
+    ],
+    ids=["gather", "cgroup", "step-record", "not-memory"],
+)
+def test_out_of_memory_is_named(
+    scheduler: SlurmScheduler, fake: FakeCommandRunner, log: str, steps: str, words: str
+) -> None:
+    """By what slurmstepd said, else by Slurm's record of the step; a mere signal 9 is not called so."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w")]))
+    (folder / "w" / "0").mkdir(parents=True)
+    (folder / "w" / "0" / "srun.log").write_text(log)
+    (folder / "events").write_text("100 start 0 7\n101 up w/0 n1\n110 down w/0 137\n110 end 137\n")
+    cells = ["7.0", "CANCELLED", "", "1", "1", "1", "0:9", "n1", steps, "", "", "", "sh"]
+    says(fake, row("7", "FAILED", "NonZeroExitCode", status=137 << 8, folder=str(folder)), SEPARATOR.join(cells) + "\n")
+    job = scheduler.describe("7")
+    assert job is not None
+    assert "killed by SIGKILL" in job.msg
+    assert words in job.msg
+    assert ("memory" in job.msg) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("TIMEOUT", "it reached its time limit"),
+        ("NODE_FAIL", "a node failed while it ran: n2"),
+        ("PREEMPTED", "it was preempted by a job of higher priority"),
+        ("OUT_OF_MEMORY", "it needed more memory than it had asked for"),
+        ("DEADLINE", "it could not end before its deadline"),
+        ("BOOT_FAIL", "a node could not be booted"),
+    ],
+)
+def test_each_way_to_end_has_its_sentence(
+    scheduler: SlurmScheduler, fake: FakeCommandRunner, state: str, words: str
+) -> None:
+    """Slurm's own states of failure."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=2)]))
+    (folder / "w" / "1").mkdir(parents=True)
+    (folder / "w" / "1" / "srun.log").write_text("srun: error: Node failure on n2\n")
+    (folder / "events").write_text("100 start 0 7\n101 up w/0 n1\n101 up w/1 n2\n105 down w/1 1\n")
+    says(fake, row("7", state, folder=str(folder), nodes="n[1-2]"))
+    job = scheduler.describe("7")
+    assert job is not None
+    assert job.state is AppState.FAILED
+    assert words in job.msg
+
+
+def test_a_job_that_slurm_has_forgotten(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """Without accounting its own notes say how it ended; or that nobody knows."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w")]))
+    fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", returncode=1, stderr="Slurm accounting storage is disabled")
+    assert scheduler.describe("7").state is AppState.UNKNOWN
+    assert "never started" in scheduler.describe("7").msg
+    (folder / "events").write_text("100 start 0 7\n101 up w/0 n1\n105 down w/0 0\n105 end 0\n")
+    assert scheduler.describe("7").state is AppState.SUCCEEDED
+    (folder / "events").write_text("100 start 0 7\n101 up w/0 n1\n105 down w/0 3\n105 end 3\n")
+    job = scheduler.describe("7")
+    assert job.state is AppState.FAILED
+    assert job.msg == "w/0 on n1 failed: exit code 3"
+    assert len([argv for argv in fake.argvs("env") if "sacct" in argv]) == 2  # it says so once, and is not asked again
+
+
+def test_newer_slurm_is_asked_for_json(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """From 23.02 on; when that answer cannot be read, the plain one is."""
+    fake._scripts = [s for s in fake._scripts if s.prefix != ("squeue", "--version")]
+    fake.on("squeue", "--version", stdout="slurm 24.11.0\n")
+    job = {"job_id": 7, "job_state": ["RUNNING"], "name": "a"}
+    fake.on("squeue", "--json", stdout=json.dumps({"jobs": [job, {**job, "job_id": 8}]}))
+    fake.on("squeue", "--json", stdout="not json")
+    assert scheduler.describe("7").state is AppState.RUNNING
+    says(fake, row("7", "COMPLETED"))
+    assert scheduler.describe("7").state is AppState.SUCCEEDED
+
+
+def test_deleted_jobs_are_not_shown_again(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """Slurm goes on showing them; their folder is gone."""
+    folder = submitted(scheduler, fake, AppDef("a", [role()]))
+    says(fake, row("7", "COMPLETED", folder=str(folder)))
+    assert [job.app_id for job in scheduler.list()] == ["7"]
+    scheduler.delete("7")
+    assert not folder.exists()
+    assert scheduler.describe("7") is None
+    assert scheduler.list() == []
+
+
+def test_logs_of_earlier_versions_are_found(
+    scheduler: SlurmScheduler, fake: FakeCommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`.torchxslurmjobdirs` in the current folder leads to the folder of an old job, which is never removed."""
+    monkeypatch.chdir(tmp_path)
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "slurm-5-w-0.out").write_text("out\n")
+    (old / "slurm-5-w-0.err").write_text("err\n")
+    Path(slurm_scheduler.SLURM_JOB_DIRS).write_text(f"4 = /elsewhere\n5 = {old}\n")
+    says(fake, row("5", "COMPLETED", folder=str(tmp_path)))
+    assert list(scheduler.log_iter("5", "w", 0)) == ["out\n", "err\n"]
+    scheduler.delete("5")
+    assert old.exists()
+
+
+def test_a_restarting_controller_is_waited_for(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """A question is asked again while Slurm does not answer."""
+    fake._scripts = [s for s in fake._scripts if s.prefix[-1] != "squeue"]
+    down = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    for _ in range(3):
+        fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", returncode=1, stderr=down)
+    fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout=row("7", "RUNNING"))
+    assert scheduler.describe("7").state is AppState.RUNNING
+
+
+def test_cancel_is_quiet_when_it_is_over(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """A job that ended a moment ago is no error; another failure is."""
+    says(fake, row("7", "RUNNING"))
+    scheduler.cancel("7")
+    fake._scripts = [s for s in fake._scripts if s.prefix != ("scancel",)]
+    fake.on("scancel", returncode=1, stderr="scancel: error: Kill job error on job id 7: Access/permission denied")
+    with pytest.raises(CommandError, match="permission denied"):
+        scheduler.cancel("7")

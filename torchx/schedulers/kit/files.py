@@ -1,0 +1,142 @@
+"""The few things that a command-driven backend does with the files of its jobs, here or on another machine."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from torchx.errors import BackendError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Protocol
+
+    class Files(Protocol):
+        """Files of the machine where the scheduler's commands run. See :class:`LocalFiles`, method by method."""
+
+        def home(self) -> str: ...
+        def torchx_home(self, *parts: str) -> str: ...
+        def cwd(self) -> str: ...
+        def make_folder(self, path: str) -> None: ...
+        def write(self, path: str, data: bytes, *, mode: int = 0o600) -> None: ...
+        def read(self, path: str, offset: int = 0, size: int = -1) -> bytes | None: ...
+        def sizes(self, paths: Iterable[str]) -> dict[str, int | None]: ...
+        def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]: ...
+        def names(self, folder: str) -> list[str]: ...
+        def remove(self, folder: str) -> None: ...
+
+
+MOST_GROWN = 1 << 20
+"""The most bytes of one file that one call of ``grown`` returns; the rest comes with the next."""
+
+_SOONEST_S = 0.02
+_LATEST_S = 0.25
+
+
+class LocalFiles:
+    """Files of this machine, or of a file system that it shares. Paths are absolute.
+
+    Every method raises BackendError where the system refuses, with the path and the reason.
+    """
+
+    def home(self) -> str:
+        """The user's home folder."""
+        return os.path.expanduser("~")
+
+    def torchx_home(self, *parts: str) -> str:
+        """A path below torchx's own folder; nothing is created."""
+        from torchx.settings import torchx_home
+
+        return torchx_home(*parts)
+
+    def cwd(self) -> str:
+        """The folder that commands are run in: where a job runs that nobody gave another."""
+        return os.getcwd()
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it; new ones are the user's alone. Quiet when it is there."""
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as e:
+            raise _refused("be made", path, e) from e
+
+    def write(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        """Write a file, whole or not at all; the folder must be there."""
+        temporary = f"{path}.{os.getpid()}.new"
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+        except OSError as e:
+            raise _refused("be written", path, e) from e
+
+    def read(self, path: str, offset: int = 0, size: int = -1) -> bytes | None:
+        """What is in a file from ``offset`` on, at most ``size`` bytes; None when there is no such file."""
+        try:
+            with open(path, "rb", buffering=0) as f:
+                f.seek(offset)
+                return f.read(size)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as e:
+            raise _refused("be read", path, e) from e
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
+        """Size of each file, bytes; None when there is no such file."""
+        found: dict[str, int | None] = {}
+        for path in paths:
+            try:
+                found[path] = os.stat(path).st_size
+            except OSError:
+                found[path] = None
+        return found
+
+    def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
+        """What came into files after the offsets, at most :data:`MOST_GROWN` bytes of each; only files with news.
+
+        Args:
+            offsets: path to the number of bytes that are known.
+            wait_s: seconds to wait for the first news; 0: do not.
+        """
+        deadline = time.monotonic() + wait_s
+        pause = _SOONEST_S
+        while True:
+            news = {path: data for path, at in offsets.items() if (data := self.read(path, at, MOST_GROWN))}
+            left = deadline - time.monotonic()
+            if news or left <= 0:
+                return news
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LATEST_S)
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder; nothing when there is none."""
+        try:
+            return os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as e:
+            raise _refused("be read", folder, e) from e
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder with all in it, or one file. Quiet when it is not there; links are not followed."""
+        import shutil
+
+        try:
+            if os.path.isdir(folder) and not os.path.islink(folder):
+                shutil.rmtree(folder)
+            else:
+                os.unlink(folder)
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise _refused("be removed", folder, e) from e
+
+
+def _refused(what: str, path: str, error: OSError) -> BackendError:
+    return BackendError(f"`{path}` cannot {what}: {error.strerror or error}")

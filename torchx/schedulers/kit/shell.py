@@ -1,0 +1,73 @@
+"""Words and variables for scripts in a POSIX shell: whatever is in them, they arrive as they are."""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+
+
+def quote(text: str, late: Mapping[str, str] | None = None) -> str:
+    r"""A word that the shell reads back as ``text``.
+
+    Args:
+        late: marks in ``text`` that stand for values which only the running job knows: mark to the name of the
+            shell's variable.
+
+    Raises:
+        SpecError: there is a NUL in it, which no program can be given.
+
+    >>> print(quote("plain"), quote("it's $5"))
+    plain 'it'\''s $5'
+    >>> print(quote("id=@JOB@/x y", {"@JOB@": "SLURM_JOB_ID"}))
+    id="${SLURM_JOB_ID}"'/x y'
+    """
+    if "\0" in text:
+        raise SpecError(f"`{text!r}` has a NUL character in it", hint="no program can be given one: leave it away")
+    for mark, name in (late or {}).items():
+        if mark in text:
+            rest = {m: n for m, n in (late or {}).items() if m != mark}
+            pieces = [quote(piece, rest) if piece else "" for piece in text.split(mark)]
+            return f'"${{{name}}}"'.join(pieces)
+    if _PLAIN.issuperset(text) and text:
+        return text
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def is_name(text: str) -> bool:
+    """Whether the shell takes it as the name of a variable.
+
+    >>> is_name("A_1"), is_name("1A"), is_name("A-B")
+    (True, False, False)
+    """
+    return bool(text) and _NAME.issuperset(text) and not text[0].isdigit()
+
+
+def exports(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> list[str]:
+    """Lines that put variables into the environment. Names that the shell does not take are left to :func:`env_words`.
+
+    >>> exports({"A": "b c", "X-Y": "1"})
+    ["export A='b c'"]
+    """
+    return [f"export {name}={quote(value, late)}" for name, value in env.items() if is_name(name)]
+
+
+def env_words(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> list[str]:
+    """The words ``env NAME=value ...`` for the names that :func:`exports` leaves out; none when there are none.
+
+    Raises:
+        SpecError: a name that no environment can have.
+
+    >>> env_words({"A": "b", "X-Y": "1"})
+    ['env', 'X-Y=1']
+    """
+    for name in env:
+        if not name or "=" in name or "\0" in name:
+            raise SpecError(f"`{name!r}` cannot be the name of an environment variable", hint="no `=` and no NUL in it")
+    odd = [quote(f"{name}=", None) + quote(value, late) for name, value in env.items() if not is_name(name)]
+    return ["env", *odd] if odd else []
