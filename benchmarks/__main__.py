@@ -31,7 +31,7 @@ def measure_all(args: argparse.Namespace, where: stage.Stage) -> int:
     table = report.header()
     figures: dict[str, Samples] = {}
     print("\n".join(table), flush=True)
-    for row in rows.rows():
+    for row in rows.ROWS:
         if args.only and args.only not in report.title(row, where.sizes):
             continue
         samples = row.samples(everyone, where, rounds)

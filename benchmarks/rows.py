@@ -47,70 +47,6 @@ class Row:
         return measure(everyone, max(2, round(rounds * self.weight)))
 
 
-def rows() -> list[Row]:
-    """In the order of the table."""
-    python = "`python -c pass`"
-    return [
-        Row("`torchx --help`", 3, cli("--help", expect="run"), python),
-        Row("`torchx --version`", 3, cli("--version", expect="."), python),
-        Row("`torchx run --dryrun utils.echo`", 6, cli(*RUN, "--dryrun", "utils.echo", expect="echo"), python),
-        Row("`torchx run --wait utils.echo`", 10, cli(*RUN, "--wait", "utils.echo", expect="local"), python),
-        Row("`torchx status` of a finished run, {runs} on record", 5, finished("status", "SUCCEEDED"), python),
-        Row("`torchx list`, {runs} on record", 5, cli("list", *LOCAL, expect="://"), python),
-        Row("`torchx log` of a finished run, {runs} on record", 5, finished("log", "hello"), python),
-        Row("`import torchx.specs`", 2.5, imports, python),
-        Row("`Runner.dryrun`, {dryruns} calls", 3, api("dryrun", "dryruns"), base=PEER, rate=True, weight=0.4),
-        Row(
-            "dryrun of {dryrun_replicas} replicas",
-            0.5,
-            api("dryrun_replicas", "dryrun_replicas"),
-            base=PEER,
-            weight=0.4,
-        ),
-        Row(
-            "`Runner.run` of `/bin/true`, {jobs} jobs",
-            0.4,
-            api("run", "jobs"),
-            "`Popen().wait()`",
-            rate=True,
-            weight=0.4,
-        ),
-        Row(
-            "`Runner.status` of an ended job, {statuses} calls",
-            100,
-            api("status_ended", "statuses"),
-            base=PEER,
-            rate=True,
-            weight=0.4,
-        ),
-        Row(
-            "`Runner.status` of a running job, {statuses} calls",
-            None,
-            api("status_running", "statuses"),
-            base=PEER,
-            rate=True,
-            weight=0.2,
-        ),
-        Row(
-            "`Runner.log_lines`, {lines} lines",
-            0.3,
-            api("log_lines", "lines"),
-            "`for line in file`",
-            rate=True,
-            weight=0.2,
-        ),
-        Row("`torchx log` of {log_mb} MB to a pipe", 0.3, big_log, "`cat`", rate=True, weight=0.2),
-        Row(
-            "{replicas} replicas of `/bin/true`, run and waited for",
-            3,
-            api("replicas", "replicas"),
-            "as many `Popen`",
-            weight=0.1,
-        ),
-        Row("resident memory of a CLI that waits for a job", 2.5, resident, "`python`", weight=0.2, unit="MB"),
-    ]
-
-
 RUN = ("run", "-s", "local_cwd")
 LOCAL = ("-s", "local_cwd")
 
@@ -214,3 +150,61 @@ def refuse(problem: str) -> Sample:
         raise Cannot(problem)
 
     return sample
+
+
+PYTHON = "`python -c pass`"
+ROWS = (
+    Row("`torchx --help`", 3, cli("--help", expect="run"), PYTHON),
+    Row("`torchx --version`", 3, cli("--version", expect="."), PYTHON),
+    Row("`torchx run --dryrun utils.echo`", 6, cli(*RUN, "--dryrun", "utils.echo", expect="echo"), PYTHON),
+    Row("`torchx run --wait utils.echo`", 10, cli(*RUN, "--wait", "utils.echo", expect="local"), PYTHON),
+    Row("`torchx status` of a finished run, {runs} on record", 5, finished("status", "SUCCEEDED"), PYTHON),
+    Row("`torchx list`, {runs} on record", 5, cli("list", *LOCAL, expect="://"), PYTHON),
+    Row("`torchx list --all`, {runs} on record", None, cli("list", "--all", *LOCAL, expect="://"), PYTHON, weight=0.4),
+    Row("`torchx log` of a finished run, {runs} on record", 5, finished("log", "hello"), PYTHON),
+    Row("`import torchx.specs`", 2.5, imports, PYTHON),
+    Row("`Runner.dryrun`, {dryruns} calls", 3, api("dryrun", "dryruns"), base=PEER, rate=True, weight=0.4),
+    Row("dryrun of {dryrun_replicas} replicas", 0.5, api("dryrun_replicas", "dryrun_replicas"), base=PEER, weight=0.4),
+    Row(
+        "`Runner.run` of `/bin/true`, {jobs} jobs",
+        0.4,
+        api("run", "jobs"),
+        "`Popen().wait()`",
+        rate=True,
+        weight=0.4,
+    ),
+    Row(
+        "`Runner.status` of an ended job, {statuses} calls",
+        100,
+        api("status_ended", "statuses"),
+        base=PEER,
+        rate=True,
+        weight=0.4,
+    ),
+    Row(
+        "`Runner.status` of a running job, {statuses} calls",
+        None,
+        api("status_running", "statuses"),
+        base=PEER,
+        rate=True,
+        weight=0.2,
+    ),
+    Row(
+        "`Runner.log_lines`, {lines} lines",
+        0.3,
+        api("log_lines", "lines"),
+        "`for line in file`",
+        rate=True,
+        weight=0.2,
+    ),
+    Row("`torchx log` of {log_mb} MB to a pipe", 0.3, big_log, "`cat`", rate=True, weight=0.2),
+    Row(
+        "{replicas} replicas of `/bin/true`, run and waited for",
+        3,
+        api("replicas", "replicas"),
+        "as many `Popen`",
+        weight=0.1,
+    ),
+    Row("resident memory of a CLI that waits for a job", 2.5, resident, "`python`", weight=0.2, unit="MB"),
+)
+"""In the order of the table."""

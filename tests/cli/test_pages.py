@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchx.cli import render
+from torchx.cli import cmd_list, render
 from torchx.cli.cmd_list import HANDLE_HEADER, NAME_HEADER, STATUS_HEADER
 from torchx.cli.cmd_status import parse_list_arg
 from torchx.specs import AppDef, AppState, Role
@@ -63,6 +63,9 @@ def test_list_without_a_terminal(torchx: Call, jobs: dict[str, str]) -> None:
         (["--name", "*h*"], ["touch", "echo", "sh"]),
         (["--limit", "1"], ["touch"]),
         (["--limit", "0"], ["touch", "echo", "sh"]),
+        (["--all"], ["touch", "echo", "sh"]),
+        (["--limit", "1", "--all"], ["touch", "echo", "sh"]),
+        (["--state", "failed,running", "--limit", "1"], ["echo"]),
         (["--since", "1h"], ["touch", "echo", "sh"]),
         (["--since", "2099-01-01"], []),
         (["--mine"], ["touch", "echo", "sh"]),
@@ -87,10 +90,42 @@ def test_list_of_one_scheduler(torchx: Call, jobs: dict[str, str], paper: Any) -
     assert set(jobs.values()) < set(found)
 
 
-def test_list_says_when_there_are_more(torchx: Call, jobs: dict[str, str]) -> None:
-    """The document tells whether the limit left runs out."""
-    assert json.loads(torchx("list", "--json", "--limit", "2").out)["more"] is True
-    assert json.loads(torchx("list", "--json", "--limit", "3").out)["more"] is False
+@pytest.mark.parametrize(
+    ("options", "shown", "limit"),
+    [
+        ([], 2, 2),
+        (["--mine"], 2, 2),
+        (["--limit", "1"], 1, 1),
+        (["--limit", "3"], 3, 3),
+        (["--all"], 3, None),
+        (["--limit", "0"], 3, None),
+        (["--state", "failed,running,succeeded"], 3, None),
+        (["--name", "*h*"], 3, None),
+        (["--since", "1h"], 3, None),
+        (["--since", "1h", "--limit", "2"], 2, 2),
+    ],
+    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else None,
+)
+def test_list_is_short_unless_told_otherwise(
+    torchx: Call, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch, options: list[str], shown: int, limit: Any
+) -> None:
+    """The newest few; all of those that a filter selects. The document says what the limit was, and what it left out."""
+    monkeypatch.setattr(cmd_list, "_DEFAULT_LIMIT", 2)
+    document = json.loads(torchx("list", "--json", *options).out)
+    assert [run["name"] for run in document["runs"]] == ["touch", "echo", "sh"][:shown]
+    assert (document["more"], document["limit"]) == (shown < 3, limit)
+    outcome = torchx("list", *options)
+    assert [row[1] for row in rows(outcome.out)] == ["touch", "echo", "sh"][:shown]
+    asked_for = "--limit" in options or shown == 3
+    assert ("only the newest 2 runs are shown: --all" in outcome.err) is not asked_for
+
+
+def test_list_of_a_scheduler_is_whole(torchx: Call, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-s` shows every job that the scheduler knows: programs have relied on that for long."""
+    monkeypatch.setattr(cmd_list, "_DEFAULT_LIMIT", 1)
+    outcome = torchx("list", "-s", "paper")
+    assert len(rows(outcome.out)) == 3
+    assert outcome.err == ""
 
 
 @pytest.mark.parametrize(("columns", "fits"), [(200, True), (60, False)], ids=["wide", "narrow"])

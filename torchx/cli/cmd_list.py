@@ -48,7 +48,9 @@ class CmdList(SubCommand):
         add("--name", metavar="NAME", help="only jobs of this name; `*` and `?` stand for other characters")
         add("--since", metavar="TIME", help="only runs launched since: `10m` (ago), `2h`, `3d`, or 2026-11-21")
         add("--mine", action="store_true", help="only my runs, where several people share the record")
-        add("--limit", type=_limit, metavar="N", help=f"at most N, 0 for all (default: {_DEFAULT_LIMIT} on a terminal)")
+        shown = f"default: {_DEFAULT_LIMIT}, and all where --state, --name or --since says which"
+        add("--limit", type=_limit, metavar="N", help=f"the newest N, 0 for all ({shown})")
+        add("--all", action="store_const", const=0, dest="limit", help="all runs, as --limit 0")
         add("--no-refresh", "--no_refresh", action="store_true", help="do not ask the schedulers for news")
         add("--json", action="store_true", help="one JSON document, for programs")
 
@@ -109,9 +111,10 @@ def _list_runs(runner: Runner, args: argparse.Namespace, states: list[AppState] 
         from torchx.cli.moments import parse_moment
 
         since = parse_moment(args.since).timestamp()
-    limit = args.limit if args.limit is not None else _DEFAULT_LIMIT if is_tty(sys.stdout) else 0
+    query = RunQuery(states=states, name=args.name, since=since, mine=args.mine)
+    limit = args.limit if args.limit is not None else 0 if _says_which(query) else _DEFAULT_LIMIT
     # One more than is shown, to know whether there are more.
-    query = RunQuery(states=states, name=args.name, since=since, mine=args.mine, limit=limit + 1 if limit else None)
+    query.limit = limit + 1 if limit else None
     runs = runner.runs(query, refresh=not args.no_refresh)
     more = bool(limit) and len(runs) > limit
     runs = runs[:limit] if limit else runs
@@ -119,11 +122,11 @@ def _list_runs(runner: Runner, args: argparse.Namespace, states: list[AppState] 
         from torchx.cli.render import document
         from torchx.cli.status_json import run_fields
 
-        print(document({"runs": [run_fields(run) for run in runs], "more": more}))
+        print(document({"runs": [run_fields(run) for run in runs], "more": more, "limit": limit or None}))
         return
     if runs or not is_tty(sys.stdout):
         _print_runs(runs)
-    _say_the_rest(runs, more=more, filtered=_is_filtered(query))
+    _say_the_rest(runs, query, cut=more and args.limit is None)
 
 
 def _print_runs(runs: Sequence[Run]) -> None:
@@ -144,22 +147,22 @@ def _print_runs(runs: Sequence[Run]) -> None:
     render.table(headers, rows, shrink=[1], state_column=2)
 
 
-def _say_the_rest(runs: Sequence[Run], *, more: bool, filtered: bool) -> None:
+def _say_the_rest(runs: Sequence[Run], query: RunQuery, *, cut: bool) -> None:
     from torchx.cli.failures import note
     from torchx.util.term import is_tty
 
     for text in dict.fromkeys(run.note for run in runs if run.note):
         warn(text)
-    if not is_tty(sys.stdout):
-        return
-    if more:
-        note(f"and older ones: --limit 0 shows all, --since and --name fewer than the {len(runs)} above")
-    if not runs:
+    if cut:  # nobody has asked for a part of the list: person or program, whoever reads it has to know
+        note(f"only the newest {len(runs)} runs are shown: --all shows all; --state, --name, --since those that match")
+    if not runs and is_tty(sys.stdout):
+        filtered = query.mine or _says_which(query)
         note("no run on record matches" if filtered else "no run on record yet: torchx run utils.echo --msg hello")
 
 
-def _is_filtered(query: RunQuery) -> bool:
-    return query.mine or any(value is not None for value in (query.states, query.name, query.since))
+def _says_which(query: RunQuery) -> bool:
+    """Whether the user has said which runs, and so wants all of these."""
+    return any(value is not None for value in (query.states, query.name, query.since))
 
 
 def _list_jobs(runner: Runner, args: argparse.Namespace, states: list[AppState] | None) -> None:

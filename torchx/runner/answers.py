@@ -6,6 +6,7 @@ import time
 
 from torchx.errors import NotFoundError
 from torchx.specs.api import NONE, AppDef, AppState, AppStatus
+from torchx.specs.status import ANSWER_ROLES, STATUS_ROLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,17 +28,22 @@ def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
     Args:
         near: the scheduler is on this machine, where a job starts when it is submitted.
     """
-    return AppStatus(
+    status = AppStatus(
         found.state,
         num_restarts=found.num_restarts,
         msg=message_of(found),
         structured_error_msg=found.structured_error_msg,
         ui_url=found.ui_url,
-        roles=found.roles_statuses,
         started_at=found.started_at,
         ended_at=found.ended_at,
         created_at=found.started_at if near else None,
     )
+    shared = ANSWER_ROLES.lent(found)
+    if shared is None:
+        status.roles = found.roles_statuses
+    else:
+        STATUS_ROLES.lend(status, shared)
+    return status
 
 
 def last_known(run: Run | None) -> AppStatus | None:

@@ -7,7 +7,8 @@ import sys
 from torchx.errors import SpecError
 from torchx.runner import answers, config, submission, waiting
 from torchx.runner.backends import Backends
-from torchx.runner.events import log_event
+from torchx.runner.ended import EndedJobs
+from torchx.runner.events import is_on, log_event
 from torchx.runner.recording import Recorder
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.runner.waiting import WaitTimeoutError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
+    from torchx.runner.configfiles import ConfigFiles
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import ListAppResponse, Scheduler, Stream
@@ -88,6 +90,7 @@ class Runner:
         self._component_defaults = component_defaults
         self._apps: dict[str, AppDef] = {}  # subclasses keep what they launched here
         self._checked_config = False
+        self._ended = EndedJobs()
         self._recorder = Recorder(self._name)
 
     # -- about this Runner -----------------------------------------------------------------------
@@ -144,7 +147,7 @@ class Runner:
                 scheduler,
                 **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id),
             )
-            handle = self.schedule(info)
+            handle = submission.schedule_or_discard(self, info)
             submission.tell(event, info=info, handle=handle)
             return handle
 
@@ -183,7 +186,7 @@ class Runner:
         with log_event("run", scheduler) as event:
             given = _given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id)
             info = self.dryrun(app, scheduler, **given)
-            handle = self.schedule(info)
+            handle = submission.schedule_or_discard(self, info)
             submission.tell(event, info=info, handle=handle)
             return handle
 
@@ -215,7 +218,8 @@ class Runner:
             backend = self._scheduler(scheduler)
             submission.check(app)
             new = submission.prepare(app, submission.usable(workspace, backend, scheduler))
-            settings = self._settings(scheduler, cfg)
+            files = config.load_files()
+            settings = self._settings(scheduler, cfg, files)
             values = {key: setting.value for key, setting in settings.items()}
             backend._pre_build_validate(new, scheduler, values)
             build_workspaces = getattr(backend, "build_workspaces", None)
@@ -224,7 +228,7 @@ class Runner:
             for role in new.roles:
                 role.resolve_overrides()
             backend._validate(new, scheduler, values)
-            trackers = tracker_environment(get_configured_trackers())
+            trackers = tracker_environment(get_configured_trackers(files))
             submission.set_environment(new, submission.job_handle(scheduler, self._name), trackers, parent_run_id)
             info = backend.submit_dryrun(new, values)
             info._app, info._cfg, info._scheduler = new, values, scheduler
@@ -265,6 +269,8 @@ class Runner:
 
         A job that its scheduler no longer knows is in the state that was last seen, and ``msg`` says so.
         """
+        if not is_on() and (known := self._ended.status(app_handle)) is not None:
+            return known
         with log_event("status") as event:
             handle, backend, app_id = self._find(app_handle)
             found = backend.describe(app_id)
@@ -272,10 +278,13 @@ class Runner:
             if found is None:
                 return answers.last_known(_registry().get(handle))
             near = waiting.is_near(backend)
-            if is_terminal(found.state) and not near:
-                # Clusters forget jobs. Local ones need not be written down here: they stay until they are deleted.
-                _registry().saw(handle, found.state, msg=answers.message_of(found), ended_at=found.ended_at)
-            return answers.status_of(found, near=near)
+            status = answers.status_of(found, near=near)
+            if is_terminal(found.state):
+                if not near:  # clusters forget jobs
+                    _registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+                elif (is_there := backend.still_there(app_id)) is not None:
+                    self._ended.keep(handle, status, is_there)
+            return status
 
     def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
         """Waits until the job has ended; None when nobody knows it.
@@ -412,6 +421,7 @@ class Runner:
     def close(self) -> None:
         """Closes the schedulers. Jobs go on."""
         self._recorder.settle()
+        self._ended.clear()
         self._backends.close()
         if "torchx.runs" in sys.modules:
             _registry().close()
@@ -447,11 +457,13 @@ class Runner:
             raise UnknownAppException(handle)
         return handle, backend, app_id
 
-    def _settings(self, scheduler: str, cfg: Mapping[str, CfgVal] | None) -> dict[str, config.Setting]:
+    def _settings(
+        self, scheduler: str, cfg: Mapping[str, CfgVal] | None, files: ConfigFiles | None = None
+    ) -> dict[str, config.Setting]:
         if not self._checked_config:
-            config.check_sections(self._backends.factories())
+            config.check_sections(self._backends.factories(), files)
             self._checked_config = True
-        return config.resolve(scheduler, self._backends.run_opts(scheduler, self._name), cfg)
+        return config.resolve(scheduler, self._backends.run_opts(scheduler, self._name), cfg, files=files)
 
 
 def get_runner(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import runopts
+    from torchx.specs.api import CfgVal, runopts
 
 
 class Backends:
@@ -68,7 +68,7 @@ class Backends:
         if name not in factories:
             raise _no_such_scheduler(name, factories)
         try:
-            return factories[name](session, **self._params)
+            made = factories[name](session, **self._params)
         except TorchXError:
             raise
         except ImportError as e:
@@ -77,6 +77,16 @@ class Backends:
             ) from e
         except Exception as e:
             raise BackendError(f"scheduler `{name}` cannot be set up: {type(e).__name__}: {e}") from e
+        configure = getattr(made, "configure", None)
+        if configure is not None:  # it has use for the run options of jobs that are not on record
+            configure(lambda: _configured(name, made.run_opts()))
+        return made
+
+
+def _configured(name: str, opts: runopts) -> dict[str, CfgVal]:
+    from torchx.runner import config
+
+    return {key: setting.value for key, setting in config.resolve(name, opts).items()}
 
 
 def _no_such_scheduler(name: str, known: Iterable[str]) -> TorchXError:

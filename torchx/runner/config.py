@@ -28,12 +28,14 @@ A profile (``--profile NAME``, ``$TORCHX_PROFILE``) lays ``[section@NAME]`` over
 
 from __future__ import annotations
 
-import os
+import functools
 from collections.abc import Sequence
 
 from torchx.errors import ConfigError, TorchXError
-from torchx.runner.configfiles import CONFIG_FILE, active_profile, default_dirs, find, load_files, use_profile
+from torchx.runner import configfiles
+from torchx.runner.configfiles import CONFIG_FILE, active_profile, default_dirs, use_profile
 from torchx.settings import ENV_CONFIG
+from torchx.util.environ import variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
     from typing import Any, TextIO
 
+    from torchx.runner.configfiles import ConfigFiles
     from torchx.runner.inifile import Entry
     from torchx.specs.api import CfgVal, runopts
 else:
@@ -60,6 +63,7 @@ __all__ = [
     "get_config",
     "get_configs",
     "load",
+    "load_files",
     "load_sections",
     "resolve",
     "use_profile",
@@ -127,7 +131,7 @@ def resolve(
     opts: runopts,
     cfg: Mapping[str, CfgVal] | None = None,
     *,
-    dirs: list[str] | None = None,
+    files: ConfigFiles | None = None,
 ) -> dict[str, Setting]:
     """Every run option's value and where it comes from, by the precedence above.
 
@@ -135,6 +139,7 @@ def resolve(
         scheduler: name of the scheduler, which is the name of its section.
         opts: the options that it takes.
         cfg: what the caller gives; a :class:`SourcedCfg` when it is not code that gives it.
+        files: what :func:`load_files` has just returned, for callers that ask it for more; None: those in force.
 
     Raises:
         ConfigError: a value is not of its option's type, a required one is missing, a key of a :class:`SourcedCfg` is
@@ -147,15 +152,13 @@ def resolve(
     >>> resolve("my_scheduler", opts, {"queue": "gpu"})
     {'queue': Setting(value='gpu', source='code')}
     """
-    given: dict[str, CfgVal] = {}
-    sources: dict[str, str] = {}
-    for layer in (_from_files(scheduler, opts, dirs), _from_environment(scheduler, opts), _from_caller(opts, cfg)):
-        for key, setting in layer.items():
-            given[key] = setting.value
-            sources[key] = setting.source
-    if cfg is not None:
+    given = _from_files(scheduler, opts, load_files() if files is None else files)
+    given.update(_from_environment(scheduler, opts))
+    if cfg:
+        given.update(_from_caller(opts, cfg))
         _check_known(scheduler, opts, cfg)
-    return {key: Setting(value, sources.get(key, DEFAULT)) for key, value in opts.resolve(given).items()}
+    values = opts.resolve({key: setting.value for key, setting in given.items()})
+    return {key: Setting(value, given[key].source if key in given else DEFAULT) for key, value in values.items()}
 
 
 def apply(scheduler: str, cfg: dict[str, CfgVal], dirs: list[str] | None = None) -> None:
@@ -167,7 +170,7 @@ def apply(scheduler: str, cfg: dict[str, CfgVal], dirs: list[str] | None = None)
     Raises:
         ConfigError: a value is not of its option's type, or a config file is malformed.
     """
-    for key, setting in _from_files(scheduler, _run_opts(scheduler), dirs).items():
+    for key, setting in _from_files(scheduler, _run_opts(scheduler), load_files(dirs)).items():
         cfg.setdefault(key, setting.value)
 
 
@@ -216,6 +219,15 @@ def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = F
         f.write("\n")
 
 
+def load_files(dirs: Iterable[str] | None = None) -> ConfigFiles:
+    """What the config files in force say. A file is read again only when it has changed.
+
+    Raises:
+        ConfigError: a file cannot be read, or is malformed.
+    """
+    return configfiles.load_files(_dirs(dirs))
+
+
 def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
     """Paths of the config files in force, the one with the last word first.
 
@@ -224,7 +236,7 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
     Raises:
         ConfigError: ``$TORCHXCONFIG`` names no file.
     """
-    return find(_dirs(dirs))
+    return configfiles.find(_dirs(dirs))
 
 
 def get_configs(prefix: str, name: str, dirs: list[str] | None = None) -> dict[str, str]:
@@ -240,32 +252,32 @@ def get_config(prefix: str, name: str, key: str, dirs: list[str] | None = None) 
 def load_sections(prefix: str, dirs: list[str] | None = None) -> dict[str, dict[str, str]]:
     """The values of all sections ``[prefix:name]``, by name."""
     start = prefix + CONFIG_PREFIX_DELIM
-    names = [name[len(start) :] for name in load_files(_dirs(dirs)).names() if name.startswith(start)]
+    names = [name[len(start) :] for name in load_files(dirs).names() if name.startswith(start)]
     return {name: get_configs(prefix, name, dirs) for name in names}
 
 
 def get_section(name: str, dirs: list[str] | None = None) -> dict[str, str]:
     """The values of section ``[name]``; none when there is no such section."""
-    return {key: entry.text for key, entry in load_files(_dirs(dirs)).section(name, active_profile()).items()}
+    return {key: entry.text for key, entry in load_files(dirs).section(name, active_profile()).items()}
 
 
 def warn_of_unknown(section: str, key: str, problem: str, known: Iterable[str]) -> None:
     """Warns, once, about a key of a section that means nothing: where it is, and what it may have been meant to be."""
     from torchx.util.strings import did_you_mean
 
-    entry = load_files(_dirs(None)).section(section, active_profile()).get(key)
+    entry = load_files().section(section, active_profile()).get(key)
     where = CONFIG_FILE if entry is None else entry.where()
     close = did_you_mean(key, known)
     _warn_once(f"{where}: {problem} `{key}`" + (f", {close}" if close else ""))
 
 
-def check_sections(schedulers: Iterable[str]) -> None:
+def check_sections(schedulers: Iterable[str], files: ConfigFiles | None = None) -> None:
     """Warns about sections whose name is almost one that means something; refuses a profile that no section is for.
 
     Raises:
         ConfigError: the active profile is in no file.
     """
-    files = load_files(_dirs(None))
+    files = load_files() if files is None else files
     files.check_profile(active_profile())
     if files:
         from torchx.runner.sectionnames import meant
@@ -279,8 +291,7 @@ def check_sections(schedulers: Iterable[str]) -> None:
 # -- where values come from ------------------------------------------------------------------------
 
 
-def _from_files(scheduler: str, opts: runopts, dirs: Iterable[str] | None) -> dict[str, Setting]:
-    files = load_files(_dirs(dirs))
+def _from_files(scheduler: str, opts: runopts, files: ConfigFiles) -> dict[str, Setting]:
     return _cast_section(scheduler, opts, files.section(scheduler, active_profile())) if files else {}
 
 
@@ -290,24 +301,27 @@ def _cast_section(scheduler: str, opts: runopts, section: Mapping[str, Entry]) -
         if key not in opts:
             _warn_once(f"{entry.where()}: {_unknown(scheduler, opts, key)}")
         elif not entry.text.startswith(FIXME):
-            settings[key] = Setting(_cast(opts, key, entry.text, entry.where()), entry.where())
+            where = entry.where()
+            settings[key] = Setting(_cast(opts, key, entry.text, where), where)
     return settings
 
 
 def _from_environment(scheduler: str, opts: runopts) -> dict[str, Setting]:
-    prefix = f"TORCHX_{scheduler.upper().replace('-', '_')}_"
     settings = {}
-    for key, _ in opts:
-        name = prefix + key.upper().replace("-", "_")
-        text = os.environ.get(name)
+    for key in opts.names():
+        name = _variable_name(scheduler, key)
+        text = variable(name)
         if text is not None:
             settings[key] = Setting(_cast(opts, key, text, f"${name}"), f"${name}")
     return settings
 
 
-def _from_caller(opts: runopts, cfg: Mapping[str, CfgVal] | None) -> dict[str, Setting]:
-    if cfg is None:
-        return {}
+@functools.cache
+def _variable_name(scheduler: str, key: str) -> str:
+    return f"TORCHX_{scheduler}_{key}".upper().replace("-", "_")
+
+
+def _from_caller(opts: runopts, cfg: Mapping[str, CfgVal]) -> dict[str, Setting]:
     source = getattr(cfg, "source", CODE)
     # None says nothing about an option, but must reach a scheduler that does not declare its options.
     return {key: Setting(value, source) for key, value in cfg.items() if value is not None or key not in opts}

@@ -7,6 +7,7 @@ import os
 from torchx.errors import ConfigError
 from torchx.runner.inifile import Entry, Sections, read
 from torchx.settings import ENV_CONFIG, ENV_PROFILE
+from torchx.util.environ import home, variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ def use_profile(name: str | None) -> None:
 
 def active_profile() -> str | None:
     """The profile in force."""
-    return _profile or os.environ.get(ENV_PROFILE) or None
+    return _profile or variable(ENV_PROFILE) or None
 
 
 def default_dirs() -> list[str]:
     """Where config files are looked for, the one with the last word first: here, and the home directory."""
-    return [os.getcwd(), os.path.expanduser("~")]
+    return [os.getcwd(), home()]
 
 
 def find(dirs: Iterable[str] | None = None) -> list[str]:
@@ -111,7 +112,7 @@ class ConfigFiles:
 
 
 def _signatures(dirs: Iterable[str] | None) -> list[_Signature]:
-    named = os.environ.get(ENV_CONFIG)
+    named = variable(ENV_CONFIG)
     if named:
         signature = _signature(named)
         if signature is None:
@@ -119,8 +120,14 @@ def _signatures(dirs: Iterable[str] | None) -> list[_Signature]:
                 f"${ENV_CONFIG} names `{named}`, which is no file", hint=f"unset {ENV_CONFIG}, or correct it"
             )
         return [signature]
-    found = [_signature(os.path.join(d, CONFIG_FILE)) for d in (default_dirs() if dirs is None else dirs)]
-    return list(dict.fromkeys(signature for signature in found if signature is not None))
+    found: list[_Signature] = []
+    for folder in default_dirs() if dirs is None else dirs:
+        path = f"{folder}/{CONFIG_FILE}"
+        # Usually there is none, and to be told so costs a third of an error.
+        signature = _signature(path) if os.access(path, os.F_OK) else None
+        if signature is not None and signature not in found:
+            found.append(signature)
+    return found
 
 
 def _signature(path: str) -> _Signature | None:

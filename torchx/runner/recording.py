@@ -37,6 +37,7 @@ class Recorder:
         """
         from torchx.runner.submission import new_run, reason
         from torchx.runs import default_registry
+        from torchx.specs.images import reported_image_digests
         from torchx.util import git
 
         self.settle()
@@ -51,7 +52,7 @@ class Recorder:
             registry.abandoned(run_id, reason(e))
             raise
         handle = make_app_handle(scheduler, self._session, app_id)
-        registry.submitted(run_id, handle)
+        registry.submitted(run_id, handle, image_digests=reported_image_digests(info))
         if not source.done:
             self._sources.append((run_id, source))
         return handle

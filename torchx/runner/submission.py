@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from torchx.errors import SpecError
-from torchx.runner.events import is_on
-from torchx.settings import ENV_JOB_ID, ENV_PARENT_RUN_ID
+from torchx.errors import SpecError, TransientError
+from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import MISSING, MalformedAppHandleException, Workspace, macros, make_app_handle, parse_app_handle
 from torchx.specs.copies import copy_data
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from torchx.runner.api import Runner
     from torchx.runner.config import Setting
     from torchx.runner.events import log_event
     from torchx.runs import NewRun
@@ -47,6 +47,9 @@ def check(app: AppDef) -> None:
 def prepare(app: AppDef, workspace: Workspace | str | None) -> AppDef:
     """A copy of the app, its roles on the given workspace unless they have their own."""
     new: AppDef = copy_data(app)
+    for role in new.roles:
+        for name in (ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH):
+            role.env.pop(name, None)  # another run's, if the app is from the record of one
     if workspace:
         given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
         for role in new.roles:
@@ -59,7 +62,8 @@ def usable(workspace: Workspace | str | None, backend: Scheduler[Any], scheduler
     """The workspace, if this scheduler builds workspaces; else None, with a warning where that makes a difference."""
     if not workspace or hasattr(backend, "build_workspaces"):
         return workspace
-    if os.path.abspath(str(workspace).removeprefix("file://")) != os.getcwd():
+    given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
+    if [os.path.abspath(source.removeprefix("file://")) for source in given.projects] != [os.getcwd()]:
         import logging
 
         logging.getLogger("torchx").warning(
@@ -95,6 +99,7 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
         source: the state of the source code.
     """
     from torchx.runs import NewRun
+    from torchx.specs.images import image_digests, workspace_hashes
     from torchx.specs.serialize import appdef_to_dict, masked
     from torchx.util.secrets import mask_args
 
@@ -116,7 +121,28 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
         git_commit="" if source is None else source.commit,
         git_dirty=None if source is None else source.dirty,
         parent_run_id=getattr(info, "_parent_run_id", None) or "",
+        image_digests=image_digests(roles),
+        workspace_hashes=workspace_hashes(roles),
     )
+
+
+def schedule_or_discard(runner: Runner, info: AppDryRunInfo[Any]) -> str:
+    """Submits what nobody else holds; when the scheduler refuses, what was made for the job alone is removed."""
+    try:
+        return runner.schedule(info)
+    except TransientError:
+        raise  # there may be a job all the same
+    except Exception:
+        discard(runner, info)
+        raise
+
+
+def discard(runner: Runner, info: AppDryRunInfo[Any]) -> None:
+    """Removes what a dry run made for its job alone, such as a job folder, for the job will not be submitted."""
+    backend = runner._scheduler(info._scheduler) if info._scheduler is not None else None
+    discard_workspaces = getattr(backend, "discard_workspaces", None)
+    if discard_workspaces is not None and info._app is not None:
+        discard_workspaces(info._app.roles)
 
 
 def reason(error: Exception) -> str:
@@ -143,7 +169,7 @@ def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, Cf
 
 def tell(event: log_event, *, info: AppDryRunInfo[Any] | None = None, handle: str = "") -> None:
     """Adds to an event what it is about, if anybody listens."""
-    if not is_on():
+    if not event.on:
         return
     record = event._torchx_event
     if handle:

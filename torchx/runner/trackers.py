@@ -9,14 +9,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torchx.runner.configfiles import ConfigFiles
 
-def get_configured_trackers() -> dict[str, str | None]:
+
+def get_configured_trackers(files: ConfigFiles | None = None) -> dict[str, str | None]:
     """The trackers that section ``[torchx:tracker]`` of the config files names, each with its config or None.
 
     The config is ``config`` of section ``[tracker:NAME]``, else the value beside the name.
+
+    Args:
+        files: what :func:`torchx.runner.config.load_files` has just returned; None: those in force.
     """
-    names = config.get_configs("torchx", "tracker")
-    return {name: config.get_config("tracker", name, "config") or value or None for name, value in names.items()}
+    files = config.load_files() if files is None else files
+    if not files:
+        return {}
+    profile = config.active_profile()
+    found: dict[str, str | None] = {}
+    for name, beside in files.section("torchx:tracker", profile).items():
+        own = files.section(f"tracker:{name}", profile).get("config")
+        found[name] = (own.text if own else "") or beside.text or None
+    return found
 
 
 def tracker_environment(trackers: Mapping[str, str | None]) -> dict[str, str]:

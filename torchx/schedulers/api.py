@@ -12,10 +12,12 @@ from enum import Enum
 from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs.api import AppState, Workspace, runopts
+from torchx.specs.status import ANSWER_ROLES
 from torchx.specs.structured_opts import StructuredOpts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from dataclasses import dataclass, field
     from datetime import datetime
     from typing import Any, Generic, TypeVar
@@ -85,6 +87,9 @@ class DescribeAppResponse:
     roles: list[Role] = field(default_factory=list)
     started_at: float | None = None
     ended_at: float | None = None
+
+
+setattr(DescribeAppResponse, "roles_statuses", ANSWER_ROLES)  # noqa: B010  # to type checkers it stays a field
 
 
 @dataclass
@@ -220,6 +225,14 @@ class Scheduler(_Generic["T"], ABC):
         import time
 
         time.sleep(timeout_s)
+
+    def still_there(self, app_id: str) -> Callable[[], bool] | None:
+        """A function that says, for much less than :meth:`describe`, whether a job that has ended is still there.
+
+        Such a job changes no more, so that its last description can be told again. None, the default: nothing is
+        cheaper, or the job is not known.
+        """
+        return None
 
     def exists(self, app_id: str) -> bool:
         """True when the backend knows the job, whatever its state."""

@@ -9,7 +9,7 @@ from enum import Enum
 from types import GenericAlias
 
 from torchx.specs.cases import cases
-from torchx.specs.copies import copy_data, copy_fields
+from torchx.specs.copies import copy_fields
 from torchx.specs.handles import (
     AppHandle,
     MalformedAppHandleException,
@@ -257,10 +257,8 @@ class Role:
             resolve_into(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Role:
-        new: Role = self.__class__.__new__(self.__class__)
-        for name, value in self.__dict__.items():
-            # Overrides may hold coroutines, which cannot be copied and need not be.
-            new.__dict__[name] = dict(value) if name == "overrides" else copy_data(value)
+        # Overrides may hold coroutines, which cannot be copied and need not be.
+        new: Role = copy_fields(self, shallow="overrides")
         memo[id(self)] = new
         return new
 

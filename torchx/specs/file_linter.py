@@ -80,13 +80,15 @@ def validate(
     try:
         with open(path, "rb") as f:
             tree = ast.parse(f.read(), filename=path)
+        visitor = ComponentFnVisitor(component_function, validators)
+        visitor.visit(tree)
+    except (RecursionError, MemoryError):
+        return [LinterMessage("TorchxFunctionValidator", f"`{path}` is nested too deeply to be read", 0, 0)]
     except OSError as e:
         return [LinterMessage("TorchxFunctionValidator", f"`{path}` cannot be read: {e.strerror}", 0, 0)]
     except (SyntaxError, ValueError) as e:
         line, char = getattr(e, "lineno", None) or 0, getattr(e, "offset", None) or 0
         return [LinterMessage("TorchxFunctionValidator", f"{path}:{line}: {getattr(e, 'msg', e)}", line, char)]
-    visitor = ComponentFnVisitor(component_function, validators)
-    visitor.visit(tree)
     if not visitor.visited_function:
         functions = [n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
         hint = did_you_mean(component_function, functions)

@@ -117,7 +117,7 @@ def parse_resource(text: str, *, name: str = "") -> Resource:
     try:
         values = _checked(_read(text))
         return Resource(**values)
-    except (TypeError, ValueError) as e:  # SpecError and ConfigError are ValueErrors
+    except (TypeError, ValueError, RecursionError) as e:  # SpecError and ConfigError are ValueErrors
         hint = getattr(e, "hint", "") or "write `cpu=4,gpu=1,memMB=8192`"
         raise SpecError(f"{what} `{text}`: {e}", hint=hint) from None
 

@@ -262,5 +262,5 @@ def _read_json(text: str | None, namespace: str, kind: str) -> Any:
 
     try:
         return json.loads(text)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise SpecError(f"metadata `{_app_key(namespace, kind)}` is no JSON: {e}") from None

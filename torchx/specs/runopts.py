@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from torchx.errors import ConfigError
+from torchx.specs.copies import ATOMS, copy_data
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
 __all__ = ["CfgVal", "InvalidRunConfigException", "get_type_name", "runopt", "runopts"]
@@ -171,12 +172,13 @@ class runopts:  # noqa: N801 - a public name
         """
         resolved: dict[str, CfgVal] = dict(cfg)
         for name, opt in self._opts.items():
-            value = cfg.get(name)
+            value = resolved.get(name)
             if value is None:
                 if opt.is_required:
                     raise self._missing(name, opt, cfg)
-                resolved[name] = _own(opt.default)
-            elif not runopts.is_type(value, opt.opt_type):
+                default = opt.default
+                resolved[name] = default if default.__class__ in ATOMS else copy_data(default)
+            elif value.__class__ is not opt.opt_type and not runopts.is_type(value, opt.opt_type):
                 raise InvalidRunConfigException(
                     f"`{value}` is of type {type(value).__name__}, and {get_type_name(opt.opt_type)} is expected",
                     name,
@@ -223,7 +225,7 @@ class runopts:  # noqa: N801 - a public name
 
         try:
             read = json.loads(json_repr)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise ConfigError(f"run options are no JSON: {e}: `{json_repr}`") from None
         if not isinstance(read, dict):
             raise ConfigError(f"run options are no JSON object: `{json_repr}`", hint='write `{"name": value}`')
@@ -254,6 +256,10 @@ class runopts:  # noqa: N801 - a public name
         if isinstance(obj, bool):
             return bool(tp is bool)
         return isinstance(obj, (int, float) if tp is float else tp)
+
+    def names(self) -> Iterable[str]:
+        """The names, in the order in which they were added."""
+        return self._opts
 
     def __iter__(self) -> Iterator[tuple[str, runopt]]:
         return iter(sorted(self._opts.items()))
@@ -302,10 +308,3 @@ def _normalize(tp: Any) -> Any:
     """``typing.List[str]`` as ``list[str]``, and so on."""
     origin = getattr(tp, "__origin__", None)
     return origin[tp.__args__] if origin in (list, dict) else tp
-
-
-def _own(default: CfgVal) -> CfgVal:
-    # A copy: the job may change its list, the option's default must not follow.
-    if isinstance(default, list):
-        return list(default)
-    return dict(default) if isinstance(default, dict) else default

@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
+_DEEPEST = 100  # levels that can be copied and written without coming near the interpreter's limit
 
 
 def appdef_to_dict(app: AppDef, *, fallback: Fallback | None = None) -> dict[str, Any]:
@@ -105,6 +106,8 @@ def appdef_from_json(text: str) -> AppDef:
         data = json.loads(text)
     except (ValueError, RecursionError) as e:
         raise SpecError(f"app is no JSON: {e}") from None
+    if _is_deep(data):
+        raise SpecError(f"app is nested more than {_DEEPEST} levels deep")
     return appdef_from_dict(data)
 
 
@@ -205,6 +208,16 @@ def _plain(value: Any, path: str, fallback: Fallback | None) -> Any:
     if fallback is not None:
         return fallback(value)
     raise SpecError(f"`{path}` is `{value!r}` ({kind.__name__}), and cannot be written as JSON without loss")
+
+
+def _is_deep(data: Any) -> bool:
+    level = [data]
+    for _ in range(_DEEPEST):
+        inner = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, (dict, list)))
+        level = [value for values in inner for value in values]
+        if not level:
+            return False
+    return True
 
 
 def _below(path: str, key: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from torchx.errors import EXIT_JOB_FAILED, TorchXError
+from torchx.specs.copies import CopiedOnLook
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class AppState(int, Enum):
     UNKNOWN = 7
 
     def __str__(self) -> str:
-        return str(self.name)
+        return self._name_  # `name` is a property in Python, and a list prints thousands of states
 
     def __repr__(self) -> str:
         return f"{self.name} ({self.value})"
@@ -201,6 +202,15 @@ class AppStatus:
 
     def _roles(self, names: list[str] | None) -> list[RoleStatus]:
         return [role for role in self.roles if names is None or role.role in names]
+
+
+STATUS_ROLES = CopiedOnLook("roles")
+"""Lets statuses of one job share their roles; whoever looks at those of one gets a copy."""
+
+ANSWER_ROLES = CopiedOnLook("roles_statuses")
+"""The same for the answers of a scheduler, :class:`torchx.schedulers.api.DescribeAppResponse`."""
+
+setattr(AppStatus, "roles", STATUS_ROLES)  # noqa: B010  # to type checkers it stays the field that it is
 
 
 class AppStatusError(TorchXError):

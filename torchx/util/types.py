@@ -404,7 +404,7 @@ def _from_json(text: str, start: str, kind: type) -> Any:
 
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, kind) else None
 

@@ -11,9 +11,10 @@ Each record's message is the JSON of a :class:`TorchxEvent`. Secrets are masked.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
+
+from torchx.util.environ import variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class log_event:  # noqa: N801  # public name
     ...     event._torchx_event.app_id = "job-1"
     """
 
-    __slots__ = ("_args", "_cpu_ns", "_epoch_us", "_event", "_wall_ns")
+    __slots__ = ("_args", "_cpu_ns", "_epoch_us", "_event", "_wall_ns", "on")
 
     def __init__(  # noqa: PLR0917  # public signature
         self,
@@ -68,7 +69,7 @@ class log_event:  # noqa: N801  # public name
     ) -> None:
         self._args = (api, scheduler, app_id, app_image, app_metadata, runcfg, workspace)
         self._event: TorchxEvent | None = None
-        self._wall_ns = self._cpu_ns = self._epoch_us = 0
+        self.on = False  # whether anybody listened when it began
 
     @property
     def _torchx_event(self) -> TorchxEvent:
@@ -91,7 +92,8 @@ class log_event:  # noqa: N801  # public name
         return self._event
 
     def __enter__(self) -> log_event:
-        if is_on():
+        self.on = is_on()
+        if self.on:
             self._wall_ns = time.perf_counter_ns()
             self._cpu_ns = time.process_time_ns()
             self._epoch_us = time.time_ns() // 1000
@@ -100,7 +102,7 @@ class log_event:  # noqa: N801  # public name
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not is_on():
+        if not self.on:
             return
         event = self._torchx_event
         event.wall_time_usec = (time.perf_counter_ns() - self._wall_ns) // 1000
@@ -124,7 +126,7 @@ def is_on() -> bool:
     """Whether anybody listens."""
     if record is not _own_record:
         return True
-    if "logging" not in sys.modules and ENV_EVENTS not in os.environ:
+    if "logging" not in sys.modules and variable(ENV_EVENTS) is None:
         return False
     return _logger("null").isEnabledFor(_INFO)
 
@@ -140,7 +142,7 @@ def _logger(destination: str) -> logging.Logger:
             found = logging.getLogger(LOGGER)
             # Not to the program's own log: events are for whoever asked for events.
             found.propagate = False
-            wanted = os.environ.get(ENV_EVENTS) or "null"
+            wanted = variable(ENV_EVENTS) or "null"
             found.addHandler(get_logging_handler(wanted))
             if found.level == logging.NOTSET:
                 found.setLevel(_OFF if wanted == "null" else _INFO)

@@ -6,17 +6,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import partial
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import NONE, DescribeAppResponse
 from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, torchx_home
 from torchx.specs.api import AppState, ReplicaStatus, RoleStatus
+from torchx.specs.status import ANSWER_ROLES
 from torchx.supervisor.layout import ERROR_FILE, REQUEST_FILE, STATE_FILE, STDERR_LOG, folder_name, replica_folder
 from torchx.supervisor.reader import JobReader
 from torchx.supervisor.statefile import FAILED, SUCCEEDED, TERMINAL, JobState, StateFileError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from torchx.specs.api import AppDef, Role
@@ -69,6 +72,10 @@ class LocalJob:
             self._answer = self._describe(job)
             self._seen = job
         return _Answer(self, self._answer)
+
+    def still_there(self) -> Callable[[], bool]:
+        """Says whether the job exists, by its state file alone: one system call, which reads nothing."""
+        return partial(os.access, os.path.join(self.folder, STATE_FILE), os.F_OK)
 
     def logs(self) -> str:
         """Folder of the replicas' folders."""
@@ -173,12 +180,12 @@ class LocalJob:
 
 
 class _Answer(DescribeAppResponse):
-    """One's own copy of an answer, whose roles are read from the request only when somebody looks at them."""
+    """One's own copy of an answer; ``roles`` and their statuses are read and copied when somebody looks at them."""
 
     def __init__(self, job: LocalJob, answer: DescribeAppResponse) -> None:
         vars(self).update(vars(answer))
         self.metadata = dict(answer.metadata)
-        self.roles_statuses = list(answer.roles_statuses)
+        ANSWER_ROLES.lend(self, answer.roles_statuses)
         self._job = job
         del self.roles
 
