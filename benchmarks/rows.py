@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks import stage
+from benchmarks import images, stage
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.timing import Cannot, Sample, Samples, command, measure, program
 
@@ -206,5 +206,12 @@ ROWS = (
         weight=0.1,
     ),
     Row("resident memory of a CLI that waits for a job", 2.5, resident, "`python`", weight=0.2, unit="MB"),
+    Row(
+        "one changed file of {workspace_mb} MB of code to a registry",
+        0.1,
+        images.changed_file,
+        "`docker build && docker push`",
+        weight=0.4,
+    ),
 )
 """In the order of the table."""

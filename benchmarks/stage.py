@@ -19,6 +19,7 @@ SIZES = {
     "lines": 2_000_000,
     "log_mb": 500,
     "replicas": 1_000,
+    "workspace_mb": 500,
 }
 QUICK = {
     "runs": 1_000,
@@ -29,6 +30,7 @@ QUICK = {
     "lines": 100_000,
     "log_mb": 20,
     "replicas": 100,
+    "workspace_mb": 50,
 }
 _HANDLE = re.compile(r"\blocal\w*://\S+")
 
