@@ -1,17 +1,18 @@
 # make demo    train on four workers, watch it from another process
 # make test    lint, types, unit tests
 # make check   make test and the tests with real parts (PyTorch): what .ci/run does
+# make fuzz    let atheris look for input that breaks a promise (EACH=60: seconds for each target)
 # make bench   the benchmark table (BENCH=--quick: a short one)
 # make format  put the code in shape
 #
 # Everything is installed below .venv, .cache and ~/.cache/torchx-ci (large things); PYTHON=... names the interpreter.
 
-.PHONY: help demo test check lint types unit bench format clean
+.PHONY: help demo test check lint types unit fuzz bench format clean
 .DEFAULT_GOAL := help
 CODE := torchx tests examples benchmarks
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 5
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 6
 
 demo:
 	@scripts/env demo
@@ -34,6 +35,13 @@ unit:
 
 check:
 	.ci/run
+
+# EACH: seconds for each target; TARGET: which of tests/fuzz/targets.py, all when empty
+EACH := 60
+fuzz:
+	@scripts/env dev
+	.venv/bin/pip install -q --only-binary :all: atheris
+	.venv/bin/python -m tests.fuzz.coverage_guided --seconds $(EACH) $(TARGET)
 
 bench:
 	@scripts/env dev

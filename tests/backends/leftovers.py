@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import time
@@ -43,12 +44,34 @@ def living(word: str = "") -> list[Left]:
 
 
 def gone(word: str, within_s: float = 30.0) -> None:
-    """Wait until no descendant with ``word`` in its command line runs; our own job launcher is let go of, too."""
-    shared.close()
+    """Wait until no descendant with ``word`` in its command line runs; the launcher of our own jobs does not count."""
     deadline = time.monotonic() + within_s
-    while left := living(word):
+    while left := [process for process in living(word) if process.pid not in own_launcher()]:
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.02)
+
+
+def own_launcher() -> set[int]:
+    """The processes of the launcher that this process hands its jobs to: those that read from our pipe, or descend
+    from one that does. Not the jobs' own processes."""
+    if shared._process != os.getpid() or shared._requests < 0:
+        return set()
+    pipe = os.readlink(f"/proc/self/fd/{shared._requests}")
+    launchers = living("launcher.py")
+    family = {process.pid for process in launchers if pipe in _files(process.pid)}
+    while new := {p.pid for p in launchers if p.parent in family} - family:
+        family |= new
+    return family
+
+
+def _files(pid: int) -> set[str]:
+    found = set()
+    folder = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):  # it has ended
+        for fd in os.listdir(folder):
+            with contextlib.suppress(OSError):  # it has closed that one
+                found.add(os.readlink(f"{folder}/{fd}"))
+    return found
 
 
 def resident_peak_mb(pid: int) -> float:

@@ -67,6 +67,8 @@ def test_selection(torchx: Call, job: Any, target: str, shown: list[str], follow
         (["--tail", "1", "-f"], ["second of reader 0"]),
         (["--tail", "0"], []),
         (["--tail=9"], ["first of reader 0", "second of reader 0"]),
+        (["--tail", "9" * 19], ["first of reader 0", "second of reader 0"]),
+        (["--tail", "9" * 19, "-f"], ["first of reader 0", "second of reader 0"]),
         (["--regex", "^sec"], ["second of reader 0"]),
         (["--regex", "nothing"], []),
         ([], ["first of reader 0", "second of reader 0"]),
@@ -179,6 +181,30 @@ def test_follow_ends_with_the_job(torchx: Call, project: Path) -> None:
     torchx("run", "utils.sh", "--num_replicas", "2", "--", "for i in 1 2 3; do echo line $i; sleep 0.1; done")
     lines = torchx("log", "-f", "@last").out.splitlines()
     assert sorted(lines) == [f"sh/{k} line {i}" for k in (0, 1) for i in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--tail", "2"], ["line 4", "line 5"]),
+        (["--tail", "2", "-f"], ["line 4", "line 5"]),
+        (["--tail", "1", "--regex", "[23]"], ["line 3"]),
+        (["--tail", "1", "--regex", "[23]", "-f"], ["line 3"]),
+        (["--tail", "0", "-f"], []),
+        (["--regex", "[23]", "-f", "--streams", "stdout"], ["line 2", "line 3"]),
+        (["--tail", "9", "--regex", "never"], []),
+    ],
+    ids=" ".join,
+)
+def test_which_lines_of_a_real_log(
+    torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], shown: list[str]
+) -> None:
+    """Any combination of options; and no thread is started for any."""
+    import threading
+
+    torchx("run", "--wait", "utils.sh", "for i in 1 2 3 4 5; do echo line $i; done")
+    monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread is started"))
+    assert torchx("log", "--no-prefix", *options, "@last").out.splitlines() == shown
 
 
 def test_head_ends_us_quietly(torchx: Call, project: Path) -> None:

@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,8 +25,9 @@ from torchx.cli.cmd_run import (
     torchx_run_args_from_json,
 )
 from torchx.cli.run_args import fill_from_config
-from torchx.errors import ConfigError
+from torchx.errors import BackendError, ConfigError
 from torchx.runner.config import active_profile
+from torchx.specs import AppState
 from torchx.testing.site import site
 
 from .conftest import Call
@@ -165,6 +167,40 @@ def test_component_from_config(torchx: Call, project: Path) -> None:
 def test_no_component(torchx: Call, project: Path) -> None:
     """Neither given nor configured."""
     assert MISSING_COMPONENT_ERROR_MSG in torchx("run", "--dryrun").err
+
+
+def test_no_component_but_a_section_with_a_typo(project: Path) -> None:
+    """The component may be in that section: its warning comes before the error."""
+    (project / ".torchxconfig").write_text("[cli:rnu]\ncomponent = utils.echo\n")
+    argv = [sys.executable, "-m", "torchx", "run", "--dryrun"]  # here, pytest takes the warnings
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    warning, error, *_ = done.stderr.splitlines()
+    assert "section `[cli:rnu]` means nothing, did you mean `[cli:run]`?" in warning
+    assert MISSING_COMPONENT_ERROR_MSG in error
+
+
+def test_a_job_that_was_never_submitted_is_not_waited_for(
+    torchx: Call, paper: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler that keeps saying UNSUBMITTED has nothing that could end; one that says so at first has."""
+    from torchx.cli import waiting
+
+    monkeypatch.setattr(waiting, "_LOOK_S", 0.02)
+    monkeypatch.setattr(waiting, "UNSUBMITTED_S", 0.05)
+    paper.STATES["echo-0"] = AppState.UNSUBMITTED
+    outcome = torchx("run", "--wait", "-s", "paper", "utils.echo")
+    assert outcome.code == BackendError.exit_code
+    assert "echo-0` is UNSUBMITTED, says its scheduler" in outcome.err
+    states = iter([AppState.UNSUBMITTED, *[AppState.PENDING] * 30])
+
+    class Slow(dict):
+        def __getitem__(self, app_id: str) -> AppState:
+            return next(states, AppState.SUCCEEDED)
+
+    monkeypatch.setattr(paper, "STATES", Slow())
+    monkeypatch.setattr(waiting, "UNSUBMITTED_S", 1000.0)
+    assert torchx("run", "--wait", "-s", "paper", "utils.echo").code == 0
 
 
 def test_profile_lasts_for_one_call(torchx: Call, project: Path) -> None:
@@ -351,16 +387,12 @@ def test_progress_is_shown_on_a_terminal_only(project: Path) -> None:
 def test_progress_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """However many roles there are, the line is shorter than the terminal: one that wraps cannot be cleared."""
     from torchx.cli import waiting
-    from torchx.specs import AppState, AppStatus, ReplicaStatus, RoleStatus
+    from torchx.specs import AppStatus, ReplicaStatus, RoleStatus
 
     monkeypatch.setenv("COLUMNS", "60")
     roles = [RoleStatus(f"role{i}", [ReplicaStatus(0, AppState.RUNNING, f"role{i}", "")]) for i in range(20)]
 
-    class Runs:
-        def status(self, handle: str) -> AppStatus:
-            return AppStatus(AppState.RUNNING, roles=roles)
-
-    waiting._show_progress(Runs(), "x://y/z", since=time.time())  # type: ignore[arg-type]  # what it needs of a Runner
+    waiting._show_progress(AppStatus(AppState.RUNNING, roles=roles), since=time.time())
     line = capsys.readouterr().err.rpartition("\033[K")[2]
     assert line.startswith("RUNNING")
     assert "role0 1/1" in line

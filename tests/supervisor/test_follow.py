@@ -147,3 +147,84 @@ def test_a_truncated_log_starts_anew(folder: Folder) -> None:
     (folder.path / "stdout.log").write_bytes(b"new\n")
     follower.look(2)
     assert folder.combined() == b"old line\nnew\n"
+
+
+def _looks(follower: Follower, now: float = 1.0) -> int:
+    """Looks as long as that moves something."""
+    count = 0
+    while follower.look(now):
+        count += 1
+    return count
+
+
+def test_a_long_line_is_copied_as_it_grows(folder: Folder) -> None:
+    """A line of many MB is not waited for: no more than 1 MiB of it is behind, and it arrives to the byte."""
+    data = bytes(range(256)).replace(b"\n", b"").replace(b"\r", b"") * 80_000
+    follower = Follower(str(folder.path), 0)
+    folder.write("stdout", data[:1_000_000])
+    assert not follower.look(1)
+    for start in range(1_000_000, len(data), 1_000_000):
+        folder.write("stdout", data[start : start + 1_000_000])
+        _looks(follower)
+        assert len(folder.combined()) > start
+    folder.write("stdout", b"end\nnext")
+    _looks(follower)
+    assert folder.combined() == data + b"end\n"
+    follower.look(2, last=True)
+    assert folder.combined() == data + b"end\nnext"
+
+
+def test_a_long_line_that_is_there_already_takes_few_looks(folder: Folder) -> None:
+    """100 MB without a line end are copied in a dozen looks of bounded size, not in one, and not waited for."""
+    with open(folder.path / "stdout.log", "wb") as f:
+        f.truncate(100_000_000)
+    follower = Follower(str(folder.path), 0)
+    assert 5 < _looks(follower) < 20
+    assert (folder.path / "combined.log").stat().st_size == 100_000_000
+
+
+def test_the_other_stream_breaks_a_long_line_between_characters(folder: Folder) -> None:
+    """A line of stderr within a long one of stdout is whole, and so are the characters around it."""
+    follower = Follower(str(folder.path), 0)
+    text = "é漢" * 300_000
+    first = text.encode()[:1_200_001]
+    folder.write("stdout", first)
+    folder.write("stderr", b"boom\n")
+    follower.look(1)
+    folder.write("stdout", text.encode()[len(first) :] + b"\n")
+    folder.write("stderr", b"again\n")
+    _looks(follower)
+    lines = folder.combined().decode().split("\n")
+    assert [line for line in lines if len(line) < 10] == ["boom", "again", ""]
+    assert "".join(line for line in lines if len(line) > 10) == text
+
+
+def test_a_full_disk_within_a_long_line(folder: Folder) -> None:
+    """What could not be copied leaves no trace: neither half of it nor a line end too many."""
+    follower = Follower(str(folder.path), 0)
+    folder.write("stdout", b"x" * 2_000_000)
+    os.symlink("/dev/full", folder.path / "combined.log")
+    assert not follower.look(1)
+    os.unlink(folder.path / "combined.log")
+    folder.write("stderr", b"e\n")
+    folder.write("stdout", b"y\n")
+    _looks(follower)
+    assert folder.combined() == b"x" * 2_000_000 + b"y\ne\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_another_goes_on_within_a_long_line(folder: Folder, stream: str) -> None:
+    """It continues the line that was open, and begins a new one for the other stream."""
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    killed = Follower(str(folder.path), 0)
+    folder.write(other, b"before\n")
+    _looks(killed, 100)
+    folder.write(stream, b"x" * 1_100_000)
+    _looks(killed, 101)
+    folder.write(stream, b"y")
+    follower = Follower.resumed(str(folder.path), 102)
+    follower.look(102, last=True)
+    assert folder.combined() == b"before\n" + b"x" * 1_100_000 + b"y"
+    folder.write(other, b"after\n")
+    Follower.resumed(str(folder.path), 103).look(103, last=True)
+    assert folder.combined() == b"before\n" + b"x" * 1_100_000 + b"y\nafter\n"

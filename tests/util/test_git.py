@@ -112,5 +112,8 @@ def test_without_a_git_that_works(repo, monkeypatch, tmp_path, how):
 
 def test_a_directory_is_looked_at_once(repo):
     """A program that launches many jobs asks git once for each directory."""
-    assert probe(str(repo)) is probe(str(repo))
+    first = probe(str(repo))
+    assert probe(str(repo)) is first
+    first.result(10)  # lets go of its pipe, and of git
+    assert first.done
     assert (os.getpid(), str(repo)) in git._cache

@@ -144,3 +144,36 @@ def test_one_source_that_fails() -> None:
     with pytest.raises(ValueError, match="boom"):
         copy_together([(LineFormat(""), bad), (LineFormat(""), lambda: ["other\n"])], Sink(file))
     assert sorted(written(file).splitlines()) == [b"before", b"other"]
+
+
+def test_threads_are_bounded(monkeypatch) -> None:
+    """Of many sources that cannot be polled only some are read at the same time; nothing is lost, and it is said."""
+    import threading
+    import time
+
+    import torchx.util.log_streams as module
+
+    monkeypatch.setattr(module, "MOST_THREADS", 4)
+    most = 0
+    lock = threading.Lock()
+    running = 0
+
+    def source(k: int) -> Iterator[str]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        yield f"first of {k}\n"
+        time.sleep(0)
+        yield f"second of {k}\n"
+        with lock:
+            running -= 1
+
+    said: list[str] = []
+    file = binary()
+    copy_together([(LineFormat(""), lambda k=k: source(k)) for k in range(40)], Sink(file), said.append)
+    assert sorted(written(file).decode().splitlines()) == sorted(
+        f"{which} of {k}" for k in range(40) for which in ("first", "second")
+    )
+    assert most <= 4
+    assert said == ["4 of 40 replicas are followed at a time; each that ends makes room for another"]

@@ -66,3 +66,31 @@ def test_one_that_fails_does_not_stop_the_others(bad: int, when: str) -> None:
         _copied(*([failing, good] if bad == 0 else [good, failing]))
     assert f"r/{1 - bad} fine\n" in _copied.text
     assert ("first" in _copied.text) == (when == "read")
+
+
+def test_one_that_is_busy_does_not_make_the_quiet_ones_expensive(monkeypatch) -> None:
+    """Each is asked the less often the longer it was quiet, whatever the others do."""
+    clock = [0.0]
+    asked: list[float] = []
+
+    def advance(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.sleep", advance)
+
+    class Busy(Polled):
+        def poll(self) -> bytes | None:
+            advance(0.001)
+            return super().poll()
+
+    class Quiet(Polled):
+        def poll(self) -> bytes | None:
+            asked.append(clock[0])
+            return b"" if busy.blocks else None
+
+    busy = Busy(*[b"x\n"] * 5000)
+    _copied(busy, Quiet())
+    assert 5.0 < clock[0] < 5.2
+    assert 45 < len(asked) < 80
+    assert asked[1] - asked[0] < 0.01

@@ -15,7 +15,7 @@ from torchx.util.log_tee_helpers import replica_formats, wait_until_started
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from dataclasses import dataclass
     from datetime import datetime
     from queue import Queue
@@ -215,7 +215,9 @@ def show_logs(
         sources.append((show, _opener(runner, handle, role, k, query)))
     sink = Sink(file)
     if query.follow and sources:
-        copy_together(sources, sink)
+        from torchx.cli.failures import note
+
+        copy_together(sources, sink, note)
     else:
         copy_in_turn(sources, sink)
 
@@ -261,23 +263,23 @@ def _opener(runner: Runner, handle: str, role: str, k: int, query: LogQuery) -> 
     last = query.last
     if last is None:
         return lambda: read(follow=query.follow)
-    if query.follow:
-        return lambda: _skip(read, last)
-    return lambda: _last_lines(read(follow=False), last)
+    return lambda: _last_lines(read, last, follow=query.follow)
 
 
-def _last_lines(lines: Iterable[str], count: int) -> Iterable[str]:
+def _last_lines(read: Callable[..., Iterable[str]], count: int, *, follow: bool) -> Iterable[str]:
+    """The last lines, and those that follow; a source that can find its own end is asked to."""
     from collections import deque
-
-    return deque(lines, maxlen=count)
-
-
-def _skip(read: Callable[..., Iterable[str]], last: int) -> Iterator[str]:
-    """Follows from the last lines on: what was there before is counted first, and passed over then."""
     from itertools import islice
 
+    lines = read(follow=follow)
+    find = getattr(lines, "last", None)
+    if callable(find):
+        found: Iterable[str] = find(count)
+        return found
+    if not follow:
+        return deque(lines, maxlen=count)
     before = sum(1 for _ in read(follow=False))
-    return islice(iter(read(follow=True)), max(before - last, 0), None)
+    return islice(iter(lines), max(before - count, 0), None)
 
 
 def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None]:
@@ -300,7 +302,7 @@ def _number(text: str | None) -> int:
 
     if not (text and text.isascii() and text.isdigit() and len(text) < 20):
         raise UsageError(f"`--tail`: `{text}` is no number of lines", hint="without a number it follows, as `-f` does")
-    return int(text)
+    return min(int(text), sys.maxsize)
 
 
 def _moment(text: str | None) -> datetime | None:

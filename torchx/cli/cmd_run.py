@@ -15,6 +15,7 @@ from torchx.cli.run_args import (
     read_json,
     torchx_run_args_from_argparse,
     torchx_run_args_from_json,
+    warn_of_sections,
 )
 
 TYPE_CHECKING = False
@@ -147,6 +148,7 @@ class CmdRun(SubCommand):
 
     def _run(self, args: argparse.Namespace) -> None:
         from torchx.runner import get_runner
+        from torchx.specs.api import Workspace
 
         from_stdin = getattr(args, "stdin", False)
         if from_stdin:
@@ -157,7 +159,7 @@ class CmdRun(SubCommand):
             component, component_args = _split_component(args)
             run_args = torchx_run_args_from_argparse(args, component, component_args, {})
             if not hasattr(args, "workspace"):
-                run_args.workspace = f"file://{os.getcwd()}"
+                run_args.workspace = str(Workspace({f"file://{os.getcwd()}": ""}))  # a comma in it is not a separator
         if run_args.scheduler == "local":
             warn(LOCAL_SCHEDULER_WARNING_MSG)
             run_args.scheduler = default_scheduler()
@@ -181,6 +183,7 @@ def _split_component(args: argparse.Namespace) -> tuple[str, list[str]]:
         return words[0], words[1:]
     if configured:
         return configured, words
+    warn_of_sections()
     raise UsageError(MISSING_COMPONENT_ERROR_MSG, hint="`torchx builtins` lists components")
 
 
@@ -204,6 +207,7 @@ def _component_args(run_args: TorchXRunArgs) -> list[str] | dict[str, Any]:
 
 def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
     from torchx.cli import spec_page
+    from torchx.runner.submission import discard
 
     info = runner.dryrun_component(
         run_args.component_name,
@@ -214,6 +218,7 @@ def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
         parent_run_id=run_args.parent_run_id,
     )
     spec_page.show_dryrun(info, scheduler=run_args.scheduler, as_json=as_json)
+    discard(runner, info)
 
 
 def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 
 from torchx.cli.failures import note, warn
-from torchx.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, TorchXError
+from torchx.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, BackendError, TorchXError
 from torchx.util.term import fit, has_color, is_tty, width
 
 TYPE_CHECKING = False
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 _TICK_S = 1.0
 _POLL_S = 1.0
+_LOOK_S = 15.0  # between two looks whether there is still something to wait for
+UNSUBMITTED_S = 120.0
+"""A scheduler that has said for so long of a job it took that nobody submitted it is not waited for any longer."""
+
 _CLEAR_LINE = "\r\033[K"
 
 
@@ -27,6 +31,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> 
     Raises:
         SystemExit: with 1 when it failed or was cancelled, with 130 after Ctrl-C.
         UnknownAppException: the scheduler has lost it.
+        BackendError: the scheduler says for :data:`UNSUBMITTED_S` that it was not submitted.
     """
     from torchx.specs.api import UnknownAppException
 
@@ -55,25 +60,30 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> 
 
 
 def _wait(runner: Runner, handle: str, *, progress: bool, since: float) -> AppStatus | None:
-    if not progress:
-        return runner.wait(handle, wait_interval=_POLL_S)
+    submitted = False
     try:
         while True:
             try:
-                return runner.wait(handle, wait_interval=_POLL_S, timeout=_TICK_S)
+                return runner.wait(handle, wait_interval=_POLL_S, timeout=_TICK_S if progress else _LOOK_S)
             except TimeoutError:
-                _show_progress(runner, handle, since)
+                status = runner.status(handle)
+            submitted = submitted or status is None or str(status.state) != "UNSUBMITTED"
+            if not submitted and time.time() - since > UNSUBMITTED_S:
+                raise BackendError(
+                    f"`{handle}` is UNSUBMITTED, says its scheduler, {time.time() - since:.0f} s after it took the job",
+                    hint="there is nothing to wait for; `torchx status` shows whether that changes",
+                )
+            if progress and status is not None:
+                _show_progress(status, since)
     finally:
-        sys.stderr.write(_CLEAR_LINE)
-        sys.stderr.flush()
+        if progress:
+            sys.stderr.write(_CLEAR_LINE)
+            sys.stderr.flush()
 
 
-def _show_progress(runner: Runner, handle: str, since: float) -> None:
+def _show_progress(status: AppStatus, since: float) -> None:
     from torchx.cli.render import duration, gray, state_text
 
-    status = runner.status(handle)
-    if status is None:
-        return
     color = has_color(sys.stderr)
     parts = []
     for role in status.roles:

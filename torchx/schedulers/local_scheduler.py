@@ -14,7 +14,6 @@ over when its last replica ends.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 
 from torchx.errors import BackendError, ConfigError, NotFoundError, SpecError
@@ -189,6 +188,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         base = os.path.abspath(os.path.expanduser(opts.log_dir)) if opts.log_dir else torchx_home("local")
         logs = os.path.join(base, folder_name(self.session_name), app_id)
         search = [*([os.getcwd()] if opts.prepend_cwd else []), *self._extra_paths]
+        path = _program_path() if search else ""
         params: dict[str, list[ReplicaParam]] = {role.name: [] for role in app.roles}
         log_dirs: dict[str, list[str]] = {role.name: [] for role in app.roles}
         roots: dict[str, str] = {}
@@ -204,7 +204,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             env.setdefault(ENV_ERROR_FILE, f"{folder}/{ERROR_FILE}")
             env.setdefault(ENV_RANK0_HOST, "localhost")
             if search:
-                env["PATH"] = os.pathsep.join([*search, env.get("PATH") or os.environ.get("PATH", os.defpath)])
+                env["PATH"] = os.pathsep.join([*search, env.get("PATH") or path])
             params[role.name].append(
                 provider.get_replica_param(
                     roots[role.name],
@@ -279,11 +279,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     @staticmethod
     def _base_environment(request: PopenRequest) -> dict[str, str]:
         env = dict(os.environ)
-        # For those who call a virtual environment's python by its path: its `torchrun` is found, too.
-        own = os.path.dirname(sys.executable or "")  # empty in a Python that is embedded
-        path = env.get("PATH", os.defpath)
-        if own and own not in path.split(os.pathsep):
-            env["PATH"] = f"{path}{os.pathsep}{own}"
+        env["PATH"] = _program_path()
         if sum(map(len, request.role_params.values())) > 1:
             env[ENV_RANK0_PORT] = str(_free_port())
         return env
@@ -324,6 +320,10 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if described is None:
             self._apps.pop(app_id, None)
         return described
+
+    def still_there(self, app_id: str) -> Callable[[], bool] | None:
+        job = self._apps.get(app_id)
+        return None if job is None else job.still_there()
 
     def exists(self, app_id: str) -> bool:
         return self._find(app_id) is not None
@@ -373,7 +373,12 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         job = self._find(app_id)
         if job is None:
             raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
-        return query.matching(open_log(self, app_id, job.replica_folder(role_name, k), query))
+        log = open_log(self, app_id, job.replica_folder(role_name, k), query)
+        if query.regex is None:
+            return log
+        from torchx.schedulers.kit.log_matches import MatchingLines
+
+        return MatchingLines(log, query.regex.search)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -447,6 +452,12 @@ def _make_log_dir(path: str) -> None:
         raise ConfigError(
             f"the logs cannot be kept in `{path}`: {e.strerror}", hint="choose another `log_dir`, or leave it away"
         ) from e
+
+
+def _program_path() -> str:
+    from torchx.schedulers.kit.local_path import program_path
+
+    return program_path(os.environ)
 
 
 def _free_port() -> int:

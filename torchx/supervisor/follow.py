@@ -1,7 +1,8 @@
 """Makes ``combined.log`` and the time index of one replica out of what it writes.
 
 The replica writes ``stdout.log`` and ``stderr.log`` itself. Looking at them now and then, whole lines are
-copied to ``combined.log``, and ``times.idx`` learns how long the three files were at that time.
+copied to ``combined.log``, and ``times.idx`` learns how long the three files were at that time. A line of more than
+1 MiB is copied as it grows; a line end is put in where the other stream writes in the meantime.
 """
 
 # ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
@@ -12,6 +13,7 @@ import os
 import struct
 
 from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
+from torchx.supervisor.lines import LONG_LINE, whole_characters
 
 RECORD = struct.Struct("<dQQQ")
 """A record of ``times.idx``: Unix time, and the bytes of stdout, stderr, combined that were there by then.
@@ -42,6 +44,7 @@ class Follower:
         "_combined",
         "_copied",
         "_folder",
+        "_inside",
         "_last_record",
         "_last_source",
         "_latest_s",
@@ -57,6 +60,7 @@ class Follower:
         self._folder = folder
         self._copied = [0, 0]  # of stdout and stderr
         self._scanned = [0, 0]  # no line end between what is copied and here
+        self._inside = [False, False]  # what is copied ends in a line that is too long to wait for its end
         self._combined = 0
         self._open_line = False  # the end of combined.log is not the end of a line, and which stream it came from
         self._last_source = 0
@@ -83,6 +87,8 @@ class Follower:
             os.truncate(index, whole)
             _, out, err, follower._combined = RECORD.unpack_from(records, whole - RECORD.size)
             follower._copied = [out, err]
+            follower._open_line = not _ends_line(os.path.join(folder, COMBINED_LOG), follower._combined)
+            follower._last_source = 1 if _ends_line(os.path.join(folder, STDOUT_LOG), out) else 0
         if os.path.exists(os.path.join(folder, COMBINED_LOG)):
             os.truncate(os.path.join(folder, COMBINED_LOG), follower._combined)
         return follower
@@ -115,6 +121,7 @@ class Follower:
             return False
         if size < self._copied[which]:  # the replica truncated its own log: what follows is new
             self._copied[which] = self._scanned[which] = 0
+            self._inside[which] = False
         done = self._copied[which]
         if size == done:
             return False
@@ -128,7 +135,10 @@ class Follower:
         return self._copied[which] > done
 
     def _line_end(self, source: int, which: int, size: int) -> int:
-        """Offset just behind the last line end of what may be copied now; what is copied already when there is none."""
+        """Offset just behind the last line end of what may be copied now; what is copied already when there is none.
+
+        A progress bar may be copied up to where it last went back to the start of its line, a long line as it is.
+        """
         done = self._copied[which]
         low = max(done, self._scanned[which])  # a line that grows for long is searched once
         position = high = min(size, low + _MAX_PER_LOOK)
@@ -144,6 +154,8 @@ class Follower:
         self._scanned[which] = high
         if high - done >= _PROGRESS_BAR and (found := tail.rfind(b"\r", 0, -1)) >= 0:
             return high - len(tail) + found + 1
+        if tail and (self._inside[which] or high - done >= LONG_LINE):
+            return max(done, high - len(tail) + whole_characters(tail))
         return done
 
     def _copy(self, source: int, which: int, end: int) -> None:
@@ -151,8 +163,9 @@ class Follower:
             os.path.join(self._folder, COMBINED_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
         )
         position, size = self._copied[which], self._combined
+        open_line = self._open_line
         try:
-            if self._open_line and which != self._last_source:
+            if open_line and which != self._last_source:
                 size += os.write(target, b"\n")
             while position < end:
                 block = os.pread(source, min(_BLOCK, end - position), position)
@@ -163,8 +176,7 @@ class Follower:
                     view = view[os.write(target, view) :]
                 position += len(block)
                 size += len(block)
-                self._open_line = not block.endswith((b"\n", b"\r"))
-            self._last_source = which
+                open_line = not block.endswith((b"\n", b"\r"))
         except OSError:
             try:
                 os.ftruncate(target, self._combined)  # no half lines
@@ -174,6 +186,8 @@ class Follower:
         finally:
             os.close(target)
         self._copied[which], self._combined = position, size
+        self._open_line = self._inside[which] = open_line
+        self._last_source = which
 
     def _record(self, now: float, *, always: bool) -> None:
         # Fine at first, coarser as the job gets old, so that the index stays small however long it runs.
@@ -188,3 +202,13 @@ class Follower:
             os.write(fd, RECORD.pack(now, *self._copied, self._combined))
         finally:
             os.close(fd)
+
+
+def _ends_line(path: str, size: int) -> bool:
+    """Whether the first ``size`` bytes of a file end as a line does; true for nothing."""
+    try:
+        with open(path, "rb") as f:
+            f.seek(max(0, size - 1))
+            return not size or f.read(1) in (b"\n", b"\r", b"")
+    except OSError:
+        return True

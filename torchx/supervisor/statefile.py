@@ -196,7 +196,7 @@ def parse_state(data: bytes) -> JobState:
         raise StateFileError(f"a state file of format {words[1]!r}; this version of torchx reads {FORMAT}")
     width = int(words[2])
     try:
-        job = _parse_header(_checked(data, 0, width))
+        job = _parse_header(_checked(data, 0, width), most=(len(data) - width) // _LINE)
         for index, replica in enumerate(job.replicas):
             _parse_replica(replica, index, _checked(data, width + index * _LINE, _LINE))
     except (ValueError, KeyError, IndexError) as e:
@@ -248,10 +248,13 @@ def _checked(data: bytes, offset: int, width: int) -> str:
     return line[:-9].decode()
 
 
-def _parse_header(line: str) -> JobState:
+def _parse_header(line: str, *, most: int) -> JobState:
     fields = dict(word.partition("=")[::2] for word in line.split()[3:])
     roles = [word.split(":") for word in fields.pop("roles").split(",") if word]
-    job = JobState({}, [(unescape(name), int(count)) for name, count in roles])
+    counts = [(unescape(name), int(count)) for name, count in roles]
+    if sum(max(count, 0) for _, count in counts) > most:  # before anything is made of a number that may be anything
+        raise StateFileError("cut off: it has fewer lines than replicas")
+    job = JobState({}, counts)
     job.state = fields.pop("state")
     job.restarts = int(fields.pop("restarts"))
     job.first = int(fields.pop("first"))

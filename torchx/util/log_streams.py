@@ -3,6 +3,8 @@
 A source of lines is any iterable of strings that end with a line feed. One that also has a method
 ``chunks() -> Iterator[bytes]`` (blocks of whole lines) is copied block by block, several times faster. One with
 ``poll() -> bytes | None`` (such a block, an empty one when there is nothing new, None at the end) needs no thread.
+One with ``last(count) -> Iterable[str]`` finds its last lines, and what comes after them, by itself.
+A block that is a :class:`Part` is a piece of a line too long to be held; the next block of its source goes on with it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,16 @@ if TYPE_CHECKING:
 _MOST_PENDING = 50_000
 _MOST_PENDING_CHUNKS = 64
 _BATCH = 4096
+MOST_THREADS = 256
+"""So many sources that cannot be polled are followed at the same time; the next one begins when one of them ends."""
+
 _SOONEST_S = 0.005  # between two looks at those that can be polled
 _LATEST_S = 0.1
+_LATEST_EACH_S = 0.0004  # so that thousands of quiet ones cost no more than some hundred
+
+
+class Part(bytes):
+    """A piece of a line: more of it follows."""
 
 
 class LineFormat:
@@ -53,21 +63,34 @@ class LineFormat:
             return "".join([prefix_line(prefix, line) for line in batch])
         return text if text.endswith("\n") else text + "\n"
 
-    def chunk(self, data: bytes) -> bytes:
-        """A block of whole lines, shown; only the last line of all may lack its line feed."""
+    def chunk(self, data: bytes, *, begun: bool = False) -> bytes:
+        """A block of whole lines, shown; only the last line of all may lack its line feed.
+
+        Args:
+            data: the block.
+            begun: its first line goes on with one that was shown before, as :class:`Part` of the same source.
+        """
         prefix = self._bytes
         if not prefix:
             return data
         if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\r" + prefix)
+            data = _returns(data, prefix)
+        head = b"" if begun else prefix
         text = data.replace(b"\n", b"\n" + prefix)
         if data.endswith(b"\n"):
-            return b"".join((prefix, memoryview(text)[: -len(prefix)]))  # each copy of the block counts
-        return b"".join((prefix, text, b"\n"))
+            return b"".join((head, memoryview(text)[: -len(prefix)]))  # each copy of the block counts
+        return b"".join((head, text, b"" if isinstance(data, Part) else b"\n"))
+
+
+def _returns(data: bytes, prefix: bytes) -> bytes:
+    kind = type(data)
+    return kind(data.replace(b"\r\n", b"\n").replace(b"\r", b"\r" + prefix))
 
 
 class JsonFormat(LineFormat):
     """Each line as one JSON object: ``{"role": ..., "replica": ..., "line": ...}``, the line without its line feed.
+
+    A piece of a long line is an object that has ``"partial": true``, too: the replica's next one goes on with the line.
 
     >>> JsonFormat("trainer", 0).line("a\\n")
     '{"role": "trainer", "replica": 0, "line": "a"}\\n'
@@ -79,34 +102,54 @@ class JsonFormat(LineFormat):
         super().__init__("")
         encode = json.JSONEncoder(ensure_ascii=False).encode
         self._encode = encode
-        self._head = f'{{"role": {encode(role)}, "replica": {replica}, "line": '
+        self._head = f'{{"role": {encode(role)}, "replica": {replica}, '
 
     def line(self, line: str) -> str:
-        text = line.removesuffix("\n").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        return f"{self._head}{self._encode(text)}}}\n"
+        return self._object(line.removesuffix("\n"))
 
     def lines(self, batch: list[str]) -> str:
         return "".join([self.line(line) for line in batch])
 
-    def chunk(self, data: bytes) -> bytes:
-        text = data.decode("utf-8", "surrogateescape").removesuffix("\n")
-        return self.lines(text.split("\n")).encode("utf-8", "replace")
+    def chunk(self, data: bytes, *, begun: bool = False) -> bytes:  # noqa: ARG002  # an object is an object
+        text = data.decode("utf-8", "surrogateescape")
+        if isinstance(data, Part):
+            return self._object(text, more=True).encode()
+        return self.lines(text.removesuffix("\n").split("\n")).encode()
+
+    def _object(self, line: str, *, more: bool = False) -> str:
+        text = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        partial = '"partial": true, ' if more else ""
+        return f'{self._head}{partial}"line": {self._encode(text)}}}\n'
 
 
 class Sink:
     """A text file that is written in blocks, past its encoder where it has a binary file behind it.
 
-    Bytes that are no UTF-8 reach a binary file as they are.
+    Bytes that are no UTF-8 reach a binary file as they are. No line is shared: where a source has left one open,
+    a line feed comes before what another one writes.
     """
 
     def __init__(self, file: TextIO) -> None:
         file.flush()
         self._file = file
         self._binary = getattr(file, "buffer", None)
+        self._open: LineFormat | None = None  # whose line has no end yet
 
-    def text(self, text: str) -> None:
-        """Writes text."""
-        self.data(text.encode("utf-8", "surrogateescape"))
+    def block(self, show: LineFormat, data: bytes) -> None:
+        """Writes a block of a source, shown."""
+        begun = self._open is show
+        if self._open is not None and not begun:
+            self.data(b"\n")
+        shown = show.chunk(data, begun=begun)
+        self.data(shown)
+        self._open = None if shown.endswith(b"\n") else show
+
+    def lines(self, show: LineFormat, shown: str) -> None:
+        """Writes lines of a source, shown already."""
+        if self._open is not None:
+            self.data(b"\n")
+        self.data(shown.encode("utf-8", "surrogateescape"))
+        self._open = None if shown.endswith("\n") else show
 
     def data(self, data: bytes) -> None:
         """Writes bytes."""
@@ -119,6 +162,13 @@ class Sink:
         """Shows what was written."""
         self._file.flush() if self._binary is None else self._binary.flush()
 
+    def finish(self) -> None:
+        """Ends the last line, where it stands after a name: a long one without an end."""
+        if self._open is not None and self._open.prefix:
+            self.data(b"\n")
+            self._open = None
+        self.flush()
+
 
 def copy_in_turn(sources: Iterable[Source], sink: Sink) -> None:
     """Copies sources that come to an end by themselves, one after the other."""
@@ -127,16 +177,22 @@ def copy_in_turn(sources: Iterable[Source], sink: Sink) -> None:
         chunks = _chunks(lines)
         if chunks is not None:
             for data in chunks:
-                sink.data(show.chunk(data))
+                sink.block(show, data)
         else:
             iterator = iter(lines)
             while batch := list(islice(iterator, _BATCH)):
-                sink.text(show.lines(batch))
+                sink.lines(show, show.lines(batch))
         sink.flush()
+    sink.finish()
 
 
-def copy_together(sources: list[Source], sink: Sink) -> None:
-    """Copies sources of one kind as they grow, until all have ended. Those that cannot be polled get a thread each.
+def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] | None = None) -> None:
+    """Copies sources of one kind as they grow, until all have ended.
+
+    Those that cannot be polled get a thread each, but no more than :data:`MOST_THREADS` at the same time.
+
+    Args:
+        say: told in a sentence when some have to wait for that reason.
 
     Raises:
         Exception: whatever the first source to fail raised, after the others have ended.
@@ -146,40 +202,68 @@ def copy_together(sources: list[Source], sink: Sink) -> None:
     if callable(getattr(first, "poll", None)):
         _copy_polled([(show, first), *((show, _opened(open_lines)) for show, open_lines in others)], sink)
         return
+    if say is not None and len(sources) > MOST_THREADS:
+        say(f"{MOST_THREADS} of {len(sources)} replicas are followed at a time; each that ends makes room for another")
     funnel = _Funnel([(show, lambda: _unless_failed(first)), *others])
-    for text in funnel:
-        sink.text(text) if isinstance(text, str) else sink.data(text)
+    for show, item in funnel:
+        sink.lines(show, item) if isinstance(item, str) else sink.block(show, item)
         sink.flush()
+    sink.finish()
     if funnel.errors:
         raise funnel.errors[0]
 
 
-def _copy_polled(going: list[tuple[LineFormat, Any]], sink: Sink) -> None:
+class _Polled:
+    """A source that is asked for news, the less often the longer it has had none."""
+
+    __slots__ = ("due", "lines", "pause", "show")
+
+    def __init__(self, show: LineFormat, lines: Any) -> None:
+        self.show = show
+        self.lines = lines
+        self.pause = _SOONEST_S
+        self.due = 0.0
+
+    def news(self, now: float, latest_s: float) -> bytes | None:
+        """What is new; None at the end."""
+        data: bytes | None = _unless_failed(self.lines).poll()
+        if data:
+            self.pause = _SOONEST_S
+            self.due = now
+        else:
+            self.due = now + self.pause
+            self.pause = min(self.pause * 1.5, latest_s)
+        return data
+
+
+def _copy_polled(sources: list[tuple[LineFormat, Any]], sink: Sink) -> None:
     import time
 
     errors = []
-    pause = _SOONEST_S
+    going = [_Polled(show, lines) for show, lines in sources]
     while going:
-        moved = False
+        now = time.monotonic()
+        latest_s = max(_LATEST_S, _LATEST_EACH_S * len(going))
         ended = set()
-        for show, lines in going:
+        for source in going:
+            if source.due > now:
+                continue
             try:
-                data = _unless_failed(lines).poll()
+                data = source.news(now, latest_s)
             except Exception as e:
                 errors.append(e)
                 data = None
             if data:
-                sink.data(show.chunk(data))
-                moved = True
+                sink.block(source.show, data)
             elif data is None:
-                ended.add(id(lines))
-        going = [source for source in going if id(source[1]) not in ended] if ended else going
-        if moved:
-            sink.flush()
-            pause = _SOONEST_S
-        elif going:
-            time.sleep(pause)
-            pause = min(pause * 1.5, _LATEST_S)
+                ended.add(source)
+        if ended:
+            going = [source for source in going if source not in ended]
+        sink.flush()
+        due = min((source.due for source in going), default=now)
+        if due > now:
+            time.sleep(max(due - time.monotonic(), _SOONEST_S))
+    sink.finish()
     if errors:
         raise errors[0]
 
@@ -211,27 +295,28 @@ def prefix_line(prefix: str, line: str) -> str:
 
 
 class _Funnel:
-    """Joins sources: iterating yields what has come in since the last look, as one string or block."""
+    """Joins sources: iterating yields what has come in since the last look, as lines or a block and its format."""
 
     def __init__(self, sources: list[Source]) -> None:
         import threading
 
         self.errors: list[BaseException] = []
-        self._pending: deque[str | bytes] = deque()
+        self._pending: deque[tuple[LineFormat, str | bytes]] = deque()
         self._news = threading.Event()
         self._room = threading.Event()
         self._room.set()
-        self._open = len(sources)
+        self._waiting = deque(sources)
+        self._open = min(len(sources), MOST_THREADS)
         self._lock = threading.Lock()
-        previous = threading.stack_size(256 * 1024)  # there may be a thousand
+        previous = threading.stack_size(256 * 1024)
         try:
             # Daemons: when the writer gives up (a broken pipe, Ctrl-C), readers that wait for news must not keep us.
-            for source in sources:
-                threading.Thread(target=self._read, args=source, daemon=True, name="torchx-log").start()
+            for _ in range(self._open):
+                threading.Thread(target=self._read, daemon=True, name="torchx-log").start()
         finally:
             threading.stack_size(previous)
 
-    def __iter__(self) -> Iterator[str | bytes]:
+    def __iter__(self) -> Iterator[tuple[LineFormat, str | bytes]]:
         while True:
             self._news.wait()
             self._news.clear()
@@ -240,43 +325,52 @@ class _Funnel:
             if ended:
                 return
 
-    def _drain(self) -> Iterator[str | bytes]:
+    def _drain(self) -> Iterator[tuple[LineFormat, str | bytes]]:
         count = len(self._pending)
         taken = [self._pending.popleft() for _ in range(count)]
         self._room.set()
         text: list[str] = []
-        for item in taken:
+        for i, (show, item) in enumerate(taken):
             if isinstance(item, str):
                 text.append(item)
             else:
                 if text:
-                    yield "".join(text)
+                    yield taken[i - 1][0], "".join(text)
                     text = []
-                yield item
+                yield show, item
         if text:
-            yield "".join(text)
+            yield taken[-1][0], "".join(text)
 
-    def _read(self, show: LineFormat, open_lines: Callable[[], Iterable[str]]) -> None:
+    def _read(self) -> None:
         try:
-            lines = open_lines()
-            chunks = _chunks(lines)
-            if chunks is not None:
-                for data in chunks:
-                    self._put(show.chunk(data))
-            else:
-                line = show.line
-                for text in lines:
-                    self._put(line(text))
-        except Exception as e:
-            self.errors.append(e)
+            while self._waiting:
+                try:
+                    source = self._waiting.popleft()
+                except IndexError:  # another one was faster
+                    break
+                self._copy(*source)
         finally:
             with self._lock:
                 self._open -= 1
             self._news.set()
 
-    def _put(self, item: str | bytes) -> None:
+    def _copy(self, show: LineFormat, open_lines: Callable[[], Iterable[str]]) -> None:
+        try:
+            lines = open_lines()
+            chunks = _chunks(lines)
+            if chunks is not None:
+                for data in chunks:
+                    self._put(show, data)
+            else:
+                line = show.line
+                for text in lines:
+                    self._put(show, line(text))
+        except Exception as e:
+            self.errors.append(e)
+
+    def _put(self, show: LineFormat, item: str | bytes) -> None:
         pending = self._pending
-        pending.append(item)
+        pending.append((show, item))
         if not self._news.is_set():
             self._news.set()
         most = _MOST_PENDING if isinstance(item, str) else _MOST_PENDING_CHUNKS

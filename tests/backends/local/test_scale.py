@@ -54,18 +54,30 @@ def test_a_thousand_replicas_through_every_verb(torchx, tmp_path) -> None:
     wanted = sorted(f"sh/{k} I am {k}" for k in range(REPLICAS))
     eventually(lambda: sorted(torchx("log", handle).splitlines()) == wanted, 60)
     assert torchx("log", f"{handle}/sh/998,3-4").splitlines() == [f"sh/{k} I am {k}" for k in (3, 4, 998)]
-    with open(tmp_path / "followed", "wb") as followed:
-        follower = subprocess.Popen(command("log", "-f", handle), cwd=tmp_path, stdout=followed, stderr=followed)
-        eventually(lambda: (tmp_path / "followed").read_bytes().count(b"\n") == REPLICAS, 60)
-        peaks = {p.pid: resident_peak_mb(p.pid) for p in living("launcher.py") + living("bin/torchx log")}
-        torchx("cancel", handle)
-        assert follower.wait(60) == 0
-    assert sorted((tmp_path / "followed").read_text().splitlines()) == wanted
+    ways = {"all": ["-f"], "some": ["-f", "--regex", "I am", "--tail", "5", "--json"]}
+    followers = {}
+    for name, options in ways.items():
+        with open(tmp_path / name, "wb") as followed:
+            whole = command("log", *options, handle)
+            followers[name] = subprocess.Popen(whole, cwd=tmp_path, stdout=followed, stderr=followed)
+    for name in ways:
+        eventually(lambda name=name: (tmp_path / name).read_bytes().count(b"\n") == REPLICAS, 60)
+    peaks = {p.pid: resident_peak_mb(p.pid) for p in living("launcher.py") + living("bin/torchx log")}
+    assert {name: _threads(follower.pid) for name, follower in followers.items()} == dict.fromkeys(ways, 1)
+    torchx("cancel", handle)
+    assert [follower.wait(60) for follower in followers.values()] == [0, 0]
+    assert sorted((tmp_path / "all").read_text().splitlines()) == wanted
+    objects = map(json.loads, (tmp_path / "some").read_text().splitlines())
+    assert sorted(f"{o['role']}/{o['replica']} {o['line']}" for o in objects) == wanted
     gone("launcher.py", 60)
     assert states() == {"CANCELLED": REPLICAS}
     assert json.loads(torchx("list", "--json"))["runs"][0]["state"] == "CANCELLED"
     assert not living("sleep 1000")
-    assert len(peaks) >= 3 and max(peaks.values()) < 60, peaks
+    assert len(peaks) >= 4 and max(peaks.values()) < 60, peaks
+
+
+def _threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
 
 
 def _finished(home: Path, begin: int, end: int) -> None:

@@ -8,6 +8,21 @@ from torchx.specs.failures import Failure, parse_failure
 
 _TAIL_BYTES = 1 << 16
 _MAX_LINES = 40
+# What torch 2.x, gloo and NCCL say in a rank whose peer is gone.
+_LOST_PEER = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "DistNetworkError",
+    "RendezvousConnectionError",
+    "RendezvousClosedError",
+    "ChildFailedError",
+    "SignalException",
+    "remote process exited",
+    "ncclRemoteError",
+    "Watchdog caught collective operation timeout",
+)
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -23,14 +38,34 @@ def failure_of(
         ended: when, in seconds since the epoch.
         signal_name: name of the signal that ended it; empty when none did.
     """
-    reported = parse_failure(_read(error_file))
-    tail = _tail(stderr_file)
+    return failure_in(_read(error_file), _tail(stderr_file), exit_code=exit_code, ended=ended, signal_name=signal_name)
+
+
+def failure_in(
+    error: str | None, tail: str, *, exit_code: int | None, ended: float = 0, signal_name: str = ""
+) -> Failure:
+    """As :func:`failure_of`, of texts that were read elsewhere.
+
+    Args:
+        error: what is in the error file; None when there is none.
+        tail: the end of stderr.
+    """
+    reported = parse_failure(error)
     if reported is not None and (reported.traceback or not _says_more(tail)):
         return Failure(
             reported.message, exit_code, signal_name, reported.traceback or tail, reported.timestamp or ended
         )
     traceback, message = _last_words(tail)
     return Failure(message, exit_code, signal_name, traceback, ended)
+
+
+def is_aftermath(failure: Failure) -> bool:
+    """Whether a replica seems to have failed only because another had: it lost its peer, or was told to end.
+
+    >>> is_aftermath(Failure("RuntimeError: Connection closed by peer [n1]:4")), is_aftermath(Failure("KeyError: 1"))
+    (True, False)
+    """
+    return failure.signal == "SIGTERM" or any(words in failure.message for words in _LOST_PEER)
 
 
 def _says_more(tail: str) -> bool:

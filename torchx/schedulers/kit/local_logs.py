@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 16  # it and what is made of it stay in the processor's cache
 _SOONEST_S = 0.005
 _LATEST_S = 0.1
-_known: tuple[tuple[int, str], float, bool] = ((0, ""), 0.0, False)  # job, when it was asked, whether it had ended
+_SAME_S = 0.05  # so long an answer about the job is good for its other replicas
+_known: tuple[object, str, float, bool] = (None, "", 0.0, False)  # scheduler, job, when it was asked, whether it ended
+_LOOKS = 16  # of so many looks for news, one opens the file
 _FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG)
 
 
 class LogIterator:
     """The lines of a log file, each with its line end; waits for more until the job has ended.
+
+    A line of more than :data:`~torchx.supervisor.lines.LONG_LINE` bytes (1 MiB) comes in pieces, of which only the
+    last one has the line end: joined they are the line, to the byte, and none is ever held whole.
 
     Subclasses may override :meth:`_check_finished`, which sets ``_app_finished``.
 
@@ -52,6 +57,9 @@ class LogIterator:
         self._scheduler = scheduler
         self._app_finished = not should_tail
         self._position = start
+        self._scanned = start  # no line end between the position and here
+        self._inside = False  # the position is in a long line, whose beginning was given away
+        self._looks = 0
         self._end = end
         self._lines: Iterator[str] | None = None
         self._news: Iterator[bytes] | None = None
@@ -77,6 +85,19 @@ class LogIterator:
         for block in self.chunks():
             yield from StringIO(block.decode("utf-8", "replace"), newline="\n")
 
+    def last(self, count: int) -> LogIterator:
+        """Itself, from the last ``count`` lines on of what there is now; to be called before anything is read."""
+        fd = self._open()
+        if fd < 0:
+            return self
+        try:
+            size = os.fstat(fd).st_size
+            end = size if self._end is None else min(size, self._end)
+            self.begin_at(_last_lines(fd, self._position, end, count))
+        finally:
+            os.close(fd)
+        return self
+
     def poll(self) -> bytes | None:
         """The next block of :meth:`chunks`, ``b""`` when there is none just now, None at the end. Never waits.
 
@@ -89,25 +110,21 @@ class LogIterator:
     def chunks(self, *, patient: bool = True) -> Iterator[bytes]:
         """The same as blocks of whole lines, as they stand in the file; only the last may lack its line end.
 
+        A piece of a long line is a block of its own: a :class:`~torchx.util.log_streams.Part`, but for the last one.
+
         Args:
             patient: wait for what is still to come; else there is an empty block instead.
         """
         fd = -1
-        rest = b""
         pause = _SOONEST_S
         try:
             while True:
                 finished = self._app_finished  # before reading: what was written by then is read below
-                fd = self._open() if fd < 0 else fd
+                fd = self._open() if fd < 0 and (patient or self._has_grown()) else fd
                 moved = False
-                while block := self._read(fd):
+                while fd >= 0 and (block := self._take(fd)):
                     moved = True
-                    end = block.rfind(b"\n") + 1
-                    if not end:
-                        rest += block
-                        continue
-                    yield b"".join((rest, memoryview(block)[:end])) if rest or end < len(block) else block
-                    rest = block[end:]
+                    yield block
                 if finished:
                     break
                 pause = _SOONEST_S if moved else min(pause * 1.5, _LATEST_S)
@@ -122,35 +139,90 @@ class LogIterator:
                 self._learn_finished()
                 if not self._app_finished:
                     yield b""
-            if rest:
-                yield rest
+            if self._scanned > self._position:
+                fd = self._open() if fd < 0 else fd
+                yield _read(fd, self._position, self._scanned)
         finally:
             if fd >= 0:
                 os.close(fd)
 
+    @property
+    def position(self) -> int:
+        """Offset of what comes next."""
+        return self._position
+
+    def so_far(self) -> LogIterator:
+        """Another one, over what is there now of that which has not been read yet."""
+        return LogIterator(
+            self._app_id, self._log_file, self._scheduler, should_tail=False, start=self._position, end=self._end
+        )
+
+    def begin_at(self, position: int, *, inside: bool = False) -> None:
+        """Goes on at an offset; ``inside``: it is in a long line, whose beginning was given away."""
+        self._position = self._scanned = position
+        self._inside = inside
+
+    def _take(self, fd: int) -> bytes:
+        """The next block; empty when no line has come to its end, and none is long.
+
+        What a line has so far is looked at once, and stays in the file: a thousand open lines take no memory.
+        """
+        while True:
+            scanned = self._scanned
+            size = _BLOCK if self._end is None else min(_BLOCK, self._end - scanned)
+            block = os.pread(fd, size, scanned) if size > 0 else b""
+            if not block:
+                return b""
+            found = block.rfind(b"\n") + 1
+            if found:
+                if found < len(block):
+                    block = block[:found]
+                if scanned > self._position:
+                    block = _read(fd, self._position, scanned) + block
+                self.begin_at(scanned + found)
+                return block
+            self._scanned = scanned + len(block)
+            part = self._part(fd)
+            if part:
+                return part
+
+    def _part(self, fd: int) -> bytes:
+        """What is there of a long line; empty when the line is not long yet."""
+        from torchx.supervisor.lines import LONG_LINE, whole_characters
+        from torchx.util.log_streams import Part
+
+        if not self._inside and self._scanned - self._position < LONG_LINE:
+            return b""
+        part = _read(fd, self._position, self._scanned)
+        part = part[: whole_characters(part)]
+        if part:
+            self.begin_at(self._position + len(part), inside=True)
+        return Part(part)
+
+    def _has_grown(self) -> bool:
+        """Cheaper than opening it; but of a file of another machine only opening it tells the truth."""
+        self._looks += 1
+        try:
+            return os.stat(self._log_file).st_size > self._scanned or self._looks % _LOOKS == 0
+        except OSError:
+            return False
+
     def _learn_finished(self) -> None:
         """What one of the job's replicas has found out a moment ago is true of the others, too."""
         global _known
-        job, now = (id(self._scheduler), self._app_id), time.monotonic()
-        if _known[0] == job and now - _known[1] < _SOONEST_S:
-            self._app_finished = self._app_finished or _known[2]
+        scheduler, app_id, asked, ended = _known
+        now = time.monotonic()
+        if scheduler is self._scheduler and app_id == self._app_id and now - asked < _SAME_S:
+            self._app_finished = self._app_finished or ended
         else:
             self._check_finished()
-            _known = (job, now, self._app_finished)
+            _known = (self._scheduler, self._app_id, now, self._app_finished)
 
     def _open(self) -> int:
         try:
             return os.open(self._log_file, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return -1
-
-    def _read(self, fd: int) -> bytes:
-        if fd < 0:
-            return b""
-        size = _BLOCK if self._end is None else min(_BLOCK, self._end - self._position)
-        block = os.pread(fd, size, self._position) if size > 0 else b""
-        self._position += len(block)
-        return block
 
     def _sleep(self, pause: float) -> None:
         wait = getattr(self._scheduler, "wait_for_end", None)
@@ -198,3 +270,31 @@ def _offsets(folder: str, stream: int, query: LogQuery) -> tuple[int, int | None
     if query.until is None or query.until > time.time():
         return start, None
     return start, max(start, before(query.until))
+
+
+def _read(fd: int, start: int, end: int) -> bytes:
+    """Bytes of a file; fewer when it has become shorter."""
+    data = os.pread(fd, end - start, start) if end > start else b""
+    while data and len(data) < end - start and (more := os.pread(fd, end - start - len(data), start + len(data))):
+        data += more
+    return data
+
+
+def _last_lines(fd: int, start: int, end: int, count: int) -> int:
+    """Where the last ``count`` lines between two offsets begin; a last one without line end is one, too."""
+    if count <= 0 or end <= start:
+        return end
+    ends = count + (os.pread(fd, 1, end - 1) == b"\n")
+    position = end
+    while position > start:
+        low = max(start, position - _BLOCK)
+        block = os.pread(fd, position - low, low)
+        found = block.count(b"\n")
+        if found >= ends:
+            at = len(block)
+            for _ in range(ends):
+                at = block.rfind(b"\n", 0, at)
+            return low + at + 1
+        ends -= found
+        position = low
+    return start

@@ -1,0 +1,25 @@
+"""Where long lines are cut."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchx.supervisor.lines import whole_characters
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), st.integers(0, 30))
+def test_no_character_is_cut(text: str, size: int) -> None:
+    """Whatever part of a text has arrived, what is taken of it is text, and all of it but for one character."""
+    data = text.encode()[:size]
+    taken = whole_characters(data)
+    data[:taken].decode()
+    assert len(data) - taken <= 3
+    assert not data[:taken].endswith(b"\r") or data[:taken].endswith(b"\r\r")
+
+
+@given(st.binary(min_size=4, max_size=12))
+def test_anything_else_is_passed_on(data: bytes) -> None:
+    """Four bytes or more are never held back as a whole, whatever they are."""
+    assert len(data) - 3 <= whole_characters(data) <= len(data)
+    assert whole_characters(data) > 0
