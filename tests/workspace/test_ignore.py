@@ -81,3 +81,13 @@ def test_pruning_never_loses_a_file(patterns: list[str], parts: list[str]) -> No
         return
     if not rules.ignores("/".join(parts)):
         assert not any(rules.prunes("/".join(parts[:n])) for n in range(1, len(parts)))
+
+
+def test_many_double_stars_are_one():
+    """`**/**/.../x` is as quick as `**/x`: it once took minutes on a path of sixty folders."""
+    deep = "/".join(["a"] * 60)
+    for count in (1, 7, 40):
+        rules = IgnoreRules.parse("**/" * count + "x")
+        assert rules.ignores(f"{deep}/x") and rules.ignores("x")
+        assert not rules.ignores(deep)
+        assert IgnoreRules.parse("b/" + "**/" * count + "**").ignores("b/c/d")

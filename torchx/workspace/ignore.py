@@ -27,6 +27,7 @@ IGNORE_FILES = (TORCHX_IGNORE, ".dockerignore")
 
 # What Go's `strings.TrimSpace` takes away; Python's `strip` takes the separators \x1c to \x1f besides.
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+_ANY_FOLDERS = "(.*/)?"
 _SPECIAL = re.compile(r"[*?\[\]\\^]")
 
 # Escapes that mean a set of characters to Go's regular expressions (https://pkg.go.dev/regexp/syntax).
@@ -168,7 +169,9 @@ def _to_regex(pattern: str) -> str:
         if char == "*" and pattern[i : i + 1] == "*":
             i += 1
             i += pattern[i : i + 1] == "/"
-            out.append("(.*/)?" if i < len(pattern) else ".*")
+            if out[-1:] == [_ANY_FOLDERS]:
+                out.pop()  # `**/**` is `**`, and would be tried in as many ways as there are folders
+            out.append(_ANY_FOLDERS if i < len(pattern) else ".*")
         elif char == "*":
             out.append("[^/]*")
         elif char == "?":
