@@ -116,6 +116,7 @@ CAPABILITIES = Capabilities(
     gpus=True,
     resources=True,
     durable=True,
+    describe_many=True,
 )
 
 
@@ -222,7 +223,7 @@ class KubernetesMCADScheduler(KubeScheduler):
         job = dryrun_info.request
         self.push_images(job.images_to_push)
         self._api(job.context).create(job.resource)
-        return f"{job.namespace}:{job.app_id}"
+        return self._submitted(job.context, f"{job.namespace}:{job.app_id}")
 
 
 def create_scheduler(

@@ -1,9 +1,9 @@
 """``kubernetes``: replicas as pods of any cluster, with or without a gang scheduler.
 
 A job becomes, by the option ``kind``: plain ``batch/v1`` Jobs (``job``), a JobSet (``jobset``), or a Volcano job
-(``volcano``). ``auto``, the default, takes Volcano where a ``queue`` is named, a JobSet where the cluster has them, and
-plain Jobs otherwise; it is decided, and said, at the submission. Everything that belongs to a job is owned by one
-object and carries the label ``app.kubernetes.io/instance=<name>``.
+(``volcano``). ``auto``, the default, takes Volcano where a ``queue`` is named, a JobSet where the cluster has them,
+Volcano where it has that alone, and plain Jobs otherwise; it is decided, and said, at the submission. Everything that
+belongs to a job is owned by one object and carries the label ``app.kubernetes.io/instance=<name>``.
 
 A dry run prints what ``kubectl apply -f -`` takes, and needs neither a cluster nor the Kubernetes client.
 
@@ -113,6 +113,7 @@ CAPABILITIES = Capabilities(
     gpus=True,
     resources=True,
     durable=True,
+    describe_many=True,
 )
 
 
@@ -191,7 +192,11 @@ class KubernetesJob:
         """YAML that ``kubectl apply`` takes, secrets masked."""
         from torchx.schedulers.kit.kube.show import to_yaml
 
-        note = "# kind=auto: a JobSet instead, where the cluster has them\n" if self.opts.kind == AUTO else ""
+        note = (
+            "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
+            if self.opts.kind == AUTO
+            else ""
+        )
         return (note if self.kind == JOB else "") + to_yaml(self.resource)
 
 
@@ -274,18 +279,26 @@ class KubernetesScheduler(KubeScheduler):
         if job.opts.validate_spec:
             for item in objects:
                 api.create(item, dry_run=True)
-        verbs.create_all(api, objects)
-        return f"{job.opts.namespace}:{job.app_id}"
+        verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
+        return self._submitted(job.opts.context, f"{job.opts.namespace}:{job.app_id}")
 
     @staticmethod
     def _decide(api: KubeApi, opts: KubernetesOpts) -> tuple[str, tuple[int, int]]:
         """The kind to make, and the cluster's version."""
-        if opts.kind == AUTO and api.serves("jobset.x-k8s.io/v1alpha2"):
+        kind = JOB
+        if opts.kind == AUTO:
+            groups = api.groups()
+            # Kueue knows nothing of Volcano's jobs.
+            order = [(JOBSET, "jobset.x-k8s.io"), *([] if opts.local_queue else [(VOLCANO, "batch.volcano.sh")])]
+            kind = next((k for k, group in order if any(g.startswith(f"{group}/") for g in groups)), JOB)
+        if kind != JOB:
             import logging
 
-            logging.getLogger("torchx.schedulers").info("the cluster has JobSets: the job becomes one (or `kind=job`)")
-            return JOBSET, api.version()
-        return JOB, api.version()
+            what = "a JobSet" if kind == JOBSET else "a job of Volcano"
+            logging.getLogger("torchx.schedulers").info(
+                "the job becomes %s, for the cluster has them (or `-cfg kind=job`)", what
+            )
+        return kind, api.version()
 
 
 def as_resource(objects: list[_Object]) -> _Object:

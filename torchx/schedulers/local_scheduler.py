@@ -28,10 +28,10 @@ from torchx.schedulers.api import (
 )
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
-from torchx.schedulers.kit.local_jobs import SCHEME, LocalJob, LocalJobs, discard, write_request
-from torchx.schedulers.kit.local_logs import LogIterator, open_log
-from torchx.schedulers.kit.local_processes import PopenProtocol, SignalException, start_process
-from torchx.schedulers.kit.local_request import (
+from torchx.schedulers.kit.local.jobs import SCHEME, LocalJob, LocalJobs, discard, write_request
+from torchx.schedulers.kit.local.logs import LogIterator, open_log
+from torchx.schedulers.kit.local.processes import PopenProtocol, SignalException, start_process
+from torchx.schedulers.kit.local.request import (
     PopenRequest,
     ReplicaParam,
     RoleRules,
@@ -225,7 +225,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
         With fewer GPUs than are asked for nothing is set, and it is warned of.
         """
-        from torchx.schedulers.kit.local_resources import share_gpus
+        from torchx.schedulers.kit.local.resources import share_gpus
 
         if cfg.auto_set_cuda_visible_devices:
             share_gpus(role_params, app)
@@ -249,7 +249,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if not ours:
             _make_log_dir(request.log_dir)
         if app is not None:
-            from torchx.schedulers.kit.local_resources import warn_of_shortage
+            from torchx.schedulers.kit.local.resources import warn_of_shortage
 
             warn_of_shortage(app)
         folder = self._jobs.create(request.app_id)
@@ -398,7 +398,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def _delete_existing(self, app_id: str) -> None:
         """End the job if it runs, and remove its files; files of others in its folders stay."""
-        from torchx.schedulers.kit.local_jobs import delete
+        from torchx.schedulers.kit.local.jobs import delete
 
         job = self._find(app_id)
         if job is not None:
@@ -455,7 +455,7 @@ def _make_log_dir(path: str) -> None:
 
 
 def _program_path() -> str:
-    from torchx.schedulers.kit.local_path import program_path
+    from torchx.schedulers.kit.local.path import program_path
 
     return program_path(os.environ)
 

@@ -43,7 +43,7 @@ from torchx.schedulers.kit.lsf.rows import FORMAT, Row, group_of, job_name, rows
 from torchx.schedulers.kit.lsf.script import ENV_RANK0_HOST, REPLICAS_FILE, SUBMIT_FILE, render_replicas
 from torchx.schedulers.kit.lsf.status import STATES, describe_jobs, describe_rows, list_rows
 from torchx.schedulers.kit.replicas import replicas
-from torchx.schedulers.kit.site_workspace import SiteWorkspaceMixin
+from torchx.schedulers.kit.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, runopts
 
 TYPE_CHECKING = False

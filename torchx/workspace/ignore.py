@@ -161,7 +161,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 def _to_regex(pattern: str) -> str:
     """The regular expression that Docker makes of a pattern, in Python's syntax."""
-    out = []
+    out: list[str] = []
     i = 0
     while i < len(pattern):
         char = pattern[i]

@@ -14,8 +14,8 @@ import pytest
 from tests.backends.ssh.conftest import Serve
 from tests.backends.ssh.sshd import Keys, Link, Sshd, free_port, make_key
 from torchx.errors import CommandError, ConfigError, TransientError
-from torchx.schedulers.kit.ssh import SSHCommandRunner
-from torchx.schedulers.kit.ssh_errors import ConnectionLostError, LoginError, UnreachableError
+from torchx.schedulers.kit.ssh.errors import ConnectionLostError, LoginError, UnreachableError
+from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 
 HOSTILE = [
     "it's",

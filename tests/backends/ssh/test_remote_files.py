@@ -13,8 +13,8 @@ import pytest
 from tests.backends.ssh.sshd import Link, Sshd
 from torchx.errors import BackendError, ConfigError, TransientError
 from torchx.schedulers.kit.files import MOST_GROWN
-from torchx.schedulers.kit.remote_files import RemoteFiles
-from torchx.schedulers.kit.ssh import SSHCommandRunner
+from torchx.schedulers.kit.ssh.remote_files import RemoteFiles
+from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 
 ODD_NAMES = ["it's", "a b  c ", "-rf", "$HOME", "*", "back\\slash", "ü", "日本", "per%cent", '"q"', "tab\there", ";id"]
 BYTES = bytes(range(256)) * 20
@@ -180,7 +180,7 @@ def test_a_followed_file_is_whole_after_many_cuts(files: RemoteFiles, login: Ssh
 
 def test_a_write_that_is_cut_leaves_the_old_file(link: Link, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other side sees the end of the input, and must not take it for the end of the file."""
-    monkeypatch.setattr("torchx.schedulers.kit.remote_files.PATIENCE_S", 0)
+    monkeypatch.setattr("torchx.schedulers.kit.ssh.remote_files.PATIENCE_S", 0)
     files = RemoteFiles(SSHCommandRunner("far"))
     target = there / "file"
     files.write(str(target), b"old")

@@ -3,7 +3,6 @@
 #SBATCH --job-name=<NAME> --open-mode=append
 #SBATCH --nodes=1 --no-requeue --ntasks-per-node=1 --cpus-per-task=8 --mem=4096 --gres=gpu:4
 # Written by torchx. The working directory of the batch job is its folder.
-set -u
 unset LC_ALL
 folder=$PWD
 if [[ ! -s $folder/job.json ]]; then
@@ -32,9 +31,9 @@ replica_0() {
   else
     apptainer=("$(command -v apptainer || command -v singularity || echo apptainer)" exec --nv --bind "$folder:$folder" docker://ubuntu:22.04)
   fi
-  step --relative=0 --cpus-per-task=8 --mem=4096 --gres=gpu:4 "${pyxis[@]}" \
+  step --relative=0 --cpus-per-task=8 --mem=4096 --gres=gpu:4 ${pyxis[@]+"${pyxis[@]}"} \
     sh -c "$into" "$folder/"trainer/0 \
-    "${apptainer[@]}" echo
+    ${apptainer[@]+"${apptainer[@]}"} echo
 }
 # -- what is known of the job ------------------------------------------------------------------------
 declare -A host=() pid=() ended=() tries=() known=() again=() lost=() rank0=()

@@ -3,7 +3,6 @@
 #SBATCH --job-name=<NAME> --open-mode=append
 #SBATCH --nodes=2 --no-requeue --ntasks-per-node=1 --cpus-per-task=2 --mem=1024
 # Written by torchx. The working directory of the batch job is its folder.
-set -u
 unset LC_ALL
 folder=$PWD
 if [[ ! -s $folder/job.json ]]; then

@@ -3,7 +3,6 @@
 #SBATCH --job-name=<NAME> --open-mode=append
 #SBATCH --nodes=3 --no-requeue --nodelist=n[1-3] --exclusive --ntasks-per-node=2 --cpus-per-task=8 --mem=8192 --gres=gpu:8
 # Written by torchx. The working directory of the batch job is its folder.
-set -u
 unset LC_ALL
 folder=$PWD
 if [[ ! -s $folder/job.json ]]; then

@@ -5,7 +5,6 @@
 #SBATCH hetjob
 #SBATCH --nodes=3 --requeue --partition=gpu --ntasks-per-node=1 --cpus-per-task=8 --mem=4096 --gres=gpu:a100:4,nvme:1
 # Written by torchx. The working directory of the batch job is its folder.
-set -u
 unset LC_ALL
 folder=$PWD
 if [[ ! -s $folder/job.json ]]; then

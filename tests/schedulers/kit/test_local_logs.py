@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchx.schedulers.kit.local_logs import LogIterator
+from torchx.schedulers.kit.local.logs import LogIterator
 from torchx.schedulers.kit.log_matches import MatchingLines
 from torchx.specs.api import AppState
 from torchx.util.log_streams import Part

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.schedulers.kit.fake_ssh import FakeSsh
 from torchx.errors import BackendError, ConfigError
-from torchx.schedulers.kit import ssh_master
 from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
-from torchx.schedulers.kit.remote_files import RemoteFiles, blocks
-from torchx.schedulers.kit.ssh import SSHCommandRunner
+from torchx.schedulers.kit.ssh import master as ssh_master
+from torchx.schedulers.kit.ssh.remote_files import RemoteFiles, blocks
+from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 
 AnyFiles = LocalFiles | RemoteFiles
 BYTES = bytes(range(256)) * 3
@@ -173,8 +173,10 @@ def test_any_name(remote: RemoteFiles, fake: FakeSsh, name: str) -> None:
     """Of a file that a system can have."""
     if name in (".", "..") or len(os.fsencode(name)) > 200:
         return
-    path = f"{fake.there}/{name}"
+    folder = f"{fake.there}/files"
+    remote.make_folder(folder)
+    path = f"{folder}/{name}"
     remote.write(path, b"x")
     assert remote.grown({path: 0}) == {path: b"x"}
-    assert remote.names(str(fake.there)) == [name]
+    assert remote.names(folder) == [name]
     remote.remove(path)

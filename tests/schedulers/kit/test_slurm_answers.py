@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx.errors import ParseError
-from torchx.schedulers.kit.slurm_answers import (
+from torchx.schedulers.kit.slurm.answers import (
     SACCT_FIELDS,
     SEPARATOR,
     JobRecord,
@@ -20,10 +20,10 @@ from torchx.schedulers.kit.slurm_answers import (
     parse_squeue_json,
     split_id,
 )
-from torchx.schedulers.kit.slurm_commands import NO_SUCH_JOB, parse_version
-from torchx.schedulers.kit.slurm_events import JobEvents, parse_events
-from torchx.schedulers.kit.slurm_reasons import SLURM_STATES, app_state, reason_sentence
-from torchx.schedulers.kit.slurm_status import pending_sentence
+from torchx.schedulers.kit.slurm.commands import NO_SUCH_JOB, parse_version
+from torchx.schedulers.kit.slurm.events import JobEvents, parse_events
+from torchx.schedulers.kit.slurm.reasons import SLURM_STATES, app_state, reason_sentence
+from torchx.schedulers.kit.slurm.status import pending_sentence
 from torchx.specs import AppState
 from torchx.testing.commands import Recordings
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.schedulers.kit.fake_ssh import FakeSsh
 from torchx.errors import CommandError, ConfigError, TransientError
-from torchx.schedulers.kit import ssh_master
-from torchx.schedulers.kit.ssh import SSHCommandRunner
-from torchx.schedulers.kit.ssh_errors import ConnectionLostError, LoginError, UnreachableError
+from torchx.schedulers.kit.ssh import master as ssh_master
+from torchx.schedulers.kit.ssh.errors import ConnectionLostError, LoginError, UnreachableError
+from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_submission_without_a_way_back(
     runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said that nobody knows, and what to do before trying again; the answer can still be had later."""
-    monkeypatch.setattr("torchx.schedulers.kit.ssh_once.PATIENCE_S", 0.2)
+    monkeypatch.setattr("torchx.schedulers.kit.ssh.once.PATIENCE_S", 0.2)
     runner.run(["true"])
     fake.loses("after")
     fake.login_fails(*["ssh: connect to host login port 22: No route to host"] * 3)

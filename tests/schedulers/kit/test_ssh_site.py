@@ -12,11 +12,11 @@ import pytest
 
 from tests.schedulers.kit.fake_ssh import FakeSsh
 from torchx.errors import ConfigError
-from torchx.schedulers.kit import ssh_master
-from torchx.schedulers.kit.remote_workspace import place_workspace
-from torchx.schedulers.kit.site_workspace import SiteWorkspaceMixin
-from torchx.schedulers.kit.ssh import SSHCommandRunner
-from torchx.schedulers.kit.ssh_site import SITE_OPTS, site_of
+from torchx.schedulers.kit.ssh import master as ssh_master
+from torchx.schedulers.kit.ssh.remote_workspace import place_workspace
+from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
+from torchx.schedulers.kit.ssh.site import SITE_OPTS, site_of
+from torchx.schedulers.kit.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.specs.api import Role, Workspace
 
 

@@ -462,7 +462,7 @@ class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
 
 
 def _site_module(name: str) -> Any:
-    from torchx.schedulers.kit import ssh_site  # it knows this module
+    from torchx.schedulers.kit.ssh import site as ssh_site  # it knows this module
 
     return getattr(ssh_site, name)
 

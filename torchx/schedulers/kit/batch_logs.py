@@ -60,12 +60,19 @@ class Growth:
 
     def look(self, *, wait_s: float = 0) -> None:
         """Ask for news of all files that have none waiting to be taken."""
-        asked = {path: at for path, at in self._offsets.items() if path not in self._news}
-        found = self._files.grown(asked, wait_s) if asked else {}
+        self._ask({path: at for path, at in self._offsets.items() if path not in self._news}, wait_s)
+        self._looked = time.monotonic()
+
+    def look_at(self, path: str) -> None:
+        """Ask for news of one file."""
+        if path not in self._news:
+            self._ask({path: self._offsets[path]}, 0)
+
+    def _ask(self, offsets: dict[str, int], wait_s: float) -> None:
+        found = self._files.grown(offsets, wait_s) if offsets else {}
         for path, data in found.items():
             self._offsets[path] += len(data)
             self._news[path] = data
-        self._looked = time.monotonic()
 
     def look_if_due(self) -> None:
         """The same, unless another reader has just done so."""
@@ -242,8 +249,7 @@ class BatchLog:
                         moved = True
                         if block := cursor.lines():
                             yield block
-                        if over or patient:
-                            self._growth.look()
+                        self._growth.look_at(cursor.path)
                 if over and not moved:
                     break
                 if not patient and not over:
@@ -291,7 +297,7 @@ def _up_to(cursor: _Cursor, until: int | None) -> Iterator[bytes]:
     """The lines of a file up to an offset, or to where it ends now."""
     while until is None or cursor.position < until:
         if until is None or cursor.position + len(cursor.rest) < until:
-            cursor.growth.look()
+            cursor.growth.look_at(cursor.path)
             more = cursor.fill()
         else:
             more = False

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 
 from torchx.errors import SpecError
-from torchx.schedulers.kit.local_request import ReplicaParam
+from torchx.schedulers.kit.local.request import ReplicaParam
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

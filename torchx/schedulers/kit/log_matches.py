@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torchx.schedulers.kit.local_logs import LogIterator
+    from torchx.schedulers.kit.local.logs import LogIterator
 
 _PATIENCE_S = 0.2  # spent on lines that do not match before others have their turn
 

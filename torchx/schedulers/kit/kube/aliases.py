@@ -87,7 +87,7 @@ def prefix_container_name(container_name: str, role_name: str, replica_id: int) 
 
 def sanitize_for_serialization(obj: object) -> object:
     """A model of the official client, or what holds some, as plain dicts and lists."""
-    from torchx.schedulers.kit.kube.api import official
+    from torchx.schedulers.kit.kube.credentials import official
 
     return official().ApiClient().sanitize_for_serialization(obj)
 
@@ -96,7 +96,7 @@ def to_model(item: _Object, kind: str) -> Any:
     """Plain dicts as a model of the official client, whatever its version."""
     import json
 
-    from torchx.schedulers.kit.kube.api import official
+    from torchx.schedulers.kit.kube.credentials import official
 
     client = official()
     model = getattr(client, kind)

@@ -7,10 +7,9 @@ fields of one version of Kubernetes and refuse those of another.
 
 from __future__ import annotations
 
-import os
 import time
 
-from torchx.errors import BackendError, MissingDependencyError, NotFoundError, TransientError
+from torchx.errors import BackendError, NotFoundError, TransientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ PLURALS = {
     "AppWrapper": ("apis/workload.codeflare.dev/v1beta2", "appwrappers"),
     "AppWrapperV1Beta1": ("apis/mcad.ibm.com/v1beta1", "appwrappers"),
     "Workload": ("apis/kueue.x-k8s.io/v1beta1", "workloads"),
+    "WorkloadV1Beta2": ("apis/kueue.x-k8s.io/v1beta2", "workloads"),
 }
 """What we call a kind of objects -> where the API has them."""
 
@@ -43,6 +43,7 @@ _ATTEMPTS = 5
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
 _JSON = "application/json"
+_CHUNK = 1 << 16
 _PASSING = frozenset((429, 500, 502, 503, 504))
 
 
@@ -108,8 +109,15 @@ class KubeApi:
     def client(self) -> Any:
         """The official client."""
         if self._client is None:
+            from torchx.schedulers.kit.kube.credentials import connect
+
             self._client = connect(self._context)
         return self._client
+
+    def close(self) -> None:
+        """Closes the connections."""
+        if self._client is not None:
+            self._client.rest_client.pool_manager.clear()
 
     # -- verbs -------------------------------------------------------------------------------------------
 
@@ -145,6 +153,8 @@ class KubeApi:
             said = f"the cluster has no `{item['kind']}` of `{item['apiVersion']}`"
             raise BackendError(said, hint="is its operator installed? `-cfg kind=job` needs none") from None
         except ApiError as e:
+            if dry_run and "does not support dry run" in str(e):  # a webhook of the cluster: nothing can be asked
+                return item
             if e.status != 409 or dry_run:  # Conflict
                 raise
             there = self.get(path_of(kind, namespace, metadata["name"]))
@@ -169,9 +179,26 @@ class KubeApi:
 
         A list that changed too much between two pages (410) is read again from its beginning, without pages.
         """
+        seen: set[str] = set()
+        for page in self._pages(path, query):
+            for item in page.get("items") or ():
+                uid = str(item.get("metadata", {}).get("uid", ""))
+                if not uid or uid not in seen:
+                    seen.add(uid)
+                    yield item
+
+    def listed(self, path: str, query: Mapping[str, object] | None = None) -> tuple[list[_Object], str]:
+        """All objects of a list that is short, and the version from which a watch goes on."""
+        found: list[_Object] = []
+        version = ""
+        for page in self._pages(path, query):
+            found += page.get("items") or []
+            version = str((page.get("metadata") or {}).get("resourceVersion") or "")
+        return found, version
+
+    def _pages(self, path: str, query: Mapping[str, object] | None) -> Iterator[_Object]:
         token = ""
         asked: dict[str, object] = {"limit": PAGE, **(query or {})}
-        seen: set[str] = set()
         while True:
             try:
                 page = self.get(path, {**asked, **({"continue": token} if token else {})})
@@ -181,22 +208,24 @@ class KubeApi:
                 token = ""
                 asked.pop("limit", None)
                 continue
-            for item in page.get("items") or ():
-                uid = str(item.get("metadata", {}).get("uid", ""))
-                if not uid or uid not in seen:
-                    seen.add(uid)
-                    yield item
+            yield page
             token = str(page.get("metadata", {}).get("continue") or "")
             if not token:
                 return
 
-    def serves(self, group_version: str) -> bool:
-        """Whether the cluster has this API, such as ``jobset.x-k8s.io/v1alpha2``."""
+    def groups(self) -> set[str]:
+        """The APIs that the cluster has, such as ``jobset.x-k8s.io/v1alpha2``; none where we may not ask."""
         try:
-            self.get(f"/apis/{group_version}")
-        except NotFoundError:
-            return False
-        return True
+            found = self.get("/apis").get("groups") or ()
+        except ApiError as e:
+            if e.status != 403:
+                raise
+            return set()
+        return {str(version.get("groupVersion")) for group in found for version in group.get("versions") or ()}
+
+    def namespace(self) -> str:
+        """The namespace of kubeconfig's context, or of the pod that we run in."""
+        return str(getattr(self.client, "torchx_namespace", None) or "default")
 
     def version(self) -> tuple[int, int]:
         """Of the API server: major, minor."""
@@ -213,6 +242,24 @@ class KubeApi:
             timeout_s: seconds of silence after which reading fails; None: never.
         """
         return self._open(_Request("GET", path, query or {}, timeout_s=timeout_s))
+
+    def events(self, path: str, query: Mapping[str, object], *, timeout_s: float) -> Iterator[_Object]:
+        """What a watch tells, until the server or the connection ends it, or it is silent for ``timeout_s`` seconds."""
+        import json
+
+        import urllib3
+
+        response = self.stream(path, query, timeout_s=timeout_s)
+        rest = b""
+        try:
+            for chunk in response.stream(_CHUNK, decode_content=False):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from (json.loads(line) for line in lines if line.strip())
+        except (urllib3.exceptions.HTTPError, ValueError):
+            return
+        finally:
+            response.close()
+            response.release_conn()
 
     # -- the wire ----------------------------------------------------------------------------------------
 
@@ -280,59 +327,16 @@ class KubeApi:
                 retries=False,
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=request.timeout_s),
             )
+        except urllib3.exceptions.SSLError as e:
+            raise BackendError(
+                f"the Kubernetes API at `{configuration.host}` cannot be trusted: {_cause(e)}",
+                hint="kubeconfig's `certificate-authority` must be of this cluster",
+            ) from None
         except urllib3.exceptions.HTTPError as e:
             raise TransientError(
                 f"the Kubernetes API at `{configuration.host}` does not answer: {_cause(e)}",
                 hint="is the cluster up, and the right one? `kubectl cluster-info` asks the same",
             ) from None
-
-
-def official() -> Any:
-    """The package ``kubernetes.client``.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
-    try:
-        import kubernetes.client
-    except ImportError:
-        raise MissingDependencyError(
-            "this needs the package `kubernetes`, which is not installed", hint="pip install 'torchx[kubernetes]'"
-        ) from None
-    return kubernetes.client
-
-
-def connect(context: str | None) -> Any:
-    """The official client, configured as kubectl would be.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-        BackendError: there is no cluster to talk to.
-    """
-    client = official()
-    from kubernetes import config
-
-    configuration = client.Configuration()
-    try:
-        # The client looks at the variable once, when it is imported; kubectl, and we, each time.
-        files = os.environ.get("KUBECONFIG") or None
-        config.load_kube_config(config_file=files, context=context, client_configuration=configuration)
-    except config.ConfigException as e:
-        try:
-            if context is not None:
-                raise config.ConfigException(str(e))
-            config.load_incluster_config(client_configuration=configuration)
-        except config.ConfigException:
-            raise BackendError(
-                f"no Kubernetes cluster is configured: {str(e).splitlines()[0]}",
-                hint="`kubectl config get-contexts` shows those there are; `-cfg context=NAME`, or set KUBECONFIG",
-            ) from None
-    if not configuration.verify_ssl:
-        import urllib3
-
-        # As kubeconfig has it: not to be told at every call.
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    return client.ApiClient(configuration)
 
 
 def _error(request: _Request, response: Any) -> BackendError | NotFoundError:

@@ -43,6 +43,14 @@ STATES = {
 }
 
 
+def retries_of(wrapper: _Object) -> int:
+    """How often MCAD makes a wrapper's pods anew, of either form."""
+    if wrapper.get("apiVersion") == V1BETA1:
+        scheduling = (wrapper.get("spec") or {}).get("schedulingSpec") or {}
+        return int((scheduling.get("requeuing") or {}).get("maxNumRequeuings") or 0)
+    return int(((wrapper.get("metadata") or {}).get("annotations") or {}).get(RETRY_LIMIT) or 0)
+
+
 def state_of(wrapper: _Object) -> tuple[str, AppState]:
     """MCAD's word for the state of an AppWrapper of either form, and what it means."""
     status = wrapper.get("status") or {}

@@ -53,8 +53,8 @@ PER_INDEX_SINCE = (1, 29)
 _MAX_ANNOTATION = 200_000  # those of one object have 256 KiB together
 _MAX_ROLE = 16
 _MAX_INDEX = 5
-MAX_APP_ID = 63 - _MAX_ROLE - _MAX_INDEX - 2
-"""A pod's host name is ``<app id>-<role>-<index>``, and has 63 characters."""
+MAX_APP_ID = 63 - _MAX_ROLE - _MAX_INDEX - 4
+"""A pod's host name has 63 characters: ``<app id>-<role>-<index>``, in a JobSet ``<app id>-<role>-0-<index>``."""
 
 
 @dataclass(frozen=True)

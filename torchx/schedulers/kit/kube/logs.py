@@ -1,15 +1,17 @@
-"""The log of one replica on Kubernetes: followed from pod to pod and across restarts of its container.
+"""The log of one replica on Kubernetes: followed from pod to pod and across restarts of its containers.
 
-Kubernetes keeps one log for stdout and stderr together:
+Kubernetes keeps one log for stdout and stderr together, for each container:
 https://kubernetes.io/docs/concepts/cluster-administration/logging/
 """
 
 from __future__ import annotations
 
-from torchx.errors import BackendError, NotFoundError, NotSupportedError
-from torchx.schedulers.kit.kube import pods as names
-from torchx.schedulers.kit.kube.api import path_of
-from torchx.schedulers.kit.kube.pod_states import read_pod, unix_time
+import time
+
+from torchx.errors import NotFoundError, NotSupportedError
+from torchx.schedulers.kit.kube.container_logs import ContainerLog
+from torchx.schedulers.kit.kube.pod_states import main_container, read_pod, replica_of
+from torchx.schedulers.kit.kube.pods import LABEL_ROLE_NAME, label_value
 from torchx.specs.api import is_terminal
 
 TYPE_CHECKING = False
@@ -18,28 +20,57 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.kube.api import KubeApi
+    from torchx.schedulers.kit.kube.kept import Kept
     from torchx.schedulers.kit.logs import LogQuery
 
     _Object = dict[str, Any]
+    _Look = tuple[list[_Object], bool]
 
-_CHUNK = 1 << 16
-_SILENCE_S = 300.0
-"""A stream that says nothing for so long is asked for again: a connection may die without a word."""
+_EVERY_S = 1.0
+_SHARE = 10
+"""Of a large job, the looks take one part in so many of the time."""
+
+
+class Glance:
+    """What the cluster has of one job, asked for on behalf of all who follow its replicas.
+
+    Args:
+        look: returns the pods, and whether the job has ended.
+    """
+
+    def __init__(self, look: Callable[[], _Look]) -> None:
+        import threading
+
+        self._ask = look
+        self._lock = threading.Lock()
+        self._due = 0.0
+        self._seen: _Look = ([], False)
+
+    def now(self) -> _Look:
+        """What there is now, or was a second ago."""
+        with self._lock:
+            begun = time.monotonic()
+            if begun >= self._due:
+                self._seen = self._ask()
+                took = time.monotonic() - begun
+                self._due = begun + max(_EVERY_S, took * _SHARE)
+            return self._seen
 
 
 def replica_log(
     api: KubeApi,
-    find_pods: Callable[[], list[_Object]],
+    glance: Glance,
+    replica: tuple[str, int],
     query: LogQuery,
     *,
-    over: Callable[[], bool],
+    kept: Kept,
     sleep: Callable[[float], None],
 ) -> Iterator[str]:
-    """Lines of a replica, each with its line end.
+    """Lines of a replica, each with its line end; those of other containers than the role's after ``[<container>]``.
 
     Args:
-        find_pods: the replica's pods, oldest first, those that were replaced among them.
-        over: whether the app has ended, so that no further pod will come.
+        replica: role, and number within it.
+        kept: has the last lines that were followed from here, for when the pods are gone.
         sleep: called with seconds between two looks.
 
     Raises:
@@ -53,122 +84,94 @@ def replica_log(
             f"Kubernetes keeps one log of stdout and stderr, and cannot show `{query.stream.value}` alone",
             hint="leave out `--streams`",
         )
-    read: dict[str, ContainerLog] = {}
+    lines = _live_or_last(api, glance, replica, query, kept=kept, sleep=sleep)
+    return kept.keep(lines) if query.follow else lines
+
+
+def _live_or_last(
+    api: KubeApi,
+    glance: Glance,
+    replica: tuple[str, int],
+    query: LogQuery,
+    *,
+    kept: Kept,
+    sleep: Callable[[float], None],
+) -> Iterator[str]:
+    logs: dict[str, PodLog] = {}
     while True:
-        ended = over()  # before the pods are asked for: one that is made in between is not missed
-        pods = find_pods()
-        if not pods and not read and (ended or not query.follow):
-            raise NotFoundError("the pods of this replica are gone, and their logs with them")
-        for pod in pods:
-            log = read.setdefault(str(pod["metadata"].get("uid")), ContainerLog(api, pod, query))
-            yield from log.lines(pod)
-        if not query.follow or (ended and all(log.done for log in read.values())):
+        items, ended = glance.now()
+        pods = pods_of(items, replica)
+        if not pods and not logs and (ended or not query.follow):
+            yield from kept.last()
             return
-        sleep(1.0)
+        for pod in pods:
+            log = logs.setdefault(str(pod["metadata"].get("uid")), PodLog(api, query))
+            yield from log.lines(pod)
+        there = {str(pod["metadata"].get("uid")) for pod in pods}
+        if not query.follow or (ended and all(log.done or uid not in there for uid, log in logs.items())):
+            return
+        sleep(_EVERY_S)
 
 
-class ContainerLog:
-    """The log of one pod's main container, each of its runs once.
+def pods_of(items: list[_Object], replica: tuple[str, int]) -> list[_Object]:
+    """The pods of a replica, oldest first, those that were replaced among them."""
+    role, k = replica
+    mine = [
+        pod
+        for pod in items
+        if replica_of(pod["metadata"]) == k
+        and (pod["metadata"].get("labels") or {}).get(LABEL_ROLE_NAME) == label_value(role)
+    ]
+    return sorted(mine, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
 
-    The API is asked for time stamps (nanoseconds, of fixed width), so that a stream that broke off goes on after the
-    last line that was read; lines that share its stamp are counted.
+
+class PodLog:
+    """The logs of one pod's containers as one.
+
+    That of a lone container is a stream that is held open. Several are asked for in turn, so that their lines can be
+    put in the order of their times, and a replica holds one connection however many sidecars it has.
     """
 
-    def __init__(self, api: KubeApi, pod: _Object, query: LogQuery) -> None:
+    def __init__(self, api: KubeApi, query: LogQuery) -> None:
         self._api = api
-        self._path = f"{path_of('Pod', pod['metadata']['namespace'], pod['metadata']['name'])}/log"
         self._query = query
-        self._last = ""
-        self._same = 0
-        self._runs = 0
+        self._logs: dict[str, ContainerLog] = {}
         self.done = False
 
     def lines(self, pod: _Object) -> Iterator[str]:
-        """What the container has written since the last call; with ``follow``, until it ends or the stream does."""
-        container = _main(pod)
-        state = container.get("state") or {}
-        restarts = int(container.get("restartCount") or 0)
+        """What the containers have written since the last call; with ``follow``, of a lone one until its end."""
+        if self.done:
+            return
+        status = pod.get("status") or {}
+        own = main_container(status.get("containerStatuses") or []).get("name")
+        containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
         over = is_terminal(read_pod(pod).state)
-        if restarts > self._runs:
-            # The run before the present one is kept; what an older one wrote is not.
-            self._runs = restarts
-            yield from self._read(pod, previous=True, follow=False)
-        if not self.done and ("running" in state or "terminated" in state):
-            yield from self._read(pod, previous=False, follow=self._query.follow and not over)
+        if len(containers) == 1:
+            log = self._log(pod, containers[0], "")
+            for _, line in log.lines(containers[0], follow=self._query.follow and not over):
+                yield line
+        else:
+            from heapq import merge
+
+            batches = [
+                list(self._log(pod, c, "" if c.get("name") == own else f"[{c.get('name')}] ").lines(c, follow=False))
+                for c in containers
+            ]
+            for _, line in merge(*batches, key=lambda pair: pair[0]):
+                yield line
         # A pod that never got so far as to run has no log.
         self.done = over
 
-    def _read(self, pod: _Object, *, previous: bool, follow: bool) -> Iterator[str]:
-        query = {
-            "container": _main(pod).get("name", ""),
-            "timestamps": "true",
-            "sinceTime": self._since(),
-            "follow": "true" if follow else "",
-            "previous": "true" if previous else "",
-        }
-        try:
-            response = self._api.stream(self._path, query, timeout_s=_SILENCE_S)
-        except NotFoundError:
-            return  # removed meanwhile, or its previous run is no longer kept
-        except BackendError:
-            if previous:
-                return
-            raise
-        try:
-            known, repeated = self._last, self._same
-            for raw in _lines(response):
-                stamp, _, line = raw.partition(" ")
-                if stamp < known:
-                    continue
-                if stamp == known and repeated:
-                    repeated -= 1
-                    continue
-                self._same = self._same + 1 if stamp == self._last else 1
-                self._last = stamp
-                if _within(stamp, self._query):
-                    yield line
-        finally:
-            response.close()
-            response.release_conn()
-
-    def _since(self) -> str:
-        """The API goes back to whole seconds only; :meth:`_read` does the rest."""
-        if self._last:
-            return self._last[:19] + "Z"
-        if self._query.since is None:
-            return ""
-        from datetime import datetime, timezone
-
-        return datetime.fromtimestamp(int(self._query.since), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    def _log(self, pod: _Object, container: _Object, prefix: str) -> ContainerLog:
+        name = str(container.get("name", ""))
+        if name not in self._logs:
+            self._logs[name] = ContainerLog(self._api, pod, name, self._query, prefix=prefix)
+        return self._logs[name]
 
 
-def _lines(response: Any) -> Iterator[str]:
-    """Whole lines of a stream; a stream that breaks off ends."""
-    import urllib3
-
-    rest = b""
-    try:
-        for chunk in response.stream(_CHUNK, decode_content=False):
-            head, newline, tail = (rest + chunk).rpartition(b"\n")
-            rest = tail if newline else rest + chunk
-            if newline:
-                for line in head.split(b"\n"):
-                    yield line.decode("utf-8", "replace") + "\n"
-    except urllib3.exceptions.HTTPError:
-        return
-    if rest:
-        yield rest.decode("utf-8", "replace")
-
-
-def _within(stamp: str, query: LogQuery) -> bool:
-    if query.since is None and query.until is None:
-        return True
-    written = unix_time(f"{stamp[:26]}Z")  # to microseconds
-    return (query.since is None or written >= query.since) and (query.until is None or written < query.until)
-
-
-def _main(pod: _Object) -> _Object:
-    """Status of the container of the role: by its name, else the first, for pods of other makers."""
-    found = [c for c in (pod.get("status") or {}).get("containerStatuses") or () if isinstance(c, dict)]
-    named = [c for c in found if c.get("name") == names.MAIN_CONTAINER]
-    return (named or found or [{}])[0]
+def gone() -> NotFoundError:
+    """The pods are no longer there."""
+    return NotFoundError(
+        "the pods of this replica are gone, and their logs with them",
+        hint="`torchx log --tail` while a job runs keeps the last lines",
+    )

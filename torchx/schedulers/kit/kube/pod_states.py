@@ -48,8 +48,9 @@ WAITING = {
 }
 """Reason of a waiting container -> what is the matter."""
 
+_CREATING = "ContainerCreating"
 # These do not pass by themselves: somebody has to act.
-STUCK = frozenset(WAITING) - {"ContainerCreating", "PodInitializing"}
+STUCK = frozenset(WAITING) - {_CREATING, "PodInitializing"}
 
 ENDED = {
     "OOMKilled": "used more memory than its limit, and was killed",
@@ -87,8 +88,10 @@ class PodView:
         replica: its number within the role.
         why: what it waits for or why it failed, as the rest of a sentence; empty when there is nothing to say.
         stuck: it will not go on unless somebody acts.
+        starting: its containers are being made; should that take long, events say why.
         failure: of a failed one.
         started, ended: Unix times; 0 when not known.
+        image: digest of the image that the node really used; empty when not known.
     """
 
     name: str
@@ -97,12 +100,14 @@ class PodView:
     state: AppState
     why: str = ""
     stuck: bool = False
+    starting: bool = False
     failure: Failure | None = None
     restarts: int = 0
     node: str = ""
     started: float = 0
     ended: float = 0
     created: str = ""
+    image: str = ""
 
     def status(self, role: str) -> ReplicaStatus:
         """As a line of the app's status."""
@@ -138,9 +143,11 @@ def read_pod(pod: _Object) -> PodView:
     metadata, status = _dict(pod, "metadata"), _dict(pod, "status")
     labels = _dict(metadata, "labels")
     containers = _list(status, "containerStatuses")
-    ended = _terminated(_main(containers))
+    ended = _terminated(main_container(containers))
     state = PHASES.get(str(status.get("phase")), AppState.UNKNOWN)
     why, stuck = _waits(status) if state in (AppState.PENDING, AppState.RUNNING) else ("", False)
+    if metadata.get("deletionTimestamp") and state is AppState.RUNNING and status.get("reason") == "NodeLost":
+        why = f"{ENDED['NodeLost']} (NodeLost)"
     failure = None
     if state is AppState.FAILED:
         failure = _failure(status)
@@ -154,12 +161,14 @@ def read_pod(pod: _Object) -> PodView:
         state=state,
         why=why,
         stuck=stuck,
+        starting=f"({_CREATING})" in why and not stuck,
         failure=failure,
         restarts=sum(_number(c.get("restartCount")) for c in containers),
         node=str(_dict(pod, "spec").get("nodeName") or ""),
         started=unix_time(status.get("startTime")),
         ended=unix_time(ended.get("finishedAt")) if state in (AppState.SUCCEEDED, AppState.FAILED) else 0,
         created=str(metadata.get("creationTimestamp") or ""),
+        image=_digest(str(main_container(containers).get("imageID") or "")),
     )
 
 
@@ -208,7 +217,7 @@ def _waits(status: _Object) -> tuple[str, bool]:
 
 def _failure(status: _Object) -> Failure:
     """Why a pod failed: what its program left, and what the cluster says of its end."""
-    main = _terminated(_main(_list(status, "containerStatuses")))
+    main = _terminated(main_container(_list(status, "containerStatuses")))
     if not main or not main.get("exitCode"):
         failed = [t for c in _list(status, "initContainerStatuses") if (t := _terminated(c)).get("exitCode")]
         main = failed[0] if failed else main
@@ -264,7 +273,12 @@ def _sentence(reason: str, table: dict[str, str], message: str) -> str:
     return f"{known or 'reason'} ({reason}){f': {said}' if said else ''}"
 
 
-def _main(containers: list[_Object]) -> _Object:
+def _digest(image_id: str) -> str:
+    """`docker-pullable://repo@sha256:...`, `docker://sha256:...`, or without scheme, as a digest."""
+    return image_id.rpartition("://")[2]
+
+
+def main_container(containers: list[_Object]) -> _Object:
     """The container of the role: by its name, else the first, for pods of other makers."""
     named = [c for c in containers if c.get("name") == names.MAIN_CONTAINER]
     return (named or containers or [{}])[0]

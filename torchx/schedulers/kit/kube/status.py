@@ -71,6 +71,7 @@ class OwnerView:
 
     Attributes:
         state: None when it depends on the pods.
+        replaces: it has not ended, and makes new pods for those that failed.
         why: a sentence without full stop; empty when there is nothing to say.
     """
 
@@ -78,6 +79,7 @@ class OwnerView:
     state: AppState | None
     why: str = ""
     restarts: int = 0
+    replaces: bool = False
 
 
 def read_owner(kind: str, item: _Object) -> OwnerView:
@@ -103,7 +105,7 @@ def read_owner(kind: str, item: _Object) -> OwnerView:
         queue = (metadata.get("labels") or {}).get(LABEL_QUEUE)
         why = f"it waits in the queue `{queue}`" if queue else "it is suspended"
         return OwnerView(index, AppState.PENDING, why, restarts)
-    return OwnerView(index, None, "", restarts)
+    return OwnerView(index, None, "", restarts, replaces=True)
 
 
 def _read_volcano(item: _Object, index: int | None) -> OwnerView:
@@ -131,7 +133,9 @@ def _read_appwrapper(item: _Object, *, cancelled: bool) -> OwnerView:
     if cancelled and not is_terminal(state):
         return OwnerView(None, AppState.CANCELLED, "", int(status.get("retries") or 0))
     # While it runs, its pods know better.
-    return OwnerView(None, None if state is AppState.RUNNING else state, said, int(status.get("retries") or 0))
+    open_state = None if state is AppState.RUNNING else state
+    replaces = state is AppState.RUNNING and appwrapper.retries_of(item) > int(status.get("retries") or 0)
+    return OwnerView(None, open_state, said, int(status.get("retries") or 0), replaces=replaces)
 
 
 def _ended(condition: _Object) -> str:
@@ -157,9 +161,8 @@ def describe(
     roles = _roles(app, pods)
     statuses = [_role_status(i, name, count, pods) for i, (name, count, _) in enumerate(roles)]
     state = _state(views, roles, statuses)
-    if state is AppState.CANCELLED:
-        for replica in [replica for status in statuses for replica in status.replicas]:
-            replica.state = replica.state if is_terminal(replica.state) else AppState.CANCELLED
+    _end_replicas(state, statuses)
+    _note_images(app, pods)
     failed = next((p for p in sorted(pods, key=lambda p: p.ended) if p.failure), None)
     times = [unix_time((item.get("metadata") or {}).get("creationTimestamp")) for item in owners]
     ended = _ended_at(owners, pods) if is_terminal(state) else None
@@ -175,6 +178,26 @@ def describe(
         started_at=min((p.started for p in pods if p.started), default=min(times, default=0.0)) or None,
         ended_at=ended,
     )
+
+
+def _end_replicas(state: AppState, statuses: list[RoleStatus]) -> None:
+    """What has no pod any more, of a job that has ended, has ended too."""
+    if not is_terminal(state):
+        return
+    # Those that had not failed when another did were taken down with it.
+    rest = AppState.SUCCEEDED if state is AppState.SUCCEEDED else AppState.CANCELLED
+    for replica in [replica for status in statuses for replica in status.replicas]:
+        replica.state = replica.state if is_terminal(replica.state) else rest
+
+
+def _note_images(app: AppDef | None, pods: list[PodView]) -> None:
+    """Puts the digests that the nodes used into the roles, where `describe` reads them."""
+    from torchx.specs.images import set_image_digest
+
+    used = {pod.role_index: pod.image for pod in pods if pod.image}
+    for i, role in enumerate(app.roles if app else ()):
+        if i in used:
+            set_image_digest(role, used[i])
 
 
 def definition(owners: Iterable[_Object]) -> AppDef | None:
@@ -210,22 +233,29 @@ def _role_status(index: int, name: str, count: int, pods: list[PodView]) -> Role
 
 
 def _state(views: list[OwnerView], roles: list[tuple[str, int, int | None]], statuses: list[RoleStatus]) -> AppState:
-    """Each role's state is what its owner says, else what its pods say; the app's is folded from them."""
+    """Each role's state is what its owners say, else what its pods say; the app's is folded from them."""
     whole = [v.state for v in views if v.role_index is None and v.state is not None]
     if whole:
         return fold(whole)
-    by_role: dict[int, list[AppState]] = {}
-    for view in views:
-        if view.role_index is not None and view.state is not None:
-            by_role.setdefault(view.role_index, []).append(view.state)
-    owned = {view.role_index for view in views if view.state is None}
     states = []
     for i, (_, _, least) in enumerate(roles):
-        if i in by_role and i not in owned and least is None:
-            states.append(fold(by_role[i]))
-        else:
-            states.append(fold([r.state for r in statuses[i].replicas], min_replicas=least))
+        mine = [v for v in views if v.role_index in (i, None)]
+        states.append(_role_state(mine, [r.state for r in statuses[i].replicas], least))
     return fold(states)
+
+
+def _role_state(owners: list[OwnerView], replicas: list[AppState], least: int | None) -> AppState:
+    said = [v.state for v in owners if v.state is not None]
+    ended = bool(said) and len(said) == len(owners)
+    if least is None and AppState.FAILED in said:
+        return AppState.FAILED
+    if ended and least is None:
+        return fold(said)
+    state = fold(replicas, min_replicas=least)
+    if ended:
+        return state if is_terminal(state) else fold(said)
+    # As long as its owner goes on, a pod that failed is replaced.
+    return AppState.RUNNING if is_terminal(state) and any(v.replaces for v in owners) else state
 
 
 def _message(
@@ -249,7 +279,11 @@ def _message(
     if held:
         same = sum(p.why == held[0].why for p in held) - 1
         others = f" (and {same} more)" if same else ""
-        return f"{_name(held[0], roles)}{others}: {held[0].why}"
+        more = f": {waits}" if held[0].starting and waits else ""
+        return f"{_name(held[0], roles)}{others}: {held[0].why}{more}"
+    failed = next((p for p in pods if p.state is AppState.FAILED), None)
+    if failed:
+        return f"{_name(failed, roles)} failed, and is made again: {failed.why}"
     if said or waits:
         return waits or said
     if state is AppState.UNKNOWN:

@@ -37,9 +37,9 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
 
     def _place(self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]) -> str:
         """Brings the role's workspace to the login node; returns the folder."""
-        from torchx.schedulers.kit.remote_workspace import place_workspace
-        from torchx.schedulers.kit.ssh import SSHCommandRunner
-        from torchx.schedulers.kit.ssh_site import site_of
+        from torchx.schedulers.kit.ssh.remote_workspace import place_workspace
+        from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
+        from torchx.schedulers.kit.ssh.site import site_of
 
         job_dir = str(cfg.get("job_dir") or "")
         if job_dir and not job_dir.startswith("/"):

@@ -11,7 +11,7 @@ import re
 import time
 
 from torchx.errors import CommandError, ConfigError, TransientError
-from torchx.schedulers.kit.ssh_errors import LoginError, login_error
+from torchx.schedulers.kit.ssh.errors import LoginError, login_error
 from torchx.settings import torchx_home
 
 TYPE_CHECKING = False

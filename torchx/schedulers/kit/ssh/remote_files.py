@@ -7,14 +7,14 @@ import time
 
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.files import MOST_GROWN
-from torchx.schedulers.kit.ssh_script import quote
+from torchx.schedulers.kit.ssh.script import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from torchx.schedulers.kit.ssh import SSHCommandRunner
-    from torchx.schedulers.kit.ssh_script import Answer
+    from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
+    from torchx.schedulers.kit.ssh.script import Answer
 
 PATIENCE_S = 45.0
 """How long a lost connection is tried again."""

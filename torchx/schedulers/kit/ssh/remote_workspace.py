@@ -15,7 +15,7 @@ import os
 import re
 
 from torchx.errors import BackendError, ConfigError
-from torchx.schedulers.kit.ssh_script import quote
+from torchx.schedulers.kit.ssh.script import quote
 from torchx.workspace.content import DIRECTORY, LINK, content_hash, entries
 from torchx.workspace.hashes import FileHashes
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
     from typing import BinaryIO
 
-    from torchx.schedulers.kit.ssh import SSHCommandRunner
+    from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
     from torchx.specs.api import Workspace
     from torchx.workspace.content import Entry
 else:

@@ -11,14 +11,14 @@ import re
 
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.kit.commands import Completed
-from torchx.schedulers.kit.ssh_errors import ConnectionLostError, UnreachableError
-from torchx.schedulers.kit.ssh_script import join, quote
+from torchx.schedulers.kit.ssh.errors import ConnectionLostError, UnreachableError
+from torchx.schedulers.kit.ssh.script import join, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx.schedulers.kit.ssh import SSHCommandRunner
+    from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 PATIENCE_S = 60.0

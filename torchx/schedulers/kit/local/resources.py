@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from torchx.schedulers.kit.local_request import ReplicaParam
+    from torchx.schedulers.kit.local.request import ReplicaParam
     from torchx.specs.api import AppDef
 
 ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"

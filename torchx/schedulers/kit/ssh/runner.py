@@ -1,6 +1,6 @@
 """Runs the commands of a backend on a login node, over OpenSSH; nothing but a POSIX shell is needed there.
 
-All commands share one connection (:mod:`torchx.schedulers.kit.ssh_master`). ``ssh`` as the user has set it up does the
+All commands share one connection (:mod:`torchx.schedulers.kit.ssh.master`). ``ssh`` as the user has set it up does the
 rest: keys, agent, jumps and questions for a second factor are its own.
 """
 
@@ -11,9 +11,9 @@ import time
 
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.kit.commands import Completed
-from torchx.schedulers.kit.ssh_errors import ConnectionLostError, UnreachableError, login_error, no_master, no_session
-from torchx.schedulers.kit.ssh_master import Master
-from torchx.schedulers.kit.ssh_script import Answer, command_line, enclose, join, parse, quote
+from torchx.schedulers.kit.ssh.errors import ConnectionLostError, UnreachableError, login_error, no_master, no_session
+from torchx.schedulers.kit.ssh.master import Master
+from torchx.schedulers.kit.ssh.script import Answer, command_line, enclose, join, parse, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class SSHCommandRunner:
             CommandError: it is not there, or there is no place for its answer: nothing was started.
             TransientError: whether it ran is not known, or the login node cannot be reached just now.
         """
-        from torchx.schedulers.kit.ssh_once import run_once
+        from torchx.schedulers.kit.ssh.once import run_once
 
         timeout_s = COMMAND_S if timeout is None else timeout
         find = _find(argv[0])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchx.schedulers.kit.batch import Site
-from torchx.schedulers.kit.remote_files import RemoteFiles
-from torchx.schedulers.kit.ssh import SSHCommandRunner
+from torchx.schedulers.kit.ssh.remote_files import RemoteFiles
+from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 from torchx.specs.api import runopts
 
 TYPE_CHECKING = False

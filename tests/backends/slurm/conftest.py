@@ -1,0 +1,123 @@
+"""The cluster that the tests share, and jobs on it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.shell import ROOT
+from tests.backends.slurm import cluster
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.slurm_scheduler import SlurmScheduler, create_scheduler
+from torchx.specs import AppDef, AppState, Resource, Role, is_terminal
+
+Job = Callable[..., str]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def slurm() -> Iterator[None]:
+    """A cluster that runs. One that ran before the tests goes on after them; another is taken down."""
+    was_up = cluster.is_up()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
+        try:
+            cluster.up()
+        except cluster.NoClusterHereError as e:
+            pytest.skip(f"no Slurm here: {e}")
+        yield
+        if not was_up:
+            cluster.down()
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all nodes see."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture
+def scheduler() -> Iterator[SlurmScheduler]:
+    """A scheduler whose jobs are cancelled at the end of the test."""
+    made = create_scheduler("test")
+    made.fresh_s = 0.05
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def submit(scheduler: SlurmScheduler) -> Iterator[Job]:
+    """Submit ``sh -c command`` in ``n`` replicas; further keywords are the role's, ``cfg`` the run options."""
+    made = []
+
+    def run(command: str, n: int = 1, *, cfg: dict | None = None, name: str = "job", **role: object) -> str:
+        role.setdefault("resource", Resource(cpu=1, gpu=0, memMB=100))
+        app = AppDef(name, [Role("r", "", entrypoint="sh", args=["-c", command], num_replicas=n, **role)])
+        made.append(scheduler.submit(app, cfg or {}))
+        return made[-1]
+
+    yield run
+    if made:
+        subprocess.run(["scancel", *made], capture_output=True, check=False)
+        deadline = time.monotonic() + 15
+        while _alive(made) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+def ended(scheduler: SlurmScheduler, app_id: str, within_s: float = 40.0) -> DescribeAppResponse:
+    """What became of the job, once it has ended."""
+    return until(scheduler, app_id, lambda found: is_terminal(found.state), within_s)
+
+
+def running(scheduler: SlurmScheduler, app_id: str, within_s: float = 20.0) -> DescribeAppResponse:
+    """The job, once it runs."""
+    return until(scheduler, app_id, lambda found: found.state is AppState.RUNNING, within_s)
+
+
+def until(
+    scheduler: SlurmScheduler, app_id: str, wanted: Callable[[DescribeAppResponse], bool], within_s: float
+) -> DescribeAppResponse:
+    """The job, once it is as wanted."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = scheduler.describe(app_id)
+        if found is not None and wanted(found):
+            return found
+        assert time.monotonic() < deadline, f"{app_id} is {found} after {within_s} s"
+        time.sleep(0.1)
+
+
+def lines(scheduler: SlurmScheduler, app_id: str, k: int = 0, role: str = "r", **query: object) -> list[str]:
+    """The replica's output."""
+    return list(scheduler.log_iter(app_id, role, k, **query))
+
+
+def command(*argv: str) -> str:
+    """What a command of Slurm's says."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def restart_controller(*options: str) -> None:
+    """Stop slurmctld and start it again, so that it outlives these tests if it has been there before them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    adopting = 36  # PR_SET_CHILD_SUBREAPER: the tests adopt what their processes leave behind
+    libc.prctl(adopting, 0, 0, 0, 0)
+    try:
+        argv = [sys.executable, "-m", "tests.backends.slurm.cluster", "restart", *options]
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    finally:
+        libc.prctl(adopting, 1, 0, 0, 0)
+    assert done.returncode == 0, done.stderr
+
+
+def _alive(app_ids: list[str]) -> bool:
+    argv = ["squeue", "-h", "-o", "%A", f"--jobs={','.join(app_ids)}"]
+    return bool(subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip())

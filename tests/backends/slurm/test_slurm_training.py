@@ -1,0 +1,93 @@
+"""``dist.ddp`` with real PyTorch on a real Slurm cluster, by the command line, as a user does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.backends.shell import ROOT, Shell
+
+TRAIN = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+total = torch.tensor([rank + 1.0]); dist.all_reduce(total)
+print(f"rank {rank} of {world} on {os.environ['SLURMD_NODENAME']}: sum {int(total)}", flush=True)
+print(f"{sys.argv[1:]} {os.environ['TORCHX_JOB_ID']} {os.environ['TORCHELASTIC_RUN_ID']}", flush=True)
+if "fail" in sys.argv and rank == 2:
+    raise ValueError("rank 2 has no data")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A folder with a script in it, and a home that all calls share."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "train.py").write_text(textwrap.dedent(TRAIN))
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "TORCHX_HOME": str(folder / "home"), "HOME": str(folder)}
+    return Shell(folder, env)
+
+
+def launch(shell: Shell, size: str, *args: str, **cfg: str) -> str:
+    options = ",".join(f"{k}={v}" for k, v in cfg.items())
+    more = ["-cfg", options] if options else []
+    words = ["-s", "slurm", *more, "dist.ddp", "-j", size, "--cpu", "2", "--memMB", "1500", "--script", "train.py"]
+    return shell.launch(*words, "--", *args)
+
+
+def test_two_by_two_and_four_by_one(shell: Shell) -> None:
+    """Both sizes reduce over all their ranks, each replica on a node of its own, and are found again from elsewhere."""
+    two, four = launch(shell, "2x2", "a b", "$(id)"), launch(shell, "4x1")
+    elsewhere = Shell(ROOT, shell.env)
+    for handle, ranks, nodes in ((two, 4, 2), (four, 4, 4)):
+        log = elsewhere.torchx("log", "-f", handle, timeout_s=300)
+        found = re.findall(r"rank (\d) of (\d) on (n\d): sum (\d+)", log)
+        assert sorted(int(rank) for rank, *_ in found) == list(range(ranks)), log[-3000:]
+        assert {(world, total) for _, world, _, total in found} == {(str(ranks), "10")}
+        assert len({node for _, _, node, _ in found}) == nodes
+        status = json.loads(elsewhere.torchx("status", "--json", handle))
+        assert status["state"] == "SUCCEEDED"
+        assert {replica["state"] for role in status["roles"] for replica in role["replicas"]} == {"SUCCEEDED"}
+        assert handle in elsewhere.torchx("list")
+    log = elsewhere.torchx("log", two)
+    job_id = two.rpartition("/")[2]
+    assert f"['a b', '$(id)'] {two} {job_id}" in log
+    assert '"name": "train"' in elsewhere.torchx("describe", "--json", two) or "train" in elsewhere.torchx(
+        "describe", two
+    )
+    shell.torchx("delete", four)
+    assert four not in elsewhere.torchx("list")
+
+
+def test_the_traceback_of_the_failing_rank(shell: Shell) -> None:
+    """`status` shows the exception of the rank that failed, not those of the ranks that lost it."""
+    handle = launch(shell, "2x2", "fail")
+    shell.torchx("log", "-f", handle, timeout_s=300)
+    page = shell.torchx("status", handle, check=False)
+    assert "ValueError: rank 2 has no data" in page
+    assert "raise ValueError" in page
+    assert re.search(r"cause: +train/[01] on n[1-4] failed first: exit code 1: ValueError", page), page
+
+
+def test_code_as_it_was_at_submission(shell: Shell, tmp_path: Path) -> None:
+    """With `job_dir` a job that is requeued runs the code that it was submitted with."""
+    script = shell.cwd / "say.py"
+    script.write_text("print('first')")
+    job_dir = tmp_path / "code"
+    words = ["-s", "slurm", "-cfg", f"job_dir={job_dir}", "utils.python", "--script", "say.py"]
+    handle = shell.launch(*words)
+    shell.torchx("log", "-f", handle, timeout_s=120)
+    script.write_text("print('second')")
+    assert shell.torchx("log", handle).count("first") == 1
+    assert (job_dir / "say.py").read_text() == "print('first')"
+    assert (job_dir / "torchx-jobs").is_dir()

@@ -1,0 +1,142 @@
+"""The job script itself, run by bash with an ``srun`` that starts programs right here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchx.schedulers.kit.slurm.events import JobEvents, parse_events
+from torchx.schedulers.slurm_scheduler import SlurmScheduler
+from torchx.specs import AppDef, Resource, RetryPolicy, Role, macros
+
+SRUN = f"""#!{sys.executable} -IS
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_DFL)  # srun listens to it, even where its caller does not
+words = sys.argv[1:]
+while words[0].startswith("--"):
+    if words[0].startswith("--chdir="):
+        os.chdir(words[0][8:])
+    words.pop(0)
+os.execvp(words[0], words)
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder of programs in place of Slurm's; there is no `scontrol` and no `scancel`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in (("srun", SRUN), ("sleep", "#!/bin/sh\n")):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def run(programs: Path, *roles: Role, nodes: str = "n[1-4]", **cfg: object) -> tuple[int, JobEvents, Path]:
+    """Exit code, notes and folder of a job."""
+    folder = programs.parent / "job"
+    folder.mkdir()
+    (folder / "job.json").write_text("{}")
+    request = SlurmScheduler("s").submit_dryrun(AppDef("job", list(roles)), cfg).request
+    (folder / "job.sh").write_text(request.materialize())
+    env = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("SLURM")},
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": nodes,
+    }
+    for name in ("scontrol", "scancel"):  # of a cluster on this machine
+        (programs / name).write_text("#!/bin/sh\nexit 1\n")
+        (programs / name).chmod(0o755)
+    done = subprocess.run(["bash", "job.sh"], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, parse_events((folder / "events").read_text()), folder
+
+
+def sh(script: str, n: int = 1, **more: object) -> Role:
+    return Role("w", "", entrypoint="sh", args=["-c", script], num_replicas=n, resource=Resource(1, 0, 1), **more)
+
+
+def test_a_job_that_succeeds(programs: Path) -> None:
+    """Each replica writes its own logs; hosts are known without `scontrol`; the sizes of the logs are on record."""
+    script = f"echo out {macros.replica_id} $TORCHX_RANK0_HOST; echo err >&2"
+    code, events, folder = run(programs, sh(script, 3), nodes="gpu[08-09]-x,n7")
+    assert code == 0
+    assert [events.replicas[f"w/{k}"].host for k in range(3)] == ["gpu08-x", "gpu09-x", "n7"]
+    assert [(folder / "w" / str(k) / "stdout.log").read_text() for k in range(3)] == [
+        f"out {k} gpu08-x\n" for k in range(3)
+    ]
+    assert (folder / "w/0/stderr.log").read_text() == "err\n"
+    assert (folder / "w/0/times.idx").read_text().split()[1:] == ["14", "4"]
+    assert events.exit_code == 0
+
+
+def test_the_first_failure_ends_the_job(programs: Path) -> None:
+    """The others are stopped, by force where there is no `scancel`; the exit code is the first one's."""
+    code, events, _ = run(programs, sh(f"[ {macros.replica_id} = 1 ] && exit 4; exec tail -f /dev/null", 3))
+    assert code == 4
+    assert events.replicas["w/1"].exit_code == 4
+    assert events.replicas["w/0"].exit_code == events.replicas["w/2"].exit_code == 143
+
+
+def test_where_a_job_cannot_be_requeued_it_starts_again_in_place(programs: Path) -> None:
+    """As often as it may, with another rendezvous each time, and with the same id."""
+    script = f"echo --rdzv_id {macros.app_id} {macros.app_id}; exit 3"
+    code, events, folder = run(programs, sh(script, max_retries=2))
+    assert (code, events.starts, events.retries) == (3, 3, 2)
+    assert (folder / "w/0/stdout.log").read_text().splitlines() == [
+        "--rdzv_id 7 7",
+        "--rdzv_id 7-1 7",
+        "--rdzv_id 7-2 7",
+    ]
+
+
+@pytest.mark.parametrize(("policy", "starts"), [(RetryPolicy.REPLICA, [1, 2]), (RetryPolicy.ROLE, [2, 2])])
+def test_retries_in_place(programs: Path, policy: RetryPolicy, starts: list[int]) -> None:
+    """A replica, or its whole role, while the job goes on."""
+    script = f"echo up; [ {macros.replica_id} = 0 ] && exit 0; [ -e once ] && exit 0; : > once; exit 5"
+    role = sh(script, 2, max_retries=1, retry_policy=policy)
+    role.image = str(programs.parent)
+    code, events, folder = run(programs, role)
+    assert (code, events.again) == (0, 1)
+    assert [(folder / f"w/{k}/stdout.log").read_text().count("up") for k in (0, 1)] == starts
+
+
+def test_an_elastic_job_with_fewer_nodes(programs: Path) -> None:
+    """Replicas without a node are absent; it fails when too few are left."""
+    code, events, _ = run(programs, sh("exit 0", 4, min_replicas=2), nodes="n[1-3]")
+    assert code == 0
+    assert [events.replicas[f"w/{k}"].absent for k in range(4)] == [False, False, False, True]
+
+
+def test_an_elastic_job_that_loses_too_many(programs: Path) -> None:
+    """Below `min_replicas` it fails."""
+    code, _, _ = run(programs, sh(f"exit {macros.replica_id}", 4, min_replicas=3))
+    assert code in (1, 2, 3)
+
+
+def test_a_lost_node_is_no_success(programs: Path) -> None:
+    """`srun` ends with 0 when the node of its step fails; the replica is lost all the same."""
+    (programs / "srun").write_text("#!/bin/sh\necho 'srun: error: Node failure on n1' >&2\n")
+    code, events, _ = run(programs, sh("exit 0"))
+    assert (code, events.replicas["w/0"].exit_code) == (1, 1)
+
+
+def test_a_program_that_is_not_there(programs: Path) -> None:
+    """127, and its name in the log."""
+    code, _, folder = run(programs, Role("w", "", entrypoint="no such", resource=Resource(1, 0, 1)))
+    assert code == 127
+    assert "`no such` is not on this node" in (folder / "w/0/stderr.log").read_text()
+
+
+def test_a_folder_that_the_node_does_not_see(programs: Path) -> None:
+    """The job ends at once, and says what is wrong."""
+    request = SlurmScheduler("s").submit_dryrun(AppDef("job", [sh("exit 0")]), {}).request
+    done = subprocess.run(
+        ["bash"], input=request.materialize(), cwd=programs, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 78
+    assert "must be on a shared file system" in done.stderr

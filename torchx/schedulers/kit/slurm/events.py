@@ -1,0 +1,84 @@
+"""What a Slurm job of ours writes down about its replicas: the file ``events`` in its folder.
+
+A line each: ``<Unix time> <what> ...``. ``start <restarts> <job id>`` begins an attempt; ``up <replica> <host>``,
+``down <replica> <exit code>``, ``absent <replica>`` (an elastic job got fewer nodes), ``again <replica>`` (it was
+started again in place), ``retry <n>`` (the job requeues itself), ``end <exit code>``.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field
+else:
+    from torchx.util.records import dataclass, field
+
+
+@dataclass(kw_only=True)
+class ReplicaEvents:
+    """What became of one replica in the last attempt."""
+
+    host: str = ""
+    up: bool = False
+    absent: bool = False
+    exit_code: int | None = None
+    ended: float = 0.0
+
+
+@dataclass(kw_only=True)
+class JobEvents:
+    """What is known of the last attempt, and of how many there were.
+
+    Attributes:
+        replicas: path of the replica's folder within the job's to what became of it.
+        starts: how often the job was started.
+        again: how often replicas were started again while the job went on.
+        retries: how often the job requeued itself because a replica failed.
+        exit_code: of the attempt; None while it goes on, and when it was ended from outside.
+    """
+
+    replicas: dict[str, ReplicaEvents] = field(default_factory=dict)
+    starts: int = 0
+    again: int = 0
+    retries: int = 0
+    started: float = 0.0
+    ended: float = 0.0
+    exit_code: int | None = None
+    retrying: bool = False
+
+
+def parse_events(text: str) -> JobEvents:
+    """Reads the file; lines that are damaged, or of a newer torchx, are left out.
+
+    >>> parse_events("5 start 0 7\\n5 up w/0 n1\\n9 down w/0 3\\n9 end 3\\n").replicas["w/0"].exit_code
+    3
+    """
+    job = JobEvents()
+    for line in text.split("\n"):
+        words = line.split(" ")
+        try:
+            _apply(job, float(words[0]), words[1], words[2:])
+        except (ValueError, IndexError):
+            continue
+    return job
+
+
+def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
+    if what == "start":
+        job.starts += 1
+        job.replicas = {}
+        job.started, job.ended, job.exit_code, job.retrying = moment, 0.0, None, False
+    elif what == "end":
+        job.ended, job.exit_code = moment, int(words[0])
+    elif what == "retry":
+        job.retries, job.retrying = int(words[0]), True
+    elif what in ("up", "down", "absent", "again"):
+        replica = job.replicas.setdefault(words[0], ReplicaEvents())
+        if what == "up":
+            job.replicas[words[0]] = ReplicaEvents(host=words[1], up=True)
+        elif what == "down":
+            replica.exit_code, replica.ended = int(words[1]), moment
+        elif what == "absent":
+            replica.absent = True
+        else:
+            job.again += 1

@@ -1,0 +1,1 @@
+"""A login node over SSH: commands, files and workspaces there."""

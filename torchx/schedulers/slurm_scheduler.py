@@ -1,0 +1,307 @@
+"""``slurm``: a job as one ``sbatch`` script with a step for each replica, on nodes that share a file system.
+
+Options: see :class:`SlurmOpts`; ``torchx runopts slurm`` shows them, with those of SSH.
+
+Each replica has a node of its own (``replicas_per_node`` of them share one). Roles that ask for different nodes make a
+heterogeneous job. The job's folder is ``$TORCHX_HOME/slurm/<name>``, or ``<job_dir>/torchx-jobs/<name>``; it is the
+working directory of the batch script, by which it is found again from any shell of any node.
+
+Limits: images are folders, unless ``container`` is given. A role with a retry policy of APPLICATION starts again by
+``scontrol requeue``. Times of log lines are known to a second or so, in long jobs to some seconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping
+
+from torchx.errors import BackendError, CommandError, NotSupportedError
+from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListAppResponse
+from torchx.schedulers.ids import make_unique
+from torchx.schedulers.kit.batch import BatchScheduler, Site, Submission
+from torchx.schedulers.kit.batch_folders import JobFolder
+from torchx.schedulers.kit.commands import LocalCommandRunner
+from torchx.schedulers.kit.names import NameRule
+from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.kit.slurm.commands import HINTS, NO_MEMORY, OVER, parse_sbatch, parse_version
+from torchx.schedulers.kit.slurm.folders import LegacyFolder, files_of
+from torchx.schedulers.kit.slurm.options import SlurmOpts, job_words
+from torchx.schedulers.kit.slurm.queries import SlurmQueries
+from torchx.schedulers.kit.slurm.reasons import SLURM_STATES, app_state
+from torchx.schedulers.kit.slurm.request import (
+    APP_ID,
+    RANK0_ENV,
+    SBATCH_GROUP_OPTIONS,
+    SBATCH_JOB_OPTIONS,
+    Rules,
+    SlurmBatchRequest,
+    SlurmReplicaRequest,
+)
+from torchx.schedulers.kit.slurm.script import LAUNCH_FILE, MOST_SCRIPT, SCRIPT_FILE, SLURM_LOG, launcher
+from torchx.schedulers.kit.slurm.status import Job, describe, is_quiet
+from torchx.schedulers.kit.ssh.site_workspace import SiteWorkspaceMixin
+from torchx.schedulers.kit.states import fold
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.schedulers.kit.commands import CommandRunner, Completed
+    from torchx.schedulers.kit.files import Files
+
+    _Jobs = list[ListAppResponse]
+
+__all__ = [
+    "NONE",
+    "PIPE",
+    "SBATCH_GROUP_OPTIONS",
+    "SBATCH_JOB_OPTIONS",
+    "SLURM_JOB_DIRS",
+    "SLURM_STATES",
+    "SlurmBatchRequest",
+    "SlurmOpts",
+    "SlurmReplicaRequest",
+    "SlurmScheduler",
+    "appstate_from_slurm_state",
+    "create_scheduler",
+    "get_appstate_from_job",
+    "version",
+]
+
+PIPE = -1
+"""As ``subprocess.PIPE``; programs import the name from here."""
+
+SLURM_JOB_DIRS = ".torchxslurmjobdirs"
+"""File of earlier versions in the folder of submission: lines ``<job id> = <job_dir>``. It is read, not written."""
+
+NAME_RULE = NameRule(100)
+_RANDOM = 6
+_KNOWN_ID = re.compile(r"\d+(_\d+)?")
+
+CAPABILITIES = Capabilities(
+    logs=True,
+    log_streams=("stdout", "stderr", "combined"),
+    log_since=True,
+    log_follow=True,
+    cancel=True,
+    delete=True,
+    list=True,
+    retries=("REPLICA", "ROLE", "APPLICATION"),
+    elastic=True,
+    multi_role=True,
+    workspaces=True,
+    gpus=True,
+    resources=True,
+    durable=True,
+    describe_many=True,
+)
+
+
+def appstate_from_slurm_state(slurm_state: str) -> AppState:
+    """A state of Slurm as ours.
+
+    >>> appstate_from_slurm_state("COMPLETED"), appstate_from_slurm_state("no such state")
+    (SUCCEEDED (4), UNKNOWN (7))
+    """
+    return app_state(slurm_state)
+
+
+def get_appstate_from_job(job: dict[str, object]) -> AppState:
+    """The state of a job of ``squeue --json``: a string, or a list in newer releases.
+
+    >>> get_appstate_from_job({"job_state": ["RUNNING"]})
+    RUNNING (3)
+    """
+    state = job.get("job_state")
+    return app_state([str(s) for s in state] if isinstance(state, list) else str(state))
+
+
+def version() -> tuple[int, int]:
+    """The release of Slurm on this machine: ``(22, 5)`` of 22.05.8.
+
+    Raises:
+        CommandError: Slurm's commands are not here.
+    """
+    return parse_version(LocalCommandRunner().run(["sinfo", "--version"], timeout=10).check().stdout)
+
+
+class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
+    """Runs jobs on a Slurm cluster.
+
+    Args:
+        session_name: groups the jobs.
+    """
+
+    capabilities = CAPABILITIES
+    transient = re.compile(
+        r"Unable to contact slurm controller|Socket timed out|Connection (refused|reset|timed out)|"
+        r"temporarily (unavailable|disabled)|Slurm backup controller in standby|Resource temporarily",
+        re.IGNORECASE,
+    )
+    programs = "Slurm's commands"
+
+    def __init__(
+        self,
+        session_name: str,
+        *,
+        commands: CommandRunner | None = None,
+        files: Files | None = None,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        more = {} if sleep is None else {"sleep": sleep}
+        super().__init__("slurm", session_name, commands=commands, files=files, **more)
+        self._asked: dict[int, SlurmQueries] = {}
+
+    def _run_opts(self) -> runopts:
+        opts = super()._run_opts()
+        opts.update(SlurmOpts.as_runopts())
+        return opts
+
+    # -- submission ------------------------------------------------------------------------------
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[SlurmBatchRequest]:
+        opts = SlurmOpts.from_cfg(cfg)
+        opts.check()
+        if any(role.mounts for role in app.roles) and not (opts.container or opts.container_image):
+            raise NotSupportedError(
+                "on Slurm nothing can be mounted: roles see the files of their nodes",
+                hint="with `container` roles run in containers, which can have bind mounts",
+            )
+        found = {}
+        for replica in replicas(app, APP_ID, rank0_env=RANK0_ENV, img_root=lambda role: role.image):
+            name = f"{replica.role.name}-{replica.k}"
+            found[name] = SlurmReplicaRequest.from_role(name, replica.role, opts, nomem=opts.nomem)
+        request = SlurmBatchRequest(
+            cmd=["sbatch", "--parsable", *job_words(opts)],
+            replicas=found,
+            job_dir=opts.job_dir,
+            max_retries=max((role.max_retries for role in app.roles), default=0),
+            name=make_unique(NAME_RULE.make(app.name, room=_RANDOM + 1), _RANDOM),
+            rules={
+                role.name: Rules(role.max_retries, role.retry_policy.value, role.min_replicas or role.num_replicas)
+                for role in app.roles
+            },
+            cwd=self._site_of(cfg).files.cwd() if not cfg.get("ssh") else "",
+        )
+        request.materialize()  # what cannot be rendered is refused now
+        return AppDryRunInfo(request, str)
+
+    def _submission(self, info: AppDryRunInfo[SlurmBatchRequest], site: Site) -> Submission:
+        request = info.request
+        request.cwd = request.cwd or site.files.cwd()
+        folder = self.folders(site).place(request.name, request.job_dir)
+        output = f"{folder.replace('%', '%%')}/{SLURM_LOG}"
+        argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"{folder}/{SCRIPT_FILE}"]
+        script = request.materialize()
+        files = {SCRIPT_FILE: script}
+        if len(script) > MOST_SCRIPT:
+            files[LAUNCH_FILE] = launcher(script)
+            argv[-1] = f"{folder}/{LAUNCH_FILE}"
+        return Submission(request.name, argv, folder, files)
+
+    def _second_submission(
+        self, info: AppDryRunInfo[SlurmBatchRequest], site: Site, done: Completed
+    ) -> Submission | None:
+        if not NO_MEMORY.search(done.stderr):
+            return None
+        info.request = info.request.without_memory()
+        return self._submission(info, site)
+
+    def _parse_submitted(self, done: Completed) -> str:
+        return parse_sbatch(done.stdout)
+
+    def _find_submitted(self, site: Site, token: str) -> str | None:
+        argv = ["squeue", "--noheader", "--states=all", "--me", f"--name={token}", "--format=%A"]
+        ids = self.run_command(site, argv).check().stdout.split()
+        return min(ids, key=int) if ids else None
+
+    def _refusal(self, done: Completed) -> BackendError:
+        error = super()._refusal(done)
+        for pattern, hint in HINTS:
+            if re.search(pattern, done.stderr, re.IGNORECASE):
+                error.hint = hint
+                break
+        return error
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def _query(
+        self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
+    ) -> dict[str, DescribeAppResponse]:
+        return {app_id: describe(job) for app_id, job in self._jobs(site, app_ids, folders).items()}
+
+    def _jobs(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Job]:
+        """All that is known of the jobs."""
+        asked = [i for i in app_ids if _KNOWN_ID.fullmatch(i)]
+        slurm = self._slurm(site)
+        records = slurm.squeue(asked)
+        records.update(slurm.sacct([i for i in asked if i not in records]))
+        jobs = files_of(site.files, records, folders)
+        dead = [i for i, job in jobs.items() if job.state is AppState.FAILED and _was_killed(job)]
+        if dead:
+            steps = slurm.sacct(dead, steps=True)
+            for app_id in dead:
+                jobs[app_id].steps = steps.get(app_id, ())
+        return jobs
+
+    def _is_over(self, app_id: str) -> bool:
+        """Whether nothing more is written to the job's logs."""
+        if not super()._is_over(app_id):
+            return False
+        ((site, _),) = self._by_site([app_id])
+        folder = self.folders(site).of(app_id)
+        job = self._jobs(site, [app_id], {app_id: folder}).get(app_id) if folder is not None else None
+        return job is None or is_quiet(job, time.time())
+
+    def _slurm(self, site: Site) -> SlurmQueries:
+        if id(site) not in self._asked:
+            self._asked[id(site)] = SlurmQueries(functools.partial(self.run_command, site))
+        return self._asked[id(site)]
+
+    def _query_all(self, site: Site) -> _Jobs:
+        slurm = self._slurm(site)
+        records = slurm.squeue(None)
+        for app_id, found in slurm.sacct(None).items():
+            records.setdefault(app_id, found)
+        return [
+            ListAppResponse(app_id, fold([app_state(r.state) for r in found]), name=found[0].name)
+            for app_id, found in sorted(records.items(), key=lambda item: -(item[1][0].submitted or 0))
+        ]
+
+    def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
+        noted = super()._log_folder(site, app_id)
+        if noted is not None or not _KNOWN_ID.fullmatch(app_id):
+            return noted
+        legacy = LegacyFolder.find(site.files, SLURM_JOB_DIRS, app_id)
+        if legacy is not None:
+            return legacy
+        slurm = self._slurm(site)
+        records = slurm.squeue([app_id]) or slurm.sacct([app_id])
+        for record in records.get(app_id, ()):
+            folder = JobFolder(site.files, record.folder)
+            if record.folder and folder.is_ours():
+                return folder
+        return None
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _cancel_argv(self, app_id: str) -> list[str]:
+        return ["scancel", app_id]
+
+    def _accept_cancel(self, done: Completed) -> None:
+        if done.returncode and not OVER.search(done.stderr):
+            raise CommandError(
+                f"job could not be cancelled: {done.stderr.strip()}", argv=done.argv, returncode=done.returncode
+            )
+
+
+def create_scheduler(session_name: str, **kwargs: Any) -> SlurmScheduler:  # noqa: ARG001  # for other schedulers
+    """The factory of ``slurm``."""
+    return SlurmScheduler(session_name)
+
+
+def _was_killed(job: Job) -> bool:
+    return any(r.signal == 9 for r in job.records) or any(e.exit_code == 137 for e in job.events.replicas.values())
