@@ -96,7 +96,7 @@ def test_removing(files: AnyFiles, fake: FakeSsh) -> None:
     (fake.there / "f").touch()
     files.remove(str(fake.there / "a"))
     files.remove(str(fake.there / "f"))
-    assert os.listdir(fake.there) == []
+    assert set(os.listdir(fake.there)) <= {".torchx"}  # of the connection, where paths are short
 
 
 def test_refusals(files: AnyFiles, fake: FakeSsh) -> None:
