@@ -68,7 +68,7 @@ SLOW = {
 EXCEPTIONS = {
     ("torchx.components.component_test_base", "torchx.runner"): "a unittest base that runs components, for users",
     ("torchx.components.component_test_base", "torchx.runner.api"): "a unittest base that runs components, for users",
-    ("torchx.specs.workspaces", "torchx.workspace.copies"): "`Workspace.merge_into` is promised; the copying is one thing",
+    ("torchx.specs.workspaces", "torchx.workspace.copies"): "`merge_into` is promised; one way to copy",
 }
 
 SLOW_EXCEPTIONS = {
