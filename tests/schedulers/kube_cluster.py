@@ -52,6 +52,9 @@ class Cluster:
         self.token = "sesame"
         self.logs = {}
 
+    def clear(self):
+        """As a pool of connections has it."""
+
     def auth_settings(self):
         return {"BearerToken": {"in": "header", "key": "authorization", "value": f"Bearer {self.token}"}}
 
@@ -74,6 +77,9 @@ class Cluster:
     def _serve(self, method, path, query, body):
         if path == "/version":
             return Response(200, {"major": str(self.version[0]), "minor": f"{self.version[1]}+"})
+        if path == "/apis":
+            versions = [{"groupVersion": group} for group in sorted(self.groups)]
+            return Response(200, {"kind": "APIGroupList", "groups": [{"versions": versions}]})
         group = re.match(r"/(apis/[^/]+/[^/]+|api/v1)", path)[1]
         if group.startswith("apis/") and group not in ("apis/batch/v1", *(f"apis/{g}" for g in self.groups)):
             return refusal(404, "NotFound", "the server could not find the requested resource")
@@ -114,13 +120,15 @@ class Cluster:
         return Response(200, self.objects[key])
 
     def _list(self, base, namespace, query):
-        wanted = [pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair]
+        one_of = re.fullmatch(r"(\S+) in \((.*)\)", query.get("labelSelector", ""))
+        wanted = [pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair and not one_of]
         found = [
             item
             for (kind, space, _), item in self.objects.items()
             if kind == base
             and namespace in (None, space)
             and all((item["metadata"].get("labels") or {}).get(k) == v for k, v in wanted)
+            and (not one_of or (item["metadata"].get("labels") or {}).get(one_of[1]) in one_of[2].split(","))
         ]
         start, limit = int(query.get("continue", 0)), int(query.get("limit", 0)) or len(found)
         more = {"continue": str(start + limit)} if start + limit < len(found) else {}

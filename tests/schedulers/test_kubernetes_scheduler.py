@@ -245,7 +245,7 @@ def test_status_of_a_thousand_replicas_is_pages():
     cluster.calls.clear()
     found = scheduler.describe(app_id)
     assert found.state is AppState.RUNNING and len(found.roles_statuses[0].replicas) == 1000
-    assert [path.rpartition("/")[2] for _, path, _ in cluster.calls] == ["pods", "pods", "jobs"]
+    assert [path.rpartition("/")[2] for _, path, _ in cluster.calls] == ["jobs", "pods", "pods"]
 
 
 def test_a_failed_replica_is_named_with_its_last_words():

@@ -47,7 +47,7 @@ def until_over(
     """Asks until the status is terminal, or None.
 
     Pauses grow up to ``interval_s``. A scheduler that is told when a job ends (it has its own ``wait_for_end``) is
-    slept on instead.
+    slept on instead, for ``interval_s`` or the ``wait_hint`` of one that is far, whichever is longer.
 
     Args:
         ask: returns the status.
@@ -76,7 +76,7 @@ def until_over(
             pause = min(pause * _GROWTH, longest)
         if told:
             since = time.monotonic()
-            most = max(interval_s, _TOLD_S)
+            most = max(interval_s, _TOLD_S, 0.0 if is_near(scheduler) else scheduler.wait_hint)
             scheduler.wait_for_end(app_id, most if deadline is None else min(most, left))
             early = time.monotonic() - since < _EARLY_S  # it is over, or else there was nothing to sleep on
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.backends.docker.engine import IMAGE, Unavailable
 from tests.backends.kubernetes import cluster
+from tests.backends.kubernetes.jobs import Jobs
 from tests.backends.shell import Shell
 
 
@@ -39,6 +40,15 @@ def namespace(kubeconfig: str, request: pytest.FixtureRequest) -> Iterator[str]:
     cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
     cluster.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def jobs(kubeconfig: str, namespace: str, image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
+    """Jobs without the command line, in the test's namespace."""
+    monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    made = Jobs(namespace, image)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ import time
 import pytest
 
 from tests.backends.kubernetes import cluster
+from tests.backends.kubernetes.jobs import audited
+from torchx.schedulers.kit.kube.pod_states import unix_time
 
 
 def status(torchx, handle="@last"):
@@ -107,9 +109,11 @@ def test_two_roles(torchx, image, tmp_path):
     ]
 
 
+@pytest.mark.timeout(300)
 def test_thirty_two_replicas(torchx, image):
     """All of them run and are told apart."""
-    torchx("run", "--wait", "utils.echo", "--image", image, "--num_replicas", "32", "--msg", "x", timeout_s=240)
+    room = ("-cfg", "reserved_millicpu=1000")  # so that the node's few CPUs do not make them wait for one another
+    torchx("run", *room, "--wait", "utils.echo", "--image", image, "--num_replicas", "32", "--msg", "x", timeout_s=240)
     found = status(torchx)
     assert [(r["id"], r["state"]) for r in found["roles"][0]["replicas"]] == [(k, "SUCCEEDED") for k in range(32)]
 
@@ -233,3 +237,17 @@ def test_a_namespace_that_is_not_there_is_said(torchx, image):
     """With the command that makes it."""
     done = torchx("run", "-cfg", "namespace=nowhere", "utils.echo", "--image", image, code=4)
     assert "there is no namespace `nowhere`" in done.stderr and "kubectl create namespace nowhere" in done.stderr
+
+
+def test_waiting_is_told_of_the_end(torchx, image, namespace):
+    """By a watch: a job of several seconds costs a few calls, and its end is noticed within one."""
+    with audited() as calls:
+        torchx("run", "--wait", "utils.sh", "--image", image, "sleep", "6")
+        ended = time.time()
+    found = status(torchx)
+    assert any(c["verb"] == "watch" for c in calls)
+    assert len(calls) < 20, [c["requestURI"] for c in calls]
+    assert found["state"] == "SUCCEEDED"
+    (job,) = cluster.call("GET", f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"]
+    told = unix_time(job["status"]["completionTime"])
+    assert ended - told < 4, "a second's fraction, the last look, and the end of a process"

@@ -48,6 +48,7 @@ NEWEST = (1, 37)
 """The newest version of Kubernetes that this is made for."""
 INDEXED_SINCE = (1, 22)
 """Since then a Job numbers its pods; before, each replica is a Job of its own."""
+SUSPEND_SINCE = (1, 22)
 FAILURE_POLICY_SINCE = (1, 26)
 PER_INDEX_SINCE = (1, 29)
 _MAX_ANNOTATION = 200_000  # those of one object have 256 KiB together

@@ -1,0 +1,290 @@
+"""JobSets, Volcano jobs, AppWrappers and Kueue on a real API server; a test plays their controllers."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.backends.kubernetes import cluster
+from tests.backends.kubernetes.jobs import audited
+from tests.backends.kubernetes.operators import served, set_status
+from torchx.errors import BackendError
+from torchx.schedulers.kit.kube import api as kube_api
+from torchx.specs import AppDef, AppState
+
+JOBSET = "apis/jobset.x-k8s.io/v1alpha2"
+VOLCANO = "apis/batch.volcano.sh/v1alpha1"
+NEW_MCAD = "apis/workload.codeflare.dev/v1beta2"
+OLD_MCAD = "apis/mcad.ibm.com/v1beta1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operators(kubeconfig):
+    """All of them but JobSet, by which `auto` would choose."""
+    with served("batch.volcano.sh", "bus.volcano.sh", "kueue.x-k8s.io", "workload.codeflare.dev", "mcad.ibm.com"):
+        yield
+
+
+@pytest.fixture
+def jobsets(operators):
+    with served("jobset.x-k8s.io"):
+        yield
+
+
+def condition(kind, status="True", **fields):
+    return {"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:10Z", **fields}
+
+
+def one(jobs, group, plural):
+    (item,) = cluster.call("GET", jobs.path(plural, group=group))["items"]
+    return item, jobs.path(plural, item["metadata"]["name"], group)
+
+
+def listed(jobs, app_id):
+    return {job.app_id: job.state for job in jobs.scheduler.list({"namespace": jobs.namespace})}[app_id]
+
+
+def check(jobs, app_id, path, steps):
+    """Each status that a controller may write, and what is then said."""
+    for status, state, msg in steps:
+        set_status(path, status)
+        found = jobs.scheduler.describe(app_id)
+        assert (found.state, found.msg if msg is not None else None) == (state, msg), status
+        assert listed(jobs, app_id) is state or not msg, status
+
+
+def test_a_jobset_is_chosen_where_the_cluster_has_them(jobs, jobsets):
+    """By `auto`; its states, messages, list, cancel and delete."""
+    app_id = jobs.run(AppDef("set", [jobs.role(name="a"), jobs.role(name="b", num_replicas=2)]))
+    item, path = one(jobs, JOBSET, "jobsets")
+    assert [job["name"] for job in item["spec"]["replicatedJobs"]] == ["a", "b"]
+    failed = condition("Failed", reason="FailedJobs", message="jobset failed due to one or more job failures")
+    check(
+        jobs,
+        app_id,
+        path,
+        [
+            ({"restarts": 1}, AppState.PENDING, "its pods are not made yet"),
+            ({"conditions": [condition("Completed")]}, AppState.SUCCEEDED, None),
+            ({"conditions": [failed]}, AppState.FAILED, "one of its jobs failed (FailedJobs)"),
+            ({"conditions": None}, AppState.PENDING, "its pods are not made yet"),
+        ],
+    )
+    jobs.scheduler.cancel(app_id)
+    assert one(jobs, JOBSET, "jobsets")[0]["spec"]["suspend"] is True
+    assert jobs.scheduler.describe(app_id).state is AppState.CANCELLED is listed(jobs, app_id)
+    jobs.scheduler.delete(app_id)
+    assert jobs.scheduler.describe(app_id) is None
+
+
+def test_volcano_is_chosen_where_the_cluster_has_that_alone(jobs):
+    """By `auto`; its phases, list, abort by a Command, delete."""
+    app_id = jobs.run(num_replicas=2)
+    item, path = one(jobs, VOLCANO, "jobs")
+    assert (item["spec"]["minAvailable"], len(item["spec"]["tasks"])) == (2, 2)
+    asked = jobs.scheduler.describe(app_id)
+    assert (asked.state, asked.msg) == (AppState.PENDING, "Volcano has not looked at it yet: is it installed?")
+    state = lambda phase, **fields: {"state": {"phase": phase, **fields}}  # noqa: E731  # short
+    check(
+        jobs,
+        app_id,
+        path,
+        [
+            (
+                state("Pending", message="not enough resource in cluster"),
+                AppState.PENDING,
+                "not enough resource in cluster",
+            ),
+            (state("Running", message=None), AppState.RUNNING, None),
+            (state("Restarting"), AppState.RUNNING, None),
+            (state("Completing"), AppState.RUNNING, None),
+            (state("Failed", reason="PodFailed"), AppState.FAILED, "PodFailed"),
+            (state("Aborted", reason=None), AppState.CANCELLED, None),
+            (state("Terminated"), AppState.CANCELLED, None),
+            (state("Completed"), AppState.SUCCEEDED, None),
+            (state("Odd"), AppState.UNKNOWN, "its phase is `Odd`"),
+            (state("Running"), AppState.RUNNING, None),
+        ],
+    )
+    for _ in range(2):
+        jobs.scheduler.cancel(app_id)
+    command, _ = one(jobs, "apis/bus.volcano.sh/v1alpha1", "commands")
+    assert command["action"] == "AbortJob" and command["target"]["name"] == item["metadata"]["name"]
+    assert command["target"]["uid"] == item["metadata"]["uid"]
+    jobs.scheduler.delete(app_id)
+    assert jobs.scheduler.describe(app_id) is None
+
+
+def test_a_named_queue_is_volcanos(jobs, jobsets):
+    """Whatever else the cluster has."""
+    jobs.run(cfg={"queue": "gpu", "priority_class": "high"})
+    item, _ = one(jobs, VOLCANO, "jobs")
+    assert (item["spec"]["queue"], item["spec"]["priorityClassName"]) == ("gpu", "high")
+
+
+def test_a_watch_tells_of_the_end_of_a_custom_object(jobs):
+    """Few calls, and at once."""
+    import threading
+
+    app_id = jobs.run(cfg={"kind": "volcano"})
+    _, path = one(jobs, VOLCANO, "jobs")
+    set_status(path, {"state": {"phase": "Running"}})
+    jobs.scheduler.describe(app_id)
+    timer = threading.Timer(1.5, set_status, (path, {"state": {"phase": "Completed"}}))
+    timer.start()
+    with audited() as calls:
+        begun = time.monotonic()
+        jobs.scheduler.wait_for_end(app_id, 30)
+        took = time.monotonic() - begun
+    timer.join()
+    assert 1.2 < took < 5 and [call["verb"] for call in calls] == ["watch"]
+    assert jobs.scheduler.describe(app_id).state is AppState.SUCCEEDED
+
+
+def test_a_watch_from_too_long_ago_begins_anew(jobs):
+    """410: the next look is a new one, and who waits is not kept."""
+    app_id = jobs.run(cfg={"kind": "volcano"})
+    jobs.scheduler.describe(app_id)
+    jobs.scheduler._found[app_id].version = "1"
+    begun = time.monotonic()
+    jobs.scheduler.wait_for_end(app_id, 30)
+    assert time.monotonic() - begun < 10
+
+
+# -- Kueue -----------------------------------------------------------------------------------------
+
+
+def test_a_cluster_that_cannot_suspend_jobs_is_no_place_for_a_queue(jobs):
+    """1.20 would run it at once, past the queue."""
+    with pytest.raises(BackendError, match=r"Kubernetes 1\.20 cannot hold back"):
+        jobs.run(cfg={"local_queue": "team", "kind": "job"})
+    assert cluster.call("GET", jobs.path("jobs", group="apis/batch/v1"))["items"] == []
+
+
+def test_a_job_waits_for_kueue_and_is_taken_out_of_its_queue(jobs, jobsets):
+    """Suspended until admitted; what Kueue says is told; a cancelled one is deactivated, for Kueue would start it again."""
+    app_id = jobs.run(cfg={"local_queue": "team"})
+    item, _ = one(jobs, JOBSET, "jobsets")
+    assert item["spec"]["suspend"] is True
+    assert item["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert jobs.scheduler.describe(app_id).msg == "it waits in the queue `team`"
+    labels = {"kueue.x-k8s.io/job-uid": item["metadata"]["uid"]}
+    group = "apis/kueue.x-k8s.io/v1beta1"
+    workload = {"apiVersion": group[5:], "kind": "Workload", "metadata": {"name": "w", "labels": labels}, "spec": {}}
+    cluster.call("POST", jobs.path("workloads", group=group), workload)
+    said = condition("QuotaReserved", "False", reason="Pending", message="couldn't assign flavors: insufficient quota")
+    set_status(jobs.path("workloads", "w", group), {"conditions": [said]})
+    found = jobs.scheduler.describe(app_id)
+    assert found.state is AppState.PENDING
+    assert found.msg == "it waits in the queue `team`: couldn't assign flavors: insufficient quota"
+    jobs.scheduler.cancel(app_id)
+    assert cluster.call("GET", jobs.path("workloads", "w", group))["spec"]["active"] is False
+    assert jobs.scheduler.describe(app_id).state is AppState.CANCELLED
+
+
+# -- MCAD ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("form", "group", "word", "steps"),
+    [
+        ("v1beta2", NEW_MCAD, "phase", ["Suspended", "Resuming", "Running", "Resetting", "Succeeded", "Failed"]),
+        ("v1beta1", OLD_MCAD, "state", ["Pending", "Pending", "Running", "Pending", "Completed", "Failed"]),
+    ],
+)
+def test_an_appwrapper_of_either_form(jobs, form, group, word, steps):
+    """States, messages, list; the pods in it are those that `kubernetes` makes."""
+    jobs.use("kubernetes_mcad")
+    app_id = jobs.run(AppDef("two", [jobs.role(name="a"), jobs.role(name="b")]), cfg={"appwrapper_version": form})
+    item, path = one(jobs, group, "appwrappers")
+    asked = jobs.scheduler.describe(app_id)
+    assert (asked.state, asked.msg) == (AppState.SUBMITTED, "MCAD has not looked at it yet: is it installed?")
+    wanted = [AppState.PENDING] * 2 + [AppState.PENDING, AppState.PENDING, AppState.SUCCEEDED, AppState.FAILED]
+    for step, state in zip(steps, wanted):
+        set_status(path, {word: step, "conditions": [condition("Any", message="says MCAD")]})
+        found = jobs.scheduler.describe(app_id)
+        assert found.state is state, step
+        assert step in ("Succeeded", "Completed") or found.msg == "says MCAD"
+    assert [role.name for role in found.roles] == ["a", "b"]
+    assert listed(jobs, app_id) is AppState.FAILED
+    jobs.scheduler.delete(app_id)
+    assert jobs.scheduler.describe(app_id) is None
+
+
+@pytest.mark.parametrize(("form", "group"), [("v1beta2", NEW_MCAD), ("v1beta1", OLD_MCAD)])
+def test_the_pods_of_an_appwrapper_run_as_they_are(jobs, form, group):
+    """What MCAD would make of it is made by the test, from what lies in the wrapper: they run, log, and are told of."""
+    jobs.use("kubernetes_mcad")
+    app_id = jobs.run(
+        "echo I am $TORCHX_REPLICA_ID of $TORCHX_RANK0_HOST", num_replicas=2, cfg={"appwrapper_version": form}
+    )
+    item, path = one(jobs, group, "appwrappers")
+    name = item["metadata"]["name"]
+    parts = (
+        [part["template"] for part in item["spec"]["components"]]
+        if form == "v1beta2"
+        else [part["generictemplate"] for part in item["spec"]["resources"]["GenericItems"]]
+    )
+    plurals = {"Pod": "pods", "Service": "services"}
+    for part in parts:
+        cluster.call("POST", jobs.path(plurals[part["kind"]]), part)
+    set_status(path, {"phase" if form == "v1beta2" else "state": "Running"})
+    found = jobs.until(app_id)
+    assert found.state is AppState.SUCCEEDED, found.msg
+    assert jobs.log(app_id, k=1) == [f"I am 1 of {name}-main-0.{name}"]
+
+
+def test_an_appwrapper_is_cancelled(jobs):
+    """The newer form is suspended, the older one removed."""
+    jobs.use("kubernetes_mcad")
+    new = jobs.run()
+    jobs.scheduler.cancel(new)
+    assert one(jobs, NEW_MCAD, "appwrappers")[0]["spec"]["suspend"] is True
+    assert jobs.scheduler.describe(new).state is AppState.CANCELLED
+    old = jobs.run(cfg={"appwrapper_version": "v1beta1"})
+    jobs.scheduler.cancel(old)
+    assert jobs.scheduler.describe(old) is None
+
+
+# -- a thousand replicas ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    """The requests for a cluster that numbers pods: this one, of 1.20, takes them, and only lets the mode fall."""
+    monkeypatch.setattr(kube_api.KubeApi, "version", lambda self: (1, 30))
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset", "volcano"])
+def test_a_thousand_replicas_are_rendered_quickly(jobs, kind):
+    """In 0.2 s by the clock of this process, whatever else the machine does."""
+    app = AppDef("big", [jobs.role(num_replicas=1000)])
+    jobs.scheduler.submit_dryrun(app, {"kind": kind})
+    begun = time.process_time()
+    jobs.scheduler.submit_dryrun(app, {"kind": kind})
+    assert time.process_time() - begun < 0.2
+
+
+@pytest.mark.timeout(300)
+def test_a_thousand_replicas_are_submitted_in_few_calls_and_asked_for_in_pages(jobs, newer):
+    """By the API server's own account: as many calls as for two replicas; status in pages of 500."""
+    nobody = {"spec": {"schedulerName": "nobody"}}
+    counts = []
+    for replicas in (2, 1000):
+        with audited() as calls:
+            app_id = jobs.run(num_replicas=replicas, overlay=nobody, cfg={"kind": "job"})
+        counts.append(len(calls))
+    assert counts == [4, 4], "two checked and two made; and one for the version, which is made up here"
+    name = f"{app_id.partition(':')[2]}-main"
+    deadline = time.monotonic() + 240
+    while cluster.call("GET", jobs.path("jobs", name, "apis/batch/v1"))["status"].get("active") != 1000:
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    with audited() as calls:
+        begun = time.process_time()
+        found = jobs.scheduler.describe(app_id)
+        took = time.process_time() - begun
+    assert [call["requestURI"].partition("?")[0].rpartition("/")[2] for call in calls] == ["jobs", "pods", "pods"]
+    assert len(found.roles_statuses[0].replicas) == 1000 and took < 2, took
+    jobs.scheduler.delete(app_id)

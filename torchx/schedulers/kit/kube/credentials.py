@@ -1,0 +1,128 @@
+"""Which cluster, and who we are there: kubeconfig as kubectl reads it, or the service account of the pod we run in.
+
+https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+from torchx.errors import BackendError, MissingDependencyError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_POD_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_IN_POD = "KUBERNETES_SERVICE_HOST"
+
+
+def official() -> Any:
+    """The package ``kubernetes.client``.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        import kubernetes.client
+    except ImportError:
+        raise MissingDependencyError(
+            "this needs the package `kubernetes`, which is not installed", hint="pip install 'torchx[kubernetes]'"
+        ) from None
+    return kubernetes.client
+
+
+def connect(context: str | None) -> Any:
+    """The official client, configured as kubectl would be. Its ``torchx_namespace`` is that of the context.
+
+    Raises:
+        MissingDependencyError: the client is not installed.
+        BackendError: there is no cluster to talk to, or nobody to be there.
+    """
+    client = official()
+    configuration = client.Configuration()
+    try:
+        namespace = _kubeconfig(configuration, context)
+    except BackendError:
+        raise
+    except Exception as e:  # the client lets through whatever its parser of YAML, and the files, raise
+        if context is not None or _IN_POD not in os.environ:
+            raise _unconfigured(_first_line(e)) from None
+        namespace = _service_account(configuration)
+    if not configuration.verify_ssl:
+        import urllib3
+
+        # As kubeconfig has it: not to be told at every call.
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    found = client.ApiClient(configuration)
+    found.torchx_namespace = namespace
+    return found
+
+
+def _kubeconfig(configuration: Any, context: str | None) -> str:
+    from kubernetes import config
+
+    # The client looks at the variable once, when it is imported; kubectl, and we, each time.
+    files = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+    if not any(os.path.exists(file) for file in files.split(os.pathsep)):
+        raise config.ConfigException(f"there is no `{files}`")
+    with _errors() as said:
+        config.load_kube_config(config_file=files, context=context, client_configuration=configuration)
+    if said:  # a plugin that failed: the client goes on as nobody
+        raise BackendError(
+            f"kubeconfig gives no credentials: {said[0]}",
+            hint="run the command of its `exec` entry by hand; `kubectl config view --minify` shows it",
+        )
+    contexts, active = config.list_kube_config_contexts(config_file=files)
+    chosen = next((c for c in contexts if c["name"] == context), active)
+    return str((chosen.get("context") or {}).get("namespace") or "")
+
+
+@contextmanager
+def _errors() -> Iterator[list[str]]:
+    """What is logged as an error meanwhile, which is how the client tells of a plugin that failed."""
+    import logging
+
+    said: list[str] = []
+
+    class Ear(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            said.append(record.getMessage().strip())
+            return False
+
+    root, ear, silent = logging.getLogger(), Ear(), logging.NullHandler()
+    root.addFilter(ear)
+    root.addHandler(silent)  # without any, logging would set itself up
+    try:
+        yield said
+    finally:
+        root.removeHandler(silent)
+        root.removeFilter(ear)
+
+
+def _service_account(configuration: Any) -> str:
+    """Sets up the pod's service account. Returns the pod's namespace."""
+    from kubernetes import config
+
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException as e:
+        raise _unconfigured(_first_line(e)) from None
+    try:
+        with open(_POD_NAMESPACE, encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _unconfigured(why: str) -> BackendError:
+    return BackendError(
+        f"no Kubernetes cluster is configured: {why}",
+        hint="`kubectl config get-contexts` shows those there are; `-cfg context=NAME`, or set KUBECONFIG",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
