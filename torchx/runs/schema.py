@@ -127,11 +127,9 @@ def set_aside(path: str, inode: int, why: str) -> str:
     Returns:
         The new path; empty when another process has already done it.
     """
-    import fcntl
     import time
 
-    with open(f"{path}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _Names(path):
         try:
             if os.stat(path).st_ino != inode:
                 return ""
@@ -146,13 +144,33 @@ def set_aside(path: str, inode: int, why: str) -> str:
 
 
 def _publish(draft: str, path: str) -> None:
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without hard links
-        if not os.path.exists(path):
-            os.rename(draft, path)
+    with _Names(path):
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            if not os.path.exists(path):
+                os.rename(draft, path)
+
+
+class _Names:
+    """Held while a registry file gets its name, or it and its companions lose theirs.
+
+    A file that appeared while its predecessor is set aside would lose its log to it, and with that what was written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = f"{path}.lock"
+
+    def __enter__(self) -> None:
+        import fcntl
+
+        self._file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
 
 
 def _is_shared(directory: str) -> bool:

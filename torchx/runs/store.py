@@ -73,7 +73,7 @@ class Store:
         import sqlite3
 
         with self._lock:
-            for last_try in (False, True):
+            for last_try in (False, False, False, True):  # others may be setting the file aside, too
                 try:
                     db = self._connected(create=create)
                     return default if db is None else work(db)
@@ -129,6 +129,9 @@ class Store:
         """Whether it is worth trying again: the file was damaged or newer, and is out of the way now."""
         import sqlite3
 
+        if isinstance(error, sqlite3.OperationalError) and not os.path.exists(self.path):
+            self._drop()
+            return True  # somebody else has set it aside since we looked
         missing = isinstance(error, sqlite3.OperationalError) and str(error).startswith("no such ")
         if isinstance(error, _NewerSchemaError):
             why, text = "newer", f"was written by a newer torchx (schema {error.version}, here {schema.VERSION})"
@@ -166,12 +169,14 @@ class _NewerSchemaError(Exception):
 def _connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
     import sqlite3
 
+    url = "file:" + os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     if immutable:
-        from urllib.parse import quote
-
-        return sqlite3.connect(f"file:{quote(path)}?immutable=1", uri=True, isolation_level=None)
+        return sqlite3.connect(f"{url}?immutable=1", uri=True, isolation_level=None)
+    # Never made here: an empty file would take the place of one that is being made.
     # One connection for all threads: `Store` holds its lock around every use.
-    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(
+        f"{url}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
 
 
 def _is_cut_off(db: sqlite3.Connection, path: str) -> bool:
