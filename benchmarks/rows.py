@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks import images, stage
+from benchmarks import images, stage, tracking
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.timing import Cannot, Sample, Samples, command, measure, program
 
@@ -213,5 +213,7 @@ ROWS = (
         "`docker build && docker push`",
         weight=0.4,
     ),
+    Row("`import torchx.tracker`", 2, tracking.imports, PYTHON),
+    Row("1,000 metadata writes from 8 processes", 0.3, tracking.writes, "as many small files", rate=True, weight=0.4),
 )
 """In the order of the table."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import signal
 import subprocess
 import sys
@@ -20,6 +23,45 @@ def test_copy(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     copy_main.main(["--src", str(tmp_path / "a"), "--dst", f"file://{tmp_path}/d/e/b"])
     assert (tmp_path / "d/e/b").read_text() == "x"
+
+
+class Breaks(io.BytesIO):
+    """Gives one block, and then an error."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell():
+            raise OSError("the connection was lost")
+        return super().read(4)
+
+
+@pytest.mark.parametrize("before", [None, b"old"], ids=["a new file", "a file that is there"])
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_half_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, before: bytes | None) -> None:
+    """A copy that breaks off leaves the destination as it was, on a disk and in a store."""
+    import fsspec
+
+    folder = f"{tmp_path}/dst"
+    fs = fsspec.filesystem(scheme)
+    fs.makedirs(folder)
+    if before is not None:
+        fs.pipe_file(f"{folder}/b", before)
+    monkeypatch.setattr(fsspec, "open", lambda *_: contextlib.nullcontext(Breaks(b"0123456789")))
+    with pytest.raises(OSError, match="connection was lost"):
+        copy_main.main(["--src", "x", "--dst", f"{scheme}://{folder}/b"])
+    assert [fs.cat_file(path) for path in fs.ls(folder, detail=False)] == ([before] if before is not None else [])
+
+
+def test_copy_to_a_store_and_to_a_pipe(tmp_path: Path) -> None:
+    """An object, and what is no file: it is written to and not replaced."""
+    import fsspec
+
+    (tmp_path / "a").write_bytes(b"x" * (3 << 20))
+    copy_main.main(["--src", str(tmp_path / "a"), "--dst", f"memory://{tmp_path}/b"])
+    assert fsspec.filesystem("memory").cat_file(f"{tmp_path}/b") == b"x" * (3 << 20)
+    argv = [sys.executable, "-m", "torchx.apps.utils.copy_main", "--src", str(tmp_path / "a"), "--dst", "/dev/stdout"]
+    assert len(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout) == 3 << 20
+    copy_main.main(["--src", str(tmp_path / "a"), "--dst", "/dev/null"])
+    assert not os.path.isfile("/dev/null")
 
 
 def test_copy_of_nothing(tmp_path: Path) -> None:
@@ -104,6 +146,16 @@ def test_monitor_waits_for_the_start_file(tmp_path: Path, monkeypatch: pytest.Mo
             signal.signal(number, handler)
     assert looks == [True, True, True]
     assert (tmp_path / "started").exists()
+
+
+def test_monitor_outlives_a_store_that_fails(tmp_path: Path) -> None:
+    """A store that cannot be asked does not end the program, nor leave it alone: it is said once, and time still counts."""
+    done = monitor(
+        "--timeout", "2", "--exit_on_file", "nosuch://store/done", "sh", "-c", f"touch {tmp_path}/ran; exec sleep 60"
+    )
+    assert done.returncode == 34
+    assert done.stderr.count("`nosuch://store/done` cannot be looked for") == 1
+    assert (tmp_path / "ran").exists()
 
 
 def test_monitor_is_stopped_before_the_start(tmp_path: Path) -> None:

@@ -27,6 +27,26 @@ def test_put_and_get(tmp_path: Path) -> None:
     assert FsspecResultTracker(str(tmp_path / "new/dir")).get(1) == {"loss": 2}
 
 
+def test_no_half_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads while results are replaced gets the old ones or the new ones; nothing else stays in the directory."""
+    import os
+
+    tracker = FsspecResultTracker(str(tmp_path))
+    tracker.put(1, loss=1)
+    seen = []
+    replace = os.replace
+
+    def watched(src: str, dst: str) -> None:
+        seen.append(tracker.get(1))
+        replace(src, dst)
+        seen.append(tracker.get(1))
+
+    monkeypatch.setattr(os, "replace", watched)
+    tracker.put(1, loss=2)
+    assert seen == [{"loss": 1}, {"loss": 2}]
+    assert [path.name for path in (tmp_path / "1").iterdir()] == ["results.json"]
+
+
 def test_an_unknown_key_is_empty(tmp_path: Path) -> None:
     """Nothing was put: nothing comes back."""
     assert FsspecResultTracker(str(tmp_path / "none")).get(1) == {}

@@ -3,7 +3,9 @@
 import logging
 import subprocess
 import sys
+import types
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -100,9 +102,45 @@ def test_a_tracker_that_is_down_never_fails_the_job(caplog: pytest.LogCaptureFix
         run.add_artifact("x", "/x")
         run.add_source("s")
     assert good.metadata("r") == {"a": 1}
-    assert [r.getMessage().partition(": ")[0] for r in caplog.records] == [
-        "tracker `DownTracker` could not be written to"
-    ] * 3
+    assert [r.getMessage() for r in caplog.records] == [
+        "tracker `DownTracker` could not be written to: ConnectionError: refused"
+        " (the job goes on; said once, whatever else is lost)"
+    ]
+
+
+def test_a_tracker_that_fails_slowly_is_let_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that needs 30 s to fail is asked again after ten minutes, not at every write; others are not held up."""
+    now = [1000.0]
+    monkeypatch.setattr("torchx.tracker.api.time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    tries: list[float] = []
+
+    class Slow(MemoryTracker):
+        def add_metadata(self, run_id: str, **kwargs: object) -> None:
+            tries.append(now[0])
+            now[0] += 30
+            raise TimeoutError("no answer")
+
+    good = MemoryTracker()
+    run = AppRun("r", [Slow(), good])
+    for step in range(100):
+        run.add_metadata(step=step)
+        now[0] += 10
+    assert tries == [1000.0, 1630.0]
+    assert good.metadata("r") == {"step": 99}
+
+
+def test_reads_go_on_to_the_next_tracker(caplog: pytest.LogCaptureFixture) -> None:
+    """When the first tracker does not answer, the second is asked; when none does, there is nothing, and a warning."""
+
+    class Mute(MemoryTracker):
+        def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
+            raise ConnectionError("refused")
+
+    good = MemoryTracker()
+    good.add_source("r", "s")
+    assert [s.parent.id for s in AppRun("r", [Mute(), good]).sources()] == ["s"]
+    assert list(AppRun("r", [Mute()]).sources()) == []
+    assert "tracker `Mute` could not be read: ConnectionError: refused" in caplog.text
 
 
 @pytest.fixture
@@ -152,6 +190,21 @@ def test_run_from_env(monkeypatch: pytest.MonkeyPatch) -> None:
     assert app_run_from_env().id == "local://me/job-2"
 
 
+def test_built_in_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fsspec` needs no package but itself: a job that names it writes there at once."""
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("TORCHX_JOB_ID", "local://me/job-3")
+    monkeypatch.setenv("TORCHX_TRACKERS", "fsspec")
+    monkeypatch.setenv(tracker_config_env_var_name("fsspec"), str(tmp_path))
+    run = app_run_from_env()
+    run.add_metadata(a=1)
+    run.add_source("local://me/job-1", "model")
+    (tracker,) = run.backends
+    assert tracker.metadata("local://me/job-3") == {"a": 1}
+    assert [s.parent.id for s in run.sources()] == ["local://me/job-1"]
+    assert [r.id for r in AppRun("local://me/job-1", run.backends).children()] == ["local://me/job-3"]
+
+
 @pytest.mark.usefixtures("plugin")
 def test_only_rank_zero_writes_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other ranks do not repeat the parent run."""
@@ -187,6 +240,7 @@ def test_cheap_to_import() -> None:
         "torchx.tracker",
         "torchx.tracker.api",
         "torchx.util",
+        "torchx.util.environ",
         "torchx.util.records",
         "torchx.version",
     }

@@ -34,6 +34,7 @@ VERBS: dict[str, Verb] = {
     "status": Verb(FOLLOW, "torchx.cli.cmd_status:CmdStatus", "what became of a job, and why"),
     "log": Verb(FOLLOW, "torchx.cli.cmd_log:CmdLog", "what the replicas of a job wrote; --follow until it ends"),
     "list": Verb(FOLLOW, "torchx.cli.cmd_list:CmdList", "the runs on record, newest first; or a scheduler's jobs"),
+    "tracker": Verb(FOLLOW, "torchx.cli.cmd_tracker:CmdTracker", "what jobs left behind: metadata, artifacts, lineage"),
     "describe": Verb(FOLLOW, "torchx.cli.cmd_describe:CmdDescribe", "what was launched: roles, options, source code"),
     "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),
     "delete": Verb(END, "torchx.cli.cmd_delete:CmdDelete", "remove jobs, their logs and their records"),

@@ -6,14 +6,18 @@ A tracker never fails a job: one that cannot be loaded or written to is warned a
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 
 from torchx.settings import ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_TRACKERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from dataclasses import dataclass, field
+    from typing import TypeVar
+
+    T = TypeVar("T")
 else:
     from torchx.util.records import dataclass, field
 
@@ -24,7 +28,14 @@ ENV_TORCHX_TRACKERS = ENV_TRACKERS
 UNDEFINED = "<UNDEFINED>"
 """The id of a run that torchx did not launch."""
 
-_BUILTIN_TRACKERS: dict[str, str] = {}  # name -> "module:factory"; plugins come beside them
+_BUILTIN_TRACKERS = {
+    "fsspec": "torchx.tracker.backend.fsspec:create",
+    "mlflow": "torchx.tracker.mlflow:create_tracker",
+}  # name -> "module:factory"; plugins come beside them
+
+_SLOW_S = 1.0  # a write that fails after longer than this has cost the job something
+_PAUSE = 20  # so many times as long the tracker is let alone then: a job loses at most a twentieth of its time
+_LEAST_PAUSE_S = 60.0
 
 
 @dataclass
@@ -98,7 +109,10 @@ class AppRunTrackableSource:
 
 @dataclass
 class AppRun:
-    """A run and the trackers that it is written to; reads ask the first one.
+    """A run and the trackers that it is written to; reads ask the first one that answers.
+
+    A tracker that fails never fails the job: it is warned about once, and one that takes long to fail is let alone
+    for a while.
 
     >>> AppRun(id="local://me/job", backends=[]).job_id()
     'local://me/job'
@@ -141,28 +155,50 @@ class AppRun:
         self._write(lambda backend: backend.add_source(self.id, source_id, artifact_name))
 
     def sources(self) -> Iterable[AppRunTrackableSource]:
-        """The runs that this one was made from."""
-        for backend in self._first():
-            for source in backend.sources(self.id):
-                yield AppRunTrackableSource(AppRun(source.source_run_id, self.backends), source.artifact_name)
+        """The runs that this one was made from, as the first tracker that answers has it."""
+        found = self._read(lambda backend: backend.sources(self.id))
+        return [AppRunTrackableSource(AppRun(s.source_run_id, self.backends), s.artifact_name) for s in found]
 
     def children(self) -> Iterable[AppRun]:
-        """The runs that were made from this one."""
-        for backend in self._first():
-            for run_id in backend.run_ids(parent_run_id=self.id):
-                yield AppRun(run_id, self.backends)
+        """The runs that were made from this one, as the first tracker that answers has it."""
+        found = self._read(lambda backend: backend.run_ids(parent_run_id=self.id))
+        return [AppRun(run_id, self.backends) for run_id in found]
 
-    def _first(self) -> Iterator[TrackerBase]:
+    def _read(self, read: Callable[[TrackerBase], Iterable[T]]) -> list[T]:
         for backend in self.backends:
-            yield backend
-            return
+            try:
+                return list(read(backend))
+            except Exception as e:
+                _warn("tracker `%s` could not be read: %s: %s", type(backend).__name__, type(e).__name__, e)
+        return []
 
     def _write(self, write: Callable[[TrackerBase], None]) -> None:
+        troubles: dict[int, _Trouble] = vars(self).setdefault("_troubles", {})
         for backend in self.backends:
+            trouble = troubles.setdefault(id(backend), _Trouble())
+            started = time.monotonic()
+            if started < trouble.let_alone_until:
+                continue
             try:
                 write(backend)
             except Exception as e:
-                _warn("tracker `%s` could not be written to: %s: %s", type(backend).__name__, type(e).__name__, e)
+                trouble.met(type(backend).__name__, e, time.monotonic() - started)
+
+
+class _Trouble:
+    """What a run remembers of a tracker that fails: that it has said so, and until when it is let alone."""
+
+    def __init__(self) -> None:
+        self.let_alone_until = 0.0
+        self._told = False
+
+    def met(self, name: str, error: Exception, took_s: float) -> None:
+        if took_s > _SLOW_S:
+            self.let_alone_until = time.monotonic() + max(took_s * _PAUSE, _LEAST_PAUSE_S)
+        if not self._told:
+            self._told = True
+            text = "tracker `%s` could not be written to: %s: %s (the job goes on; said once, whatever else is lost)"
+            _warn(text, name, type(error).__name__, error)
 
 
 def tracker_config_env_var_name(entrypoint_key: str) -> str:
@@ -177,7 +213,12 @@ def tracker_config_env_var_name(entrypoint_key: str) -> str:
 
 def trackers_from_environ() -> Iterable[TrackerBase]:
     """The trackers named in ``TORCHX_TRACKERS`` (separated by commas), each with its configuration."""
-    return build_trackers({name: os.environ.get(tracker_config_env_var_name(name)) for name in _tracker_names()})
+    return build_trackers(trackers_in_environ())
+
+
+def trackers_in_environ() -> dict[str, str | None]:
+    """The names in ``TORCHX_TRACKERS``, each with its configuration."""
+    return {name: os.environ.get(tracker_config_env_var_name(name)) for name in _tracker_names()}
 
 
 def build_trackers(factory_and_config: Mapping[str, str | None]) -> Iterable[TrackerBase]:
@@ -189,19 +230,28 @@ def build_trackers(factory_and_config: Mapping[str, str | None]) -> Iterable[Tra
     Returns:
         Those that could be made; each of the others is warned about.
     """
-    if not factory_and_config:
-        return []
-    from torchx.plugins import Registry
-
-    registry: Registry[Callable[[str | None], TrackerBase]] = Registry("torchx.tracker", _BUILTIN_TRACKERS)
     trackers = []
     for name, config in factory_and_config.items():
         try:
-            trackers.append(registry.get(name)(config))
+            trackers.append(make_tracker(name, config))
         except Exception as e:
             hint = getattr(e, "hint", "")
             _warn("tracker `%s` is not used: %s%s", name, e or type(e).__name__, f" ({hint})" if hint else "")
     return trackers
+
+
+def make_tracker(name: str, config: str | None) -> TrackerBase:
+    """One tracker by its name: a built-in one, or one in the entry-point group ``torchx.tracker``.
+
+    Raises:
+        NotFoundError: there is none of that name.
+        PluginError: it cannot be imported.
+        Exception: whatever its factory raises.
+    """
+    from torchx.plugins import Registry
+
+    registry: Registry[Callable[[str | None], TrackerBase]] = Registry("torchx.tracker", _BUILTIN_TRACKERS)
+    return registry.get(name)(config)
 
 
 _runs: dict[tuple[str | None, ...], AppRun] = {}

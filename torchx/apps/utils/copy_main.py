@@ -6,9 +6,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from contextlib import contextmanager, suppress
 
 from torchx.errors import MissingDependencyError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 _BLOCK = 1 << 20  # bytes held in memory at a time
 
@@ -22,7 +29,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> None:
-    """Copies; missing directories of a local destination are created.
+    """Copies; missing directories of a local destination are created. A copy that fails leaves no half file.
 
     Raises:
         OSError: the source cannot be read or the destination not be written.
@@ -30,11 +37,44 @@ def main(argv: list[str]) -> None:
     args = parse_args(argv)
     try:
         import fsspec
+        from fsspec.core import url_to_fs
     except ImportError as e:
         raise MissingDependencyError("copying needs the package `fsspec`", hint="pip install fsspec") from e
-    with fsspec.open(args.src, "rb") as src, fsspec.open(args.dst, "wb", auto_mkdir=True) as dst:
+    fs, path = url_to_fs(args.dst)
+    with fsspec.open(args.src, "rb") as src, _local(path) if _is_local(fs) else _remote(fs, path) as dst:
         while block := src.read(_BLOCK):
             dst.write(block)
+
+
+def _is_local(fs: Any) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
+@contextmanager
+def _local(path: str) -> Iterator[Any]:
+    """A file that has its name only when it is whole; a pipe or a device is written to as it is."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as f:
+            yield f
+        return
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    part = f"{path}.{os.getpid()}.part"
+    try:
+        with open(part, "wb") as f:
+            yield f
+        os.replace(part, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+
+
+@contextmanager
+def _remote(fs: Any, path: str) -> Iterator[Any]:
+    """An object of a store: a transaction, for a file that is merely closed is taken for whole."""
+    with fs.transaction, fs.open(path, "wb") as f:
+        yield f
 
 
 if __name__ == "__main__":

@@ -115,11 +115,21 @@ def _stop(program: subprocess.Popen[bytes]) -> None:
 
 
 def _exists(path: str) -> bool:
-    import fsspec
+    """Whether the file is there; a store that does not answer says neither, and is asked again."""
+    from fsspec.core import url_to_fs
 
-    fs, name = fsspec.core.url_to_fs(path)
-    fs.invalidate_cache()
-    return bool(fs.exists(name))
+    try:
+        fs, name = url_to_fs(path)
+        fs.invalidate_cache()
+        return bool(fs.exists(name))
+    except (OSError, ValueError, ImportError) as e:
+        if path not in _told:
+            _told.add(path)
+            print(f"process_monitor: `{path}` cannot be looked for: {e}", file=sys.stderr)
+        return False
+
+
+_told: set[str] = set()
 
 
 if __name__ == "__main__":

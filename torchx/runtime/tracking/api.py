@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 
 from torchx.errors import MissingDependencyError, ParseError
@@ -51,7 +52,13 @@ class FsspecResultTracker(ResultTracker):
         fs, path = self._file(key)
         text = json.dumps(results, sort_keys=True)
         fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        fs.pipe_file(path, text.encode())
+        if "file" not in fs.protocol:
+            fs.pipe_file(path, text.encode())
+            return
+        # Under another name first: whoever waits for the results must not read half of them.
+        unfinished = f"{path}.{os.getpid()}"
+        fs.pipe_file(unfinished, text.encode())
+        os.replace(unfinished, path)
 
     def get(self, key: KeyType) -> dict[str, ResultType]:
         """The results; empty when there are none.

@@ -1,0 +1,151 @@
+"""Registering a model: a server that does what TorchServe's management API is documented to do fetches the archive."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
+
+import pytest
+
+from torchx.apps.serve import serve
+from torchx.errors import BackendError, SpecError
+
+pytest.importorskip("fsspec")
+
+
+class Management:
+    """The part of TorchServe that models are registered with: it fetches the URL while the caller waits."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, str]] = []
+        self.fetched: list[bytes] = []
+        self.neighbours: list[int] = []
+        self.answer = (200, {"status": 'Model "m" Version: 1.0 registered with 1 initial workers'})
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                parts = urlsplit(self.path)
+                params = {name: values[0] for name, values in parse_qs(parts.query).items()}
+                outer.asked.append({"path": parts.path, **params})
+                if params["url"].startswith("http://127."):
+                    outer.fetch(params["url"])
+                code, body = outer.answer
+                data = json.dumps(body).encode()
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def fetch(self, url: str) -> None:
+        with urlopen(url, timeout=10) as found:
+            self.fetched.append(found.read())
+        parts = urlsplit(url)
+        for path in ("/", "/etc/passwd", f"{parts.path}/../x"):  # nothing else is served
+            try:
+                urlopen(f"http://{parts.netloc}{path}", timeout=10).close()
+            except HTTPError as e:
+                self.neighbours.append(e.code)
+                e.close()
+
+
+@pytest.fixture
+def management(monkeypatch: pytest.MonkeyPatch) -> Iterator[Management]:
+    monkeypatch.setenv("no_proxy", "*")
+    found = Management()
+    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+    thread.join()
+
+
+def words(management: Management, path: object, *more: str) -> list[str]:
+    return ["--model_path", str(path), "--management_api", management.url, "--port", "0", *more]
+
+
+def test_a_local_archive(management: Management, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is fetched whole, with what was said about the model; nothing beside it is served; the answer is printed."""
+    data = b"archive" * 300_000  # more than one block
+    (tmp_path / "m.mar").write_bytes(data)
+    serve.main(words(management, tmp_path / "m.mar", "--model_name", "m x", "--initial_workers", "1"))
+    (asked,) = management.asked
+    assert asked.pop("url").endswith("/m.mar")
+    assert asked == {"path": "/models", "model_name": "m x", "initial_workers": "1"}
+    assert management.fetched == [data]
+    assert management.neighbours == [404, 404, 404]
+    assert "registered with 1 initial workers" in capsys.readouterr().out
+
+
+def test_an_archive_on_the_web(management: Management) -> None:
+    """Its own URL is passed on: nothing is served from here."""
+    serve.main(words(management, "https://models.example/m.mar"))
+    assert management.asked == [{"path": "/models", "url": "https://models.example/m.mar"}]
+
+
+def test_a_dryrun(management: Management, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The request is shown and not made."""
+    serve.main(words(management, tmp_path / "m.mar", "--dryrun", "--batch_size", "4"))
+    assert management.asked == []
+    out = capsys.readouterr().out
+    assert out.startswith(f"POST {management.url}/models?url=http%3A%2F%2F127.0.0.1%3A0%2F")
+    assert out.endswith("%2Fm.mar&batch_size=4\n")
+
+
+def test_a_refusal(management: Management, tmp_path: Path) -> None:
+    """What TorchServe says against the model is in the error."""
+    management.answer = (409, {"message": "Model version 1.0 is already registered"})
+    (tmp_path / "m.mar").touch()
+    with pytest.raises(BackendError, match=r"409 .*already registered"):
+        serve.main(words(management, tmp_path / "m.mar"))
+
+
+def test_no_server(tmp_path: Path, management: Management) -> None:
+    """A server that is not there, and an address that is none, are named."""
+    (tmp_path / "m.mar").touch()
+    management.url = "http://127.0.0.1:1"
+    with pytest.raises(BackendError, match=r"`http://127\.0\.0\.1:1` cannot be asked: .*refused"):
+        serve.main(words(management, tmp_path / "m.mar"))
+    management.url = "localhost:8081"
+    with pytest.raises(SpecError, match="`localhost:8081` is no address"):
+        serve.main(words(management, tmp_path / "m.mar"))
+
+
+def test_no_archive(tmp_path: Path) -> None:
+    """A missing archive is one line and exit code 1."""
+    argv = ["--model_path", f"{tmp_path}/no.mar", "--management_api", "http://127.0.0.1:1"]
+    command = [sys.executable, "-m", "torchx.apps.serve.serve", *argv]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"serve: [Errno 2] there is no such file: '{tmp_path}/no.mar'\n"
+
+
+def test_a_port_that_is_taken(management: Management, tmp_path: Path) -> None:
+    """The error says which port, and how to take another."""
+    (tmp_path / "m.mar").touch()
+    port = management.url.rpartition(":")[2]
+    with pytest.raises(OSError, match=f"port {port} cannot be used.*--port takes another"):
+        serve.main([*words(management, tmp_path / "m.mar"), "--port", port])
+
+
+def test_every_parameter_is_an_option() -> None:
+    """What TorchServe takes can be given."""
+    argv = [word for name in serve.TORCHSERVE_PARAMS for word in (f"--{name}", "1")]
+    args = serve.parse_args(["--model_path", "m", "--management_api", "a", *argv])
+    assert [getattr(args, name) for name in serve.TORCHSERVE_PARAMS] == ["1"] * len(serve.TORCHSERVE_PARAMS)

@@ -1,0 +1,129 @@
+"""Real servers on loopback: MLflow with a SQLite store, and an S3 server; and a shell that has the clients."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import ProxyHandler, build_opener
+
+import pytest
+
+from tests.backends.shell import Shell
+from tests.backends.trackers.environment import prepared
+
+# Nobody is told that we test, no job is run by the server, and no proxy stands between us and ourselves.
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "no_proxy": "*",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+AWS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="session")
+def venv() -> Path:
+    """MLflow, moto, s3fs, and beside them the torchx and PyTorch of this interpreter."""
+    pytest.importorskip("torch")
+    return prepared()
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an MLflow server with a SQLite store."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    port = free_port()
+    argv = [str(venv / "bin/python"), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    argv += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+    argv += ["--artifacts-destination", f"{folder}/artifacts"]
+    yield from served(argv, folder, port, "/health")
+
+
+@pytest.fixture(scope="session")
+def s3_server(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an S3 server."""
+    folder = tmp_path_factory.mktemp("s3")
+    port = free_port()
+    argv = [str(venv / "bin/python"), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    yield from served(argv, folder, port, "/moto-api/")
+
+
+def served(argv: list[str], folder: Path, port: int, page: str) -> Iterator[str]:
+    """The address of a server that lives until the tests are over; what it prints is in its folder."""
+    env = {**os.environ, **QUIET, "HOME": str(folder), "TMPDIR": str(folder)}
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(argv, env=env, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 120
+        while not answers(url + page):
+            assert server.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.2)
+        yield url
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        with build_opener(ProxyHandler({})).open(url, timeout=5) as page:
+            return bool(page.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """The address of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as s:
+        yield f"http://127.0.0.1:{s.getsockname()[1]}"
+
+
+@pytest.fixture
+def project(venv: Path, tmp_path: Path) -> Shell:
+    """A shell in a project of its own, where `torchx` and `python` are those of the virtual environment."""
+    folder = tmp_path / "project"
+    (tmp_path / "tmp").mkdir()
+    folder.mkdir()
+    path = f"{venv / 'bin'}:{os.environ['PATH']}"
+    return Shell(folder, {**os.environ, **QUIET, "PATH": path, "TMPDIR": str(tmp_path / "tmp")})
+
+
+@pytest.fixture
+def python(project: Shell) -> Callable[..., str]:
+    """Runs a program in the virtual environment, and gives what it prints."""
+
+    def run(program: str, *args: str, env: dict[str, str] | None = None) -> str:
+        done = subprocess.run(
+            ["python", "-c", program, *args],
+            cwd=project.cwd,
+            env={**project.env, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run

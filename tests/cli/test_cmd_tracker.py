@@ -1,0 +1,182 @@
+"""`torchx tracker`: what jobs wrote, asked of the trackers that the config file names."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchx.tracker.backend.fsspec import create
+
+from .conftest import Call
+from .test_json import check
+
+pytest.importorskip("fsspec")
+TRAIN = "slurm://torchx/train-1"
+EVAL = "slurm://torchx/eval-1"
+
+DOWN = """
+class Down:
+    def __getattr__(self, name):
+        def ask(*args, **kwargs):
+            raise ConnectionError("nobody\\nlistens")
+        return ask
+def create(config):
+    return Down()
+"""
+
+
+@pytest.fixture
+def runs(project: Path) -> Path:
+    """Two runs in a tracker that the project's config file names: an evaluation of a trained model."""
+    (project / ".torchxconfig").write_text(f"[torchx:tracker]\nfsspec = {project}/runs\n")
+    tracker = create(f"{project}/runs")
+    tracker.add_metadata(TRAIN, lr=0.1, model="resnet\x1b[31m", layers=[1, 2])
+    tracker.add_artifact(TRAIN, "model", "s3://b/m.pt", {"step": 7})
+    tracker.add_artifact(TRAIN, "log", "/logs/1")
+    tracker.add_source(EVAL, TRAIN, "model")
+    tracker.add_source(EVAL, "s3://data")
+    return project
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def test_jobs(torchx: Call, runs: Path) -> None:
+    """All jobs that wrote something; with a parent only those that were made from it."""
+    assert sorted(rows(torchx("tracker", "list", "jobs").out)[1:]) == [[EVAL], [TRAIN]]
+    assert rows(torchx("tracker", "list", "jobs", "--parent-run-id", TRAIN).out) == [["JOB"], [EVAL]]
+    assert rows(torchx("tracker", "list", "jobs", "--parent_run_id", EVAL).out) == [["JOB"]]
+    found = check("tracker-jobs", torchx("tracker", "list", "jobs", "--json").out)
+    assert (found["tracker"], {job["id"] for job in found["jobs"]}) == ("fsspec", {TRAIN, EVAL})
+
+
+def test_metadata(torchx: Call, runs: Path) -> None:
+    """Names and values, in the order of the names; a value cannot steer the terminal."""
+    assert rows(torchx("tracker", "list", "metadata", TRAIN).out) == [
+        ["NAME", "VALUE"],
+        ["layers", "[1, 2]"],
+        ["lr", "0.1"],
+        ["model", "resnet?[31m"],
+    ]
+    found = check("tracker-metadata", torchx("tracker", "list", "metadata", "--json", TRAIN).out)
+    assert found["metadata"] == {"lr": 0.1, "model": "resnet\x1b[31m", "layers": [1, 2]}
+
+
+def test_artifacts(torchx: Call, runs: Path) -> None:
+    """All of them, or the one of a name."""
+    assert rows(torchx("tracker", "list", "artifacts", TRAIN).out) == [
+        ["ARTIFACT", "PATH", "METADATA"],
+        ["model", "s3://b/m.pt", '{"step": 7}'],
+        ["log", "/logs/1", ""],
+    ]
+    found = check("tracker-artifacts", torchx("tracker", "list", "artifacts", "--artifact", "log", "--json", TRAIN).out)
+    assert found["artifacts"] == [{"name": "log", "path": "/logs/1", "metadata": None}]
+    assert rows(torchx("tracker", "list", "artifacts", EVAL).out) == [["ARTIFACT", "PATH", "METADATA"]]
+
+
+def test_lineage(torchx: Call, runs: Path) -> None:
+    """Both ways, one way, or only where one artifact was used."""
+    assert rows(torchx("tracker", "list", "lineage", EVAL).out)[1:] == [
+        ["made from", TRAIN, "model"],
+        ["made from", "s3://data", ""],
+    ]
+    assert rows(torchx("tracker", "list", "lineage", TRAIN).out)[1:] == [["used by", EVAL, ""]]
+    assert rows(torchx("tracker", "list", "lineage", TRAIN, "--artifact", "log").out)[1:] == []
+    assert rows(torchx("tracker", "list", "lineage", TRAIN, "--artifact", "model").out)[1:] == [["used by", EVAL, ""]]
+    found = check("tracker-lineage", torchx("tracker", "list", "lineage", "--sources-only", "--json", EVAL).out)
+    assert found["sources"] == [{"id": TRAIN, "artifact": "model"}, {"id": "s3://data", "artifact": None}]
+    assert found["descendants"] is None
+    found = check("tracker-lineage", torchx("tracker", "list", "lineage", "--descendants-only", "--json", TRAIN).out)
+    assert (found["sources"], found["descendants"]) == (None, [{"id": EVAL}])
+    assert torchx("tracker", "list", "lineage", "--sources-only", "--descendants-only", TRAIN).code == 2
+
+
+def test_a_short_reference(torchx: Call, runs: Path) -> None:
+    """A job on record is found by `@last` and by its app id, as for the other verbs."""
+    handle = torchx("run", "-s", "local_cwd", "--wait", "utils.echo").out.strip().splitlines()[-1]
+    create(f"{runs}/runs").add_metadata(handle, a=1)
+    for reference in ("@last", handle.rpartition("/")[2]):
+        assert rows(torchx("tracker", "list", "metadata", reference).out)[1:] == [["a", "1"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message", "hint"),
+    [
+        (
+            ["metadata", "slurm://torchx/train-2"],
+            3,
+            "knows no job `slurm://torchx/train-2`",
+            f"did you mean `{TRAIN}`?",
+        ),
+        (["artifacts", "x"], 3, "the tracker `fsspec` knows no job `x`", "`torchx tracker list jobs` shows"),
+        (["lineage", "x"], 3, "the tracker `fsspec` knows no job `x`", "`torchx tracker list jobs` shows"),
+        (["metadata", "@last"], 3, "there is no run on record", "`torchx list`"),
+        (["jobs", "--tracker", "fspec"], 3, "no tracker `fspec` is configured", "did you mean `fsspec`?"),
+        (["jobs", "--tracker", "zz"], 3, "no tracker `zz` is configured", "configured: fsspec"),
+        (["metadata"], 2, "RUN_ID", "torchx tracker list metadata --help"),
+        ([], 2, "jobs|metadata|artifacts|lineage", "torchx tracker list --help"),
+    ],
+)
+def test_mistakes(torchx: Call, runs: Path, words: list[str], code: int, message: str, hint: str) -> None:
+    """One line that says what is wrong, one that says what to do, and the exit code of its kind."""
+    outcome = torchx("tracker", "list", *words)
+    assert outcome.code == code
+    assert len(outcome.error_lines()) == 1
+    assert message in outcome.err
+    assert hint in outcome.hint()
+
+
+def test_no_tracker(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a configured tracker the hint shows how to name one; in a job, its variables are enough."""
+    outcome = torchx("tracker", "list", "jobs")
+    assert (outcome.code, outcome.error_lines()) == (2, ["torchx: error: no tracker is configured"])
+    assert "[torchx:tracker]" in outcome.hint()
+    monkeypatch.setenv("TORCHX_TRACKERS", "fsspec")
+    monkeypatch.setenv("TORCHX_TRACKER_FSSPEC_CONFIG", str(project / "runs"))
+    assert torchx("tracker", "list", "jobs").out == "JOB\n"
+
+
+def test_a_tracker_that_is_down(torchx: Call, runs: Path, install_plugin: Callable[..., None]) -> None:
+    """A tracker of a plugin that does not answer is one line and exit code 4; the other one is not asked in its place."""
+    install_plugin("down_tracker", {"torchx.tracker": ["down = down_tracker:create"]}, DOWN)
+    (runs / ".torchxconfig").write_text(f"[torchx:tracker]\ndown =\nfsspec = {runs}/runs\n")
+    outcome = torchx("tracker", "list", "jobs")
+    assert (outcome.code, outcome.out) == (4, "")
+    assert outcome.error_lines() == ["torchx: error: the tracker `down` cannot be read: nobody listens"]
+    assert TRAIN in torchx("tracker", "list", "jobs", "--tracker", "fsspec").out
+
+
+def test_on_a_terminal(torchx: Call, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns for people; where there is nothing, a sentence instead of a bare header."""
+    from torchx.cli.cmd_tracker import CmdTracker
+    from torchx.cli.main import run_main
+
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    out, err = Tty(), Tty()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    run_main({"tracker": CmdTracker()}, ["tracker", "list", "lineage", EVAL])
+    run_main({"tracker": CmdTracker()}, ["tracker", "list", "artifacts", EVAL])
+    assert out.getvalue().splitlines() == [
+        "RELATION   JOB                     ARTIFACT",
+        f"made from  {TRAIN}  model",
+        "made from  s3://data",
+    ]
+    assert err.getvalue() == f"`{EVAL}` has no such artifact\n"
+
+
+def test_the_tracker_of_the_command(runs: Path) -> None:
+    """Programs that build on the command get the first configured tracker from it."""
+    from torchx.cli.cmd_tracker import CmdTracker
+
+    assert dict(CmdTracker().tracker.metadata(TRAIN))["lr"] == 0.1

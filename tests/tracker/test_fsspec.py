@@ -1,0 +1,336 @@
+"""Runs in small files: what is written is read, by anybody, at once; nothing that anybody wrote is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchx.errors import ConfigError, MissingDependencyError
+from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSource
+from torchx.tracker.backend import fsspec as backend
+from torchx.tracker.backend.fsspec import FsspecTracker, create, generate_filename
+
+fsspec = pytest.importorskip("fsspec")
+RUN = "slurm://torchx/train-1"
+
+
+@pytest.fixture(params=["local", "memory"])
+def tracker(request: pytest.FixtureRequest, tmp_path: Path) -> FsspecTracker:
+    """On a disk, and on a file system that is none."""
+    if request.param == "local":
+        return FsspecTracker(fsspec.filesystem("file"), str(tmp_path / "runs"))
+    return FsspecTracker(fsspec.filesystem("memory"), f"/{tmp_path.name}-{os.urandom(4).hex()}")
+
+
+def test_metadata(tracker: FsspecTracker) -> None:
+    """Values come back with their types; of two under one name the newer counts; others stay."""
+    tracker.add_metadata(RUN, lr=0.1, name="é", layers=[1, 2], nested={"a": None}, ok=True)
+    tracker.add_metadata(RUN, lr=0.2)
+    tracker.add_metadata(RUN)
+    assert tracker.metadata(RUN) == {"lr": 0.2, "name": "é", "layers": [1, 2], "nested": {"a": None}, "ok": True}
+    assert tracker.metadata("another") == {}
+
+
+def test_artifacts(tracker: FsspecTracker) -> None:
+    """Artifacts are known by name, with their path as it was given; the newer one of a name counts."""
+    tracker.add_artifact(RUN, "model", "s3://b/old.pt")
+    tracker.add_artifact(RUN, "model", "s3://b/new.pt", {"step": 7})
+    tracker.add_artifact(RUN, "log/a b", "relative/path")
+    assert tracker.artifacts(RUN) == {
+        "model": TrackerArtifact("model", "s3://b/new.pt", {"step": 7}),
+        "log/a b": TrackerArtifact("log/a b", "relative/path", None),
+    }
+
+
+def test_lineage(tracker: FsspecTracker) -> None:
+    """Sources and descendants are found from both ends; a source that was written twice is one."""
+    for _ in range(2):
+        tracker.add_source("eval", RUN, "model")
+    tracker.add_source("eval", "s3://data/set")
+    tracker.add_source("finetune", RUN)
+    assert tracker.sources("eval") == [TrackerSource(RUN, "model"), TrackerSource("s3://data/set", None)]
+    assert tracker.sources("eval", "model") == [TrackerSource(RUN, "model")]
+    assert sorted(tracker.lineage(RUN).descendants) == ["eval", "finetune"]
+    assert tracker.lineage("finetune") == Lineage(sources=[TrackerSource(RUN, None)], descendants=[])
+    assert tracker.lineage("s3://data/set").descendants == ["eval"]
+
+
+def test_run_ids(tracker: FsspecTracker) -> None:
+    """All runs that wrote something, and no others: a source that never was a run is none. By parent: its children."""
+    assert list(tracker.run_ids()) == []
+    tracker.add_metadata(RUN, a=1)
+    tracker.add_source("eval", "s3://data/set")
+    assert sorted(tracker.run_ids()) == ["eval", RUN]
+    assert tracker.run_ids(parent_run_id="s3://data/set") == ["eval"]
+    assert tracker.run_ids(parent_run_id=RUN) == []
+
+
+def test_half_a_source_is_none(tracker: FsspecTracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that dies between the two files of a source leaves no descendant that has no such source."""
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tracker, "_add", dies)
+    with pytest.raises(KeyboardInterrupt):
+        tracker.add_source("eval", RUN)
+    assert tracker.lineage(RUN).descendants == []
+
+
+@pytest.mark.parametrize("run_id", ["..", ".", "a/../b", "~", "x" * 300, "x" * 300 + "é", "a%2Fb", "a:b\n*?["])
+def test_ids_of_any_form(tracker: FsspecTracker, run_id: str) -> None:
+    """An id is never a path: it stays below the directory, and is listed as it was given."""
+    tracker.add_metadata(run_id, a=1)
+    tracker.add_metadata("x" * 299, a=2)
+    assert tracker.metadata(run_id) == {"a": 1}
+    assert set(tracker.run_ids()) == {run_id, "x" * 299}
+
+
+def test_no_id(tracker: FsspecTracker) -> None:
+    """An empty id is refused."""
+    with pytest.raises(ValueError, match="needs an id"):
+        tracker.add_metadata("", a=1)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.text(min_size=1),
+    st.dictionaries(
+        st.text().filter(lambda name: name not in ("self", "run_id")),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=5,
+        ),
+        min_size=1,
+    ),
+)
+def test_whatever_json_knows_comes_back(run_id: str, values: dict[str, Any]) -> None:
+    """Any id of any characters, any values."""
+    tracker = FsspecTracker(fsspec.filesystem("memory"), f"/any-{os.urandom(8).hex()}")
+    try:
+        run_id.encode()
+    except UnicodeEncodeError:
+        return  # half of a surrogate pair: no text
+    tracker.add_metadata(run_id, **values)
+    assert tracker.metadata(run_id) == values
+    assert list(tracker.run_ids()) == [run_id]
+
+
+def test_values_that_json_does_not_know(tracker: FsspecTracker) -> None:
+    """They are kept as text, numbers of other libraries as numbers: a result is never lost for its type."""
+
+    class Scalar:
+        def item(self) -> float:
+            return 0.5
+
+    tracker.add_metadata(RUN, path=Path("/a"), loss=Scalar(), pair=(1, {2}))
+    assert tracker.metadata(RUN) == {"path": "/a", "loss": 0.5, "pair": [1, [2]]}
+
+
+WRITER = """
+import sys
+from torchx.tracker.backend.fsspec import create
+root, run, rank = sys.argv[1:]
+tracker = create(root)
+for step in range(25):
+    tracker.add_metadata(run, **{f"rank{rank}_step{step}": step, "shared": int(rank)})
+tracker.add_artifact(run, f"rank{rank}", f"/ckpt/{rank}")
+tracker.add_source(run, f"data-{rank}")
+"""
+
+
+def test_many_writers(tmp_path: Path) -> None:
+    """Processes write at once, without a lock between them: everything is there, and no half file is left."""
+    ranks = range(4)
+    argv = [sys.executable, "-c", WRITER, str(tmp_path), RUN]
+    writers = [subprocess.Popen([*argv, str(rank)]) for rank in ranks]
+    assert [writer.wait() for writer in writers] == [0] * len(ranks)
+    tracker = create(str(tmp_path))
+    found = dict(tracker.metadata(RUN))
+    assert found.pop("shared") in ranks
+    assert found == {f"rank{rank}_step{step}": step for rank in ranks for step in range(25)}
+    assert len(tracker.artifacts(RUN)) == len(ranks)
+    assert len(list(tracker.sources(RUN))) == len(ranks)
+    assert not list(tmp_path.rglob(".*"))
+
+
+# Python 3.12 and later warn of a fork beside threads: this is the case that is tested.
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_process_writes_too(tmp_path: Path) -> None:
+    """What a forked worker writes, through the tracker of its parent, is there as well."""
+    tracker = FsspecTracker(fsspec.filesystem("dir", path=str(tmp_path), target_protocol="file"), "runs")
+    tracker._fs.makedirs("runs", exist_ok=True)
+    tracker.add_metadata(RUN, parent=1)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            tracker.add_metadata(RUN, child=2)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert tracker.metadata(RUN) == {"parent": 1, "child": 2}
+
+
+def test_foreign_files_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged record is warned about by its path; a file that somebody is writing just now is not looked at."""
+    tracker = create(str(tmp_path))
+    tracker.add_metadata(RUN, a=1)
+    (record,) = tmp_path.rglob("metadata/*.json")
+    (record.parent / "zz.json").write_text("{")
+    (record.parent / f".{record.name}").write_text("{")
+    (record.parent / "README").write_text("hello")
+    with caplog.at_level(logging.WARNING):
+        assert tracker.metadata(RUN) == {"a": 1}
+    assert [r.getMessage() for r in caplog.records] == [
+        f"`{record.parent}/zz.json` is no record of a run: it is passed over"
+    ]
+
+
+def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that fails leaves nothing that a reader could take for a record."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    made: list[str] = []
+
+    def full(path: str, _: str) -> Any:
+        made.append(path)
+        Path(path).touch()
+        return open("/dev/full", "wb")
+
+    create(str(tmp_path)).add_metadata(RUN, a=1)
+    monkeypatch.setattr(backend, "open", full, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        create(str(tmp_path)).add_metadata(RUN, b=1)
+    monkeypatch.undo()
+    assert made
+    assert create(str(tmp_path)).metadata(RUN) == {"a": 1}
+    assert not os.path.exists(made[0])
+
+
+def test_a_store_that_hangs(tmp_path: Path) -> None:
+    """A write to a store that does not answer ends after the timeout, and the next at once, until the store has answered."""
+    answer = threading.Event()
+    memory = fsspec.filesystem("memory")
+
+    class Hanging(type(memory)):  # type: ignore[misc]  # a class that is known at run time only
+        cachable = False
+
+        def pipe_file(self, path: str, value: bytes, **kwargs: object) -> None:
+            answer.wait()
+            super().pipe_file(path, value, **kwargs)
+
+    tracker = FsspecTracker(Hanging(), f"/{tmp_path.name}-hang", timeout_s=0.01)
+    with pytest.raises(TimeoutError, match=r"no answer within 0.01 s"):
+        tracker.add_metadata(RUN, a=1)
+    with pytest.raises(TimeoutError, match="an earlier call"):
+        tracker.add_metadata(RUN, b=1)
+    stuck = tracker._bounded._stuck  # type: ignore[union-attr]  # it has one: this is no local disk
+    assert stuck is not None
+    answer.set()
+    assert stuck.ended.wait(10)
+    tracker._bounded._timeout_s = 30  # type: ignore[union-attr]  # as above
+    tracker.add_metadata(RUN, c=1)
+    assert tracker.metadata(RUN) == {"a": 1, "c": 1}
+
+
+def test_a_missing_bucket_is_not_made() -> None:
+    """An object store has no folders: a name that is not there is a mistake, and stays an error."""
+    made: list[str] = []
+    memory = fsspec.filesystem("memory")
+
+    class Bucketless(type(memory)):  # type: ignore[misc]  # a class that is known at run time only
+        cachable = False
+        protocol = ("s3", "s3a")
+
+        def pipe_file(self, path: str, value: bytes, **kwargs: object) -> None:
+            raise FileNotFoundError("The specified bucket does not exist")
+
+        def makedirs(self, path: str, exist_ok: bool = False) -> None:
+            made.append(path)
+
+    with pytest.raises(FileNotFoundError, match="bucket"):
+        FsspecTracker(Bucketless(), "/bucket/runs").add_metadata(RUN, a=1)
+    assert made == []
+
+
+# What the factory is given
+
+
+def test_create_by_address(tmp_path: Path) -> None:
+    """A path and a URL of the same directory are the same place."""
+    create(str(tmp_path / "runs")).add_metadata(RUN, a=1)
+    assert create(f" file://{tmp_path}/runs/ ").metadata(RUN) == {"a": 1}
+    assert isinstance(create("memory://x"), TrackerBase)
+
+
+def test_create_by_file(tmp_path: Path) -> None:
+    """An INI file names the file system, its options, the directory and the timeout."""
+    config = tmp_path / "tracker"
+    config.write_text(f"[fsspec]\nprotocol = file\nroot_path = {tmp_path}/100%\nauto_mkdir = True\ntimeout_s = 5\n")
+    create(str(config)).add_metadata(RUN, a=1)
+    assert (tmp_path / "100%" / "runs").is_dir()
+    assert create(json.dumps({"protocol": "file", "root_path": f"{tmp_path}/100%"})).metadata(RUN) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, "is not told where to keep runs"),
+        ("  ", "is not told where to keep runs"),
+        ("{}", "`root_path` is missing"),
+        ("{no json", "begins with a brace and is no JSON object"),
+        ("/no/such/file.ini", "`/no/such/file.ini` cannot be read: No such file or directory"),
+        ("nosuch://x", "cannot use `nosuch://x`"),
+        ('{"root_path": "/x", "timeout_s": "soon"}', "`timeout_s` of the tracker's config must be a number of seconds"),
+        ('{"root_path": "/x", "timeout_s": true}', "must be a number of seconds, not `True`"),
+        ('{"root_path": "/x", "timeout_s": 0}', "must be a number of seconds, not `0`"),
+    ],
+)
+def test_wrong_configs(config: str | None, words: str) -> None:
+    """Each mistake is one error that names what is wrong."""
+    with pytest.raises(ConfigError) as e:
+        create(config)
+    assert words in str(e.value)
+
+
+@pytest.mark.parametrize("text", ["root_path = /x\n", "[other]\nroot_path = /x\n"])
+def test_files_that_are_no_config(tmp_path: Path, text: str) -> None:
+    """A file without the section is named."""
+    path = tmp_path / "t.ini"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"t\.ini` (is no INI file|has no section `\[fsspec\]`)"):
+        create(str(path))
+
+
+def test_what_a_file_system_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system whose package is missing is named, with what to install."""
+    import builtins
+
+    real = builtins.__import__
+
+    def without(name: str, *args: Any) -> Any:
+        if name.startswith("s3fs"):
+            raise ImportError("Install s3fs to access S3")
+        return real(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingDependencyError, match="cannot reach `s3://bucket/x`: Install s3fs to access S3"):
+        create("s3://bucket/x")
+
+
+def test_names_of_files_sort_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names never repeat and never go back, even when the clock does."""
+    monkeypatch.setattr("torchx.tracker.backend.fsspec.time.time_ns", lambda: 5)
+    names = [generate_filename() for _ in range(100)]
+    assert names == sorted(set(names))

@@ -1,0 +1,1 @@
+"""Programs that hand a trained model to a server, each run with ``python -m torchx.apps.serve.<name>``."""

@@ -1,0 +1,186 @@
+"""Registers a model archive with a running TorchServe.
+
+``python -m torchx.apps.serve.serve --model_path s3://bucket/model.mar --management_api http://host:8081``
+
+TorchServe fetches the archive from a URL. For one that is not on the web already, this program is the web server: it
+serves that one file, under a name nobody can guess, until TorchServe has answered.
+TorchServe's interface: https://pytorch.org/serve/management_api.html#register-a-model
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import Request, urlopen
+
+from torchx.errors import BackendError, MissingDependencyError, SpecError, TorchXError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TORCHSERVE_PARAMS = [
+    "model_name",
+    "handler",
+    "runtime",
+    "batch_size",
+    "max_batch_delay",
+    "initial_workers",
+    "synchronous",
+    "response_timeout",
+]
+"""What TorchServe takes with a new model; each is an option here."""
+
+_BLOCK = 1 << 20  # bytes held in memory at a time
+
+
+def parse_args(argv: list[str]) -> argparse.Namespace:
+    """The model, the server, and what the server is told about the model."""
+    parser = argparse.ArgumentParser(description="registers a model archive with a running TorchServe")
+    parser.add_argument("--model_path", required=True, help="the archive (.mar): a path or a URL that fsspec knows")
+    parser.add_argument("--management_api", required=True, help="of TorchServe: http://host:8081")
+    parser.add_argument("--port", type=int, default=8222, help="where the archive is served from; 0 for any")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds to wait for TorchServe's answer")
+    parser.add_argument("--dryrun", action="store_true", help="print what would be asked, and ask nothing")
+    told = parser.add_argument_group("the model", "see TorchServe's management API")
+    for name in TORCHSERVE_PARAMS:
+        told.add_argument(f"--{name}")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> None:
+    """Registers the model and prints what TorchServe said.
+
+    Raises:
+        SpecError: the address of the management API is none.
+        BackendError: TorchServe refused the model, or cannot be reached.
+        OSError: the archive cannot be read.
+    """
+    args = parse_args(argv)
+    host = urlsplit(args.management_api).hostname
+    if urlsplit(args.management_api).scheme not in ("http", "https") or not host:
+        raise SpecError(f"`{args.management_api}` is no address of a server", hint="for example http://host:8081")
+    params = {name: getattr(args, name) for name in TORCHSERVE_PARAMS if getattr(args, name) is not None}
+    if urlsplit(args.model_path).scheme in ("http", "https"):
+        _register(args, {"url": args.model_path, **params})
+        return
+    name = f"{rand_id()}/{os.path.basename(args.model_path.rstrip('/')) or 'model.mar'}"
+    if args.dryrun:
+        address = f"http://{get_routable_ip_to(host)}:{args.port}"
+        _register(args, {"url": f"{address}/{name}", **params})
+        return
+    with _opened(args.model_path) as (fs, path), _served(fs, path, f"/{name}", args.port) as port:
+        _register(args, {"url": f"http://{get_routable_ip_to(host)}:{port}/{name}", **params})
+
+
+def get_routable_ip_to(addr: str) -> str:
+    """This host's address, as a host at ``addr`` sees it; nothing is sent.
+
+    >>> get_routable_ip_to("127.0.0.1")
+    '127.0.0.1'
+    """
+    family, kind, protocol, _, target = socket.getaddrinfo(addr, 80, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as s:
+        s.connect(target)
+        ip = str(s.getsockname()[0])
+    return f"[{ip}]" if ":" in ip else ip
+
+
+def rand_id() -> str:
+    """A name that nobody can guess.
+
+    >>> len(rand_id()) >= 20 and rand_id() != rand_id()
+    True
+    """
+    import secrets
+
+    return secrets.token_urlsafe(16)
+
+
+def _register(args: argparse.Namespace, params: dict[str, str]) -> None:
+    url = f"{args.management_api.rstrip('/')}/models?{urlencode(params)}"
+    if args.dryrun:
+        print(f"POST {url}")
+        return
+    request = Request(url, data=b"", method="POST")  # noqa: S310  # the caller has looked: it is http or https
+    try:
+        with urlopen(request, timeout=args.timeout) as answer:  # noqa: S310  # as above
+            print(answer.read().decode(errors="replace").strip())
+    except HTTPError as e:
+        with e:
+            said = " ".join(e.read().decode(errors="replace").split())
+        raise BackendError(f"TorchServe refused `{args.model_path}`: {e.code} {said or e.reason}") from e
+    except OSError as e:
+        reason = getattr(e, "reason", e)
+        raise BackendError(f"TorchServe at `{args.management_api}` cannot be asked: {reason}") from e
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[tuple[Any, str]]:
+    try:
+        from fsspec.core import url_to_fs
+
+        fs, path = url_to_fs(url)
+    except ImportError as e:
+        raise MissingDependencyError(f"`{url}` cannot be read: {e}", hint="pip install fsspec, or what is named") from e
+    if not fs.isfile(path):
+        raise FileNotFoundError(2, "there is no such file", url)
+    yield fs, path
+
+
+@contextmanager
+def _served(fs: Any, path: str, name: str, port: int) -> Iterator[int]:
+    """Serves one file, and gives the port."""
+    size = int(fs.size(path))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(body=True)
+
+        def do_HEAD(self) -> None:
+            self._answer(body=False)
+
+        def _answer(self, *, body: bool) -> None:
+            if self.path != name:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "application/octet-stream")
+            self.send_header("Content-Length", str(size))
+            self.end_headers()
+            if body:
+                with fs.open(path, "rb") as f:
+                    while block := f.read(_BLOCK):
+                        self.wfile.write(block)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            print(f"{self.address_string()} {format % args}".replace(name, "/***"), file=sys.stderr)
+
+    # Every interface: which one TorchServe comes by is not ours to know. The name is the key.
+    try:
+        server = ThreadingHTTPServer(("", port), Handler)
+    except OSError as e:
+        raise OSError(e.errno, f"port {port} cannot be used: {e.strerror}; --port takes another") from e
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except (TorchXError, OSError) as e:
+        sys.exit(f"serve: {e}")

@@ -1,0 +1,254 @@
+"""``torchx tracker``: what jobs wrote to a tracker."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.log_targets import JOB_HELP
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase
+
+    T = TypeVar("T")
+
+__all__ = ["CmdTracker"]
+
+_CONFIG_HINT = "name one in `.torchxconfig`: section `[torchx:tracker]`, for example `fsspec = /shared/runs`"
+
+
+class CmdTracker(SubCommand):
+    """what jobs left behind: their metadata, artifacts and lineage, as a tracker has them"""
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares ``list jobs``, ``list metadata``, ``list artifacts`` and ``list lineage``."""
+        verbs = subparser.add_subparsers(title="what to do", metavar="list", dest="tracker_verb", required=True)
+        text = "what a tracker has"
+        kinds = verbs.add_parser("list", description=text, help=text).add_subparsers(
+            title="of what", metavar="jobs|metadata|artifacts|lineage", dest="tracker_kind", required=True
+        )
+        for name, line, add, run in (
+            ("jobs", "the jobs that wrote something", self.add_list_job_arguments, self.list_jobs_command),
+            ("metadata", "the values that a job wrote", self.add_metadata_arguments, self.list_metadata_command),
+            ("artifacts", "the artifacts of a job", self.add_artifacts_arguments, self.list_artifacts_command),
+            ("lineage", "where a job comes from", self.add_job_lineage_arguments, self.job_lineage_command),
+        ):
+            parser = kinds.add_parser(name, description=line, help=line)
+            add(parser)
+            parser.add_argument("--tracker", metavar="NAME", help="which one; default: the first that is configured")
+            parser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+            parser.set_defaults(func=run, _parser=parser)
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Never reached: each kind of list has its own function."""
+        raise NotImplementedError
+
+    @property
+    def tracker(self) -> TrackerBase:
+        """The tracker that is asked: the one named by ``--tracker``, or the first that is configured.
+
+        Raises:
+            ConfigError: none is configured.
+            NotFoundError: none of that name is.
+        """
+        return _tracker(self._name)[1]
+
+    def add_list_job_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options of ``list jobs``."""
+        help_ = "only jobs that were made from this one"
+        subparser.add_argument("--parent-run-id", "--parent_run_id", metavar="RUN_ID", help=help_)
+
+    def add_metadata_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the arguments of ``list metadata``."""
+        subparser.add_argument("RUN_ID", help=JOB_HELP)
+
+    def add_artifacts_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the arguments of ``list artifacts``."""
+        subparser.add_argument("--artifact", metavar="NAME", help="only the artifact of this name")
+        subparser.add_argument("RUN_ID", help=JOB_HELP)
+
+    def add_job_lineage_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the arguments of ``list lineage``."""
+        only = subparser.add_mutually_exclusive_group()
+        only.add_argument("--sources-only", "--sources_only", action="store_true", help="what the job was made from")
+        only.add_argument(
+            "--descendants-only", "--descendants_only", action="store_true", help="what was made from the job"
+        )
+        subparser.add_argument("--artifact", metavar="NAME", help="only where this artifact was used")
+        subparser.add_argument("RUN_ID", help=JOB_HELP)
+
+    def list_jobs_command(self, args: argparse.Namespace) -> None:
+        """Prints the ids of jobs."""
+        name, tracker = self._choose(args)
+        parent = _run_id(args.parent_run_id) if args.parent_run_id else None
+        given = {"parent_run_id": parent} if parent else {}
+        ids = _ask(name, lambda: list(tracker.run_ids(**given)))
+        if args.json:
+            _document(name, None, jobs=[{"id": run_id} for run_id in ids])
+        else:
+            _table(["JOB"], [[run_id] for run_id in ids], nothing=f"no job has written to the tracker `{name}`")
+
+    def list_metadata_command(self, args: argparse.Namespace) -> None:
+        """Prints names and values."""
+        name, tracker = self._choose(args)
+        run_id = _run_id(args.RUN_ID)
+        values = _ask(name, lambda: dict(tracker.metadata(run_id)))
+        if not values:
+            _must_be_known(name, tracker, run_id)
+        if args.json:
+            _document(name, run_id, metadata=values)
+        else:
+            rows = [[key, _text(values[key])] for key in sorted(values)]
+            _table(["NAME", "VALUE"], rows, nothing=f"`{run_id}` has written no metadata")
+
+    def list_artifacts_command(self, args: argparse.Namespace) -> None:
+        """Prints names, paths and what is said about them."""
+        name, tracker = self._choose(args)
+        run_id = _run_id(args.RUN_ID)
+        found = _ask(name, lambda: dict(tracker.artifacts(run_id)))
+        if not found:
+            _must_be_known(name, tracker, run_id)
+        shown = [a for a in found.values() if args.artifact in (None, a.name)]
+        if args.json:
+            _document(name, run_id, artifacts=[_artifact_fields(a) for a in shown])
+        else:
+            rows = [[a.name, a.path, _text(dict(a.metadata)) if a.metadata else ""] for a in shown]
+            _table(["ARTIFACT", "PATH", "METADATA"], rows, nothing=f"`{run_id}` has no such artifact")
+
+    def job_lineage_command(self, args: argparse.Namespace) -> None:
+        """Prints what the job was made from, and what was made from it."""
+        name, tracker = self._choose(args)
+        run_id = _run_id(args.RUN_ID)
+        found = _ask(name, lambda: _lineage(tracker, run_id, args.artifact))
+        if not found.sources and not found.descendants:
+            _must_be_known(name, tracker, run_id)
+        sources = [] if args.descendants_only else found.sources
+        descendants = [] if args.sources_only else found.descendants
+        if args.json:
+            fields: dict[str, Any] = {
+                "sources": None
+                if args.descendants_only
+                else [{"id": s.source_run_id, "artifact": s.artifact_name} for s in sources],
+                "descendants": None if args.sources_only else [{"id": run_id} for run_id in descendants],
+            }
+            _document(name, run_id, **fields)
+            return
+        rows = [["made from", s.source_run_id, s.artifact_name or ""] for s in sources]
+        rows += [["used by", job, ""] for job in descendants]
+        _table(["RELATION", "JOB", "ARTIFACT"], rows, nothing=f"`{run_id}` has no lineage of this kind")
+
+    def _choose(self, args: argparse.Namespace) -> tuple[str, TrackerBase]:
+        self._name = args.tracker
+        return _tracker(args.tracker)
+
+
+def _tracker(wanted: str | None) -> tuple[str, TrackerBase]:
+    """The name and the tracker, from the config files, else from the variables that a job has."""
+    from torchx.errors import ConfigError, NotFoundError
+    from torchx.runner.trackers import get_configured_trackers
+    from torchx.tracker.api import make_tracker, trackers_in_environ
+
+    configured = get_configured_trackers() or trackers_in_environ()
+    if not configured:
+        raise ConfigError("no tracker is configured", hint=_CONFIG_HINT)
+    name = wanted or next(iter(configured))
+    if name not in configured:
+        from torchx.util.strings import did_you_mean
+
+        known = list(configured)
+        hint = did_you_mean(name, known) or f"configured: {', '.join(known)}"
+        raise NotFoundError(f"no tracker `{name}` is configured", hint=hint)
+    return name, make_tracker(name, configured[name])
+
+
+def _run_id(reference: str) -> str:
+    """The run that a short reference means; what is not on record may be known to the tracker under its own id."""
+    from torchx.errors import NotFoundError
+    from torchx.runner import get_runner
+
+    if "://" in reference:
+        return reference
+    try:
+        with get_runner() as runner:
+            return runner.resolve(reference)
+    except NotFoundError:
+        if reference.startswith("@"):
+            raise
+        return reference
+
+
+def _ask(name: str, question: Callable[[], T]) -> T:
+    """The tracker's answer.
+
+    Raises:
+        BackendError: it has none.
+    """
+    from torchx.errors import BackendError, TorchXError
+
+    try:
+        return question()
+    except TorchXError:
+        raise
+    except Exception as e:
+        said = " ".join(str(e).split()) or type(e).__name__
+        hint = "is it up, and do its settings in `.torchxconfig` still hold?"
+        raise BackendError(f"the tracker `{name}` cannot be read: {said}", hint=hint) from e
+
+
+def _must_be_known(name: str, tracker: TrackerBase, run_id: str) -> None:
+    from torchx.errors import NotFoundError
+    from torchx.util.strings import did_you_mean
+
+    known = _ask(name, lambda: list(tracker.run_ids()))
+    if run_id not in known:
+        hint = did_you_mean(run_id, known) or "`torchx tracker list jobs` shows those that it knows"
+        raise NotFoundError(f"the tracker `{name}` knows no job `{run_id}`", hint=hint)
+
+
+def _lineage(tracker: TrackerBase, run_id: str, artifact: str | None) -> Lineage:
+    found = tracker.lineage(run_id)
+    if artifact is None:
+        return found
+    from torchx.tracker.api import Lineage
+
+    users = [d for d in found.descendants if any(s.source_run_id == run_id for s in tracker.sources(d, artifact))]
+    return Lineage(sources=[s for s in found.sources if s.artifact_name == artifact], descendants=users)
+
+
+def _artifact_fields(artifact: TrackerArtifact) -> dict[str, Any]:
+    metadata = dict(artifact.metadata) if artifact.metadata else None
+    return {"name": artifact.name, "path": artifact.path, "metadata": metadata}
+
+
+def _document(tracker: str, run_id: str | None, **fields: object) -> None:
+    from torchx.cli.render import document
+
+    print(document({"tracker": tracker, **({"id": run_id} if run_id is not None else {}), **fields}))
+
+
+def _table(headers: list[str], rows: list[list[str]], *, nothing: str) -> None:
+    from torchx.cli.failures import note
+    from torchx.cli.render import table
+    from torchx.util.term import is_tty
+
+    if rows or not is_tty(sys.stdout):
+        table(headers, rows, shrink=[len(headers) - 1] if len(headers) > 1 else ())
+    else:
+        note(nothing)
+
+
+def _text(value: object) -> str:
+    """A value in one cell: texts as they are, the rest as JSON."""
+    if isinstance(value, str):
+        return value
+    import json
+
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,225 @@
+"""Where this process stands among the others of its job, and the process group they talk through.
+
+Works alike in a job of one process, started with plain ``python``, and in one of many, started with torchrun::
+
+    from torchx import distributed
+
+    device = distributed.init_pg()
+    with distributed.on_local_rank0_first():
+        download(dataset)  # once on each host; the other ranks find it there
+    model = Model().to(device)
+
+PyTorch is imported when it is needed: :func:`rank` and its like need none.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+from torchx.errors import MissingDependencyError, SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Literal
+
+    import torch
+
+    Backend = Literal["nccl", "gloo", "auto"]
+
+__all__ = [
+    "Backend",
+    "init_pg",
+    "is_local_rank0",
+    "is_rank0",
+    "local_cuda_device",
+    "local_device",
+    "local_rank",
+    "on_local_rank0_first",
+    "on_rank0_first",
+    "rank",
+    "world_size",
+]
+
+
+def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
+    """Makes the default process group, unless there is one, and returns the device to compute on.
+
+    In a process that torchrun did not start, the group has this process alone, so that the same program runs anywhere.
+
+    Args:
+        backend: ``auto`` is ``nccl`` where there is a GPU for this rank, else ``gloo``.
+        kwargs: for :func:`torch.distributed.init_process_group`, for example ``timeout``.
+
+    Returns:
+        The GPU of this process with ``nccl``, made the current one; else the CPU.
+
+    Raises:
+        SpecError: ``nccl`` is asked for and there is no GPU for this rank.
+        MissingDependencyError: PyTorch is not installed.
+    """
+    torch = _torch()
+    dist = torch.distributed
+    if dist.is_initialized():
+        import logging
+
+        if backend != "auto" and backend not in dist.get_backend():
+            message = "init_pg: there is a process group with the backend `%s` already; it is kept"
+            logging.getLogger(__name__).warning(message, dist.get_backend())
+        return local_device()
+    if backend == "auto":
+        backend = "nccl" if dist.is_nccl_available() and _has_cuda() else "gloo"
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = local_cuda_device()
+        torch.cuda.set_device(device)
+    if not (
+        kwargs.keys() & {"init_method", "store", "rank", "world_size"} or dist.is_torchelastic_launched() or _told()
+    ):
+        kwargs.update(store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(backend=backend, **kwargs)
+    return device
+
+
+def rank() -> int:
+    """This process's number in the whole job; 0 in a job of one process."""
+    dist = _group()
+    return int(dist.get_rank()) if dist else _number("RANK", 0)
+
+
+def world_size() -> int:
+    """How many processes the job has."""
+    dist = _group()
+    return int(dist.get_world_size()) if dist else _number("WORLD_SIZE", 1)
+
+
+def local_rank() -> int:
+    """This process's number on its host, which is also that of its GPU; 0 in a process that torchrun did not start."""
+    return _number("LOCAL_RANK", 0)
+
+
+def is_rank0() -> bool:
+    """Whether this is the first process of the job."""
+    return rank() == 0
+
+
+def is_local_rank0() -> bool:
+    """Whether this is the first process on its host."""
+    return local_rank() == 0
+
+
+def local_cuda_device() -> torch.device:
+    """The GPU of this process: the one with the number of its local rank.
+
+    Raises:
+        SpecError: there is no such GPU.
+    """
+    torch = _torch()
+    if not _has_cuda():
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        raise SpecError(
+            f"there is no GPU for local rank {local_rank()}: PyTorch sees {count} here",
+            hint="start no more processes on a host than it has GPUs, or use the backend `gloo`",
+        )
+    return torch.device(f"cuda:{local_rank()}")
+
+
+def local_device() -> torch.device:
+    """The device that fits the process group: the GPU of this process with NCCL, the CPU with Gloo.
+
+    Without a process group: the GPU if there is one for this process, else the CPU.
+    """
+    torch = _torch()
+    dist = _group()
+    on_gpu = "nccl" in dist.get_backend() if dist else _has_cuda()
+    return local_cuda_device() if on_gpu else torch.device("cpu")
+
+
+@contextmanager
+def on_rank0_first() -> Iterator[None]:
+    """Rank 0 goes through the block while the others wait, then all others do.
+
+    All ranks have to come to it. When rank 0 fails in it, the others go on, and find out by themselves.
+    They wait no longer than the process group's ``timeout``.
+    """
+    with _first(is_rank0()):
+        yield
+
+
+@contextmanager
+def on_local_rank0_first() -> Iterator[None]:
+    """As :func:`on_rank0_first`, with the first rank of each host: to download once a host, say."""
+    with _first(is_local_rank0()):
+        yield
+
+
+@contextmanager
+def _first(is_first: bool) -> Iterator[None]:
+    if not is_first:
+        _barrier()
+    try:
+        yield
+    finally:
+        if is_first:
+            _barrier()
+
+
+def _barrier() -> None:
+    dist = _group()
+    if dist is None:
+        if world_size() > 1:
+            import logging
+
+            text = "the %d processes of this job do not wait for each other: no process group yet, call init_pg() first"
+            logging.getLogger(__name__).warning(text, world_size())
+        return
+    # NCCL would have to guess the device.
+    dist.barrier(**({"device_ids": [local_rank()]} if "nccl" in dist.get_backend() else {}))
+
+
+def _group() -> Any:
+    """``torch.distributed`` where there is a process group; else None, and PyTorch is not imported to find that out."""
+    import sys
+
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def _has_cuda() -> bool:
+    torch = _torch()
+    return bool(torch.cuda.is_available()) and local_rank() < torch.cuda.device_count()
+
+
+def _told() -> bool:
+    """Whether somebody other than torchrun (srun, a test) has set what the default ``env://`` reads."""
+    return all(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "")
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise SpecError(
+            f"`{variable}` is `{text}`, which is no number", hint="torchrun sets it in each process"
+        ) from None
+
+
+def _torch() -> Any:
+    try:
+        import torch
+        import torch.distributed
+    except ImportError as e:
+        raise MissingDependencyError("torchx.distributed needs PyTorch", hint="pip install torch") from e
+    return torch
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Backend":  # made when it is asked for: `typing` takes longer to import than all of this
+        from typing import Literal
+
+        return Literal["nccl", "gloo", "auto"]
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -1,0 +1,315 @@
+"""A tracker that keeps small files below one directory of any file system that fsspec knows: a disk, S3, GCS, ...
+
+Each write is one new file, so writers on many machines never wait for each other nor overwrite anything::
+
+    ROOT/runs/RUN/metadata/TIME-RANDOM.json     one call of add_metadata; the newest value of a name counts
+    ROOT/runs/RUN/artifacts/TIME-RANDOM.json    one call of add_artifact
+    ROOT/runs/RUN/sources/TIME-RANDOM.json      one call of add_source
+    ROOT/children/SOURCE/RUN.json               the same call, to find RUN from its source without a look at all runs
+
+``RUN`` is the id, percent-encoded.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from torchx.errors import ConfigError, MissingDependencyError
+from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSource
+from torchx.tracker.bounded import DEFAULT_TIMEOUT_S, Bounded
+from torchx.tracker.configs import read_config, seconds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from fsspec import AbstractFileSystem
+
+_LONGEST_NAME = 200  # file systems take 255 bytes, and the ending needs some
+_ENDING = ".json"
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci", "ocilake", "hf"}
+_CONFIG_HINT = "for example `fsspec = s3://bucket/runs` in section `[torchx:tracker]` of `.torchxconfig`"
+
+
+class FsspecTracker(TrackerBase):
+    """Runs below a directory.
+
+    Args:
+        fs: the file system.
+        root_dir: the directory on it; made when something is written.
+        timeout_s: how long a write to a file system that is not a local disk may take.
+
+    >>> import fsspec
+    >>> tracker = FsspecTracker(fsspec.filesystem("memory"), "/example")
+    >>> tracker.add_metadata("local_cwd://me/train-1", lr=0.1, epochs=2)
+    >>> tracker.add_metadata("local_cwd://me/train-1", lr=0.2)
+    >>> tracker.metadata("local_cwd://me/train-1")
+    {'lr': 0.2, 'epochs': 2}
+    """
+
+    def __init__(self, fs: AbstractFileSystem, root_dir: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self._fs = fs
+        self._root = str(fs._strip_protocol(str(root_dir))).rstrip("/")
+        self._bounded = None if _is_local(fs) else Bounded(timeout_s)
+        self._pid = os.getpid()
+
+    def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
+        """Adds an artifact by its path; one of the same name is replaced."""
+        self._add(run_id, "artifacts", {"name": name, "path": path, "metadata": dict(metadata) if metadata else None})
+
+    def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
+        """The artifacts of a run by name."""
+        found = {}
+        for record in self._records(run_id, "artifacts"):
+            name, path, metadata = record.get("name"), record.get("path"), record.get("metadata")
+            found[str(name)] = TrackerArtifact(str(name), str(path), metadata)
+        return found
+
+    def add_metadata(self, run_id: str, **metadata: object) -> None:
+        """Adds or replaces values. What JSON does not know is kept as text; scalars of NumPy and PyTorch as numbers."""
+        if metadata:
+            self._add(run_id, "metadata", {"metadata": metadata})
+
+    def metadata(self, run_id: str) -> Mapping[str, object]:
+        """All values of a run; where a name was written twice, the one that was written last."""
+        found: dict[str, object] = {}
+        for record in self._records(run_id, "metadata"):
+            found.update(record.get("metadata") or {})
+        return found
+
+    def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
+        """Writes down that the run was made from another run, or from one artifact of it."""
+        # The way back first: a reader checks it against the source, so half of a write is as good as none.
+        back = f"{self._root}/children/{_key(source_id)}/{_key(run_id)}{_ENDING}"
+        self._write(back, {"run_id": run_id, "source_run_id": source_id})
+        self._add(run_id, "sources", {"source_run_id": source_id, "artifact_name": artifact_name})
+
+    def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
+        """What the run was made from, each once; with ``artifact_name`` only sources that name that artifact."""
+        found: dict[tuple[str, str | None], TrackerSource] = {}
+        for record in self._records(run_id, "sources"):
+            name = record.get("artifact_name")
+            if artifact_name is None or name == artifact_name:
+                source = str(record.get("source_run_id"))
+                found.setdefault((source, name), TrackerSource(source, name))
+        return list(found.values())
+
+    def lineage(self, run_id: str) -> Lineage:
+        """Sources and descendants of a run: those that were made from it directly."""
+        return Lineage(sources=list(self.sources(run_id)), descendants=self._children(run_id))
+
+    def run_ids(self, parent_run_id: str | None = None) -> Iterable[str]:  # type: ignore[override]  # promised so
+        """Ids of all runs that something was written about; or of those that have this one as a source."""
+        if parent_run_id is not None:
+            return self._children(parent_run_id)
+        found = (self._run_id(name) for name in self._names(f"{self._root}/runs"))
+        return [run_id for run_id in found if run_id]
+
+    def _children(self, run_id: str) -> list[str]:
+        folder = f"{self._root}/children/{_key(run_id)}"
+        named = [r for r in self._read(folder) if r.get("source_run_id") == run_id]
+        ids = dict.fromkeys(str(r.get("run_id")) for r in named)
+        return [child for child in ids if any(s.source_run_id == run_id for s in self.sources(child))]
+
+    def _add(self, run_id: str, kind: str, record: dict[str, object]) -> None:
+        path = f"{self._root}/runs/{_key(run_id)}/{kind}/{generate_filename()}{_ENDING}"
+        self._write(path, {"run_id": run_id, **record})
+
+    def _records(self, run_id: str, kind: str) -> list[dict[str, Any]]:
+        # Two ids may have one folder where file names are the same in capitals.
+        return [r for r in self._read(f"{self._root}/runs/{_key(run_id)}/{kind}") if r.get("run_id") == run_id]
+
+    def _run_id(self, name: str) -> str:
+        """The id behind the name of a folder; empty when it is not ours."""
+        if "~" not in name:
+            from urllib.parse import unquote
+
+            return unquote(name)
+        for kind in ("metadata", "artifacts", "sources"):  # it was too long for a name: any record tells it
+            for record in self._read(f"{self._root}/runs/{name}/{kind}", most=1):
+                return str(record.get("run_id") or "")
+        return ""
+
+    def _write(self, path: str, record: Mapping[str, object]) -> None:
+        import json
+
+        from torchx.tracker.values import plain
+
+        data = json.dumps(plain(record)).encode()
+        if self._bounded is None:
+            self._put_local(path, data)
+        else:
+            self._bounded.call(lambda: self._put(path, data))
+
+    def _put(self, path: str, data: bytes) -> None:
+        self._own_file_system()
+        try:
+            self._fs.pipe_file(path, data)
+        except FileNotFoundError:
+            if _names(self._fs) & _OBJECT_STORES:  # these have no folders: the bucket is missing, and not ours to make
+                raise
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._fs.pipe_file(path, data)
+
+    def _put_local(self, path: str, data: bytes) -> None:
+        folder, _, name = path.rpartition("/")
+        hidden = f"{folder}/.{name}"  # so that nobody reads, and a crash does not leave, half a record
+        try:
+            _new_file(hidden, data)
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+            _new_file(hidden, data)
+        os.replace(hidden, path)
+
+    def _read(self, folder: str, *, most: int | None = None) -> list[dict[str, Any]]:
+        """The records in a folder, oldest first."""
+        names = [n for n in self._names(folder) if n.endswith(_ENDING) and not n.startswith(".")][:most]
+        found = []
+        for name, data in zip(names, self._contents([f"{folder}/{name}" for name in names]), strict=True):
+            if data is not None:
+                record = _record(f"{folder}/{name}", data)
+                if record is not None:
+                    found.append(record)
+        return found
+
+    def _names(self, folder: str) -> list[str]:
+        self._own_file_system()
+        self._fs.invalidate_cache(folder)  # others write
+        try:
+            return sorted(str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(folder, detail=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _contents(self, paths: list[str]) -> list[bytes | None]:
+        """What is in the files; None for one that is gone."""
+        found: list[bytes | None] = []
+        if self._fs.async_impl and paths and not any(c in paths[0] for c in "*?["):
+            answers = self._fs.cat(paths, on_error="return")  # many at a time
+            by_name = {str(path).rpartition("/")[2]: data for path, data in answers.items()}
+            for path in paths:
+                data = by_name.get(path.rpartition("/")[2])
+                if isinstance(data, BaseException) and not isinstance(data, FileNotFoundError):
+                    raise data
+                found.append(data if isinstance(data, bytes) else None)
+            return found
+        for path in paths:
+            try:
+                found.append(self._fs.cat_file(path))
+            except FileNotFoundError:
+                found.append(None)
+        return found
+
+    def _own_file_system(self) -> None:
+        """In a forked process: one of its own, for connections and loops do not live on in it."""
+        if self._pid != os.getpid():
+            self._fs = type(self._fs)(*self._fs.storage_args, **self._fs.storage_options)
+            self._pid = os.getpid()
+
+
+def create(config_file: str | None) -> TrackerBase:
+    """The factory behind the name ``fsspec``.
+
+    Args:
+        config_file: a directory or URL (``/shared/runs``, ``s3://bucket/runs``); or the path of an INI file with a
+            section ``[fsspec]``, or a JSON object: ``protocol``, ``root_path``, ``timeout_s``, and options of
+            the file system.
+
+    Raises:
+        ConfigError: it says no place.
+        MissingDependencyError: fsspec, or what the file system needs, is not installed.
+    """
+    if not config_file or not config_file.strip():
+        raise ConfigError("the tracker `fsspec` is not told where to keep runs", hint=_CONFIG_HINT)
+    found = read_config(config_file, "fsspec")
+    settings = {"root_path": config_file.strip()} if found is None else dict(found)
+    timeout_s = seconds(settings.pop("timeout_s", DEFAULT_TIMEOUT_S), "timeout_s")
+    root, protocol = settings.pop("root_path", None), settings.pop("protocol", None)
+    if not isinstance(root, str) or not root:
+        raise ConfigError(
+            "the tracker `fsspec` is not told where to keep runs: `root_path` is missing", hint=_CONFIG_HINT
+        )
+    url = root if protocol is None or "://" in root else f"{protocol}://{root}"
+    try:
+        from fsspec.core import url_to_fs
+
+        fs, path = url_to_fs(os.path.expanduser(url), **settings)
+    except ImportError as e:
+        raise MissingDependencyError(
+            f"the tracker `fsspec` cannot reach `{root}`: {e}", hint="pip install what is named, where the job runs"
+        ) from e
+    except ValueError as e:
+        raise ConfigError(f"the tracker `fsspec` cannot use `{root}`: {e}", hint=_CONFIG_HINT) from e
+    return FsspecTracker(fs, path, timeout_s=timeout_s)
+
+
+_last_ns = 0
+
+
+def generate_filename() -> str:
+    """A name that no other writer has; names sort by the time when they were made.
+
+    >>> first, second = generate_filename(), generate_filename()
+    >>> first < second
+    True
+    """
+    global _last_ns
+    _last_ns = max(time.time_ns(), _last_ns + 1)
+    return f"{_last_ns:020d}-{os.urandom(8).hex()}"
+
+
+def _key(run_id: str) -> str:
+    """The id as the name of a folder.
+
+    >>> _key("local_cwd://me/train-1")
+    'local_cwd%3A%2F%2Fme%2Ftrain-1'
+    """
+    from urllib.parse import quote
+
+    if not run_id:
+        raise ValueError("a run needs an id")
+    name = quote(run_id, safe="").replace("~", "%7E")
+    if not name.strip("."):
+        name = name.replace(".", "%2E")
+    if len(name) <= _LONGEST_NAME:
+        return name
+    import hashlib
+
+    return f"{name[:150]}~{hashlib.sha256(run_id.encode()).hexdigest()[:32]}"
+
+
+def _new_file(path: str, data: bytes) -> None:
+    with open(path, "xb") as f:
+        try:
+            f.write(data)
+            f.flush()
+        except OSError:  # a full disk
+            os.unlink(path)
+            raise
+
+
+def _record(path: str, data: bytes) -> dict[str, Any] | None:
+    """The record in a file; None, with a warning, when it is not one of ours."""
+    import json
+
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    import logging
+
+    logging.getLogger("torchx.tracker").warning("`%s` is no record of a run: it is passed over", path)
+    return None
+
+
+def _names(fs: AbstractFileSystem) -> set[str]:
+    return {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+
+
+def _is_local(fs: AbstractFileSystem) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)

@@ -1,0 +1,95 @@
+"""What a tracker's factory is given, read: an address, an INI file, or a JSON object."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_FILE_ENDINGS = (".ini", ".cfg", ".conf")
+
+
+def read_config(text: str, section: str) -> Mapping[str, object] | None:
+    """The settings that a config gives, or None when it is an address.
+
+    Args:
+        text: a JSON object, the path of an INI file with ``[section]``, or an address.
+        section: of the INI file.
+
+    Raises:
+        ConfigError: the file, or the JSON, cannot be read, or the file has no such section.
+
+    >>> read_config('{"root_path": "bucket/runs", "anon": true}', "fsspec")
+    {'root_path': 'bucket/runs', 'anon': True}
+    >>> read_config("s3://bucket/runs", "fsspec") is None
+    True
+    """
+    text = text.strip()
+    if text.startswith("{"):
+        return _json(text)
+    path = os.path.expanduser(text.removeprefix("file://"))
+    if os.path.isfile(path) or ("://" not in path and path.endswith(_FILE_ENDINGS)):
+        return _ini(path, section)
+    return None
+
+
+def _json(text: str) -> dict[str, object]:
+    import json
+
+    try:
+        found = json.loads(text)
+    except ValueError as e:
+        # Without its text: there may be a password in it.
+        raise ConfigError(f"the tracker's config begins with a brace and is no JSON object: {e}") from None
+    return dict(found)
+
+
+def _ini(path: str, section: str) -> dict[str, object]:
+    import configparser
+
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        with open(path, encoding="utf-8") as f:
+            parser.read_file(f)
+    except OSError as e:
+        raise ConfigError(
+            f"the tracker's config file `{path}` cannot be read: {e.strerror}",
+            hint="the file must be where the job runs, too; an address or a JSON object needs no file",
+        ) from e
+    except (configparser.Error, ValueError) as e:
+        raise ConfigError(f"the tracker's config file `{path}` is no INI file: {' '.join(str(e).split())}") from e
+    if not parser.has_section(section):
+        raise ConfigError(f"the tracker's config file `{path}` has no section `[{section}]`")
+    return {name: _value(text) for name, text in parser.items(section)}
+
+
+def _value(text: str) -> object:
+    """A number, yes or no, or a JSON value, where the text is one; else the text.
+
+    >>> _value("TRUE"), _value("8"), _value('{"a": 1}'), _value("file")
+    (True, 8, {'a': 1}, 'file')
+    """
+    import json
+
+    lower = text.strip().lower()
+    if lower in ("true", "false", "null", "none"):
+        return {"true": True, "false": False}.get(lower)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def seconds(value: object, name: str) -> float:
+    """A positive number of seconds.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    raise ConfigError(f"`{name}` of the tracker's config must be a number of seconds, not `{value}`")

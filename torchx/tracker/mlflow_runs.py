@@ -1,0 +1,288 @@
+"""The MLflow runs behind torchx runs: found by name, made once even when all ranks of a job begin together."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+
+from torchx.errors import BackendError, MissingDependencyError
+from torchx.settings import ENV_JOB_ID
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+TAG_JOB = "torchx.job_id"
+TAG_DUPLICATE_OF = "torchx.duplicate_of"
+_PAGE = 1000
+_ENV_SILENT = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
+_PROBE_TIMEOUT_S = 5.0
+# In one request: https://mlflow.org/docs/latest/rest-api.html#log-batch
+_MOST_TAGS = 100
+_MOST_METRICS = 800
+_CONFLICT = "INVALID_PARAMETER_VALUE"
+_GONE = (_CONFLICT, "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST")  # what is said of a run that somebody has deleted
+
+
+class Runs:
+    """Those of one experiment.
+
+    Args:
+        uri: MLflow's tracking URI.
+        experiment_name: where runs are made.
+        artifact_location: of the experiment, if it has to be made.
+        search_all: whether runs are looked for in the other experiments, too.
+    """
+
+    def __init__(self, uri: str, experiment_name: str, artifact_location: str | None, *, search_all: bool) -> None:
+        try:
+            from mlflow import MlflowClient
+        except ImportError as e:
+            hint = "pip install mlflow, where the job runs; mlflow-skinny is enough to write to a server"
+            raise MissingDependencyError("the tracker `mlflow` needs the package `mlflow`", hint=hint) from e
+        self.client: MlflowClient = MlflowClient(tracking_uri=uri)
+        self.experiment_name = experiment_name
+        self.artifact_location = artifact_location
+        self.owned: set[str] = set()
+        self._uri = uri
+        self._search_all = search_all
+        self._experiment_id = ""
+        self._reached = False
+        self._ids: dict[str, str] = {}
+        self._params: set[tuple[str, str]] = set()
+
+    def experiment_id(self) -> str:
+        """The experiment's id; it is made when it is missing.
+
+        Raises:
+            BackendError: it was deleted, and MLflow keeps its name.
+        """
+        from mlflow.exceptions import MlflowException
+
+        if self._experiment_id:
+            return self._experiment_id
+        experiment = self.client.get_experiment_by_name(self.experiment_name)
+        if experiment is None:
+            try:
+                self._experiment_id = self.client.create_experiment(self.experiment_name, self.artifact_location)
+            except MlflowException:
+                experiment = self.client.get_experiment_by_name(self.experiment_name)
+                if experiment is None:  # or another rank was quicker
+                    raise
+        if experiment is not None:
+            if experiment.lifecycle_stage != "active":
+                raise BackendError(
+                    f"the MLflow experiment `{self.experiment_name}` was deleted",
+                    hint="restore it, or give the tracker another `experiment_name`",
+                )
+            self._experiment_id = experiment.experiment_id
+        return self._experiment_id
+
+    def made(self, name: str) -> str:
+        """MLflow's id for the run of that name, which is made when it is missing.
+
+        Several ranks may find none, and each makes one. Then all choose the oldest, and the others are marked as its
+        duplicates and deleted; :meth:`found` still reads what was written to them in that moment.
+        """
+        if name not in self._ids:
+            there = self._active(name)
+            if not there:
+                mine = self.client.create_run(self.experiment_id(), run_name=name, tags={TAG_JOB: name})
+                there = [*self._active(name), mine]
+                first = min(there, key=_age)
+                if first.info.run_id != mine.info.run_id:
+                    self.client.set_tag(mine.info.run_id, TAG_DUPLICATE_OF, first.info.run_id)
+                    self.client.delete_run(mine.info.run_id)
+            chosen = min(there, key=_age)
+            self._ids[name] = chosen.info.run_id
+            self._own(chosen)
+        return self._ids[name]
+
+    def found(self, name: str) -> list[Run]:
+        """The MLflow runs that hold what is known of a run, oldest first; none when there is no such run."""
+        runs = [r for r in self._search(_named(name)) if r.info.run_name == name]
+        return sorted(runs, key=_age) if any(_is_active(r) for r in runs) else []
+
+    def names(self, condition: str = "") -> list[str]:
+        """The names of all runs that torchx made, or of those that fulfil a condition; oldest first."""
+        text = f"tags.`{TAG_JOB}` LIKE '%'"
+        runs = self._search(f"{text} and {condition}" if condition else text)
+        return list(dict.fromkeys(str(r.info.run_name) for r in sorted(runs, key=_age)))
+
+    def write(self, name: str, write: Callable[[str], None]) -> None:
+        """Calls ``write`` with MLflow's id of the run.
+
+        Raises:
+            ConnectionError: the server does not answer.
+        """
+        from mlflow.exceptions import MlflowException
+
+        self._reach()
+        try:
+            try:
+                write(self.made(name))
+            except MlflowException:
+                known = self._ids.pop(name, "")
+                if not known or self._is_writable(known):
+                    raise
+                write(self.made(name))  # it was a duplicate that we took for the oldest, or somebody has deleted it
+        except Exception:
+            self._reached = False
+            raise
+
+    def log(self, run: str, metrics: Sequence[Any], params: Sequence[Any], tags: Sequence[Any]) -> None:
+        """Writes all of it, in as many requests as MLflow wants."""
+        for i in range(0, max(len(tags), 1), _MOST_TAGS):
+            first = i == 0
+            some = metrics[:_MOST_METRICS] if first else []
+            self.client.log_batch(run, some, params if first else [], tags[i : i + _MOST_TAGS])
+        for i in range(_MOST_METRICS, len(metrics), _MOST_METRICS):
+            self.client.log_batch(run, metrics=metrics[i : i + _MOST_METRICS])
+
+    def log_new_params(self, run: str, params: Mapping[str, str]) -> None:
+        """Writes the parameters that have no value yet: MLflow does not let a parameter change."""
+        from mlflow.entities import Param
+        from mlflow.exceptions import MlflowException
+
+        new = [Param(name, text) for name, text in params.items() if (run, name) not in self._params]
+        for i in range(0, len(new), _MOST_TAGS):
+            some = new[i : i + _MOST_TAGS]
+            try:
+                self.client.log_batch(run, params=some)
+            except MlflowException as e:
+                if e.error_code != _CONFLICT:
+                    raise
+                for param in some:  # one of them has another value already: the others are written all the same
+                    self._log_param(run, param)
+            self._params.update((run, param.key) for param in some)
+
+    def end(self, status: str = "FINISHED") -> None:
+        """Says that the run whose end is ours to tell has ended."""
+        from mlflow.exceptions import MlflowException
+
+        with _silent_mlflow():
+            while self.owned:
+                try:
+                    self.client.set_terminated(self.owned.pop(), status)
+                except MlflowException as e:
+                    if e.error_code not in _GONE:
+                        raise
+
+    @staticmethod
+    def now_ms() -> int:
+        """The time, for a metric."""
+        return time.time_ns() // 1_000_000
+
+    def _own(self, run: Run) -> None:
+        """Rank 0 of a job tells when its run ends; one that had ended before the job was restarted goes on."""
+        if os.environ.get(ENV_JOB_ID) != run.info.run_name or os.environ.get("RANK", "0") != "0":
+            return
+        self.owned.add(run.info.run_id)
+        if run.info.status != "RUNNING":
+            self.client.update_run(run.info.run_id, status="RUNNING")
+
+    def _reach(self) -> None:
+        if not self._reached:
+            probe(self._uri)
+            self._reached = True
+
+    def _log_param(self, run: str, param: Any) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.client.log_batch(run, params=[param])
+        except MlflowException as e:
+            if e.error_code != _CONFLICT:
+                raise
+
+    def _active(self, name: str) -> list[Run]:
+        there = self._search(_named(name), experiments=[self.experiment_id()])
+        return [r for r in there if r.info.run_name == name and _is_active(r)]
+
+    def _is_writable(self, run: str) -> bool:
+        return _is_active(self.client.get_run(run))
+
+    def _search(self, condition: str, *, experiments: list[str] | None = None) -> list[Run]:
+        """Active runs, and the deleted ones that are duplicates of one."""
+        from mlflow.entities import ViewType
+
+        self._reach()
+        if experiments is None:
+            experiments = self._readable()
+        found: list[Run] = []
+        token = None
+        while experiments:
+            page = self.client.search_runs(experiments, condition, ViewType.ALL, _PAGE, page_token=token)
+            found += [r for r in page if _is_active(r) or self._counts(r)]
+            token = page.token
+            if not token:
+                break
+        return found
+
+    def _counts(self, deleted: Run) -> bool:
+        original = deleted.data.tags.get(TAG_DUPLICATE_OF)
+        return bool(original) and self._is_writable(original)
+
+    def _readable(self) -> list[str]:
+        """The experiments that are searched; none is made."""
+        if self._search_all:
+            return [e.experiment_id for e in self.client.search_experiments()]
+        experiment = self.client.get_experiment_by_name(self.experiment_name)
+        return [experiment.experiment_id] if experiment is not None else []
+
+
+@contextmanager
+def _silent_mlflow() -> Iterator[None]:
+    """MLflow prints addresses when a run ends; what a job prints is its own affair."""
+    before = os.environ.get(_ENV_SILENT)
+    os.environ[_ENV_SILENT] = "true"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ENV_SILENT]
+        else:
+            os.environ[_ENV_SILENT] = before
+
+
+def probe(uri: str) -> None:
+    """Asks whether anybody listens there: MLflow's client would try for minutes to find out.
+
+    Raises:
+        ConnectionError: nobody does.
+    """
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return
+    if parts.scheme in getproxies() and not proxy_bypass(parts.hostname):
+        return  # the proxy is who would answer
+    import socket
+
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname, port), _PROBE_TIMEOUT_S).close()
+    except OSError as e:
+        raise ConnectionError(f"`{parts.hostname}:{port}` does not answer: {e.strerror or e}") from e
+
+
+def _named(name: str) -> str:
+    if "'" not in name:
+        return f"attributes.run_name = '{name}'"
+    # A quote cannot be said in a filter; `_` stands for any character, and the caller looks at the names.
+    return f"attributes.run_name LIKE '{name.replace(chr(39), '_')}'"
+
+
+def _age(run: Run) -> tuple[int, str]:
+    return run.info.start_time or 0, run.info.run_id
+
+
+def _is_active(run: Run) -> bool:
+    return bool(run.info.lifecycle_stage == "active")
