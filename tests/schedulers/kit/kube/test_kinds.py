@@ -154,13 +154,13 @@ def test_the_replicas_number_in_a_mount_is_refused_where_one_template_serves_all
         (
             {"max_retries": 2, "retry_policy": RetryPolicy.REPLICA},
             (1, 37),
-            {"backoffLimitPerIndex": 2, "backoffLimit": 2**31 - 1},
+            {"backoffLimitPerIndex": 2},
         ),
         ({"max_retries": 2, "retry_policy": RetryPolicy.REPLICA}, (1, 28), {"backoffLimit": 6}),
         (
             {"max_retries": 1, "min_replicas": 1},
             (1, 37),
-            {"backoffLimitPerIndex": 1, "maxFailedIndexes": 2, "backoffLimit": 2**31 - 1},
+            {"backoffLimitPerIndex": 1, "maxFailedIndexes": 2},
         ),
         ({"max_retries": 1, "min_replicas": 1}, (1, 25), {"backoffLimit": 5}),
     ],

@@ -154,7 +154,7 @@ def test_mounts_secrets_and_shared_memory():
     assert (
         volumes["mount-2"]["hostPath"] == {"path": "/dev/fuse", "type": "CharDevice"} and where["mount-2"]["readOnly"]
     )
-    assert volumes["secret-0"]["secret"] == {"secretName": "aws", "defaultMode": 0o400}
+    assert volumes["secret-0"]["secret"] == {"secretName": "aws", "defaultMode": 0o444}
     assert where["secret-0"] == {"name": "secret-0", "mountPath": "/creds", "readOnly": True}
 
 

@@ -1,0 +1,194 @@
+"""An AWS endpoint on loopback for tests: moto's server, in a virtual environment of its own. It runs Batch's containers on Docker.
+
+As a program::
+
+    python -m tests.backends.aws.moto up      # prints the endpoint
+    python -m tests.backends.aws.moto down    # stops what `up` started
+
+State lies below ``$TORCHX_BACKENDS`` (default ``/var/tmp/torchx-backends``), in ``aws``.
+
+Two things that Batch does and moto 5.2 leaves out are added by :data:`_LAUNCHER`: AWS_BATCH_JOB_NODE_INDEX in the
+containers of a multi-node job, and the exit code in DescribeJobs (moto tells it in ListJobs). Moto has neither descriptions
+nor log streams of single nodes: those are shown by the tests of answers, in ``tests/schedulers``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.backends.docker.engine import Unavailable, end, environment, until
+
+HOST, PORT = "127.0.0.1", int(os.environ.get("TORCHX_MOTO_PORT", "5556"))
+ENDPOINT = f"http://{HOST}:{PORT}"
+STATE = Path(os.environ.get("TORCHX_BACKENDS", "/var/tmp/torchx-backends")) / "aws"
+PYTHON = STATE / "venv/bin/python"
+
+_processes: list[subprocess.Popen[bytes]] = []
+
+_LAUNCHER = '''
+import re, sys
+from docker.models.containers import ContainerCollection
+from moto.batch.models import Job
+from moto.server import main
+
+describe = Job.describe
+
+def describe_with_exit_code(self):
+    result = describe(self)
+    if self.job_stopped and self.exit_code is not None and "container" in result:
+        result["container"] = {**result["container"], "exitCode": self.exit_code}
+    return result
+
+Job.describe = describe_with_exit_code
+run = ContainerCollection.run
+UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+def run_node(self, image, command=None, **kwargs):
+    """A node's container is called `<job>-<id>-<index>`; a single one `<job>-<id>`."""
+    found = re.search(UUID + r"-(\\\\d+)$", kwargs.get("name") or "")
+    if found:
+        kwargs["environment"]["AWS_BATCH_JOB_NODE_INDEX"] = found[1]
+    return run(self, image, command, **kwargs)
+
+ContainerCollection.run = run_node
+sys.exit(main(sys.argv[1:]))
+'''.replace("\\\\", "\\")
+
+
+def up() -> bool:
+    """The endpoint answers. True: we have started it, and it goes on when we end.
+
+    Raises:
+        Unavailable: it cannot be had.
+    """
+    with _lock():
+        if answers():
+            return False
+        _install()
+        launcher = STATE / "launcher.py"
+        launcher.write_text(_LAUNCHER)
+        log = STATE / "moto.log"
+        env = {**environment(), "AWS_DEFAULT_REGION": "us-east-1"}
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [PYTHON, launcher, "-H", HOST, "-p", str(PORT)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                env=env,
+            )
+        _processes.append(process)
+        (STATE / "moto.pid").write_text(str(process.pid))
+        until(answers, "moto's server does not answer", log=log, process=process)
+    return True
+
+
+def down() -> None:
+    """Ends the server that :func:`up` has started."""
+    pid = STATE / "moto.pid"
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
+        end(int(pid.read_text()), signal.SIGTERM)
+    while _processes:
+        _processes.pop().wait(30)
+    pid.unlink(missing_ok=True)
+
+
+def answers() -> bool:
+    try:
+        with urllib.request.urlopen(f"{ENDPOINT}/moto-api/data.json", timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def reset() -> None:
+    """Forget everything: queues, jobs, logs."""
+    with urllib.request.urlopen(urllib.request.Request(f"{ENDPOINT}/moto-api/reset", method="POST"), timeout=10):
+        pass
+
+
+def variables() -> dict[str, str]:
+    """By which boto3, and so torchx, finds the endpoint."""
+    return {
+        "AWS_ENDPOINT_URL": ENDPOINT,
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def make_queue(name: str) -> None:
+    """A queue with a compute environment of EC2 behind it, and the roles and network that they need."""
+    import boto3
+
+    def client(service: str):  # boto3 makes its classes
+        return boto3.client(service, endpoint_url=ENDPOINT, region_name="us-east-1")
+
+    iam, ec2, batch = client("iam"), client("ec2"), client("batch")
+    role = iam.create_role(RoleName=f"{name}-role", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    profile = iam.create_instance_profile(InstanceProfileName=f"{name}-profile")["InstanceProfile"]["Arn"]
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/20")["Subnet"]["SubnetId"]
+    group = ec2.create_security_group(GroupName=name, Description=name, VpcId=vpc)["GroupId"]
+    environment_arn = batch.create_compute_environment(
+        computeEnvironmentName=f"{name}-ce",
+        type="MANAGED",
+        computeResources={
+            "type": "EC2",
+            "minvCpus": 0,
+            "maxvCpus": 64,
+            "instanceTypes": ["m5.2xlarge"],
+            "subnets": [subnet],
+            "securityGroupIds": [group],
+            "instanceRole": profile,
+        },
+        serviceRole=role,
+    )["computeEnvironmentArn"]
+    batch.create_job_queue(
+        jobQueueName=name,
+        state="ENABLED",
+        priority=1,
+        computeEnvironmentOrder=[{"order": 1, "computeEnvironment": environment_arn}],
+    )
+    for used in (iam, ec2, batch):
+        used.close()
+
+
+def _install() -> None:
+    if PYTHON.exists() and subprocess.run([PYTHON, "-c", "import moto.server, docker"], check=False).returncode == 0:
+        return
+    STATE.mkdir(parents=True, exist_ok=True)
+    for argv in (
+        [sys.executable, "-m", "venv", "--clear", STATE / "venv"],
+        [PYTHON, "-m", "pip", "install", "-q", "moto[server,batch,sagemaker,ecr]", "boto3"],
+    ):
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Unavailable(f"moto cannot be installed: {done.stderr.strip()[-2000:]}")
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    STATE.mkdir(parents=True, exist_ok=True)
+    with (STATE / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    try:
+        {"up": up, "down": down}[sys.argv[1]]()
+    except Unavailable as e:
+        sys.exit(str(e))
+    print(ENDPOINT)

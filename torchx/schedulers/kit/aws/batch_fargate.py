@@ -1,0 +1,79 @@
+"""A Batch job definition as Fargate takes it: other sizes, and no hardware to touch.
+
+https://docs.aws.amazon.com/batch/latest/userguide/fargate.html
+"""
+
+from __future__ import annotations
+
+from torchx.errors import ConfigError, NotSupportedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _Object = dict[str, Any]
+
+# vCPUs -> least and most memory, and its steps, MiB:
+# https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
+SIZES = {
+    1: (2048, 8192, 1024),
+    2: (4096, 16384, 1024),
+    4: (8192, 30720, 1024),
+    8: (16384, 61440, 4096),
+    16: (32768, 122880, 8192),
+}
+
+
+def size_for(vcpus: float, memory_mib: int) -> tuple[int, int]:
+    """The smallest size of Fargate that has this much of both.
+
+    Raises:
+        NotSupportedError: there is none.
+
+    >>> size_for(1, 512), size_for(3, 9000), size_for(1, 10000)
+    ((1, 2048), (4, 9216), (2, 10240))
+    """
+    for cpus, (least, most, step) in SIZES.items():
+        if vcpus <= cpus and memory_mib <= most:
+            steps = max(0, -(-(memory_mib - least) // step))
+            return cpus, least + steps * step
+    raise NotSupportedError(
+        f"Fargate has no size with {vcpus:g} vCPUs and {memory_mib} MiB",
+        hint="its largest has 16 vCPUs and 122880 MiB; use a queue of EC2 instances",
+    )
+
+
+def to_fargate(definition: _Object, *, assign_public_ip: bool) -> _Object:
+    """The definition for a queue of Fargate; the given one is not changed.
+
+    Raises:
+        NotSupportedError: the job needs what Fargate does not have.
+        ConfigError: it lacks the execution role, which Fargate needs.
+    """
+    if definition["type"] != "container":
+        raise NotSupportedError(
+            "the queue is one of Fargate, which runs single containers only, and this job has several or names an "
+            "instance type",
+            hint="use a queue of EC2 instances",
+        )
+    container = dict(definition["containerProperties"])
+    need = {r["type"]: float(r["value"]) for r in container["resourceRequirements"]}
+    linux = container.pop("linuxParameters", {})
+    for what, there in (
+        ("GPUs", "GPU" in need),
+        ("devices", bool(linux.get("devices"))),
+        ("privileged containers", container.pop("privileged", False)),
+        ("ulimits", bool(container.get("ulimits"))),
+        ("folders of the host", any("host" in v for v in container.get("volumes", ()))),
+    ):
+        if there:
+            raise NotSupportedError(f"the queue is one of Fargate, which has no {what}", hint="use a queue of EC2")
+    if not container.get("executionRoleArn"):
+        raise ConfigError("the queue is one of Fargate, which needs `execution_role_arn`")
+    cpus, memory = size_for(need["VCPU"], int(need["MEMORY"]))
+    container["resourceRequirements"] = [
+        {"type": "VCPU", "value": str(cpus)},
+        {"type": "MEMORY", "value": str(memory)},
+    ]
+    container["networkConfiguration"] = {"assignPublicIp": "ENABLED" if assign_public_ip else "DISABLED"}
+    return {**definition, "containerProperties": container, "platformCapabilities": ["FARGATE"]}

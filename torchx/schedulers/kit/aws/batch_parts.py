@@ -1,0 +1,226 @@
+"""Parts of a Batch job definition: what a container needs and what it sees.
+
+https://docs.aws.amazon.com/batch/latest/userguide/job_definition_parameters.html
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from torchx.errors import ConfigError, SpecError
+from torchx.schedulers.devices import get_device_mounts
+from torchx.specs.api import BindMount, DeviceMount, Resource, VolumeMount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from torchx.specs.api import Role
+
+    _Object = dict[str, Any]
+
+PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
+_MAX_SPOT_AND_HOST_ATTEMPTS = 10
+_UNLIMITED = -1
+_TAG_CHARACTERS = r"[^\w\s+\-=.:/@]"
+
+
+class ResourceType(Enum):
+    """What a resource requirement may be about."""
+
+    VCPU = 1
+    GPU = 2
+    MEMORY = 3
+
+    @staticmethod
+    def from_str(resource_type: str) -> ResourceType:
+        """The member of that name.
+
+        Raises:
+            SpecError: there is none.
+
+        >>> ResourceType.from_str("GPU").value
+        2
+        """
+        try:
+            return ResourceType[resource_type.upper()]
+        except KeyError:
+            raise SpecError(f"`{resource_type}` is no resource of Batch", hint="VCPU, GPU or MEMORY") from None
+
+
+def resource_requirements_from_resource(resource: Resource) -> list[dict[str, str]]:
+    """What a container needs, in the words of Batch. Of CPUs it is a whole number, at least one.
+
+    Raises:
+        SpecError: the resource says no memory, which Batch has to know.
+
+    >>> resource_requirements_from_resource(Resource(cpu=4, gpu=1, memMB=2048))
+    [{'type': 'VCPU', 'value': '4'}, {'type': 'MEMORY', 'value': '2048'}, {'type': 'GPU', 'value': '1'}]
+    """
+    if resource.memMB <= 0:
+        raise SpecError("a resource says no memory, and Batch has to know it", hint="give it `memMB`")
+    found = [
+        {"type": ResourceType.VCPU.name, "value": str(max(1, -int(-resource.cpu // 1)))},
+        {"type": ResourceType.MEMORY.name, "value": str(int(resource.memMB))},
+    ]
+    if resource.gpu > 0:
+        found.append({"type": ResourceType.GPU.name, "value": str(resource.gpu)})
+    return found
+
+
+def resource_from_resource_requirements(resource_requirements: list[dict[str, str]]) -> Resource:
+    """The inverse; what is not said is -1, and no GPU.
+
+    >>> resource_from_resource_requirements([{"type": "VCPU", "value": "2"}, {"type": "MEMORY", "value": "64"}])
+    Resource(cpu=2, gpu=0, memMB=64, capabilities={}, devices={}, tags={})
+    """
+    found = {ResourceType.from_str(r["type"]): float(r["value"]) for r in resource_requirements}
+    cpu = found.get(ResourceType.VCPU, -1)
+    return Resource(
+        cpu=int(cpu) if cpu == int(cpu) else cpu,  # type: ignore[arg-type]  # Fargate has quarters of a CPU
+        gpu=int(found.get(ResourceType.GPU, 0)),
+        memMB=int(found.get(ResourceType.MEMORY, -1)),
+    )
+
+
+def parse_ulimits(ulimits_list: list[str]) -> list[dict[str, Any]]:
+    """``NAME:SOFT:HARD`` of each limit; commas or ``=`` may stand for the colons, one number is both, -1 is no limit.
+
+    Raises:
+        ConfigError: one is malformed.
+
+    >>> parse_ulimits(["memlock:-1:-1", "nofile=65536"])
+    [{'name': 'memlock', 'softLimit': -1, 'hardLimit': -1}, {'name': 'nofile', 'softLimit': 65536, 'hardLimit': 65536}]
+    """
+    found = []
+    for text in ulimits_list:
+        match = re.fullmatch(r"\s*([a-z]+)\s*[:=,]\s*(-?\d+|unlimited)(?:\s*[:,]\s*(-?\d+|unlimited))?\s*", text)
+        if match is None:
+            raise ConfigError(f"`{text}` is no ulimit", hint="write `NAME:SOFT:HARD`, such as `memlock:-1:-1`")
+        soft, hard = (_UNLIMITED if n == "unlimited" else int(n) for n in (match[2], match[3] or match[2]))
+        if hard != _UNLIMITED and (soft == _UNLIMITED or soft > hard):
+            raise ConfigError(f"ulimit `{text}`: the soft limit is above the hard one")
+        found.append({"name": match[1], "softLimit": soft, "hardLimit": hard})
+    return found
+
+
+def render_mounts(role: Role) -> tuple[list[_Object], list[_Object], list[_Object]]:
+    """Volumes, mount points and devices of a role.
+
+    A volume is of EFS: ``fs-0123456789``, ``fs-0123456789:/folder`` of it, or ``fs-0123456789:fsap-0123456789``, an
+    access point. https://docs.aws.amazon.com/batch/latest/userguide/efs-volumes.html
+
+    Raises:
+        SpecError: a mount that Batch cannot have.
+    """
+    volumes: list[_Object] = []
+    points: list[_Object] = []
+    devices = [_device(d) for d in get_device_mounts(role.resource.devices)]
+    for mount in role.mounts:
+        name = f"mount-{len(volumes)}"
+        if isinstance(mount, DeviceMount):
+            devices.append(_device(mount))
+            continue
+        if isinstance(mount, BindMount):
+            volumes.append({"name": name, "host": {"sourcePath": mount.src_path}})
+        elif isinstance(mount, VolumeMount):
+            volumes.append({"name": name, "efsVolumeConfiguration": efs_volume(mount.src)})
+        else:
+            raise SpecError(f"role `{role.name}`: Batch cannot mount a {type(mount).__name__}")
+        points.append({"sourceVolume": name, "containerPath": mount.dst_path, "readOnly": mount.read_only})
+    return volumes, points, devices
+
+
+def efs_volume(source: str) -> _Object:
+    """The file system that a volume mount names.
+
+    Raises:
+        SpecError: it names none.
+
+    >>> efs_volume("fs-0a1b2c3d:/data")
+    {'fileSystemId': 'fs-0a1b2c3d', 'transitEncryption': 'ENABLED', 'rootDirectory': '/data'}
+    """
+    system, _, rest = source.partition(":")
+    if not re.fullmatch(r"fs-[0-9a-f]+", system) or (rest and not rest.startswith(("/", "fsap-"))):
+        raise SpecError(
+            f"volume `{source}` is no file system of EFS",
+            hint="write `fs-0123456789`, `fs-0123456789:/folder` or `fs-0123456789:fsap-0123456789`",
+        )
+    found: _Object = {"fileSystemId": system, "transitEncryption": "ENABLED"}
+    if rest.startswith("fsap-"):
+        found["authorizationConfig"] = {"accessPointId": rest, "iam": "ENABLED"}
+    elif rest:
+        found["rootDirectory"] = rest
+    return found
+
+
+def render_retries(max_retries: int, host_retries: int) -> _Object:
+    """The retry strategy: when a host is lost, and when the job fails.
+
+    Batch counts all attempts together. With ``max_retries`` each failure counts; without, only the loss of a host (a
+    spot instance that is reclaimed) starts the job again, and whatever else ends it is its end.
+    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
+
+    Raises:
+        SpecError: more attempts than Batch makes.
+    """
+    most = _MAX_SPOT_AND_HOST_ATTEMPTS - 1
+    for what, count in (("max_retries", max_retries), ("host_retries", host_retries)):
+        if not 0 <= count <= most:
+            raise SpecError(f"{what} is {count}, and Batch starts a job again from 0 to {most} times")
+    host_lost = {"onStatusReason": "Host EC2*", "action": "RETRY"}
+    if max_retries:
+        hopeless = {"onReason": "CannotPullContainerError:*", "action": "EXIT"}
+        any_end = {"onReason": "*", "action": "RETRY"}
+        return {"attempts": max_retries + 1, "evaluateOnExit": [host_lost, hopeless, any_end]}
+    if host_retries:
+        return {"attempts": host_retries + 1, "evaluateOnExit": [host_lost, {"onReason": "*", "action": "EXIT"}]}
+    return {"attempts": 1}
+
+
+def variables(env: Mapping[str, str]) -> list[dict[str, str]]:
+    """Environment in the words of Batch, sorted, so that equal ones are equal.
+
+    Raises:
+        SpecError: a name that Batch keeps for itself.
+    """
+    for name in env:
+        if name.startswith("AWS_BATCH"):
+            raise SpecError(f"variable `{name}`: names that begin with AWS_BATCH are Batch's own")
+    return [{"name": name, "value": str(value)} for name, value in sorted(env.items())]
+
+
+def tag_value(text: str) -> str:
+    """``text`` as the value of a tag.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/using-tags.html#tag-restrictions
+
+    >>> tag_value("me; you")
+    'me- you'
+    """
+    return re.sub(_TAG_CHARACTERS, "-", text)[:256]
+
+
+def one_instance_type(types: Iterable[str | None]) -> str | None:
+    """The instance type that all roles agree on; None when nobody names one.
+
+    Raises:
+        SpecError: they name different ones.
+    """
+    named = sorted({t for t in types if t})
+    if len(named) > 1:
+        raise SpecError(
+            f"roles want different instance types ({', '.join(named)}), and all nodes of a Batch job have one",
+            hint="give all roles the same, or say what they need by cpu, gpu and memMB",
+        )
+    return named[0] if named else None
+
+
+def _device(mount: DeviceMount) -> _Object:
+    return {
+        "hostPath": mount.src_path,
+        "containerPath": mount.dst_path,
+        "permissions": [PERMISSIONS[p] for p in mount.permissions if p in PERMISSIONS],
+    }

@@ -1,0 +1,177 @@
+"""Failures of AWS calls as errors of ours: one line, and what to do about it.
+
+https://docs.aws.amazon.com/batch/latest/APIReference/CommonErrors.html
+"""
+
+from __future__ import annotations
+
+import re
+
+from torchx.errors import BackendError, ConfigError, NotFoundError, TorchXError, TransientError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+THROTTLED = frozenset(
+    [
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "TooManyRequestsException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "PriorRequestNotComplete",
+        "BandwidthLimitExceeded",
+    ]
+)
+DENIED = frozenset(["AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError"])
+EXPIRED = frozenset(["ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"])
+BAD_KEYS = frozenset(
+    [
+        "UnrecognizedClientException",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "AuthFailure",
+        "IncompleteSignature",
+        "MissingAuthenticationToken",
+        "InvalidAccessKeyId",
+    ]
+)
+QUOTA = frozenset(
+    [
+        "LimitExceededException",
+        "ResourceLimitExceeded",
+        "ServiceQuotaExceededException",
+        "LimitExceeded",
+        "RepositoryAlreadyFull",
+    ]
+)
+_LOG_IN = "`aws sts get-caller-identity` asks the same; log in again (`aws sso login`), or look at AWS_PROFILE"
+# Names of botocore's exceptions, for those that there are in some versions only.
+_NOT_LOGGED_IN = frozenset(
+    [
+        "SSOError",
+        "SSOTokenLoadError",
+        "UnauthorizedSSOTokenError",
+        "TokenRetrievalError",
+        "CredentialRetrievalError",
+        "LoginRefreshRequired",
+        "LoginTokenLoadError",
+        "RefreshWithMFAUnsupportedError",
+    ]
+)
+# The request cannot have arrived.
+_NEVER_SENT = frozenset(["EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError"])
+
+
+class AwsError(BackendError):
+    """AWS refused.
+
+    Args:
+        code: its own name of the error.
+    """
+
+    def __init__(self, message: str, *, code: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class ThrottledError(TransientError):
+    """Too many requests: this one was not carried out."""
+
+
+class LostAnswerError(TransientError):
+    """No answer came: whether the request was carried out is not known."""
+
+
+def translate(error: Exception, doing: str) -> TorchXError | None:
+    """The error as one of ours; None when it is not one of botocore's.
+
+    Args:
+        doing: what could not be done: ``job `x` could not be submitted``.
+    """
+    import botocore.exceptions as known
+
+    if isinstance(error, known.ClientError):
+        return _refused(error, doing)
+    name = type(error).__name__
+    if isinstance(error, (known.NoCredentialsError, known.PartialCredentialsError)):
+        return BackendError(
+            f"{doing}: there are no AWS credentials",
+            hint="`aws configure`, or `aws sso login`, or set AWS_PROFILE or AWS_ACCESS_KEY_ID",
+        )
+    if name in _NOT_LOGGED_IN:
+        return BackendError(f"{doing}: the AWS login is not valid: {_line(error)}", hint=_LOG_IN)
+    if isinstance(error, known.NoRegionError):
+        return ConfigError(f"{doing}: no AWS region is set", hint="set AWS_REGION, or `region` of your AWS profile")
+    if isinstance(error, known.ProfileNotFound):
+        return ConfigError(f"{doing}: {_line(error)}", hint="`aws configure list-profiles` shows those there are")
+    if isinstance(error, known.ParamValidationError):
+        return ConfigError(f"{doing}: AWS takes no such request: {' '.join(str(error).split())}")
+    if isinstance(error, (known.HTTPClientError, known.ConnectionError)):
+        lost = BackendError if name == "ProxyConnectionError" else TransientError
+        kind = lost if name in _NEVER_SENT else LostAnswerError
+        return kind(f"{doing}: AWS does not answer: {_line(error)}", hint="is the network up, and the region right?")
+    if isinstance(error, known.BotoCoreError):
+        return BackendError(f"{doing}: {_line(error)}")
+    return None
+
+
+def _refused(error: Any, doing: str) -> TorchXError:
+    answer = error.response.get("Error") or {}
+    code, said = str(answer.get("Code") or ""), " ".join(str(answer.get("Message") or "").split())
+    if said.startswith("<"):
+        said = ""  # a page for people, of something between AWS and us
+    status = int((error.response.get("ResponseMetadata") or {}).get("HTTPStatusCode") or 0)
+    if code in THROTTLED:
+        return ThrottledError(f"{doing}: AWS gets too many requests ({code})", hint="try again in a minute")
+    if code in DENIED or (status == 403 and code not in EXPIRED | BAD_KEYS):
+        return _denied(error, code, said, doing)
+    if code in EXPIRED:
+        return AwsError(f"{doing}: the AWS credentials have expired", code=code, hint=_LOG_IN)
+    if code in BAD_KEYS:
+        return AwsError(f"{doing}: AWS does not know the credentials ({code})", code=code, hint=_LOG_IN)
+    if code in QUOTA:
+        return AwsError(
+            f"{doing}: a quota of the AWS account is used up: {said}",
+            code=code,
+            hint="wait until jobs have ended, or ask for more in the Service Quotas console",
+        )
+    if status >= 500 or code in ("ServerException", "InternalFailure", "ServiceUnavailable", "InternalServerError"):
+        return LostAnswerError(
+            f"{doing}: AWS failed ({code}){f': {said}' if said else ''}", hint="try again; health.aws.amazon.com"
+        )
+    return AwsError(f"{doing}: {said or code}", code=code)
+
+
+def _denied(error: Any, code: str, said: str, doing: str) -> AwsError:
+    """Names the action, and who may not do it; it need not be the one that was called (``iam:PassRole``)."""
+    action = re.search(r"not authorized to perform: ([\w-]+:\w+)", said)
+    who = re.search(r"User: (\S+)", said)
+    named = action[1] if action else str(getattr(error, "operation_name", ""))
+    whom = f" to `{who[1]}`" if who else ""
+    return AwsError(
+        f"{doing}: AWS denies `{named}`{whom}", code=code, hint=f"somebody has to allow `{named}` in your IAM policy"
+    )
+
+
+def is_missing(error: TorchXError) -> bool:
+    """Whether AWS says that what was named is not there.
+
+    >>> is_missing(AwsError("Job queue x does not exist", code="ClientException"))
+    True
+    """
+    if isinstance(error, NotFoundError):
+        return True
+    if not isinstance(error, AwsError):
+        return False
+    gone = ("does not exist", "not found", "could not be found", "could not find")
+    return error.code in ("ResourceNotFoundException", "ResourceNotFound") or any(w in str(error).lower() for w in gone)
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
