@@ -34,6 +34,9 @@ class Response:
 class Cluster:
     """Give it to a scheduler as its client.
 
+    Attributes:
+        watched: events that a watch tells before it ends.
+
     Args:
         version: major and minor.
         groups: API groups with their version that it serves beside the built-in ones.
@@ -51,6 +54,7 @@ class Cluster:
         self.host = "https://cluster:6443"
         self.token = "sesame"
         self.logs = {}
+        self.watched = []
 
     def clear(self):
         """As a pool of connections has it."""
@@ -93,6 +97,8 @@ class Cluster:
             return Response(200, self.logs.get((name[0], query.get("previous", "")), b""))
         if method == "POST":
             return self._create(base, namespace, json.loads(body), query)
+        if "watch" in query:
+            return Response(200, b"".join(json.dumps(event).encode() + b"\n" for event in self.watched))
         if name:
             return self._one(method, (base, namespace, name[0]), body)
         return self._list(base, namespace, query)

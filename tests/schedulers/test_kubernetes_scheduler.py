@@ -68,6 +68,9 @@ def test_plain_jobs_belong_to_their_service():
         ((), {}, "jobs"),
         ((JOBSETS,), {}, "jobsets"),
         ((JOBSETS,), {"kind": "job"}, "jobs"),
+        ((JOBSETS, VOLCANO), {}, "jobsets"),
+        ((VOLCANO,), {}, "jobs"),
+        ((VOLCANO,), {"local_queue": "lq"}, "jobs"),
         ((JOBSETS, VOLCANO), {"queue": "gpu"}, "jobs"),
         ((JOBSETS, VOLCANO), {"kind": "volcano"}, "jobs"),
     ],
@@ -76,7 +79,7 @@ def test_what_a_job_becomes(groups, cfg, plural):
     """By default what the cluster has; Volcano where its queue is named."""
     cluster = Cluster(groups=groups)
     submit(cluster, **cfg)
-    volcano = "queue" in cfg or cfg.get("kind") == "volcano"
+    volcano = "queue" in cfg or cfg.get("kind") == "volcano" or (groups, cfg) == ((VOLCANO,), {})
     (item,) = cluster.of(plural)
     assert item["apiVersion"].startswith("batch.volcano") is volcano
 
@@ -248,6 +251,72 @@ def test_status_of_a_thousand_replicas_is_pages():
     assert [path.rpartition("/")[2] for _, path, _ in cluster.calls] == ["jobs", "pods", "pods"]
 
 
+def test_what_fails_and_is_made_again_does_not_end_the_job():
+    """As long as the Job goes on, a failed pod is replaced: who waits is not told of an end."""
+    cluster = Cluster()
+    scheduler, app_id = submit(cluster, app(max_retries=3))
+    cluster.run_pods(cluster.of("jobs")[0], FAILED)
+    found = scheduler.describe(app_id)
+    assert (found.state, found.msg) == (
+        AppState.RUNNING,
+        "trainer/0 failed, and is made again: exit code 3: ValueError: x",
+    )
+
+
+def test_many_jobs_are_asked_for_together():
+    """As many calls as for one; those that nobody knows are None."""
+    cluster = Cluster()
+    scheduler, first = submit(cluster)
+    second = scheduler.submit(app(), {})
+    cluster.calls.clear()
+    found = scheduler.describe_many([first, "default:nobody", second])
+    assert [answer and answer.state for answer in found.values()] == [AppState.PENDING, None, AppState.PENDING]
+    assert [path.rpartition("/")[2] for _, path, _ in cluster.calls].count("pods") == 1
+
+
+def test_who_may_see_but_one_kind_is_told_of_it():
+    """Role-based rights are asked for before it is known that there is no such kind: 403 instead of 404."""
+    cluster = Cluster(groups=[JOBSETS])
+    scheduler, app_id = submit(cluster, kind="job")
+    for _ in range(2):
+        cluster.faults.append(("GET", "/jobsets", refusal(403, "Forbidden", "cannot list jobsets"), "before"))
+    assert scheduler.describe("default:nobody") is None
+    assert [job.app_id for job in scheduler.list({"namespace": "default"})] == [app_id]
+
+
+def test_waiting_is_a_watch_of_what_owns_the_pods(no_waiting):
+    """From the version that the last look saw; a change that is no end is not told."""
+    cluster = Cluster()
+    scheduler, app_id = submit(cluster)
+    (job,) = cluster.of("jobs")
+    complete = {**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    cluster.watched = [{"type": "MODIFIED", "object": job}, {"type": "MODIFIED", "object": complete}]
+    scheduler.describe(app_id)
+    cluster.calls.clear()
+    scheduler.wait_for_end(app_id, 3600)
+    ((_, path, query),) = cluster.calls
+    assert path.endswith("/jobs") and query["timeoutSeconds"] == "3601"
+
+
+@pytest.mark.parametrize(
+    "event", [{"type": "ERROR", "object": {"code": 410}}, {"type": "DELETED", "object": {"metadata": {"name": "x"}}}]
+)
+def test_a_watch_that_can_tell_no_more_ends(event):
+    """Too old a version, or a job that is gone: the next look says what is the matter."""
+    cluster = Cluster()
+    scheduler, app_id = submit(cluster)
+    cluster.watched = [event]
+    scheduler.wait_for_end(app_id, 3600)
+
+
+def test_a_job_that_goes_by_itself_takes_its_service_along():
+    """With a TTL, the Service belongs to the Jobs, too."""
+    cluster = Cluster()
+    submit(cluster, ttl_s=60)
+    (service,), (job,) = cluster.of("services"), cluster.of("jobs")
+    assert [ref["uid"] for ref in service["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+
+
 def test_a_failed_replica_is_named_with_its_last_words():
     """Which, how, and what it said."""
     cluster = Cluster()
@@ -320,6 +389,23 @@ def test_logs_of_a_replica():
     cluster.logs[f"{job['metadata']['name']}-1-abcde", ""] = stamped("a", "", "b c")
     assert list(scheduler.log_iter(app_id, "trainer", 1)) == ["a\n", "\n", "b c\n"]
     assert list(scheduler.log_iter(app_id, "trainer", 1, regex="b")) == ["b c\n"]
+
+
+def test_a_node_that_is_in_another_zone():
+    """Its stamps have an offset: what is asked for next is in UTC, and no line is shown twice."""
+    from torchx.schedulers.kit.kube.api import KubeApi
+    from torchx.schedulers.kit.kube.container_logs import ContainerLog
+    from torchx.schedulers.kit.logs import LogQuery
+
+    cluster = Cluster()
+    pod = {"metadata": {"namespace": "default", "name": "p"}}
+    log = ContainerLog(KubeApi(cluster), pod, "main", LogQuery())
+    cluster.logs["p", ""] = b"2026-01-01T01:00:00.5+02:00 a\n2026-01-01T01:00:00.5+02:00 b\n"
+    running = {"state": {"running": {}}}
+    assert [line for _, line in log.lines(running, follow=False)] == ["a\n", "b\n"]
+    cluster.logs["p", ""] += b"2026-01-01T01:00:00.5+02:00 c\n2026-01-01T01:00:01.0+02:00 d\n"
+    assert [line for _, line in log.lines(running, follow=False)] == ["c\n", "d\n"]
+    assert cluster.calls[-1][2]["sinceTime"] == "2025-12-31T23:00:00Z"
 
 
 def test_one_stream_alone_is_refused():

@@ -221,7 +221,7 @@ class KubernetesMCADScheduler(KubeScheduler):
             BackendError: the cluster does not answer, or refuses.
         """
         job = dryrun_info.request
-        self.push_images(job.images_to_push)
+        self._push(dryrun_info, job.images_to_push)
         self._api(job.context).create(job.resource)
         return self._submitted(job.context, f"{job.namespace}:{job.app_id}")
 

@@ -13,7 +13,7 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 
 from __future__ import annotations
 
-from torchx.errors import ConfigError
+from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.api import Capabilities, ListAppResponse, StructuredOpts
 from torchx.schedulers.ids import random_id
 from torchx.schedulers.kit.kube import kinds, verbs
@@ -270,28 +270,32 @@ class KubernetesScheduler(KubeScheduler):
         job, app = dryrun_info.request, dryrun_info._app
         api = self._api(job.opts.context)
         resource = job.resource
-        if app is not None and job.kind == JOB:
+        if app is not None and job.kind != VOLCANO:
             kind, version = self._decide(api, job.opts)
+            if kind == JOB and job.opts.local_queue and version < kinds.SUSPEND_SINCE:
+                raise BackendError(
+                    f"Kubernetes {version[0]}.{version[1]} cannot hold back a Job until Kueue admits it: 1.22 can"
+                )
             if kind != job.kind or version < kinds.PER_INDEX_SINCE:
                 resource = self._render(kind, app, job.app_id, job.opts, version)
-        self.push_images(job.images_to_push)
         objects = resource["items"] if resource["kind"] == "List" else [resource]
         if job.opts.validate_spec:
             for item in objects:
                 api.create(item, dry_run=True)
+        self._push(dryrun_info, job.images_to_push)
         verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
         return self._submitted(job.opts.context, f"{job.opts.namespace}:{job.app_id}")
 
     @staticmethod
     def _decide(api: KubeApi, opts: KubernetesOpts) -> tuple[str, tuple[int, int]]:
         """The kind to make, and the cluster's version."""
-        kind = JOB
-        if opts.kind == AUTO:
+        kind = opts.kind
+        if kind == AUTO:
             groups = api.groups()
             # Kueue knows nothing of Volcano's jobs.
             order = [(JOBSET, "jobset.x-k8s.io"), *([] if opts.local_queue else [(VOLCANO, "batch.volcano.sh")])]
             kind = next((k for k, group in order if any(g.startswith(f"{group}/") for g in groups)), JOB)
-        if kind != JOB:
+        if kind not in (JOB, opts.kind):
             import logging
 
             what = "a JobSet" if kind == JOBSET else "a job of Volcano"

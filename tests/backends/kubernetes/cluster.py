@@ -39,6 +39,9 @@ TOKEN = "torchx-tests"
 NODE = "node1"
 PAUSE = "torchx-test/pause:1"
 
+started: dict[str, subprocess.Popen[bytes]] = {}
+"""The daemons that this process has started."""
+
 _DAEMONS = ("etcd", "apiserver", "controllers", "scheduler", "kubelet")
 
 
@@ -68,6 +71,8 @@ def down() -> None:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
             engine.end(int(pidfile.read_text()), signal.SIGTERM)
         pidfile.unlink(missing_ok=True)
+        if name in started:
+            started.pop(name).wait(30)
     for container in run("docker", "ps", "-aq", "--filter", "name=k8s_", check=False).split():
         run("docker", "rm", "-f", "-v", container, check=False)
     for mount in reversed(Path("/proc/mounts").read_text().splitlines()):
@@ -101,6 +106,10 @@ def _control_plane() -> None:
     if not key.exists():
         engine.install("openssl", "openssl")
         run("openssl", "genrsa", "-out", str(key), "2048")
+    if not (STATE / "clients.crt").exists():
+        subject = ("-subj", "/CN=torchx-tests", "-days", "3650", "-nodes")
+        pair = ("-keyout", f"{STATE}/clients.key", "-out", f"{STATE}/clients.crt")
+        run("openssl", "req", "-x509", "-newkey", "rsa:2048", *subject, *pair)
     (STATE / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\nlimited,limited,limited\n")
     (STATE / "audit.yaml").write_text(
         "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n"
@@ -110,6 +119,7 @@ def _control_plane() -> None:
         "apiserver",
         *(f"{BIN}/bin/kube-apiserver", f"--etcd-servers={client}", f"--bind-address={HOST}"),
         *(f"--advertise-address={HOST}", f"--secure-port={PORT}", "--insecure-port=0", f"--cert-dir={STATE}/certs"),
+        f"--client-ca-file={STATE}/clients.crt",
         *(f"--token-auth-file={STATE}/tokens.csv", "--authorization-mode=RBAC", "--allow-privileged=true"),
         *("--disable-admission-plugins=ServiceAccount", "--service-cluster-ip-range=10.96.0.0/24"),
         *("--service-account-issuer=https://localhost", f"--service-account-signing-key-file={key}"),
@@ -124,6 +134,7 @@ def _control_plane() -> None:
             "kube-controller-manager",
             "--controllers=*,-serviceaccount-token",
             "--allocate-node-cidrs=false",
+            "--feature-gates=TTLAfterFinished=true",
             "--kube-api-qps=200",
             "--kube-api-burst=400",
         ),
@@ -137,22 +148,34 @@ def _control_plane() -> None:
         )
 
 
-def _kubeconfig(token: str) -> dict[str, object]:
+def sign(request: bytes) -> bytes:
+    """A client's certificate, of the authority that the API server trusts for this."""
+    command = ("openssl", "x509", "-req", "-CA", f"{STATE}/clients.crt", "-CAkey", f"{STATE}/clients.key")
+    options = ("-set_serial", str(time.time_ns()), "-days", "2")
+    return subprocess.run([*command, *options], input=request, capture_output=True, check=True).stdout
+
+
+def authority() -> str:
+    """Of the API server's own certificate, which vouches for itself."""
+    return (STATE / "certs" / "apiserver.crt").read_text()
+
+
+def _kubeconfig(token: str, namespace: str = "default") -> dict[str, object]:
     cluster = {"server": SERVER, "insecure-skip-tls-verify": True}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "tests", "cluster": cluster}],
         "users": [{"name": "me", "user": {"token": token}}],
-        "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "me", "namespace": "default"}}],
+        "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "me", "namespace": namespace}}],
         "current-context": "tests",
     }
 
 
-def limited_kubeconfig() -> str:
-    """A kubeconfig of a user who may do nothing."""
-    path = STATE / "kubeconfig-limited"
-    path.write_text(json.dumps(_kubeconfig("limited")))
+def limited_kubeconfig(namespace: str = "default") -> str:
+    """A kubeconfig of a user who may do nothing, unless a role of the namespace lets them."""
+    path = STATE / f"kubeconfig-limited-{namespace}"
+    path.write_text(json.dumps(_kubeconfig("limited", namespace)))
     return str(path)
 
 
@@ -186,6 +209,7 @@ def _node() -> None:
         "failSwapOn": False,
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "syncFrequency": "2s",
+        "volumeStatsAggPeriod": "3s",
         "nodeStatusUpdateFrequency": "2s",
         "resolvConf": "/etc/resolv.conf",
     }
@@ -243,6 +267,7 @@ def _daemon(name: str, *argv: str) -> None:
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**kept, "PATH": PATH}
         )
     pidfile.write_text(str(process.pid))
+    started[name] = process
 
 
 def _until(condition: object, else_: str, name: str, timeout_s: float = 90) -> None:

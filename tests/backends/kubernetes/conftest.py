@@ -17,14 +17,17 @@ from tests.backends.shell import Shell
 
 
 @pytest.fixture(scope="session")
-def kubeconfig() -> str:
-    """The cluster is up. It is left so: bringing it up takes long, and it is in nobody's way."""
+def kubeconfig() -> Iterator[str]:
+    """The cluster is up; it is stopped again if any of it was not."""
     try:
-        return cluster.up()
+        yield cluster.up()
     except Unavailable as e:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(e))
+    finally:
+        if cluster.started:
+            cluster.down()
 
 
 @pytest.fixture
@@ -56,6 +59,8 @@ def torchx(shell: Shell, kubeconfig: str, namespace: str, monkeypatch: pytest.Mo
     """Runs the command; `torchx run` goes to the test's namespace."""
     monkeypatch.setenv("KUBECONFIG", kubeconfig)
     monkeypatch.setenv("TORCHX_KUBERNETES_NAMESPACE", namespace)
+    # The node has few CPUs: nothing is reserved, so that no test waits for the pods of the one before.
+    monkeypatch.setenv("TORCHX_KUBERNETES_RESERVED_MILLICPU", "1000")
     program = shutil.which("torchx", path=os.path.dirname(sys.executable)) or "torchx"
 
     def run(*argv: str, code: int | None = 0, timeout_s: float = 120, **env: str) -> subprocess.CompletedProcess[str]:

@@ -197,11 +197,11 @@ def test_an_appwrapper_of_either_form(jobs, form, group, word, steps):
     """States, messages, list; the pods in it are those that `kubernetes` makes."""
     jobs.use("kubernetes_mcad")
     app_id = jobs.run(AppDef("two", [jobs.role(name="a"), jobs.role(name="b")]), cfg={"appwrapper_version": form})
-    item, path = one(jobs, group, "appwrappers")
+    _, path = one(jobs, group, "appwrappers")
     asked = jobs.scheduler.describe(app_id)
     assert (asked.state, asked.msg) == (AppState.SUBMITTED, "MCAD has not looked at it yet: is it installed?")
     wanted = [AppState.PENDING] * 2 + [AppState.PENDING, AppState.PENDING, AppState.SUCCEEDED, AppState.FAILED]
-    for step, state in zip(steps, wanted):
+    for step, state in zip(steps, wanted, strict=True):
         set_status(path, {word: step, "conditions": [condition("Any", message="says MCAD")]})
         found = jobs.scheduler.describe(app_id)
         assert found.state is state, step

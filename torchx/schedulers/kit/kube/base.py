@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.kube.logs import Glance
-    from torchx.specs.api import CfgVal
+    from torchx.specs.api import AppDryRunInfo, CfgVal
 
     _Object = dict[str, Any]
     _Jobs = list[ListAppResponse]
@@ -61,6 +61,14 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         if context not in self._apis:
             self._apis[context] = KubeApi(self._given_client, context=context)
         return self._apis[context]
+
+    def _push(self, info: AppDryRunInfo[Any], images: dict[str, tuple[str, str]]) -> None:
+        """Pushes the images with workspaces, and tells the record what they are called for good."""
+        from torchx.specs.images import report_image_digest
+
+        self.push_images(images)
+        for role in info._app.roles if images and info._app is not None else ():
+            report_image_digest(info, role.name, self.pushed_digest(role.image))
 
     # -- which cluster ---------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ def _retries(role: Role, replicas: int, version: tuple[int, int]) -> _Object:
         return {"backoffLimit": role.max_retries}
     if version < PER_INDEX_SINCE:
         return {"backoffLimit": role.max_retries * replicas + spare}
-    limits: _Object = {"backoffLimitPerIndex": role.max_retries, "backoffLimit": 2**31 - 1}
+    limits: _Object = {"backoffLimitPerIndex": role.max_retries}  # which leaves the whole without limit
     return {**limits, "maxFailedIndexes": spare} if spare else limits
 
 
@@ -296,7 +296,11 @@ def definition_of(app: AppDef) -> dict[str, str]:
 
     from torchx.specs.serialize import appdef_to_dict, masked
 
-    text = json.dumps(appdef_to_dict(masked(app), fallback=repr))
+    shown = masked(app)
+    for role, own in zip(shown.roles, app.roles):  # noqa: B905  # a copy has as many
+        # Where a secret is kept is none.
+        role.env.update({name: value for name, value in own.env.items() if value.startswith(pods.PLACEHOLDER_SECRET)})
+    text = json.dumps(appdef_to_dict(shown, fallback=repr))
     return {ANNOTATION_APP: text} if len(text) < _MAX_ANNOTATION else {}
 
 

@@ -46,11 +46,11 @@ class Glance:
         self._due = 0.0
         self._seen: _Look = ([], False)
 
-    def now(self) -> _Look:
-        """What there is now, or was a second ago."""
+    def now(self, *, anew: bool = False) -> _Look:
+        """What there is now, or was a second ago; asked ``anew``, now."""
         with self._lock:
             begun = time.monotonic()
-            if begun >= self._due:
+            if anew or begun >= self._due:
                 self._seen = self._ask()
                 took = time.monotonic() - begun
                 self._due = begun + max(_EVERY_S, took * _SHARE)
@@ -101,6 +101,9 @@ def _live_or_last(
     while True:
         items, ended = glance.now()
         pods = pods_of(items, replica)
+        if not pods and not logs and not query.follow:
+            items, ended = glance.now(anew=True)  # before it is said that there are none
+            pods = pods_of(items, replica)
         if not pods and not logs and (ended or not query.follow):
             yield from kept.last()
             return

@@ -90,6 +90,7 @@ class PodView:
         stuck: it will not go on unless somebody acts.
         starting: its containers are being made; should that take long, events say why.
         failure: of a failed one.
+        before: why the pod that it replaces failed.
         started, ended: Unix times; 0 when not known.
         image: digest of the image that the node really used; empty when not known.
     """
@@ -108,6 +109,7 @@ class PodView:
     ended: float = 0
     created: str = ""
     image: str = ""
+    before: str = ""
 
     def status(self, role: str) -> ReplicaStatus:
         """As a line of the app's status."""
@@ -121,19 +123,21 @@ def read_pods(items: Iterable[_Object]) -> list[PodView]:
     Its restarts are those of its containers, and the pods that it replaced.
     """
     newest: dict[tuple[int, int], PodView] = {}
-    replaced: dict[tuple[int, int], int] = {}
+    replaced: dict[tuple[int, int], list[PodView]] = {}
     for item in items:
         view = read_pod(item)
         key = (view.role_index, view.replica)
         other = newest.get(key)
-        if other is not None:
-            replaced[key] = replaced.get(key, 0) + 1
         if other is None or (view.created, view.name) > (other.created, other.name):
-            newest[key] = view
+            newest[key], view = view, other  # type: ignore[assignment]  # None where there was none
+        if view is not None:
+            replaced.setdefault(key, []).append(view)
     found = []
     for key in sorted(newest):
         fields = dict(vars(newest[key]))
-        fields["restarts"] += replaced.get(key, 0)
+        older = sorted(replaced.get(key, ()), key=lambda view: view.created)
+        fields["restarts"] += len(older)
+        fields["before"] = older[-1].why if older and older[-1].failure else ""
         found.append(PodView(**fields))
     return found
 
@@ -148,6 +152,9 @@ def read_pod(pod: _Object) -> PodView:
     why, stuck = _waits(status) if state in (AppState.PENDING, AppState.RUNNING) else ("", False)
     if metadata.get("deletionTimestamp") and state is AppState.RUNNING and status.get("reason") == "NodeLost":
         why = f"{ENDED['NodeLost']} (NodeLost)"
+    node = str(_dict(pod, "spec").get("nodeName") or "")
+    if state is AppState.PENDING and not why and node and not containers:
+        why = f"it waits for its node `{node}` to start it"
     failure = None
     if state is AppState.FAILED:
         failure = _failure(status)
@@ -164,7 +171,7 @@ def read_pod(pod: _Object) -> PodView:
         starting=f"({_CREATING})" in why and not stuck,
         failure=failure,
         restarts=sum(_number(c.get("restartCount")) for c in containers),
-        node=str(_dict(pod, "spec").get("nodeName") or ""),
+        node=node,
         started=unix_time(status.get("startTime")),
         ended=unix_time(ended.get("finishedAt")) if state in (AppState.SUCCEEDED, AppState.FAILED) else 0,
         created=str(metadata.get("creationTimestamp") or ""),

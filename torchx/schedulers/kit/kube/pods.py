@@ -328,6 +328,6 @@ def _volumes(role: Role, secret_files: Mapping[str, str]) -> tuple[list[_Object]
         volumes.append({"name": name, **source})
         mounts.append({"name": name, "mountPath": mount.dst_path, "readOnly": read_only})
     for i, (path, secret) in enumerate(sorted(secret_files.items())):
-        volumes.append({"name": f"secret-{i}", "secret": {"secretName": secret, "defaultMode": 0o400}})
+        volumes.append({"name": f"secret-{i}", "secret": {"secretName": secret, "defaultMode": 0o444}})
         mounts.append({"name": f"secret-{i}", "mountPath": path, "readOnly": True})
     return volumes, mounts

@@ -280,10 +280,11 @@ def _message(
         same = sum(p.why == held[0].why for p in held) - 1
         others = f" (and {same} more)" if same else ""
         more = f": {waits}" if held[0].starting and waits else ""
-        return f"{_name(held[0], roles)}{others}: {held[0].why}{more}"
-    failed = next((p for p in pods if p.state is AppState.FAILED), None)
+        again = f"; made again, for it failed: {held[0].before}" if held[0].before else ""
+        return f"{_name(held[0], roles)}{others}: {held[0].why}{more}{again}"
+    failed = next((p for p in pods if p.state is AppState.FAILED or p.before), None)
     if failed:
-        return f"{_name(failed, roles)} failed, and is made again: {failed.why}"
+        return f"{_name(failed, roles)} failed, and is made again: {failed.before or failed.why}"
     if said or waits:
         return waits or said
     if state is AppState.UNKNOWN:

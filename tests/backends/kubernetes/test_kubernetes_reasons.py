@@ -1,0 +1,181 @@
+"""Why a job waits or failed, on the real node, in the words that a user sees."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.backends.kubernetes import cluster
+from torchx.errors import BackendError
+from torchx.specs import AppState, is_terminal
+
+NODE_PATH = "/api/v1/nodes/ghost"
+
+
+def test_a_pod_that_fills_its_disk_is_evicted(jobs):
+    """By the kubelet, which says what was too much."""
+    volume = {"name": "small", "emptyDir": {"sizeLimit": "1Mi"}}
+    main = {"name": "main", "volumeMounts": [{"name": "small", "mountPath": "/small"}]}
+    script = "head -c 5000000 /dev/zero > /small/x; sleep 60"
+    app_id = jobs.run(script, overlay={"spec": {"volumes": [volume], "containers": [main]}})
+    found = jobs.until(app_id, timeout_s=58)
+    assert found.state is AppState.FAILED
+    assert found.msg.startswith("main/0 failed: was evicted from its node (Evicted): Usage of EmptyDir volume")
+
+
+def test_a_pod_whose_node_is_lost_is_said_and_made_again(jobs):
+    """A node that nobody runs, bound by hand; when it is removed, the cluster removes the pod, and the job makes another."""
+    taint = {"key": "ghost", "effect": "NoSchedule"}
+    cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "ghost"}, "spec": {"taints": [taint]}})
+    try:
+        app_id = jobs.run(
+            max_retries=1, overlay={"spec": {"nodeName": "ghost", "tolerations": [{"operator": "Exists"}]}}
+        )
+        jobs.until(app_id, lambda _: jobs.pods(app_id))
+        (pod,) = jobs.pods(app_id)
+        path = jobs.path("pods", f"{pod['metadata']['name']}/status")
+        # What the node controller writes of a pod whose node has fallen silent, and what it does next.
+        lost = {"status": {"phase": "Failed", "reason": "NodeLost", "message": "Node ghost is no longer ready"}}
+        cluster.call("PATCH", path, lost, "application/merge-patch+json")
+        jobs.until(app_id, lambda _: len(jobs.pods(app_id)) == 2)
+        found = jobs.scheduler.describe(app_id)
+        waits = "main/0: it waits for its node `ghost` to start it"
+        why = "its node was lost (NodeLost): Node ghost is no longer ready"
+        assert (found.state, found.msg) == (AppState.PENDING, f"{waits}; made again, for it failed: {why}")
+        assert found.num_restarts == 1
+    finally:
+        jobs.scheduler.delete(app_id)
+        cluster.call("DELETE", NODE_PATH)
+
+
+def test_a_failed_pod_is_made_again_and_the_job_goes_on(jobs):
+    """Between two tries the job runs, and who waits is not told of its end."""
+    app_id = jobs.run("exit 3", max_retries=1)
+    found = jobs.until(app_id, lambda job: "failed" in job.msg)
+    assert "exit code 3" in found.msg and "made again" in found.msg
+    assert not is_terminal(found.state)
+    found = jobs.until(app_id, timeout_s=50)
+    assert (found.state, found.num_restarts) == (AppState.FAILED, 1)
+
+
+def test_an_exceeded_quota_is_said(jobs):
+    """The pods cannot be made: only an event of the Job knows."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small"},
+        "spec": {"hard": {"pods": "0"}},
+    }
+    cluster.call("POST", jobs.path("resourcequotas"), quota)
+    time.sleep(0.5)
+    app_id = jobs.run()
+    found = jobs.until(app_id, lambda job: "quota" in job.msg)
+    assert found.state is AppState.PENDING
+    assert "its pods cannot be made: " in found.msg and "exceeded quota: small, requested: pods=1" in found.msg
+
+
+def test_a_quota_on_jobs_refuses_the_submission(jobs):
+    """In the server's words; the Service that was made before is gone."""
+    hard = {"count/jobs.batch": "0"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": hard}}
+    cluster.call("POST", jobs.path("resourcequotas"), quota)
+    deadline = time.monotonic() + 20
+    while not cluster.call("GET", jobs.path("resourcequotas", "none"))["status"].get("hard"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(BackendError, match="exceeded quota: none"):
+        jobs.run(cfg={"validate_spec": False})
+    assert cluster.call("GET", jobs.path("services"))["items"] == []
+
+
+@pytest.fixture
+def webhook(jobs):
+    """Registers one for Jobs of the test's namespace, which it is told by a label."""
+    made = []
+
+    def register(version="v1", **fields):
+        name = f"{jobs.namespace}.torchx.test"
+        label = {"metadata": {"labels": {"hooked": jobs.namespace}}}
+        cluster.call("PATCH", f"/api/v1/namespaces/{jobs.namespace}", label, "application/merge-patch+json")
+        rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["CREATE"]}
+        hook = {
+            "name": name,
+            "rules": [rule],
+            "namespaceSelector": {"matchLabels": {"hooked": jobs.namespace}},
+            "admissionReviewVersions": ["v1"],
+            "timeoutSeconds": 2,
+            **fields,
+        }
+        path = f"/apis/admissionregistration.k8s.io/{version}/validatingwebhookconfigurations"
+        cluster.call("POST", path, {"metadata": {"name": name}, "webhooks": [hook]})
+        made.append(f"{path}/{name}")
+        time.sleep(1.5)  # until the server has noticed
+
+    yield register
+    for path in made:
+        cluster.call("DELETE", path)
+
+
+def test_a_webhook_that_refuses_is_quoted(jobs, webhook, tmp_path):
+    """A policy of the cluster's: its name and its words."""
+    from tests.backends.kubernetes.webhook import refusing
+
+    with refusing(tmp_path, "jobs need a cost-centre label") as (url, authority):
+        webhook(sideEffects="None", clientConfig={"url": url, "caBundle": authority}, failurePolicy="Fail")
+        with pytest.raises(BackendError) as error:
+            jobs.run()
+    assert f'admission webhook "{jobs.namespace}.torchx.test" denied the request: jobs need a cost-centre' in str(
+        error.value
+    )
+    assert cluster.call("GET", jobs.path("services"))["items"] == []
+
+
+def test_a_webhook_that_does_not_answer_is_named(jobs, webhook):
+    """`failurePolicy: Fail`: nothing is made, and it is said whose fault it is."""
+    webhook(sideEffects="None", clientConfig={"url": "https://127.0.0.1:9/"}, failurePolicy="Fail")
+    with pytest.raises(BackendError, match=r"failed calling webhook .*\.torchx\.test"):
+        jobs.run()
+    assert cluster.call("GET", jobs.path("services"))["items"] == []
+
+
+def test_a_webhook_that_cannot_be_asked_beforehand_is_no_obstacle(jobs, webhook):
+    """It knows no dry run: the check is left out, and the job is made."""
+    webhook("v1beta1", sideEffects="Unknown", clientConfig={"url": "https://127.0.0.1:9/"}, failurePolicy="Ignore")
+    assert jobs.until(jobs.run()).state is AppState.SUCCEEDED
+
+
+def test_a_volume_that_is_not_there_is_said(jobs):
+    """Of a pod that does not start, the event that says why: without it there is but `ContainerCreating`."""
+    app_id = jobs.run(cfg={"secret_files": {"/s": "no-such-secret"}})
+    found = jobs.until(app_id, lambda job: "no-such-secret" in job.msg)
+    assert found.state is AppState.PENDING
+    assert found.msg.startswith("main/0: its container is being made (ContainerCreating): MountVolume.SetUp failed")
+
+
+def test_a_key_of_a_secret_that_is_not_there_is_said(jobs):
+    """CreateContainerConfigError, and which."""
+    app_id = jobs.run(env={"T": "[SECRET]nobody/key"})
+    found = jobs.until(app_id, lambda job: "nobody" in job.msg)
+    assert 'its container cannot be configured (CreateContainerConfigError): secret "nobody" not found' in found.msg
+
+
+def test_a_job_with_a_ttl_takes_its_service_with_it(jobs):
+    """Nothing is left of it, and its status is that nobody knows it."""
+    app_id = jobs.run(cfg={"ttl_s": 1})
+    deadline = time.monotonic() + 50
+    while any(
+        cluster.call("GET", jobs.path(*where))["items"] for where in (("services",), ("jobs", "", "apis/batch/v1"))
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+    assert jobs.scheduler.describe(app_id) is None
+
+
+def test_the_image_that_really_runs_is_told(jobs):
+    """By its digest, or the engine's id of it."""
+    from torchx.specs.images import image_digests
+
+    app_id = jobs.run()
+    found = jobs.until(app_id)
+    assert image_digests(found.roles)["main"].rpartition("@")[2].startswith("sha256:")
