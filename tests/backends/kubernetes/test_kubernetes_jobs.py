@@ -157,7 +157,7 @@ def test_torchrun_in_a_pod(torchx, image):
     script = (
         "import torch, torch.distributed as d; d.init_process_group('gloo'); t = torch.ones(1) * (d.get_rank() + 1);"
     )
-    script += "d.all_reduce(t); print('sum', int(t)); d.destroy_process_group()"
+    script += "d.all_reduce(t); import sys; sys.stdout.write(f'sum {int(t)}\\n'); d.destroy_process_group()"
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if version != "3.11":
         pytest.skip(f"the image has Python 3.11, and PyTorch {torch.__version__} here is for {version}")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.backends.kubernetes import cluster
 from torchx.errors import NotFoundError
+from torchx.specs import AppState
 
 COUNT = "i=0; while [ $i -lt {n} ]; do i=$((i+1)); echo line $i; sleep {pause}; done"
 
@@ -72,17 +73,18 @@ def test_containers_are_told_apart(jobs, image, follow):
 
 def test_a_log_goes_on_when_the_container_is_started_again(jobs):
     """`restartPolicy: OnFailure` by an overlay: both runs are shown, each line once."""
-    script = (
-        "if [ -e /shared/again ]; then echo second; sleep 3; else touch /shared/again; echo first; sleep 1; exit 3; fi"
-    )
+    again = "touch /shared/again; echo first; sleep 1; exit 3"
+    script = f"if [ -e /shared/again ]; then echo second; sleep 3; else {again}; fi"
     volume = {"volumes": [{"name": "shared", "emptyDir": {}}]}
     main = {"name": "main", "volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}
-    app_id = jobs.run(script, overlay={"spec": {"restartPolicy": "OnFailure", **volume, "containers": [main]}})
+    overlay = {"spec": {"restartPolicy": "OnFailure", **volume, "containers": [main]}}
+    app_id = jobs.run(script, overlay=overlay, max_retries=3)  # a restart is a retry
     follower = Follower(jobs, app_id)
     follower.until("second")
     assert jobs.log(app_id) == ["first", "second"]
     found = jobs.until(app_id)
-    assert (follower.all(), found.num_restarts) == (["first", "second"], 1)
+    assert (found.state, found.num_restarts) == (AppState.SUCCEEDED, 1)
+    assert follower.all() == ["first", "second"]
 
 
 def test_a_crashed_container_is_shown_while_it_is_waited_with(jobs):
@@ -96,7 +98,11 @@ def test_a_crashed_container_is_shown_while_it_is_waited_with(jobs):
 
 def test_a_log_goes_on_in_the_pod_that_replaces_another(jobs):
     """The pod is evicted as in the draining of a node: its lines, and then those of the new pod."""
-    app_id = jobs.run(f"echo on $HOSTNAME; {COUNT.format(n=15, pause=0.3)}", max_retries=2)
+    app_id = jobs.run(
+        f"echo on $HOSTNAME; {COUNT.format(n=15, pause=0.3)}",
+        max_retries=2,
+        overlay={"spec": {"terminationGracePeriodSeconds": 1}},
+    )
     follower = Follower(jobs, app_id)
     follower.until("line 2")
     (pod,) = jobs.pods(app_id)
