@@ -9,8 +9,7 @@ Limits: as of ``kubernetes``; a v1beta1 AppWrapper that is cancelled is removed,
 from __future__ import annotations
 
 from torchx.errors import ConfigError
-from torchx.schedulers.api import Capabilities, StructuredOpts
-from torchx.schedulers.ids import random_id
+from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kit.kube import appwrapper, kinds
 from torchx.schedulers.kit.kube.base import KubeScheduler
 from torchx.schedulers.kit.kube.mcad_aliases import (
@@ -47,7 +46,6 @@ from torchx.schedulers.kit.kube.pods import (
     RESERVED_MILLICPU,
     PodRules,
 )
-from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
 
 TYPE_CHECKING = False
@@ -98,26 +96,6 @@ __all__ = [
 ]
 
 FORMS = {"v1beta2": appwrapper.V1BETA2, "v1beta1": appwrapper.V1BETA1}
-
-CAPABILITIES = Capabilities(
-    logs=True,
-    log_streams=("combined",),
-    log_since=True,
-    log_follow=True,
-    cancel=True,
-    delete=True,
-    list=True,
-    retries=("REPLICA", "ROLE", "APPLICATION"),
-    elastic=True,
-    multi_role=True,
-    mounts=("bind", "volume", "device"),
-    workspaces=True,
-    priority=True,
-    gpus=True,
-    resources=True,
-    durable=True,
-    describe_many=True,
-)
 
 
 @dataclass
@@ -182,7 +160,6 @@ class KubernetesMCADScheduler(KubeScheduler):
         client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig when it is first needed.
     """
 
-    capabilities = CAPABILITIES
     owners = (kinds.APPWRAPPER, kinds.OLD_APPWRAPPER)
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
@@ -197,8 +174,7 @@ class KubernetesMCADScheduler(KubeScheduler):
         if form is None:
             raise ConfigError(f"appwrapper_version `{opts.appwrapper_version}` is none of {', '.join(FORMS)}")
         images = self.dryrun_push_images(app, cfg)
-        suffix = f"-{random_id(10)}"
-        app_id = f"{DNS_LABEL.make(app.name, room=63 - kinds.MAX_APP_ID + len(suffix))}{suffix}"
+        app_id = kinds.unique_id(app)
         rules = kinds.JobRules(
             pods=PodRules(
                 service_account=opts.service_account,

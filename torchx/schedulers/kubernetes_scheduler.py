@@ -14,8 +14,7 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 from __future__ import annotations
 
 from torchx.errors import BackendError, ConfigError
-from torchx.schedulers.api import Capabilities, ListAppResponse, StructuredOpts
-from torchx.schedulers.ids import random_id
+from torchx.schedulers.api import ListAppResponse, StructuredOpts
 from torchx.schedulers.kit.kube import kinds, verbs
 from torchx.schedulers.kit.kube.aliases import (
     BLUE,
@@ -47,7 +46,6 @@ from torchx.schedulers.kit.kube.pods import (
     RESERVED_MILLICPU,
     PodRules,
 )
-from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
 
 TYPE_CHECKING = False
@@ -96,25 +94,6 @@ __all__ = [
 
 AUTO = "auto"
 KINDS = (AUTO, JOB, JOBSET, VOLCANO)
-CAPABILITIES = Capabilities(
-    logs=True,
-    log_streams=("combined",),
-    log_since=True,
-    log_follow=True,
-    cancel=True,
-    delete=True,
-    list=True,
-    retries=("REPLICA", "ROLE", "APPLICATION"),
-    elastic=True,
-    multi_role=True,
-    mounts=("bind", "volume", "device"),
-    workspaces=True,
-    priority=True,
-    gpus=True,
-    resources=True,
-    durable=True,
-    describe_many=True,
-)
 
 
 @dataclass
@@ -207,7 +186,6 @@ class KubernetesScheduler(KubeScheduler):
         client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig when it is first needed.
     """
 
-    capabilities = CAPABILITIES
     owners = (JOB, JOBSET, VOLCANO)
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
@@ -223,8 +201,7 @@ class KubernetesScheduler(KubeScheduler):
         if opts.kind in (JOB, JOBSET) and opts.queue:
             raise ConfigError(f"`queue` is of Volcano, and kind is `{opts.kind}`", hint="for Kueue: `local_queue`")
         images = self.dryrun_push_images(app, cfg)
-        suffix = f"-{random_id(10)}"
-        app_id = f"{DNS_LABEL.make(app.name, room=63 - kinds.MAX_APP_ID + len(suffix))}{suffix}"
+        app_id = kinds.unique_id(app)
         kind = opts.kind if opts.kind != AUTO else VOLCANO if opts.queue else JOB
         job = KubernetesJob(images, self._render(kind, app, app_id, opts), app_id, kind, opts)
         return AppDryRunInfo(job, str)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torchx.schedulers.kit.kube import kinds, pods
 from torchx.schedulers.kit.kube.status import VOLCANO_PHASES
-from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.specs.api import AppDef, AppState, ReplicaState, Role
 
 TYPE_CHECKING = False
@@ -45,15 +44,12 @@ def app_to_resource(  # noqa: PLR0917  # public signature
     efa_device_count: int | None = None,
 ) -> _Object:
     """The Volcano job of an app."""
-    from torchx.schedulers.ids import make_unique
-
     rules = kinds.JobRules(
         pods=_rules(service_account, reserved_millicpu, reserved_memmb, efa_device_count),
         queue=queue,
         priority_class=priority_class,
     )
-    name = make_unique(DNS_LABEL.make(app.name, room=63 - kinds.MAX_APP_ID + 11), 10)
-    return kinds.render_volcano(app, name, rules)
+    return kinds.render_volcano(app, kinds.unique_id(app), rules)
 
 
 def role_to_pod(  # noqa: PLR0917  # public signature

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import time
 
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
+from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchx.schedulers.kit.kube import finding, verbs
 from torchx.schedulers.kit.kube.api import KubeApi
 from torchx.schedulers.kit.kube.finding import Found
@@ -34,6 +34,27 @@ _AT_ONCE = 50
 _PATIENCE_S = 5.0  # a pod that has been starting for longer is asked about
 
 
+CAPABILITIES = Capabilities(
+    logs=True,
+    log_streams=("combined",),
+    log_since=True,
+    log_follow=True,
+    cancel=True,
+    delete=True,
+    list=True,
+    retries=("REPLICA", "ROLE", "APPLICATION"),
+    elastic=True,
+    multi_role=True,
+    mounts=("bind", "volume", "device"),
+    workspaces=True,
+    priority=True,
+    gpus=True,
+    resources=True,
+    durable=True,
+    describe_many=True,
+)
+
+
 class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     """Base of the backends whose replicas are pods. An app id is ``<namespace>:<name>``.
 
@@ -44,6 +65,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     owners: tuple[str, ...] = ()
     """What the jobs of this backend are: keys of :data:`finding.OWNERS`."""
 
+    capabilities = CAPABILITIES
     wait_hint = 15.0  # who waits is told of the end by a watch
 
     def __init__(

@@ -53,6 +53,7 @@ FAILURE_POLICY_SINCE = (1, 26)
 PER_INDEX_SINCE = (1, 29)
 _MAX_ANNOTATION = 200_000  # those of one object have 256 KiB together
 _MAX_ROLE = 16
+_RANDOM = 10
 _MAX_INDEX = 5
 MAX_APP_ID = 63 - _MAX_ROLE - _MAX_INDEX - 4
 """A pod's host name has 63 characters: ``<app id>-<role>-<index>``, in a JobSet ``<app id>-<role>-0-<index>``."""
@@ -97,6 +98,13 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[_Object
     if kind == JOBSET:
         return [render_jobset(app, app_id, rules)]
     return render_jobs(app, app_id, rules)
+
+
+def unique_id(app: AppDef) -> str:
+    """A name for an app that nobody else has, and that leaves room for those of its pods."""
+    from torchx.schedulers.ids import make_unique
+
+    return make_unique(DNS_LABEL.make(app.name, room=63 - MAX_APP_ID + 1 + _RANDOM), _RANDOM)
 
 
 def role_names(app: AppDef) -> list[str]:

@@ -73,9 +73,7 @@ def cleanup_str(data: str) -> str:
 
 def get_unique_truncated_appid(app: AppDef) -> str:
     """A name for the app that nobody else has."""
-    from torchx.schedulers.ids import make_unique
-
-    return make_unique(DNS_LABEL.make(app.name, room=63 - kinds.MAX_APP_ID + 11), 10)
+    return kinds.unique_id(app)
 
 
 def create_pod_group(app: AppDef, role: Role, role_idx: int, namespace: str, app_id: str) -> _Object:
