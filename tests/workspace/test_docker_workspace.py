@@ -13,10 +13,11 @@ import pytest
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError
 from torchx.specs import AppDef, CfgVal, Role, Workspace
-from torchx.workspace import docker_build, docker_workspace
-from torchx.workspace.docker_context import write_build_context
+from torchx.workspace import docker_workspace
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin, print_push_events
-from torchx.workspace.progress import Display, Transfer
+from torchx.workspace.images import docker_build
+from torchx.workspace.images.docker_context import write_build_context
+from torchx.workspace.images.progress import Display, Transfer
 
 ID = "sha256:" + "ab" * 32
 DIGEST = "sha256:" + "cd" * 32

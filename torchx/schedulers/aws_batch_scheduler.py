@@ -53,8 +53,8 @@ from torchx.schedulers.kit.aws.clients import Clients
 from torchx.schedulers.kit.aws.ecr import EcrLogins
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import MISSING, AppDryRunInfo, AppState, is_terminal, runopts
-from torchx.workspace import registry_auth
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
+from torchx.workspace.images import registry_auth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from torchx.schedulers.kit.aws.sagemaker_request import (
 )
 from torchx.schedulers.kit.aws.sagemaker_status import JOB_STATE
 from torchx.specs.api import AppDryRunInfo, AppState, is_terminal, runopts
-from torchx.workspace import registry_auth
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
+from torchx.workspace.images import registry_auth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

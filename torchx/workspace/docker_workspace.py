@@ -11,7 +11,7 @@ import sys
 from torchx.errors import BackendError, ConfigError, MissingDependencyError
 from torchx.specs.api import runopts
 from torchx.workspace.api import WorkspaceMixin
-from torchx.workspace.docker_context import TORCHX_DOCKERFILE
+from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
     def _build(self, image: str, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> _Built:
         if self._builder(cfg) == OCI:
             return self._plan(image, workspace, cfg)
-        from torchx.workspace import docker_build
+        from torchx.workspace.images import docker_build
         from torchx.workspace.oci import read_workspace
 
         options = docker_build.Options(platform=str(cfg.get("platform") or ""), quiet=bool(cfg.get("quiet")))
@@ -144,7 +144,7 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
         return wanted
 
     def _plan(self, image: str, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> _Built:
-        from torchx.workspace.progress import Display
+        from torchx.workspace.images.progress import Display
 
         repository, platform = str(cfg["image_repo"]), str(cfg.get("platform") or "")
         display = Display(sys.stderr, quiet=bool(cfg.get("quiet")))
@@ -190,7 +190,7 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
         Raises:
             BackendError: the registry refused or failed.
         """
-        from torchx.workspace import docker_build, oci_push
+        from torchx.workspace.images import docker_build, oci_push
 
         for image, (repository, tag) in images_to_push.items():
             if image in self.__plans:
@@ -223,8 +223,8 @@ def print_push_events(events: Iterable[dict[str, str]], stream: TextIO = sys.std
     Raises:
         BackendError: the registry refused.
     """
-    from torchx.workspace.docker_build import show_push
-    from torchx.workspace.progress import Display
+    from torchx.workspace.images.docker_build import show_push
+    from torchx.workspace.images.progress import Display
 
     display = Display(stream)
     try:

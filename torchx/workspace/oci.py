@@ -10,12 +10,12 @@ import functools
 
 from torchx.errors import NotSupportedError
 from torchx.workspace import content
-from torchx.workspace.image_names import ImageName
-from torchx.workspace.layering import MOST_LAYERS, Pushed, arrange
-from torchx.workspace.layers import Item, Layer, item, pack
-from torchx.workspace.oci_base import BaseImage, resolve
-from torchx.workspace.parallel import in_parallel
-from torchx.workspace.registry import DOCKER_MANIFEST, OCI_MANIFEST, PUSH, Blob, Manifest, Registry
+from torchx.workspace.images.layering import MOST_LAYERS, Pushed, arrange
+from torchx.workspace.images.layers import Item, Layer, item, pack
+from torchx.workspace.images.names import ImageName
+from torchx.workspace.images.oci_base import BaseImage, resolve
+from torchx.workspace.images.parallel import in_parallel
+from torchx.workspace.images.registry import DOCKER_MANIFEST, OCI_MANIFEST, PUSH, Blob, Manifest, Registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def refuse_dockerfile(workspace: Workspace) -> None:
     Raises:
         NotSupportedError: there is a ``Dockerfile.torchx``.
     """
-    from torchx.workspace.docker_context import TORCHX_DOCKERFILE, own_dockerfile
+    from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, own_dockerfile
 
     for source, place in workspace.projects.items():
         if not place and own_dockerfile(source):

@@ -19,9 +19,8 @@ from tests.backends.docker.image_stage import build, home, source
 from tests.backends.docker.registry import PASSWORD, USER, Registry, TokenServer, running, sha256
 from torchx.errors import BackendError, NotSupportedError, SpecError, TorchXError, TransientError
 from torchx.specs.api import Workspace
-from torchx.workspace.image_names import ImageName
-from torchx.workspace.oci import ImageBuilder
-from torchx.workspace.registry import (
+from torchx.workspace.images.names import ImageName
+from torchx.workspace.images.registry import (
     DOCKER_INDEX,
     DOCKER_MANIFEST,
     OCI_INDEX,
@@ -29,10 +28,11 @@ from torchx.workspace.registry import (
     Blob,
     Manifest,
 )
-from torchx.workspace.registry import (
+from torchx.workspace.images.registry import (
     Registry as Client,
 )
-from torchx.workspace.registry_auth import Credentials
+from torchx.workspace.images.registry_auth import Credentials
+from torchx.workspace.oci import ImageBuilder
 
 __all__ = ["home", "source"]
 
@@ -297,7 +297,7 @@ def test_what_lasts_is_refused(
     fault: Fault, reason: str, open_registry: Registry, home: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a handful of attempts one line says which registry did what, and the tag was never to be seen."""
-    monkeypatch.setattr("torchx.workspace.registry_http._FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("torchx.workspace.images.registry_http._FIRST_WAIT_S", 0.01)
     (source / "random.bin").write_bytes(os.urandom(400_000))
     repo = f"me/lasting-{len(reason)}"
     with FaultyRegistry(open_registry.host, [fault]) as proxy:

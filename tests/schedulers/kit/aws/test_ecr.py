@@ -14,7 +14,7 @@ from torchx.errors import BackendError
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler
 from torchx.schedulers.kit.aws.clients import Clients
 from torchx.schedulers.kit.aws.ecr import EcrLogins
-from torchx.workspace import registry_auth
+from torchx.workspace.images import registry_auth
 
 HOST = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.aws.clients import Clients
-    from torchx.workspace.registry_auth import Credentials
+    from torchx.workspace.images.registry_auth import Credentials
 
 _HOST = r"(?P<account>\d{12})\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.aws)"
 
@@ -60,7 +60,7 @@ class EcrLogins:
     def _ask(self, registry: str, region: str) -> Credentials:
         import base64
 
-        from torchx.workspace.registry_auth import Credentials
+        from torchx.workspace.images.registry_auth import Credentials
 
         client = self._clients.client("ecr", region=region)
         answer = call(client, "get_authorization_token", f"there is no login for `{registry}`")

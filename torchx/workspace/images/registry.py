@@ -8,9 +8,19 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, NotFoundError, ParseError
-from torchx.workspace.image_names import DIGEST, DOCKER_HUB, ImageName
-from torchx.workspace.registry_auth import Challenge, Credentials, find_credentials, token_request
-from torchx.workspace.registry_http import Again, Answer, Body, Http, absolute, explain, host_of, is_loopback, persist
+from torchx.workspace.images.names import DIGEST, DOCKER_HUB, ImageName
+from torchx.workspace.images.registry_auth import Challenge, Credentials, find_credentials, token_request
+from torchx.workspace.images.registry_http import (
+    Again,
+    Answer,
+    Body,
+    Http,
+    absolute,
+    explain,
+    host_of,
+    is_loopback,
+    persist,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

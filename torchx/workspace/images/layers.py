@@ -12,7 +12,7 @@ import os
 from torchx.errors import SpecError
 from torchx.settings import torchx_home
 from torchx.workspace.content import DIRECTORY, FILE, LINK, Entry
-from torchx.workspace.registry import Blob
+from torchx.workspace.images.registry import Blob
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

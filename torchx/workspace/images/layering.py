@@ -9,8 +9,8 @@ too many, the small ones are made one.
 
 from __future__ import annotations
 
-from torchx.workspace.cache import Cache
-from torchx.workspace.layers import Item, Layer, lookup
+from torchx.workspace.images.cache import Cache
+from torchx.workspace.images.layers import Item, Layer, lookup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from torchx.errors import NotSupportedError, ParseError, TorchXError
-from torchx.workspace.cache import Cache
-from torchx.workspace.image_names import ImageName
-from torchx.workspace.layers import Folder
-from torchx.workspace.registry import DOCKER_INDEX, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Manifest, Registry
-from torchx.workspace.registry_http import Again
+from torchx.workspace.images.cache import Cache
+from torchx.workspace.images.layers import Folder
+from torchx.workspace.images.names import ImageName
+from torchx.workspace.images.registry import DOCKER_INDEX, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Manifest, Registry
+from torchx.workspace.images.registry_http import Again
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 
 from torchx.errors import SpecError
 from torchx.workspace import content
-from torchx.workspace.layers import Folder, Item, Layer, item, pack
-from torchx.workspace.registry import Blob
+from torchx.workspace.images.layers import Folder, Item, Layer, item, pack
+from torchx.workspace.images.registry import Blob
 
 
 @pytest.fixture(autouse=True)

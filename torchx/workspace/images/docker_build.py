@@ -6,8 +6,8 @@ import re
 import sys
 
 from torchx.errors import BackendError, TorchXError
-from torchx.workspace.docker_context import TORCHX_DOCKERFILE, context_chunks
-from torchx.workspace.progress import Display, Transfer
+from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, context_chunks
+from torchx.workspace.images.progress import Display, Transfer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError, ParseError, SpecError
 from torchx.specs.api import Workspace
-from torchx.workspace.image_names import ImageName
+from torchx.workspace.images.names import ImageName
+from torchx.workspace.images.registry import DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Blob, Manifest, _digest_of
 from torchx.workspace.oci import ImageBuilder, Plan
-from torchx.workspace.registry import DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Blob, Manifest, _digest_of
 
 
 class MemoryRegistry:

@@ -9,11 +9,11 @@ from email.utils import formatdate
 import pytest
 
 from torchx.errors import BackendError, NotFoundError, ParseError, TransientError
-from torchx.workspace import registry_http
-from torchx.workspace.image_names import ImageName
-from torchx.workspace.registry import Blob, Manifest, Registry, _digest_of
-from torchx.workspace.registry_auth import Credentials
-from torchx.workspace.registry_http import Again, Answer, Body, absolute, explain, host_of, is_loopback, persist
+from torchx.workspace.images import registry_http
+from torchx.workspace.images.names import ImageName
+from torchx.workspace.images.registry import Blob, Manifest, Registry, _digest_of
+from torchx.workspace.images.registry_auth import Credentials
+from torchx.workspace.images.registry_http import Again, Answer, Body, absolute, explain, host_of, is_loopback, persist
 
 IMAGE = ImageName("r.io", "me/x", "1")
 ERROR = b'{"errors": [{"code": "DENIED", "message": "not yours"}]}'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from torchx.workspace.docker_build import short_name
-from torchx.workspace.progress import Display, megabytes
+from torchx.workspace.images.docker_build import short_name
+from torchx.workspace.images.progress import Display, megabytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

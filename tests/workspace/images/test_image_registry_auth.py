@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchx.errors import BackendError, ConfigError
-from torchx.workspace.registry_auth import Challenge, Credentials, find_credentials, token_request
+from torchx.workspace.images.registry_auth import Challenge, Credentials, find_credentials, token_request
 
 
 @pytest.fixture(autouse=True)

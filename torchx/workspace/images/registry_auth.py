@@ -6,7 +6,7 @@ import os
 import re
 
 from torchx.errors import BackendError, ConfigError
-from torchx.workspace.image_names import DOCKER_HUB
+from torchx.workspace.images.names import DOCKER_HUB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
