@@ -8,9 +8,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 
-import boto3
-from moto.server import ThreadedMotoServer
-
 
 def refusal(action: Callable[[], object]) -> list[str]:
     """Class and text of what is raised; empty when nothing is."""
@@ -23,6 +20,9 @@ def refusal(action: Callable[[], object]) -> list[str]:
 
 def main() -> None:
     """Each answer under the name that the test knows."""
+    import boto3  # only that environment has these two, and pytest looks for doctests in this file everywhere
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
