@@ -1,6 +1,6 @@
 """What a call of the Runner costs, in units that no busy machine changes: bytecodes, system calls, instructions.
 
-The figures stand in `LIMITS`, with room of a quarter for other versions of Python. Who makes a call dearer on purpose
+The figures stand in `LIMITS`, with room of a quarter (Python 3.10, which is slower, needs it all). Who makes a call dearer on purpose
 raises its limit, and that is looked at in review.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 LIMITS = {
-    "dryrun": {"bytecodes": 4_000, "instructions": 400_000, "system calls": 8},
+    "dryrun": {"bytecodes": 4_000, "instructions": 440_000, "system calls": 8},
     "status": {"bytecodes": 115, "instructions": 13_000, "system calls": 2},
 }
 """One dry run of a job of one replica, for this machine; one status of a local job that has ended."""

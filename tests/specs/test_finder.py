@@ -243,6 +243,7 @@ class Group:
             "return type `str`",
         ),
         ("from functools import partial\nsay = partial(print, 1)\n", "cannot be used", ""),
+        ("from functools import partial\nsay = partial(dict, a=1)\n", "cannot be used: .* cannot be read: no sig", ""),
     ],
 )
 def test_broken_files(tmp_path: Path, source: str, message: str, hint: str) -> None:

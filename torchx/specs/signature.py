@@ -184,7 +184,14 @@ def _inspected(fn: Any, name: str, where: str) -> list[_Raw]:
     kinds: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "var", inspect.Parameter.KEYWORD_ONLY: "keyword"}
     found = []
     target = getattr(fn, "func", fn)
-    for p in inspect.signature(fn).parameters.values():
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except ValueError as e:  # a function in C that does not say what it takes
+        raise SpecError(
+            f"the arguments of component `{name}` ({where}) cannot be read: {e}",
+            hint="write a function with typed arguments around it",
+        ) from None
+    for p in parameters:
         if p.kind is inspect.Parameter.VAR_KEYWORD:
             raise _no_kwargs(p.name, name, where)
         annotation = REQUIRED if p.annotation is p.empty else p.annotation
