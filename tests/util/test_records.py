@@ -84,10 +84,11 @@ def test_repr_of_a_cycle_ends() -> None:
 
 
 def test_nan_equals_itself_inside_a_record() -> None:
-    """Fields are compared like tuples are: the same object is equal to itself."""
+    """Fields are compared like tuples are: the same object is equal to itself. (Data classes do so up to Python 3.12.)"""
     nan = float("nan")
     assert Point(nan) == Point(nan)  # type: ignore[arg-type]
-    assert RealPoint(nan) == RealPoint(nan)  # type: ignore[arg-type]
+    if sys.version_info < (3, 13):
+        assert RealPoint(nan) == RealPoint(nan)  # type: ignore[arg-type]
 
 
 def test_fields_are_those_of_dataclasses() -> None:
