@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
-from torchx.errors import BackendError, NotFoundError, SpecError, TransientError
+from torchx.errors import BackendError, ConfigError, NotFoundError, SpecError, TransientError
 from torchx.schedulers import docker_scheduler
 from torchx.schedulers.docker_scheduler import (
     CONTAINER_STATE,
@@ -29,7 +28,6 @@ from torchx.specs.api import (
     BindMount,
     DeviceMount,
     Resource,
-    RetryPolicy,
     Role,
     VolumeMount,
     macros,
@@ -76,7 +74,7 @@ class TestRender:
                 "A": "app-1",
             },
             "network": "app-1",
-            "networking_config": {"app-1": {"Aliases": ["r-0"]}},
+            "networking_config": {"app-1": {"Aliases": ["r-0", "app-1-r-0"]}},
             "entrypoint": [""],
             "mounts": [],
             "devices": [],
@@ -122,7 +120,7 @@ class TestRender:
         assert host["PortBindings"] == {"80/tcp": [{"HostIp": "127.0.0.1", "HostPort": ""}]}
         assert host["RestartPolicy"] == {"Name": "on-failure", "MaximumRetryCount": 2}
         assert host["Privileged"] is True
-        assert made["networking_config"]["EndpointsConfig"] == {"app-1": {"Aliases": ["r-0"]}}
+        assert made["networking_config"]["EndpointsConfig"] == {"app-1": {"Aliases": ["r-0", "app-1-r-0"]}}
 
     def test_environment(self) -> None:
         """Copied variables, then those of the option, then the role's: the later wins."""
@@ -285,22 +283,10 @@ class TestSubmission:
             scheduler.submit(app, {})
         assert "pull" not in fake.calls
 
-    @pytest.mark.parametrize(
-        ("retry", "warns"),
-        [
-            ({"n": 2}, True),
-            ({"n": 1}, False),
-            ({"n": 2, "retry_policy": RetryPolicy.REPLICA}, False),
-            ({"n": 2, "retry_policy": RetryPolicy.ROLE}, True),
-        ],
-    )
-    def test_retries_together_are_warned_of(
-        self, scheduler: Any, caplog: pytest.LogCaptureFixture, retry: dict, warns: bool
-    ) -> None:
-        """Only what the engine can do is promised: one replica by itself."""
-        with caplog.at_level(logging.WARNING, "torchx"):
-            scheduler.submit(AppDef("a", [role(max_retries=1, **retry)]), {})
-        assert bool(caplog.records) is warns
+    def test_a_grace_period_is_a_number_of_seconds(self, scheduler: Any) -> None:
+        """None below zero."""
+        with pytest.raises(ConfigError, match="`cancel_grace_s` is `-1`"):
+            scheduler.submit_dryrun(AppDef("a", [role()]), {"cancel_grace_s": -1})
 
     def test_no_engine_any_more(self, scheduler: Any, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """One that has answered before is waited for, and then it is said that it is gone."""
@@ -340,7 +326,7 @@ class TestAnswers:
         found = scheduler.describe(app_id)
         assert found.state is AppState.FAILED
         assert found.msg.startswith("r/")
-        assert found.msg.endswith(": exit code 3; 1 replica still runs: `torchx cancel` ends it")
+        assert found.msg.endswith(": exit code 3; 1 replica is still running: see `torchx cancel`")
         fake.set(ids[2], "exited", 0)
         found = scheduler.describe(app_id)
         assert "still run" not in found.msg
@@ -422,6 +408,29 @@ class TestAnswers:
         assert fake.calls.count("stop") == 1
         scheduler.delete(app_id)
         assert (fake.containers_made, fake.networks_made) == ({}, {})
+
+    def test_delete_in_the_same_moment_as_somebody_else(
+        self, scheduler: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An engine that stumbles over its own work is asked again; one that refuses is not."""
+        from tests.schedulers.fake_docker import refusal
+        from torchx.schedulers.kit.docker import calls
+
+        pauses: list[int] = []
+        monkeypatch.setattr(calls, "pause", pauses.append)
+        app_id = scheduler.submit(AppDef("a", [role()]), {})
+        busy = refusal(500, "unable to remove filesystem for x: unlinkat /y: directory not empty")
+        fake.faults["remove_container"] = [refusal(500, "no")]
+        with pytest.raises(BackendError, match="could not be deleted: no"):
+            scheduler.delete(app_id)
+        assert pauses == []
+        fake.faults["remove_container"] = [busy] * 100
+        with pytest.raises(BackendError, match="directory not empty"):
+            scheduler.delete(app_id)
+        assert pauses == list(range(5))
+        fake.faults["remove_container"] = [busy] * 2
+        scheduler.delete(app_id)
+        assert fake.containers_made == {}
 
     def test_other_peoples_containers(self, scheduler: Any, fake: Any) -> None:
         """Those of a program with half of our labels are not taken for a job's."""

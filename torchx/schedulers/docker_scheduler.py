@@ -1,21 +1,22 @@
 """``local_docker``: replicas as containers of a Docker engine, which keeps them when the submitting shell is gone.
 
-Options: ``copy_env``, ``env``, ``privileged``; ``image_repo``, ``quiet`` and others of the image builder.
+Options: ``copy_env``, ``env``, ``privileged``, ``cancel_grace_s``; ``image_repo``, ``quiet`` and others of the image
+builder.
 
 Each replica is a container ``<app id>-<role>-<k>`` on a network of the job's own, where the others find it by that name
 and by ``<role>-<k>``. All that is asked for later (state, definition, logs) is in the engine, under labels: any shell
 that reaches the engine finds the job. Containers of ended jobs stay for their logs until ``torchx delete``.
 ``DOCKER_HOST`` names the engine; Podman's service (``podman system service``) is one, too.
 
-Limits: nothing but the engine watches a job. It starts a replica again by itself (``RetryPolicy.REPLICA``), but not
-others with it; and when one replica has failed for good, the others run on until they end or are cancelled.
+A job of several containers has a warden, a small process that stays: when a replica has failed for good it ends the
+others, or starts them all again as the retry policy says. One container by itself is started again by the engine.
 """
 
 from __future__ import annotations
 
 import os
 
-from torchx.errors import NotFoundError
+from torchx.errors import ConfigError, NotFoundError
 from torchx.schedulers.api import (
     Capabilities,
     DescribeAppResponse,
@@ -25,23 +26,18 @@ from torchx.schedulers.api import (
     StructuredOpts,
 )
 from torchx.schedulers.ids import make_unique
-from torchx.schedulers.kit.docker import containers, engine, parts
-from torchx.schedulers.kit.docker.calls import create, pull, remove, start, stop, wait_for_end
-from torchx.schedulers.kit.docker.causes import ERROR_FILE, explain
+from torchx.schedulers.kit.docker import calls, containers, engine, gangs, wardens
+from torchx.schedulers.kit.docker.causes import explain
 from torchx.schedulers.kit.docker.containers import (
     CONTAINER_STATE,
     LABEL_APP_ID,
-    LABEL_APP_NAME,
     LABEL_REPLICA_ID,
-    LABEL_ROLE,
     LABEL_ROLE_NAME,
-    LABEL_SESSION,
-    LABEL_SIZES,
     LABEL_VERSION,
 )
+from torchx.schedulers.kit.docker.request import DockerContainer, DockerJob, label_of, render_job
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import NameRule
-from torchx.schedulers.kit.replicas import replicas
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDryRunInfo, AppState, is_terminal, runopts
 from torchx.version import __version__
@@ -50,7 +46,7 @@ from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from dataclasses import dataclass, field
+    from dataclasses import dataclass
     from datetime import datetime
     from typing import Any
 
@@ -60,7 +56,7 @@ if TYPE_CHECKING:
     _Jobs = list[ListAppResponse]
     _Base = Scheduler[Mapping[str, CfgVal]]
 else:
-    from torchx.util.records import dataclass, field
+    from torchx.util.records import dataclass
 
     _Base = Scheduler
 
@@ -86,13 +82,10 @@ NETWORK = "torchx"
 """Name of the network that :func:`ensure_network` makes. Jobs of ours are on networks of their own."""
 
 ENV_TORCHX_IMAGE = ENV_IMAGE
-ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
-ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 # https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate; 63 is DNS's.
 NAME_RULE = NameRule(63)
-_SHOWN = 3  # replicas of a role in a dryrun
-_UNSHOWN = ("labels", "name", "hostname", "environment", "network", "networking_config", "entrypoint", "memswap_limit")
+_CANCELS = 5  # a warden may have been starting replicas again in the same moment
 
 CAPABILITIES = Capabilities(
     logs=True,
@@ -102,7 +95,7 @@ CAPABILITIES = Capabilities(
     cancel=True,
     delete=True,
     list=True,
-    retries=("REPLICA",),
+    retries=("REPLICA", "ROLE", "APPLICATION"),
     elastic=True,
     multi_role=True,
     mounts=("bind", "volume", "device"),
@@ -127,127 +120,11 @@ class Opts(StructuredOpts):
     privileged: bool = False
     """give the containers all rights and devices of the engine's machine"""
 
+    cancel_grace_s: int = gangs.CANCEL_GRACE_S
+    """seconds between SIGTERM and SIGKILL when containers of a job are ended"""
+
 
 DockerOpts = Opts
-
-
-@dataclass
-class DockerContainer:
-    """One replica: the arguments of ``client.containers.create`` of the `docker` package.
-
-    Attributes:
-        command: the entrypoint and its arguments.
-        kwargs: all others, ``name``, ``environment``, ``labels`` and so on.
-    """
-
-    image: str
-    command: list[str]
-    kwargs: dict[str, object] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        import shlex
-
-        from torchx.util.secrets import mask_args, mask_env
-
-        shown = {k: v for k, v in self.kwargs.items() if k not in _UNSHOWN and v not in (None, [], {}, False)}
-        env: Any = self.kwargs.get("environment") or {}
-        return "\n".join(
-            [
-                f"{self.kwargs.get('name', '')}: {shlex.join(mask_args([str(word) for word in self.command]))}",
-                f"  image: {self.image}",
-                *(f"  {name}: {parts.readable(name, value)}" for name, value in shown.items()),
-                *(f"  {name}={value}" for name, value in sorted(mask_env(env).items())),
-            ]
-        )
-
-    __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
-
-
-@dataclass
-class DockerJob:
-    """A job: its containers, in the order of their start.
-
-    Attributes:
-        images_to_push: image id -> (repository, tag), where the images are pushed as well.
-    """
-
-    app_id: str
-    containers: list[DockerContainer]
-    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        lines = [f"app_id: {self.app_id}", f"network: {self.app_id}"]
-        lines += [f"push: {repository}:{tag}" for repository, tag in self.images_to_push.values()]
-        by_role: dict[str, list[DockerContainer]] = {}
-        for container in self.containers:
-            by_role.setdefault(_label(container, LABEL_ROLE_NAME), []).append(container)
-        for role, members in by_role.items():
-            lines.append(f"role {role}: {len(members)} container{'s' if len(members) != 1 else ''}")
-            lines += [f"  {line}" for shown in members[:_SHOWN] for line in str(shown).splitlines()]
-            if len(members) > _SHOWN:
-                lines.append(f"  ... and {len(members) - _SHOWN:,} more")
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-
-# -- rendering ------------------------------------------------------------------------------------------
-
-
-def render_job(app: AppDef, app_id: str, opts: Opts, *, session: str, environ: Mapping[str, str]) -> DockerJob:
-    """The containers of a job. ``app`` is not changed.
-
-    Args:
-        environ: where ``copy_env`` copies from.
-
-    Raises:
-        SpecError: names of two roles cannot be told apart in host names.
-    """
-    hosts = parts.host_names(app)
-    common = {
-        LABEL_VERSION: __version__,
-        LABEL_APP_ID: app_id,
-        LABEL_APP_NAME: app.name,
-        LABEL_SESSION: session,
-        LABEL_SIZES: parts.as_json([[role.name, role.num_replicas, role.min_replicas] for role in app.roles]),
-    }
-    env = {**parts.copied(opts.copy_env or [], environ), **(opts.env or {})}
-    gpus = parts.GpuShares(app)
-    made = []
-    for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST):
-        role, k = replica.role, replica.k
-        host = f"{hosts[role.name]}-{k}"
-        labels = {**common, LABEL_ROLE_NAME: role.name, LABEL_REPLICA_ID: str(k)}
-        if k == 0:
-            labels[LABEL_ROLE] = parts.definition(next(r for r in app.roles if r.name == role.name))
-        kwargs: dict[str, object] = {
-            "name": f"{app_id}-{host}",
-            "hostname": host,
-            "environment": {
-                ENV_IMAGE: role.image,
-                ENV_RANK0_HOST: f"{hosts[role.name]}-0",
-                ENV_ERROR_FILE: ERROR_FILE,
-                **env,
-                **role.env,
-            },
-            "labels": labels,
-            "network": app_id,
-            "networking_config": {app_id: {"Aliases": [host]}},
-            "entrypoint": [""],  # the image's own is not run: on every backend a role's entrypoint is the program
-            **parts.render_mounts(role),
-            **parts.render_resource(role.resource),
-            "device_requests": gpus.take(role.resource.gpu),
-            "ports": parts.render_ports(role),
-            "restart_policy": parts.render_retries(role),
-            "privileged": opts.privileged,
-        }
-        made.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs))
-    return DockerJob(app_id, made)
-
-
-def _label(container: DockerContainer, label: str) -> str:
-    labels: Any = container.kwargs.get("labels") or {}
-    return str(labels.get(label, ""))
 
 
 # -- the scheduler --------------------------------------------------------------------------------------
@@ -283,7 +160,13 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         if cfg.get("image_repo"):
             images_to_push = self.dryrun_push_images(copy.deepcopy(app), cfg)  # we run the image that is here
         app_id = make_unique(NAME_RULE.make(app.name, room=16))
-        request = render_job(app, app_id, Opts.from_cfg(cfg), session=self.session_name, environ=os.environ)
+        opts = Opts.from_cfg(cfg)
+        if opts.cancel_grace_s < 0:
+            raise ConfigError(
+                f"`cancel_grace_s` is `{opts.cancel_grace_s}`", hint="it is a number of seconds: 0 or more"
+            )
+        place = wardens.place() if wardens.engine_environment(self._given, os.environ) is not None else ""
+        request = render_job(app, app_id, opts, session=self.session_name, environ=os.environ, place=place)
         request.images_to_push = images_to_push
         return AppDryRunInfo(request, str)
 
@@ -296,8 +179,6 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
             BackendError: the engine refused; the message says what and, in its words, why.
         """
         job = dryrun_info.request
-        if dryrun_info._app is not None:
-            parts.warn_of_retries(dryrun_info._app)
         client = self._client
         with engine.engine_errors(f"job `{job.app_id}` could not be submitted"):
             known = self._job(job.app_id)
@@ -306,11 +187,16 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
             if job.images_to_push:
                 self.push_images(job.images_to_push)
             self._report(dryrun_info, self._find_images(job))
+        warden = self._start_warden(job.app_id) if len(job.containers) > 1 else None
         try:
             self._start(client, job)
         except BaseException:
             self._undo(job.app_id)
+            if warden is not None:
+                warden.drop()
             raise
+        if warden is not None:
+            warden.go()
         return job.app_id
 
     def _undo(self, app_id: str) -> None:
@@ -323,24 +209,24 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
 
     def _find_images(self, job: DockerJob) -> dict[str, str]:
         """Image -> its digest; those that the engine does not have are pulled."""
-        return {image: pull(self._client, image) for image in dict.fromkeys(c.image for c in job.containers)}
+        return {image: calls.pull(self._client, image) for image in dict.fromkeys(c.image for c in job.containers)}
 
     @staticmethod
     def _report(info: AppDryRunInfo[DockerJob], digests: Mapping[str, str]) -> None:
         from torchx.specs.images import report_image_digest
 
         for container in info.request.containers:
-            if _label(container, LABEL_REPLICA_ID) == "0":
-                report_image_digest(info, _label(container, LABEL_ROLE_NAME), digests[container.image])
+            if label_of(container, LABEL_REPLICA_ID) == "0":
+                report_image_digest(info, label_of(container, LABEL_ROLE_NAME), digests[container.image])
 
     def _start(self, client: Any, job: DockerJob) -> None:
         with engine.engine_errors(f"the network of job `{job.app_id}` could not be made"):
             labels = {LABEL_APP_ID: job.app_id, LABEL_VERSION: __version__}
             engine.make_network(client, job.app_id, labels, busy=self._busy_networks)
-        made = engine.side_by_side(lambda container: create(client, container), job.containers)
+        made = engine.side_by_side(lambda container: calls.create(client, container), job.containers)
         first, *others = zip(made, job.containers, strict=True)  # the others look for its name at once
-        start(first)
-        engine.side_by_side(start, others)
+        calls.start(first)
+        engine.side_by_side(calls.start, others)
 
     def _busy_networks(self) -> set[str]:
         """Networks of jobs that have not ended: a container that is being restarted is on none."""
@@ -361,9 +247,11 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """One question for all; causes of failures are told as far as exit codes tell them."""
+        wanted = set(app_ids)
         with engine.engine_errors("the states of jobs are not known"):
             jobs = self._jobs(LABEL_APP_ID)
-        return {app_id: containers.describe(jobs[app_id]) if app_id in jobs else None for app_id in app_ids}
+        self._see_to(*(job for app_id, job in jobs.items() if app_id in wanted))
+        return {app_id: containers.describe(jobs[app_id]) if app_id in jobs else None for app_id in wanted}
 
     def exists(self, app_id: str) -> bool:
         with engine.engine_errors(f"the state of `{app_id}` is not known"):
@@ -372,12 +260,14 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:  # noqa: ARG002  # the contract's signature
         """The jobs of the engine, whoever submitted them; containers of others are left out."""
         with engine.engine_errors("jobs cannot be listed"):
-            return [containers.listed(job) for job in self._jobs(LABEL_APP_ID).values()]
+            jobs = self._jobs(LABEL_APP_ID).values()
+        self._see_to(*jobs)
+        return [containers.listed(job) for job in jobs]
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         """Sleeps until the engine tells that the job may have ended."""
         with engine.engine_errors(f"the end of `{app_id}` cannot be waited for"):
-            wait_for_end(self._client, app_id, timeout_s, lambda: self._job(app_id))
+            calls.wait_for_end(self._client, app_id, timeout_s, lambda: self._job(app_id))
 
     def log_iter(  # noqa: PLR0917  # the contract's signature
         self,
@@ -403,18 +293,26 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         def goes_on() -> bool:
             job = self._job(app_id)
             now = job.find(role_name, k) if job else None
-            return now is not None and not is_terminal(now.state)
+            return job is not None and now is not None and gangs.goes_on(job, now)
 
         return query.matching(log_lines(self._client, container.id, query, goes_on=goes_on))
 
     # -- the end ---------------------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
-        """End the containers that run: SIGTERM, and SIGKILL ten seconds later. They are kept, and so are their logs."""
+        """End what runs, all at once: SIGTERM, and SIGKILL after the grace period. Containers and logs are kept."""
         with engine.engine_errors(f"`{app_id}` could not be cancelled"):
-            job = self._job(app_id)
-            live = [c for c in job.containers if not is_terminal(c.state)] if job else []
-            engine.side_by_side(lambda c: stop(self._client, c), live)
+            ours: set[str] = set()
+            for _ in range(_CANCELS):
+                job = self._find(app_id)
+                if job is None:
+                    return
+                ours |= {c.id for c in job.containers if gangs.goes_on(job, c)}
+                left = [c for c in job.containers if c.id in ours and c.state is not AppState.CANCELLED]
+                if not left:
+                    return
+                environ = wardens.engine_environment(self._given, os.environ)
+                calls.stop_all(self._client, environ, left, gangs.rules_of(job).grace_s)
 
     def _delete_existing(self, app_id: str) -> None:
         """Remove containers and network; a job that runs is ended at once."""
@@ -438,15 +336,47 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         api = self._client.api
         return containers.jobs_of(engine.patiently(lambda: api.containers(all=True, filters={"label": [label]})))
 
-    def _job(self, app_id: str) -> Job | None:
+    def _find(self, app_id: str) -> Job | None:
         return self._jobs(f"{LABEL_APP_ID}={app_id}").get(app_id)
+
+    def _job(self, app_id: str) -> Job | None:
+        job = self._find(app_id)
+        if job is not None:
+            self._see_to(job)
+        return job
+
+    # -- its wardens -----------------------------------------------------------------------------
+
+    def _start_warden(self, app_id: str) -> wardens.Starting | None:
+        """A warden for a job; None, after a warning, when there can be none."""
+        environ = wardens.engine_environment(self._given, os.environ)
+        why = "only this program knows the way to its engine"
+        try:
+            if environ is not None:
+                return wardens.start(app_id, environ)
+        except OSError as e:
+            why = f"no process can be started: {e.strerror}"
+        import logging
+
+        text = "nobody watches `%s`, for %s: when a replica fails, the others run on, and are not started again"
+        logging.getLogger("torchx").warning(text, app_id, why)
+        return None
+
+    def _see_to(self, *jobs: Job) -> None:
+        """Jobs that have lost their warden, here, get another one. A submission has its own."""
+        for job in jobs:
+            submitting = any(c.state is AppState.SUBMITTED for c in job.containers)
+            if not submitting and gangs.needs_warden(job) and gangs.rules_of(job).place == wardens.place():
+                warden = None if wardens.lives(job.app_id) else self._start_warden(job.app_id)
+                if warden is not None:
+                    warden.go()
 
     def _remove(self, app_id: str) -> None:
         """Removes all that carries the job's label."""
         client = self._client
         label = f"{LABEL_APP_ID}={app_id}"
         ids = [c["Id"] for c in client.api.containers(all=True, filters={"label": [label]})]
-        engine.side_by_side(lambda i: remove(client, i), ids)
+        engine.side_by_side(lambda i: calls.remove(client, i), ids)
         engine.remove_networks(client, [label], keep=set())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,6 +93,14 @@ def lines(scheduler: DockerScheduler, app_id: str, k: int = 0, role: str = "r", 
 def state_of(app: DescribeAppResponse) -> list[AppState]:
     """The states of all replicas."""
     return [r.state for role in app.roles_statuses for r in role.replicas]
+
+
+def put_file(scheduler: DockerScheduler, container: str, name: str) -> None:
+    """An empty file in the container's /tmp. (By a command in it, Podman would leave a process for five minutes.)"""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(name))
+    scheduler._docker_client.api.put_archive(container, "/tmp", packed.getvalue())
 
 
 @pytest.fixture

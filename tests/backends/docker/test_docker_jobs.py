@@ -155,8 +155,8 @@ def test_out_of_memory_is_the_cause(scheduler: DockerScheduler, submit: Job) -> 
 
 
 def test_a_container_removed_behind_our_back(scheduler: DockerScheduler, submit: Job) -> None:
-    """The job is still listed and described; the lost replica is told of, and the job cannot succeed any more."""
-    app_id = submit("sleep 100", 3)
+    """The job is still listed and described; the lost replica is told of, and has failed: the others are ended."""
+    app_id = submit("trap 'sleep 2; exit 0' TERM; sleep 100 & wait $!", 3)
     running(scheduler, app_id)
     containers, _ = of_job(scheduler, app_id)
     lost = next(c for c in containers if c["Names"] == [f"/{app_id}-r-0"])
@@ -164,16 +164,15 @@ def test_a_container_removed_behind_our_back(scheduler: DockerScheduler, submit:
     found = scheduler.describe(app_id)
     assert found is not None
     assert state_of(found) == [AppState.UNKNOWN, AppState.RUNNING, AppState.RUNNING]
-    assert found.state is AppState.RUNNING
     assert "r/0: its container was removed" in found.msg
     assert [r.num_replicas for r in found.roles] == [3]
     assert app_id in {job.app_id for job in scheduler.list()}
     with pytest.raises(NotFoundError, match="was removed, and its log with it"):
         lines(scheduler, app_id)
-    for container in containers[:2] if containers[2] is lost else containers:
-        if container is not lost:
-            scheduler._docker_client.api.kill(container["Id"])
-    assert ended(scheduler, app_id).state is AppState.FAILED
+    found = ended(scheduler, app_id)
+    assert found.state is AppState.FAILED
+    assert "r/0: its container was removed" in found.msg
+    assert state_of(found) == [AppState.FAILED, AppState.CANCELLED, AppState.CANCELLED]
 
 
 def test_replicas_find_each_other_by_name(scheduler: DockerScheduler, docker_image: str) -> None:

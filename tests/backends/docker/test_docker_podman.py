@@ -1,8 +1,8 @@
 """The same jobs on Podman's Docker-compatible service, which ``DOCKER_HOST`` names.
 
 What Podman 4.3 itself does not do is left out: it tells times of logs in whole seconds, ignores GPU requests, makes
-folders that are to be mounted, shows a container that it is about to start again as ended, and (with cgroups v1) does not
-see that memory ran out.
+folders that are to be mounted, shows a container that it is about to start again as ended, stops seven containers at a
+time (on two processors), and (with cgroups v1) does not see that memory ran out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 
 from tests.backends.docker import engine
 from tests.backends.docker import test_docker_jobs as jobs
+from tests.backends.docker import test_docker_warden as warden
 from tests.backends.docker.engine_podman import Podman
 
 test_echo = jobs.test_echo_in_eight_replicas_from_shell_to_shell
@@ -29,6 +30,13 @@ test_mounts = jobs.test_environment_mounts_and_limits_arrive
 test_ports = jobs.test_ports_are_published
 test_cancel = jobs.test_cancel_keeps_the_log_and_delete_removes_all
 test_waiting = jobs.test_waiting_is_told_of_the_end
+
+
+test_failed_replica = warden.test_a_failed_replica_ends_the_others
+test_elastic = warden.test_an_elastic_role_goes_on
+attempts = warden.attempts
+TestRetries = warden.TestRetries
+TestWithoutWarden = warden.TestWithoutWarden
 
 
 class TestLogs(jobs.TestLogs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.backends import leftovers
 from tests.backends.docker import engine
-from tests.backends.docker.conftest import SESSION, ended, lines, role_of, running, state_of
+from tests.backends.docker.conftest import SESSION, ended, lines, put_file, role_of, running, state_of
 from torchx.schedulers.docker_scheduler import DockerScheduler, create_scheduler
 from torchx.specs.api import AppDef, AppState, RetryPolicy
 
@@ -43,6 +45,7 @@ def start(own_engine: engine.Engine, monkeypatch: pytest.MonkeyPatch) -> Iterato
     yield start
     for scheduler in made:
         scheduler.close()
+    gc.collect()  # see the filters above
 
 
 def submit(scheduler: DockerScheduler, command: str, n: int = 1, **role: Any) -> str:
@@ -52,8 +55,12 @@ def submit(scheduler: DockerScheduler, command: str, n: int = 1, **role: Any) ->
 def test_a_job_goes_on_while_its_engine_is_restarted(
     own_engine: engine.Engine, start: Callable[..., DockerScheduler]
 ) -> None:
-    """With `live-restore` containers run on: states come back, a follower of the log misses no line."""
+    """With `live-restore` containers run on: states come back, a follower of the log misses no line; and a replica that
+    fails afterwards ends the others."""
     scheduler = start("--live-restore")
+    fails = "case $(hostname) in *-1) until test -e /tmp/fail; do sleep 0.1; done; exit 3;; esac"
+    watched = submit(scheduler, f"{fails}; trap 'exit 0' TERM; sleep 300 & wait $!", 2)
+    [warden] = [process.pid for process in leftovers.living(f"warden.py {watched}")]
     app_id = submit(scheduler, "for i in $(seq 1 60); do echo $i; sleep 0.2; done; exit 4", 2)
     running(scheduler, app_id)
     followed: list[str] = []
@@ -67,6 +74,11 @@ def test_a_job_goes_on_while_its_engine_is_restarted(
     assert ended(scheduler, app_id).msg.startswith(("r/0: exit code 4", "r/1: exit code 4"))
     follower.join(60)
     assert followed == [f"{i}\n" for i in range(1, 61)] == lines(scheduler, app_id)
+    assert [process.pid for process in leftovers.living(f"warden.py {watched}")] == [warden]
+    put_file(scheduler, f"{watched}-r-1", "fail")
+    found = ended(scheduler, watched, 20)
+    assert state_of(found) == [AppState.CANCELLED, AppState.FAILED]
+    leftovers.gone(f"warden.py {watched}")
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
@@ -74,13 +86,14 @@ def test_states_after_an_engine_that_took_its_containers_along(
     own_engine: engine.Engine, start: Callable[..., DockerScheduler], sig: int
 ) -> None:
     """Without `live-restore` the engine ends its containers: the job that ran has failed, one that had ended has not
-    changed, one that may be tried again goes on."""
+    changed, those that may be tried again go on: a replica by itself by the engine, a role by its warden."""
     scheduler = start()
     done, runs = submit(scheduler, "echo done"), submit(scheduler, "sleep 300", 2)
     again = submit(scheduler, "echo try; sleep 300", max_retries=5, retry_policy=RetryPolicy.REPLICA)
+    role = submit(scheduler, "echo try; sleep 300", 2, max_retries=5, retry_policy=RetryPolicy.ROLE)
     ended(scheduler, done)
-    running(scheduler, runs)
-    running(scheduler, again)
+    for app_id in (runs, again, role):
+        running(scheduler, app_id)
     own_engine.stop(sig)
     own_engine.start(*_OPTIONS)
     found = ended(scheduler, runs)
@@ -92,8 +105,11 @@ def test_states_after_an_engine_that_took_its_containers_along(
     assert first is not None
     assert first.state is AppState.SUCCEEDED
     assert lines(scheduler, done) == ["done\n"]
-    assert {job.app_id for job in scheduler.list()} == {done, runs, again}
+    assert {job.app_id for job in scheduler.list()} == {done, runs, again, role}
     assert running(scheduler, again).state is AppState.RUNNING
+    found = running(scheduler, role)
+    assert found.num_restarts == 1
+    assert [lines(scheduler, role, k) for k in range(2)] == [["try\n"] * 2] * 2
 
 
 def test_networks_of_ended_jobs_make_room(own_engine: engine.Engine, start: Callable[..., DockerScheduler]) -> None:

@@ -61,4 +61,6 @@ def test_fifty_replicas(scheduler: DockerScheduler, submit: Job, calls: Callable
     with calls() as made:
         scheduler.describe(app_id)
         assert len(made) <= 5, made
-    assert state_of(found) == [AppState.SUCCEEDED, *[AppState.FAILED] * (MANY - 1)]
+    assert state_of(found)[0] in {AppState.SUCCEEDED, AppState.CANCELLED}
+    assert set(state_of(found)[1:]) <= {AppState.FAILED, AppState.CANCELLED}
+    assert AppState.FAILED in state_of(found)

@@ -6,23 +6,34 @@ import sys
 import time
 
 from torchx.errors import BackendError
-from torchx.schedulers.kit.docker.containers import CANCELLED_SUFFIX, LABEL_APP_ID
-from torchx.schedulers.kit.docker.engine import ends, explanation, is_conflict, is_missing, meaning_of, translate
+from torchx.schedulers.kit.docker.containers import LABEL_APP_ID
+from torchx.schedulers.kit.docker.deaf import is_deaf
+from torchx.schedulers.kit.docker.engine import (
+    ends,
+    explanation,
+    is_conflict,
+    is_missing,
+    meaning_of,
+    pause,
+    side_by_side,
+    translate,
+)
+from torchx.schedulers.kit.docker.marks import Mark, join
 from torchx.specs.api import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-    from torchx.schedulers.docker_scheduler import DockerContainer
     from torchx.schedulers.kit.docker.containers import Container, Job
-
-CANCEL_GRACE_S = 10
-"""Between SIGTERM and SIGKILL."""
+    from torchx.schedulers.kit.docker.request import DockerContainer
 
 _LAG_S = 30.0  # an engine tells of an end, takes the container off its network, and lists it as ended only then
 _PAUSE_S = 0.2
+_REMOVALS = 6
+_STOP_S = 60.0
+_STOPPED = (204, 304, 404)
 
 
 def pull(client: Any, image: str) -> str:
@@ -91,19 +102,52 @@ def start(made: tuple[Any, DockerContainer]) -> None:
         raise translate(e, f"container `{container.kwargs.get('name')}` could not be started") or e from e
 
 
-def stop(client: Any, container: Container) -> None:
-    """Ends a container that runs and marks it as cancelled; quiet when it is gone. It is kept."""
+def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Container], grace_s: int) -> None:
+    """Ends containers, all at the same time, and marks them as cancelled first. They are kept.
+
+    Args:
+        environ: says where the engine is; None: only the client knows, and it stops a few at a time.
+        grace_s: seconds between SIGTERM and SIGKILL.
+    """
+    side_by_side(lambda container: _mark_cancelled(client, container), which)
+    graces = dict(side_by_side(lambda container: (container.id, _grace(client, container, grace_s)), which))
+    left = which
+    if environ is not None and len(which) > 1:
+        from torchx.schedulers.kit.docker.wire import Wire, target
+
+        targets = [target(f"/containers/{c.id}/stop", {"t": graces[c.id]}) for c in which]
+        answers = Wire(environ).post(targets, timeout_s=grace_s + _STOP_S)
+        left = [c for c, answer in zip(which, answers, strict=True) if answer not in _STOPPED]
+    side_by_side(lambda container: _stop(client, container, graces[container.id]), left)
+
+
+def _grace(client: Any, container: Container, grace_s: int) -> int:
     import docker.errors
 
     try:
-        client.api.rename(container.id, f"{container.name}{CANCELLED_SUFFIX}")
-    except docker.errors.APIError as e:
-        if is_missing(e):
-            return
-        if "same name" not in explanation(e) and not is_conflict(e):  # cancelled a second time
-            raise
+        return 0 if is_deaf(client.api.inspect_container(container.id)) else grace_s
+    except docker.errors.APIError:  # it was removed
+        return grace_s
+
+
+def _mark_cancelled(client: Any, container: Container) -> None:
+    import docker.errors
+
+    mark = Mark(container.mark.app, container.mark.role, container.mark.due, cancelled=True)
+    if mark == container.mark:
+        return
     try:
-        client.api.stop(container.id, timeout=CANCEL_GRACE_S)
+        client.api.rename(container.id, join(container.name, mark))
+    except docker.errors.APIError as e:
+        if not is_missing(e) and "same name" not in explanation(e) and not is_conflict(e):  # of another who cancels it
+            raise
+
+
+def _stop(client: Any, container: Container, grace_s: int) -> None:
+    import docker.errors
+
+    try:
+        client.api.stop(container.id, timeout=grace_s)
     except docker.errors.APIError as e:
         if not is_missing(e):
             raise
@@ -113,11 +157,18 @@ def remove(client: Any, container_id: str) -> None:
     """Removes a container, running or not, and its anonymous volumes; quiet when it is gone."""
     import docker.errors
 
-    try:
-        client.api.remove_container(container_id, force=True, v=True)
-    except docker.errors.APIError as e:
-        if not is_missing(e) and "already in progress" not in explanation(e):
-            raise
+    for attempt in range(_REMOVALS):
+        try:
+            client.api.remove_container(container_id, force=True, v=True)
+            return
+        except docker.errors.APIError as e:
+            said = explanation(e)
+            if is_missing(e) or "already in progress" in said:
+                return
+            # The engine has stumbled over what else it did with the container just now, as when the warden ends it.
+            if attempt == _REMOVALS - 1 or "unable to remove" not in said:
+                raise
+        pause(attempt)
 
 
 def wait_for_end(client: Any, app_id: str, timeout_s: float, ask: Callable[[], Job | None]) -> None:

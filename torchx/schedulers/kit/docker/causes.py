@@ -43,10 +43,11 @@ def explain(client: Any, job: Job, state: AppState) -> Explanation:
     over = all(is_terminal(c.state) for c in job.containers)
     known = [at for at in times.values() if at < _NEVER]
     ended = max(known, default=0.0) or seconds(str(_state(details).get("FinishedAt", "")))
+    together = sum(c.mark.app + c.mark.role for c in job.containers if c.id in times)
     return Explanation(
         failed=failed,
         failure=None if failed is None else _failure(client, failed, details),
-        restarts=max(int(details.get("RestartCount") or 0), count - len(times) if count else 0),
+        restarts=max(int(details.get("RestartCount") or 0), count - len(times) - together if count else 0),
         ended_at=ended if over and ended > 0 else None,
     )
 

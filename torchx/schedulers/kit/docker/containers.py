@@ -11,6 +11,9 @@ import time
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse
+from torchx.schedulers.kit.docker import marks
+from torchx.schedulers.kit.docker.gangs import needs_warden, next_step, rules_of, waves
+from torchx.schedulers.kit.docker.marks import Mark
 from torchx.schedulers.kit.states import fold
 from torchx.specs.api import AppState, ReplicaStatus, Role, RoleStatus, is_terminal
 from torchx.specs.failures import Failure
@@ -33,9 +36,6 @@ LABEL_SIZES = "torchx.pytorch.org/roles"
 """On each container: ``[[role, replicas, least replicas], ...]``, so that a container that was removed is missed."""
 LABEL_ROLE = "torchx.pytorch.org/role"
 """On replica 0 of each role: the role as JSON, secrets masked."""
-
-CANCELLED_SUFFIX = ".cancelled"
-"""A container's labels cannot be changed, its name can: this end of it says that torchx has cancelled the job."""
 
 CONTAINER_STATE: dict[str, AppState] = {
     "created": AppState.SUBMITTED,
@@ -79,8 +79,10 @@ class Container:
     """One replica's container, as the engine lists it.
 
     Attributes:
+        name: that it was made with.
         exit_code: of the last process; None while the first runs, or when it is not known.
         created: Unix time.
+        mark: what torchx has done with it since.
         address: where its published ports are reached, ``host:port``, comma separated.
     """
 
@@ -95,6 +97,7 @@ class Container:
     image: str
     labels: Mapping[str, str]
     address: str = ""
+    mark: Mark = field(default_factory=Mark)
 
 
 def parse_container(summary: Mapping[str, Any]) -> Container | None:
@@ -106,13 +109,13 @@ def parse_container(summary: Mapping[str, Any]) -> Container | None:
     found = _STATUS.match(str(summary.get("Status") or ""))
     exit_code = int(found[1]) if found else None
     raw = str(summary.get("State") or "").lower()
-    name = next(iter(summary.get("Names") or ()), "").lstrip("/")
+    name, mark = marks.split(next(iter(summary.get("Names") or ()), "").lstrip("/"))
     state = container_state(raw, exit_code)
-    if name.endswith(CANCELLED_SUFFIX) and (is_terminal(state) or state is AppState.SUBMITTED):
-        state = AppState.CANCELLED
+    if is_terminal(state) or state is AppState.SUBMITTED:
+        state = AppState.CANCELLED if mark.cancelled else AppState.PENDING if mark.due else state
     return Container(
         id=str(summary.get("Id") or ""),
-        name=name.removesuffix(CANCELLED_SUFFIX),
+        name=name,
         role=role,
         k=int(k),
         raw=raw,
@@ -122,6 +125,7 @@ def parse_container(summary: Mapping[str, Any]) -> Container | None:
         image=str(summary.get("ImageID") or ""),
         labels=labels,
         address=published(summary.get("Ports") or ()),
+        mark=mark,
     )
 
 
@@ -213,7 +217,7 @@ class Explanation:
     Attributes:
         failed: the replica that failed first.
         failure: why it did.
-        restarts: how often replicas were started again; -1 when not known.
+        restarts: how often the engine has started replicas again by itself; -1 when not known.
         ended_at: Unix time.
     """
 
@@ -248,12 +252,12 @@ def describe(job: Job, told: Explanation | None = None, *, now: float | None = N
                     replica.structured_error_msg = structured
     running = sum(c.state is AppState.RUNNING for c in job.containers)
     if running and is_terminal(state):
-        them = "1 replica still runs: `torchx cancel` ends it"
-        notes[them if running == 1 else f"{running} replicas still run: `torchx cancel` ends them"] = None
+        them = "1 replica is" if running == 1 else f"{running} replicas are"
+        notes[f"{them} still being ended" if needs_warden(job) else f"{them} still running: see `torchx cancel`"] = None
     return DescribeAppResponse(
         app_id=job.app_id,
         state=state,
-        num_restarts=told.restarts,
+        num_restarts=_restarts(job, told),
         msg="; ".join([*cause, *notes]) or NONE,
         structured_error_msg=structured,
         roles_statuses=statuses,
@@ -266,6 +270,7 @@ def describe(job: Job, told: Explanation | None = None, *, now: float | None = N
 def _roles_statuses(job: Job, now: float, notes: dict[str, None]) -> list[RoleStatus]:
     """The status of each replica; what is out of the ordinary goes to ``notes``."""
     present = {(c.role, c.k): c for c in job.containers}
+    again = {c.id for c in next_step(job).again}
     waiting = any(c.state is AppState.SUBMITTED for c in job.containers)
     alive = any(not is_terminal(c.state) for c in job.containers)
     cut = waiting and now - max(c.created for c in job.containers) > _CUT_SHORT_S
@@ -275,7 +280,7 @@ def _roles_statuses(job: Job, now: float, notes: dict[str, None]) -> list[RoleSt
         for k in range(count):
             seen = present.get((name, k))
             if seen is not None and not (cut and seen.state is AppState.SUBMITTED):
-                replicas.append(_status(seen))
+                replicas.append(_status(seen, again=seen.id in again))
             elif cut:
                 notes["the submission was cut short: not all replicas were started"] = None
                 replicas.append(ReplicaStatus(k, AppState.FAILED, name, seen.name if seen else ""))
@@ -333,11 +338,21 @@ def signal_name(exit_code: int) -> str:
         return ""
 
 
-def _status(seen: Container) -> ReplicaStatus:
-    status = ReplicaStatus(seen.k, seen.state, seen.role, seen.name, hostaddr=seen.address or None)
-    if seen.state is AppState.FAILED:
+def _status(seen: Container, *, again: bool) -> ReplicaStatus:
+    state = AppState.PENDING if again and is_terminal(seen.state) else seen.state
+    status = ReplicaStatus(seen.k, state, seen.role, seen.name, hostaddr=seen.address or None)
+    if state is AppState.FAILED:
         status.structured_error_msg = exit_failure(seen).to_structured_msg()
     return status
+
+
+def _restarts(job: Job, told: Explanation) -> int:
+    """How often anything was started again, as far as that is known."""
+    together = waves(job)
+    by_engine = any(policy == "REPLICA" and most > 0 for most, policy in rules_of(job).retries.values())
+    if told.restarts < 0:
+        return together if together or not by_engine else -1
+    return together + told.restarts
 
 
 def _seconds(value: Any) -> float:

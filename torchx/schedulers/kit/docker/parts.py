@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from torchx.errors import SpecError
 from torchx.schedulers.devices import get_device_mounts
+from torchx.schedulers.kit.docker.gangs import REPLICA
 from torchx.schedulers.kit.names import DNS_LABEL
-from torchx.specs.api import AppDef, BindMount, RetryPolicy, VolumeMount
+from torchx.specs.api import AppDef, BindMount, VolumeMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,24 +143,8 @@ def render_ports(role: Role) -> dict[str, object]:
     return {f"{port}/tcp": ("127.0.0.1",) for port in role.port_map.values()}
 
 
-def render_retries(role: Role) -> dict[str, object] | None:
-    """https://docs.docker.com/engine/containers/start-containers-automatically/"""
-    if role.max_retries <= 0:
+def render_retries(most: int, policy: str) -> dict[str, object] | None:
+    """What the engine does by itself: https://docs.docker.com/engine/containers/start-containers-automatically/"""
+    if most <= 0 or policy != REPLICA:
         return None
-    return {"Name": "on-failure", "MaximumRetryCount": role.max_retries}
-
-
-def warn_of_retries(app: AppDef) -> None:
-    """Says so when replicas are to be started again together: the engine does not do that, and nobody else watches."""
-    everybody = sum(role.num_replicas for role in app.roles)
-    for role in app.roles:
-        together = {RetryPolicy.APPLICATION: everybody, RetryPolicy.ROLE: role.num_replicas}
-        if role.max_retries > 0 and together.get(role.retry_policy, 1) > 1:
-            import logging
-
-            logging.getLogger("torchx").warning(
-                "role `%s`: with `local_docker` only the replica that failed is started again, not all of them "
-                "together as retry policy %s says",
-                role.name,
-                role.retry_policy.name,
-            )
+    return {"Name": "on-failure", "MaximumRetryCount": most}

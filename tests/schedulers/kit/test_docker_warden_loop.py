@@ -1,0 +1,355 @@
+"""The warden of a job, on an engine in memory and by a clock of the test's own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from torchx.schedulers.kit.docker import gangs
+from torchx.schedulers.kit.docker.gangs import Rules
+from torchx.schedulers.kit.docker.warden import GIVE_UP_S, LOOK_S, Warden
+from torchx.schedulers.kit.docker.wire import RefusedError
+
+BAD = ("exited", 1)
+
+
+class Engine:
+    """What a warden sees of an engine: containers, and events from a script.
+
+    Attributes:
+        script: what happens at each wait for events: a change of containers, or an exception to raise.
+        faults: path -> statuses of its next calls.
+        away: so many connections are refused.
+        now: seconds.
+    """
+
+    def __init__(self, n: int, *, retries: dict | None = None, least: int | None = None) -> None:
+        self.labels = {
+            "torchx.pytorch.org/app-id": "a-1",
+            "torchx.pytorch.org/roles": json.dumps([["r", n, least]]),
+            gangs.LABEL_RULES: Rules(retries or {}, 10, "here").to_json(),
+        }
+        self.states: dict[str, tuple[str, int]] = {f"r-{k}": ("running", 0) for k in range(n)}
+        self.names = {c: c for c in self.states}
+        self.restarts: dict[str, int] = {}
+        self.script: list[Callable[[], Any] | Exception] = []
+        self.faults: dict[str, list[int]] = {}
+        self.events_now: list[dict] = []
+        self.calls: list[str] = []
+        self.away = 0
+        self.gone = False
+        self.now = 0.0
+        self.listening = 0
+        self.lag: dict[str, int] = {}
+        self.after_start: dict[str, tuple[str, int]] = {}
+
+    # -- as a wire -----------------------------------------------------------------------------------
+
+    def is_gone(self) -> bool:
+        return self.gone
+
+    def get(self, path: str, params: dict | None = None) -> Any:
+        if self.away:
+            self.away -= 1
+            raise ConnectionRefusedError
+        if path != "/containers/json":
+            container = path.split("/")[2]
+            if container not in self.states:
+                raise RefusedError(404, "no such container")
+            return {"RestartCount": self.restarts.get(container, 0)}
+        return [self._summary(c) for c in self.states]
+
+    def events(self, filters: dict, since: float) -> Engine:
+        self.listening += 1
+        return self
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self, timeout_s: float) -> list[dict]:
+        self.now += timeout_s
+        if not self.script and timeout_s < LOOK_S:
+            return []
+        if not self.script:
+            raise AssertionError(f"the warden waits, and nothing happens any more: {self.states} {self.names}")
+        act = self.script.pop(0)
+        if isinstance(act, Exception):
+            raise act
+        act()
+        events, self.events_now = self.events_now, []
+        return events
+
+    def post(self, targets: Any, *, timeout_s: float = 0) -> list[int]:
+        return [self._post(urlsplit(t)) for t in targets]
+
+    def _post(self, url: Any) -> int:
+        _, container, verb = re.findall(r"[^/]+", url.path)
+        self.calls.append(f"{verb} {container}")
+        faults = self.faults.get(verb)
+        if faults and (status := faults.pop(0)) != 204:
+            return status
+        if container not in self.states:
+            return 404
+        if verb == "rename":
+            self.names[container] = parse_qs(url.query)["name"][0]
+        elif verb == "stop" and self.states[container][0] == "running":
+            assert url.query == "t=10"
+            self.states[container] = ("exited", 143)
+        elif verb == "start":
+            self.states[container] = self.after_start.get(container, ("running", 0))
+        return 204
+
+    def _summary(self, container: str) -> dict:
+        raw, code = self.states[container]
+        if self.lag.get(container, 0) > 0:
+            self.lag[container] -= 1
+            raw = "running"
+        status = f"Exited ({code}) now" if raw == "exited" else "Up"
+        labels = {**self.labels, "torchx.pytorch.org/role-name": "r", "torchx.pytorch.org/replica-id": container[2:]}
+        made = {"Id": container, "Names": [f"/{self.names[container]}"], "Created": 1, "Labels": labels}
+        return {**made, "State": raw, "Status": status}
+
+    # -- for tests -----------------------------------------------------------------------------------
+
+    def ends(self, container: str, code: int = 0) -> Callable[[], None]:
+        def end() -> None:
+            self.states[container] = ("exited", code)
+            self.events_now.append({"status": "die", "id": container})
+
+        return end
+
+    def watch(self) -> Warden:
+        def sleep(s: float) -> None:
+            self.now += s
+
+        warden = Warden(self, "a-1", sleep=sleep, clock=lambda: self.now)  # type: ignore[arg-type]  # it does as a wire
+        warden.run()
+        return warden
+
+    @property
+    def done(self) -> dict[str, tuple[str, str]]:
+        return {c: (self.states[c][0], self.names[c].partition(".")[2]) for c in self.states}
+
+
+def test_nobody_is_ended_without_reason() -> None:
+    """Replicas end one after the other, and so does the warden."""
+    engine = Engine(2)
+    engine.script = [engine.ends("r-0"), list, engine.ends("r-1")]
+    engine.watch()
+    assert engine.calls == []
+
+
+def test_a_failure_ends_the_others() -> None:
+    """They are marked first, then stopped; the one that failed is not touched."""
+    engine = Engine(3)
+    engine.script = [engine.ends("r-1", 1)]
+    engine.watch()
+    assert engine.calls == ["rename r-0", "rename r-2", "stop r-0", "stop r-2"]
+    assert engine.done == {"r-0": ("exited", "cancelled"), "r-1": ("exited", ""), "r-2": ("exited", "cancelled")}
+
+
+def test_it_had_failed_before() -> None:
+    """What happened before anybody listened is seen in the list."""
+    engine = Engine(2)
+    engine.states["r-1"] = BAD
+    engine.watch()
+    assert engine.done["r-0"] == ("exited", "cancelled")
+
+
+def test_a_role_is_started_again() -> None:
+    """The decision is marked at the one that failed, then at all; all end, all start, rank 0 first; then they are no more due."""
+    engine = Engine(3, retries={"r": (1, "ROLE")})
+    engine.script = [engine.ends("r-2", 1), *[engine.ends(f"r-{k}") for k in range(3)]]
+    engine.watch()
+    assert engine.calls == [
+        *("rename r-2", "rename r-0", "rename r-1", "stop r-0", "stop r-1"),
+        *("start r-0", "rename r-0", "start r-1", "start r-2", "rename r-1", "rename r-2"),
+    ]
+    assert set(engine.done.values()) == {("exited", "role1")}
+
+
+def test_the_last_attempt_fails() -> None:
+    """Then the others are ended."""
+    engine = Engine(2, retries={"r": (2, "APPLICATION")})
+    engine.after_start["r-1"] = BAD
+    engine.script = [engine.ends("r-1", 1)]
+    engine.watch()
+    assert engine.calls.count("start r-1") == 2
+    assert engine.done == {"r-0": ("exited", "app2.cancelled"), "r-1": ("exited", "app2")}
+
+
+@pytest.mark.parametrize("at", range(11))
+def test_another_one_goes_on(at: int) -> None:
+    """Wherever one is killed in the middle of starting replicas again: the next one comes to the same end."""
+
+    class Killed(BaseException):
+        pass
+
+    engine = Engine(3, retries={"r": (1, "ROLE")})
+    engine.states["r-2"] = BAD
+    post = engine._post
+
+    def killing(url: Any) -> int:
+        if len(engine.calls) == at:
+            raise Killed
+        return post(url)
+
+    engine._post = killing  # type: ignore[method-assign]  # a fault
+    with pytest.raises(Killed):
+        engine.watch()
+    engine._post = post  # type: ignore[method-assign]  # and back
+    engine.script = [engine.ends(f"r-{k}") for k in range(3)]
+    engine.watch()
+    assert engine.done == dict.fromkeys(engine.states, ("exited", "role1"))
+
+
+def test_a_cancellation_in_the_middle() -> None:
+    """Somebody cancels while replicas are being started again: those that run are ended, none is started after that."""
+    engine = Engine(3, retries={"r": (9, "ROLE")})
+    engine.states["r-2"] = BAD
+    post = engine._post
+
+    def cancelling(url: Any) -> int:
+        answer = post(url)
+        if engine.calls[-1] == "start r-0":
+            engine.names["r-1"] += ".cancelled"
+        return answer
+
+    engine._post = cancelling  # type: ignore[method-assign]  # somebody else
+    engine.watch()
+    assert engine.calls.count("start r-1") == engine.calls.count("start r-2") == 0
+    assert {state for state, _ in engine.done.values()} == {"exited"}
+
+
+def test_the_list_lags_behind_the_event() -> None:
+    """An end that is told of is looked for again, soon, until it is listed."""
+    engine = Engine(2)
+    engine.lag["r-1"] = 0
+
+    def end() -> None:
+        engine.ends("r-1", 1)()
+        engine.lag["r-1"] = 4
+
+    engine.script = [end, *[list] * 4]
+    before = engine.now
+    engine.watch()
+    assert engine.done["r-0"] == ("exited", "cancelled")
+    assert engine.now - before < 30 + 2
+
+
+def test_the_engine_may_start_it_again() -> None:
+    """Podman lists a replica as ended that it is about to start again: that is waited for, for a while."""
+    engine = Engine(2, retries={"r": (2, "REPLICA")})
+
+    def back() -> None:
+        engine.states["r-1"], engine.restarts["r-1"] = ("running", 0), 1
+
+    def used_up() -> None:
+        engine.ends("r-1", 1)()
+        engine.restarts["r-1"] = 2
+
+    engine.script = [engine.ends("r-1", 1), list, back, used_up]
+    engine.watch()
+    assert engine.done == {"r-0": ("exited", "cancelled"), "r-1": ("exited", "")}
+    assert not engine.script
+    engine = Engine(2, retries={"r": (2, "REPLICA")})
+    engine.script = [engine.ends("r-1", 1), *[list] * 20]
+    engine.watch()
+    assert len(engine.script) > 5  # two seconds, and no more
+
+
+def test_an_elastic_role() -> None:
+    """Nobody is ended while enough are left."""
+    engine = Engine(3, least=2)
+    engine.script = [engine.ends("r-0", 1), engine.ends("r-1", 1)]
+    engine.watch()
+    assert [c for c in engine.calls if c.startswith("stop")] == ["stop r-2"]
+
+
+def test_a_container_is_removed() -> None:
+    """It has failed; and a job of which nothing is there any more has no warden."""
+    engine = Engine(2)
+    engine.script = [lambda: engine.states.pop("r-0")]
+    engine.watch()
+    assert engine.done == {"r-1": ("exited", "cancelled")}
+    engine = Engine(2)
+    engine.script = [engine.states.clear]
+    engine.watch()
+    assert engine.calls == []
+
+
+def test_the_engine_is_restarted() -> None:
+    """The stream ends, nobody answers for a while, then the job is looked at again: containers may have ended meanwhile."""
+    engine = Engine(2, retries={"r": (1, "ROLE")})
+
+    def restart() -> None:
+        engine.away = 12
+        engine.states.update({"r-0": ("exited", 137), "r-1": ("exited", 137)})
+        raise ConnectionError
+
+    engine.script = [restart, engine.ends("r-0"), engine.ends("r-1")]
+    engine.watch()
+    assert engine.listening == 2
+    assert set(engine.done.values()) == {("exited", "role1")}
+    assert engine.states == {"r-0": ("exited", 0), "r-1": ("exited", 0)}
+
+
+def test_no_engine_any_more() -> None:
+    """One that stays away is given up after some minutes; one that was removed at once."""
+    engine = Engine(2)
+    engine.away = 10**6
+    engine.watch()
+    assert GIVE_UP_S < engine.now < GIVE_UP_S + 10
+    assert 10**6 - engine.away < 200
+    engine = Engine(2)
+    engine.away, engine.gone = 10**6, True
+    engine.watch()
+    assert engine.now == 0
+
+
+@pytest.mark.parametrize("status", [500, 0])
+def test_the_engine_refuses(status: int) -> None:
+    """It is tried again, more and more slowly."""
+    engine = Engine(2)
+    engine.states["r-1"] = BAD
+    engine.faults["stop"] = [status] * 5
+    engine.watch()
+    assert engine.done["r-0"] == ("exited", "cancelled")
+    assert engine.calls.count("stop r-0") == 6
+    assert 0 < engine.now < 5
+
+
+def test_a_container_that_does_not_end() -> None:
+    """One that is being removed for minutes is no reason to ask all the time."""
+    engine = Engine(2)
+    engine.states.update({"r-0": ("removing", 0), "r-1": BAD})
+    reads: list[float] = []
+    get = engine.get
+
+    def counted(path: str, params: dict | None = None) -> Any:
+        reads.append(engine.now)
+        if engine.now > 600:
+            engine.states.clear()
+        return get(path, params)
+
+    engine.get = counted  # type: ignore[method-assign]  # it counts
+    engine.script = [list] * 60
+    engine.watch()
+    assert len(reads) < 120
+
+
+def test_a_submission_that_was_killed() -> None:
+    """What was made of it is marked as cancelled, and what runs is ended."""
+    engine = Engine(3)
+    engine.states["r-2"] = ("created", 0)
+    Warden(engine, "a-1", sleep=lambda s: None, clock=lambda: 0.0).end_all()  # type: ignore[arg-type]  # it does as a wire
+    assert {mark for _, mark in engine.done.values()} == {"cancelled"}
+    assert engine.done["r-0"][0] == "exited"

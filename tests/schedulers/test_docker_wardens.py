@@ -1,0 +1,149 @@
+"""Who sees to it that a job of `local_docker` has a warden."""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from torchx.errors import BackendError
+from torchx.schedulers.docker_scheduler import DockerScheduler, create_scheduler
+from torchx.schedulers.kit.docker import wardens
+from torchx.specs.api import AppDef, AppState, Resource, Role
+
+
+def role(n: int, **fields: Any) -> Role:
+    return Role("r", "img", entrypoint="prog", num_replicas=n, resource=Resource(cpu=1, gpu=0, memMB=64), **fields)
+
+
+@pytest.fixture
+def fake() -> Any:
+    """An engine in memory."""
+    pytest.importorskip("docker")
+    from tests.schedulers.fake_docker import FakeDocker
+
+    return FakeDocker()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What wardens are told: the job's id when one is started, then ``go`` or ``drop``. None is started."""
+    told: list[str] = []
+    starting = SimpleNamespace(go=lambda: told.append("go"), drop=lambda: told.append("drop"))
+    monkeypatch.setattr(wardens, "start", lambda app_id, environ: told.append(app_id) or starting)
+    monkeypatch.setattr(wardens, "lives", lambda app_id: False)
+    return told
+
+
+def own(fake: Any) -> DockerScheduler:
+    """A scheduler that has made its client itself, so that a warden can find the engine as well."""
+    scheduler = create_scheduler("s", docker_client=fake)
+    scheduler._given = None
+    return scheduler
+
+
+@pytest.mark.parametrize(("n", "hidden", "warns"), [(2, True, True), (1, True, False), (2, False, False)])
+def test_who_watches(
+    fake: Any, told: list[str], caplog: pytest.LogCaptureFixture, n: int, hidden: bool, warns: bool
+) -> None:
+    """A job of several containers has a warden; where a program's own client hides the engine it is said that it has
+    none."""
+    scheduler = create_scheduler("s", docker_client=fake) if hidden else own(fake)
+    with caplog.at_level(logging.WARNING, "torchx"):
+        app_id = scheduler.submit(AppDef("a", [role(n, max_retries=1)]), {})
+        scheduler.describe(app_id)
+    assert len(caplog.records) == warns
+    assert told == ([] if hidden else [app_id, "go", app_id, "go"])
+
+
+def test_a_failed_submission_has_none(fake: Any, told: list[str]) -> None:
+    """It is let go."""
+    from tests.schedulers.fake_docker import refusal
+
+    fake.faults["start"] = [None, refusal(500, "no")]
+    with pytest.raises(BackendError):
+        own(fake).submit(AppDef("a", [role(2)]), {})
+    assert told[1:] == ["drop"]
+    assert fake.containers_made == {}
+
+
+def test_who_asks_starts_another(fake: Any, told: list[str]) -> None:
+    """Each question about a job that goes on, at the place where it was submitted, and only where there is none."""
+    scheduler = own(fake)
+    app_id = scheduler.submit(AppDef("a", [role(2)]), {})
+    for ask in (
+        lambda: scheduler.describe(app_id),
+        scheduler.list,
+        lambda: scheduler.describe_many([app_id]),
+        lambda: list(scheduler.log_iter(app_id, "r", 0)),
+    ):
+        told.clear()
+        ask()
+        assert told == [app_id, "go"]
+    told.clear()
+    scheduler.describe_many(["other"])
+    for container in fake.containers_made.values():
+        container["Labels"]["torchx.pytorch.org/rules"] = '{"retries":{},"grace_s":1,"place":"another"}'
+    scheduler.describe(app_id)
+    assert told == []
+
+
+def test_an_ended_job_needs_none(fake: Any, told: list[str]) -> None:
+    """However it has ended."""
+    scheduler = own(fake)
+    app_id = scheduler.submit(AppDef("a", [role(2)]), {})
+    for container, code in zip(list(fake.containers_made), (0, 1), strict=True):
+        fake.set(container, "exited", code)
+    told.clear()
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert (found.state, told) == (AppState.FAILED, [])
+
+
+def test_no_process_can_be_started(fake: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The job runs; it is said that nobody watches it."""
+
+    def refuse(app_id: str, environ: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(wardens, "start", refuse)
+    with caplog.at_level(logging.WARNING, "torchx"):
+        own(fake).submit(AppDef("a", [role(2)]), {})
+    assert "no process can be started: Resource temporarily unavailable" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("base_url", "path", "expected"),
+    [
+        ("http+docker://localhost", "/run/x.sock", "unix:///run/x.sock"),
+        ("http://box:2375", None, "http://box:2375"),
+        ("https://box:2376", None, None),
+        ("http+docker://ssh", None, None),
+    ],
+)
+def test_the_way_to_the_engine_of_a_client(base_url: str, path: str | None, expected: str | None) -> None:
+    """As far as the client tells it; secrets of TLS it does not."""
+    api = SimpleNamespace(base_url=base_url, _custom_adapter=SimpleNamespace(socket_path=path))
+    found = wardens.engine_environment(SimpleNamespace(api=api), {"DOCKER_HOST": "unix:///other", "A": "b"})
+    assert (found or {}).get("DOCKER_HOST") == expected
+    assert wardens.engine_environment(None, {"DOCKER_HOST": "tcp://x:1"}) == {"DOCKER_HOST": "tcp://x:1"}
+
+
+def test_there_is_one(tmp_path: Any, monkeypatch: Any) -> None:
+    """The right to be a job's warden is held once, by a name in the kernel, or else by a file that goes with it."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for has_names in (wardens._HAS_NAMES, False):
+        monkeypatch.setattr(wardens, "_HAS_NAMES", has_names)
+        job = f"test-{os.getpid()}"
+        assert not wardens.lives(job)
+        held = wardens.hold(job)
+        assert held is not None
+        assert wardens.lives(job)
+        assert wardens.hold(job) is None
+        assert not wardens.lives(f"{job}-other")
+        held.close()
+        assert not wardens.lives(job)
+        assert list(tmp_path.iterdir()) == []
