@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -31,7 +32,7 @@ def role(*args, n=1, name="w", **more):
 
 def scheduler():
     cloud = SageMaker()
-    made = AWSSageMakerScheduler("s", clients=Clients(dict.fromkeys(("sagemaker", "logs", "iam", "sts"), cloud)))
+    made = AWSSageMakerScheduler("s", clients=Clients(dict.fromkeys(("sagemaker", "logs", "iam", "sts", "s3"), cloud)))
     made._sleep = lambda seconds: None
     made.cloud = cloud
     return made
@@ -184,7 +185,10 @@ def test_options():
     [
         (AppDef("app", [role(), role(name="b")]), {}, NotSupportedError, "has one role"),
         (role(mounts=[BindMount("/a", "/b")]), {}, NotSupportedError, "mounts"),
-        (role(), {"source_dir": "."}, NotSupportedError, "source_dir"),
+        (role(), {"source_dir": "/no/such/folder"}, ConfigError, "is no folder"),
+        (role(), {"source_dir": ".", "enable_network_isolation": True}, NotSupportedError, "over the network"),
+        (role(), {"source_dir": ".", "hyperparameters": {"sagemaker_program": "x"}}, ConfigError, "torchx's own"),
+        (role("-x"), {"source_dir": "s3://b/c.tar.gz"}, NotSupportedError, "this command is another: `echo -x`"),
         (role(n=2), {"instance_count": 3}, ConfigError, "instance_count is 3"),
         (role(resource=NAMED_RESOURCES["aws_p3.2xlarge"]()), {}, ConfigError, "ml.p3.2xlarge"),
         (role(), {"subnets": ["a"]}, ConfigError, "security_group_ids"),
@@ -211,6 +215,19 @@ def test_secrets_are_masked():
     for shown in (str(job), repr(job), str(many), repr(many.request)):
         assert "sesame" not in shown
     assert made.cloud.calls == []
+
+
+def test_dry_run_asks_nothing(tmp_path):
+    """No call, and no import of AWS's packages, before the submission; with code to upload, too."""
+    code = (
+        "import sys\n"
+        "from torchx.schedulers.aws_sagemaker_scheduler import create_scheduler\n"
+        "from torchx.specs import AppDef, Role\n"
+        f"cfg = {{'role': 'r', 'instance_type': 'ml.m5.large', 'source_dir': {str(tmp_path)!r}}}\n"
+        "str(create_scheduler('s').submit_dryrun(AppDef('a', [Role('w', 'i', entrypoint='e')]), cfg))\n"
+        "print([m for m in sys.modules if m.partition('.')[0] in ('boto3', 'botocore', 'docker')])\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_what_only_aws_knows(sagemaker):

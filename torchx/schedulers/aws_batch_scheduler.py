@@ -13,19 +13,13 @@ the role's command: Batch cannot replace it.
 
 from __future__ import annotations
 
-import time
-
-from torchx.errors import ConfigError, NotFoundError, NotSupportedError
-from torchx.schedulers.api import (
-    Capabilities,
-    DescribeAppResponse,
-    ListAppResponse,
-    Scheduler,
-    Stream,
-)
+from torchx.errors import ConfigError, NotSupportedError, TorchXError
+from torchx.schedulers.api import Capabilities, DescribeAppResponse
 from torchx.schedulers.ids import random_id
 from torchx.schedulers.kit.aws import batch_calls as calls
-from torchx.schedulers.kit.aws import batch_queues, batch_status
+from torchx.schedulers.kit.aws import batch_queues
+from torchx.schedulers.kit.aws import batch_status as status
+from torchx.schedulers.kit.aws.base import AwsScheduler
 from torchx.schedulers.kit.aws.batch_fargate import to_fargate
 from torchx.schedulers.kit.aws.batch_parts import (
     ResourceType,
@@ -35,30 +29,24 @@ from torchx.schedulers.kit.aws.batch_parts import (
 )
 from torchx.schedulers.kit.aws.batch_request import (
     AUTO,
-    ENV_TORCHX_ROLE_IDX,
-    ENV_TORCHX_ROLE_NAME,
     FARGATE,
     NAME_RULE,
-    TAG_TORCHX_APPNAME,
-    TAG_TORCHX_USER,
-    TAG_TORCHX_VER,
     AWSBatchOpts,
     BatchJob,
     Opts,
     render_job,
     with_name,
 )
-from torchx.schedulers.kit.aws.batch_status import DEFAULT_ROLE_NAME, JOB_STATE
+from torchx.schedulers.kit.aws.batch_status import JOB_STATE
 from torchx.schedulers.kit.aws.clients import Clients
-from torchx.schedulers.kit.aws.ecr import EcrLogins
+from torchx.schedulers.kit.aws.marks import DEFAULT_ROLE_NAME, ENV_ROLE_INDEX, ENV_ROLE_NAME, TAG_APP_NAME, TAG_USER
+from torchx.schedulers.kit.aws.marks import TAG_VERSION as TAG_TORCHX_VER
 from torchx.settings import ENV_IMAGE
-from torchx.specs.api import MISSING, AppDryRunInfo, AppState, is_terminal, runopts
-from torchx.workspace.docker_workspace import DockerWorkspaceMixin
-from torchx.workspace.images import registry_auth
+from torchx.specs.api import MISSING, AppDryRunInfo, AppState, runopts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
     from typing import Any
 
@@ -66,10 +54,6 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef, CfgVal
 
     _Object = dict[str, Any]
-    _Jobs = list[ListAppResponse]
-    _Base = Scheduler[Mapping[str, CfgVal]]
-else:
-    _Base = Scheduler
 
 __all__ = [
     "DEFAULT_ROLE_NAME",
@@ -95,6 +79,10 @@ __all__ = [
 ]
 
 ENV_TORCHX_IMAGE = ENV_IMAGE
+ENV_TORCHX_ROLE_IDX = ENV_ROLE_INDEX
+ENV_TORCHX_ROLE_NAME = ENV_ROLE_NAME
+TAG_TORCHX_APPNAME = TAG_APP_NAME
+TAG_TORCHX_USER = TAG_USER
 
 CAPABILITIES = Capabilities(
     logs=True,
@@ -115,10 +103,7 @@ CAPABILITIES = Capabilities(
 )
 
 
-# -- the scheduler --------------------------------------------------------------------------------------
-
-
-class AWSBatchScheduler(DockerWorkspaceMixin, _Base):
+class AWSBatchScheduler(AwsScheduler):
     """Runs jobs on AWS Batch. An app id is ``<queue>:<name>``.
 
     Args:
@@ -127,6 +112,7 @@ class AWSBatchScheduler(DockerWorkspaceMixin, _Base):
         clients: all clients.
     """
 
+    service, shown = "batch", "Batch"
     capabilities = CAPABILITIES
     wait_hint = 5.0
 
@@ -139,16 +125,9 @@ class AWSBatchScheduler(DockerWorkspaceMixin, _Base):
         *,
         clients: Clients | None = None,
     ) -> None:
-        super().__init__("aws_batch", session_name, docker_client=docker_client)
-        self._clients = clients or Clients({"batch": client, "logs": log_client})
-        self._logins = EcrLogins(self._clients)
-        registry_auth.PROVIDERS["ecr"] = self._logins.credentials
+        clients = clients or Clients({"batch": client, "logs": log_client})
+        super().__init__("aws_batch", session_name, docker_client, clients=clients)
         self._ids: dict[str, str] = {}
-        self._sleep: Callable[[float], None] = time.sleep
-
-    @property
-    def _client(self) -> Any:
-        return self._clients.client("batch")
 
     def _run_opts(self) -> runopts:
         return AWSBatchOpts.as_runopts()
@@ -156,12 +135,10 @@ class AWSBatchScheduler(DockerWorkspaceMixin, _Base):
     # -- submission ------------------------------------------------------------------------------
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[BatchJob]:
-        import getpass
-
         opts = AWSBatchOpts.from_cfg(cfg)
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(app.name, room=15)}-{random_id(14)}"
-        job = render_job(app, name, opts, session=self.session_name, user=getpass.getuser())
+        job = render_job(app, name, opts, session=self.session_name, user=self._who())
         job.images_to_push = images
         return AppDryRunInfo(job, str)
 
@@ -178,166 +155,88 @@ class AWSBatchScheduler(DockerWorkspaceMixin, _Base):
         definition = job.job_def
         if queue is not None:
             batch_queues.refuse_closed(queue)
-            definition = self._fit(definition, queue, opts, app.name if app else job.name)
-        self._push(job, opts, dryrun_info)
+            definition = _fit(definition, queue, opts, app.name if app else job.name)
+        self._push(job.images_to_push, dryrun_info, create=opts.ecr_create_repo)
         once = self._clients.client("batch", retries=False)
         job_id = calls.submit(self._client, once, definition, job.request(), sleep=self._sleep)
-        app_id = f"{job.queue}:{job.name}"
+        app_id = self.submission_token(dryrun_info)
         self._ids[app_id] = job_id
         return app_id
 
-    @staticmethod
-    def _fit(definition: _Object, queue: Queue, opts: AWSBatchOpts, app_name: str) -> _Object:
-        """The definition as the queue takes it."""
-        if queue.is_fargate and opts.compute == AUTO:
-            return with_name(to_fargate(definition, assign_public_ip=opts.assign_public_ip), app_name)
-        if queue.kinds and queue.is_fargate != (opts.compute == FARGATE):
-            kinds = ", ".join(sorted(queue.kinds))
-            raise ConfigError(f"compute is `{opts.compute}`, and queue `{queue.name}` has {kinds}")
-        if queue.is_spot_only and definition["type"] == "multinode":
-            raise NotSupportedError(
-                f"queue `{queue.name}` has spot instances only, on which Batch runs no multi-node jobs (this job has "
-                "several replicas, or names an instance type)",
-                hint="use a queue of on-demand instances; or one replica, and cpu, gpu and memMB in place of the type",
-            )
-        return definition
-
-    def _push(self, job: BatchJob, opts: AWSBatchOpts, info: AppDryRunInfo[BatchJob]) -> None:
-        if not job.images_to_push:
-            return
-        from torchx.specs.images import report_image_digest
-
-        by_engine = any(image.startswith("sha256:") for image in job.images_to_push)
-        engine = self._docker_client if by_engine else None
-        self._logins.prepare(job.images_to_push.values(), engine, create=opts.ecr_create_repo)
-        self.push_images(job.images_to_push)
-        for role in info._app.roles if info._app is not None else []:
-            report_image_digest(info, role.name, self.pushed_digest(role.image))
+    def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """The id: no other job has the name."""
+        return f"{dryrun_info.request.queue}:{dryrun_info.request.name}"
 
     # -- what became of it -----------------------------------------------------------------------
 
-    def describe(self, app_id: str) -> DescribeAppResponse | None:
-        from torchx.schedulers.kit.aws import logs
+    def _state(self, job: _Object) -> AppState:
+        return status.state_of(job)
 
-        job = self._find([app_id]).get(app_id)
-        if job is None:
-            return None
+    def _answer(self, app_id: str, job: _Object, *, closely: bool) -> DescribeAppResponse:
+        """Unless ``closely``, the nodes of a job are told as the job is."""
+        if not closely:
+            return status.describe(app_id, job, {}, region=self._region)
         nodes = calls.nodes(self._client, job)
-        state = batch_status.state_of(job)
         waits = self._why_stuck(job) if job.get("status") == "RUNNABLE" and not job.get("statusReason") else ""
+        failed = status.first_failed(job, nodes) if self._state(job) is AppState.FAILED else None
         tail = ""
-        failed = batch_status.first_failed(job, nodes) if state is AppState.FAILED else None
         if failed:
-            group = next(g for g in batch_status.groups(job) if g.first <= failed[0] <= g.last)
-            streams = batch_status.log_streams(failed[1])
-            tail = logs.tail(self._clients.client("logs"), group.log_group, streams[-1]) if streams else ""
-        return batch_status.describe(app_id, job, nodes, region=self._region, waits=waits, log_tail=tail)
+            group = next(g for g in status.groups(job) if g.first <= failed[0] <= g.last)
+            tail = self._tail(group.log_group, status.log_streams(failed[1]))
+        return status.describe(app_id, job, nodes, region=self._region, waits=waits, log_tail=tail)
 
-    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """A hundred jobs a call; the nodes of a job are told as the job is, and causes as far as Batch names them."""
-        wanted = list(app_ids)
-        found = self._find(wanted)
-        region = self._region if found else ""
-        return {
-            app_id: batch_status.describe(app_id, found[app_id], {}, region=region) if app_id in found else None
-            for app_id in wanted
-        }
+    def _why_stuck(self, job: _Object) -> str:
+        """Asks the queue; what cannot be asked is no failure of the question for the job's state."""
+        try:
+            queue = batch_queues.look_at(self._client, str(job["jobQueue"]))
+        except TorchXError:
+            return ""
+        groups = status.groups(job)
+        vcpus = max((status.role_of(g, 0).resource.cpu for g in groups), default=1)
+        types = [g.instance_type for g in groups if g.instance_type]
+        return batch_queues.why_stuck(queue, vcpus, types) if queue else ""
 
-    def exists(self, app_id: str) -> bool:
-        return app_id in self._find([app_id])
+    def _listed(self, cfg: Mapping[str, CfgVal]) -> Iterator[tuple[str, _Object]]:
+        """Of the queue in ``cfg``, or else of all. Batch remembers jobs that have ended for about a week."""
+        queues = [str(cfg["queue"])] if cfg.get("queue") else batch_queues.all_queues(self._client)
+        for queue in queues:
+            for job in calls.ours(self._client, queue):
+                app_id = f"{queue}:{job['jobName']}"
+                self._ids[app_id] = str(job["jobId"])
+                yield app_id, job
 
-    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
-        """Jobs that torchx has submitted, of the queue in ``cfg`` or else of all; of ``user`` and ``state`` if given.
+    def _of_user(self, lines: _Ours, user: str) -> _Ours:
+        """What ListJobs says of a job is nobody's name."""
+        known = calls.details(self._client, [str(job["jobId"]) for _, job in lines])
+        tags = {job_id: job.get("tags") or {} for job_id, job in known.items()}
+        return [(a, job) for a, job in lines if tags.get(str(job["jobId"]), {}).get(TAG_USER) == user]
 
-        Batch remembers jobs that have ended for about a week.
-        """
-        given = dict(cfg or {})
-        queues = [str(given["queue"])] if given.get("queue") else batch_queues.all_queues(self._client)
-        states = {str(s).upper() for s in _as_list(given.get("state"))}
-        lines = [(queue, job) for queue in queues for job in calls.ours(self._client, queue)]
-        lines = [(q, job) for q, job in lines if not states or batch_status.state_of(job).name in states]
-        if given.get("user"):
-            # What ListJobs says of a job is nobody's name.
-            known = calls.details(self._client, [str(job["jobId"]) for _, job in lines])
-            tags = {job_id: job.get("tags") or {} for job_id, job in known.items()}
-            lines = [(q, j) for q, j in lines if tags.get(str(j["jobId"]), {}).get(TAG_TORCHX_USER) == given["user"]]
-        found = []
-        for queue, job in lines:
-            app_id = f"{queue}:{job['jobName']}"
-            self._ids[app_id] = str(job["jobId"])
-            found.append(ListAppResponse(app_id, batch_status.state_of(job), name=job["jobName"]))
-        return found
-
-    def log_iter(  # noqa: PLR0917  # the contract's signature
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
-        """What the replica wrote, all its attempts."""
-        from torchx.schedulers.kit.aws import logs
-        from torchx.schedulers.kit.logs import LogQuery
-
-        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
-        logs.refuse_streams(query)
-        job = self._find([app_id]).get(app_id)
-        if job is None:
-            raise NotFoundError(f"Batch has no job `{app_id}`", hint="`torchx list` shows the jobs")
-        group = next((g for g in batch_status.groups(job) if g.name == role_name), None)
+    def _log_of(self, app_id: str, job: _Object, role: str, k: int) -> tuple[str, Callable[[], _Ids]] | None:  # noqa: ARG002  # the base's
+        group = next((g for g in status.groups(job) if g.name == role), None)
         if group is None or not 0 <= k <= group.last - group.first:
-            raise NotFoundError(f"job `{app_id}` has no replica `{role_name}/{k}`")
-        node_id = f"{job['jobId']}#{group.first + k}" if job.get("nodeProperties") else str(job["jobId"])
+            return None
+        own = str(job["jobId"])
+        node = f"{own}#{group.first + k}" if job.get("nodeProperties") else own
 
-        def node() -> _Object:
-            found = calls.details(self._client, [node_id])
-            if node_id not in found:
-                found = calls.details(self._client, [str(job["jobId"])])
-            return next(iter(found.values()), {})
+        def streams() -> _Ids:
+            found = calls.details(self._client, [node]) or calls.details(self._client, [own])
+            return status.log_streams(next(iter(found.values()), {}))
 
-        lines = logs.follow(
-            self._clients.client("logs"),
-            group.log_group,
-            lambda: batch_status.log_streams(node()),
-            query,
-            over=lambda: is_terminal(batch_status.state_of(self._find([app_id]).get(app_id, {"status": "FAILED"}))),
-            sleep=self._sleep,
-        )
-        return query.matching(lines)
+        return group.log_group, streams
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def _cancel_existing(self, app_id: str) -> None:
-        import getpass
+    def _end(self, app_id: str, job: _Object) -> None:  # noqa: ARG002  # the base's
+        calls.terminate(self._client, str(job["jobId"]), f"{status.CANCELLED_BY_US}, for {self._who()}")
 
-        job = self._find([app_id]).get(app_id)
-        if job is not None and not is_terminal(batch_status.state_of(job)):
-            reason = f"{batch_status.CANCELLED_BY_US}, for {getpass.getuser()}"
-            calls.terminate(self._client, str(job["jobId"]), reason)
-
-    def _delete_existing(self, app_id: str) -> None:
-        """Ends the job, and takes its definition away, which no other job notices; Batch forgets the job by itself."""
-        job = self._find([app_id]).get(app_id)
-        self._cancel_existing(app_id)
-        if job is not None:
-            calls.deregister(self._client, str(job["jobDefinition"]))
-
-    def close(self) -> None:
-        """Lets go of the connections. Jobs go on."""
-        self._clients.close()
+    def _forget(self, app_id: str, job: _Object) -> None:  # noqa: ARG002  # the base's
+        """Takes its definition away, which no other job notices; Batch forgets the job by itself."""
+        calls.deregister(self._client, str(job["jobDefinition"]))
 
     # -- asking ----------------------------------------------------------------------------------
 
-    @property
-    def _region(self) -> str:
-        return str(getattr(getattr(self._client, "meta", None), "region_name", "") or "")
-
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
-        """Descriptions of those jobs that there are and that are ours. Ids are asked for once: they do not change."""
+        """Ids are asked for once: they do not change."""
         unknown: dict[str, list[str]] = {}
         for app_id in app_ids:
             queue, _, name = app_id.rpartition(":")
@@ -358,23 +257,26 @@ class AWSBatchScheduler(DockerWorkspaceMixin, _Base):
         for job in calls.ours(self._client, queue):
             self._ids[f"{queue}:{job['jobName']}"] = str(job["jobId"])
 
-    def _why_stuck(self, job: _Object) -> str:
-        """Asks the queue; what cannot be asked is no failure of the question for the job's state."""
-        from torchx.errors import TorchXError
-
-        try:
-            queue = batch_queues.look_at(self._client, str(job["jobQueue"]))
-        except TorchXError:
-            return ""
-        groups = batch_status.groups(job)
-        vcpus = max((batch_status.role_of(g, 0).resource.cpu for g in groups), default=1)
-        return (
-            batch_queues.why_stuck(queue, vcpus, [g.instance_type for g in groups if g.instance_type]) if queue else ""
-        )
-
 
 if TYPE_CHECKING:
     _Ids = list[str]  # within the class above, `list` is a method
+    _Ours = list[tuple[str, _Object]]
+
+
+def _fit(definition: _Object, queue: Queue, opts: AWSBatchOpts, app_name: str) -> _Object:
+    """The definition as the queue takes it."""
+    if queue.is_fargate and opts.compute == AUTO:
+        return with_name(to_fargate(definition, assign_public_ip=opts.assign_public_ip), app_name)
+    if queue.kinds and queue.is_fargate != (opts.compute == FARGATE):
+        kinds = ", ".join(sorted(queue.kinds))
+        raise ConfigError(f"compute is `{opts.compute}`, and queue `{queue.name}` has {kinds}")
+    if queue.is_spot_only and definition["type"] == "multinode":
+        raise NotSupportedError(
+            f"queue `{queue.name}` has spot instances only, on which Batch runs no multi-node jobs (this job has "
+            "several replicas, or names an instance type)",
+            hint="use a queue of on-demand instances; or one replica, and cpu, gpu and memMB in place of the type",
+        )
+    return definition
 
 
 def create_scheduler(
@@ -407,9 +309,3 @@ def to_datetime(ms_since_epoch: int) -> datetime:
 def to_millis_since_epoch(ts: datetime) -> int:
     """The inverse; a time without zone is local."""
     return round(ts.timestamp() * 1000)
-
-
-def _as_list(value: object) -> _Ids:
-    if value is None or value == "":
-        return []
-    return [str(item) for item in value] if isinstance(value, (list, tuple, set)) else [str(value)]

@@ -104,7 +104,7 @@ def down() -> None:
 
 def answers() -> bool:
     try:
-        with urllib.request.urlopen(f"{ENDPOINT}/moto-api/data.json", timeout=2):
+        with urllib.request.urlopen(f"{ENDPOINT}/moto-api/data.json", timeout=20):  # refused at once where nobody is
             return True
     except OSError:
         return False
@@ -165,17 +165,33 @@ def make_queue(name: str) -> None:
         used.close()
 
 
+def toolkit() -> Path:
+    """The program ``train`` of SageMaker's training toolkit, which images of AWS start, in the same environment.
+
+    Raises:
+        Unavailable: it cannot be had; it has a part in C.
+    """
+    program = STATE / "venv/bin/train"
+    with _lock():
+        if not program.exists():
+            _install()
+            _run(PYTHON, "-m", "pip", "install", "-q", "sagemaker-training")
+    return program
+
+
 def _install() -> None:
     if PYTHON.exists() and subprocess.run([PYTHON, "-c", "import moto.server, docker"], check=False).returncode == 0:
         return
     STATE.mkdir(parents=True, exist_ok=True)
-    for argv in (
-        [sys.executable, "-m", "venv", "--clear", STATE / "venv"],
-        [PYTHON, "-m", "pip", "install", "-q", "moto[server,batch,sagemaker,ecr]", "boto3"],
-    ):
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Unavailable(f"moto cannot be installed: {done.stderr.strip()[-2000:]}")
+    _run(sys.executable, "-m", "venv", "--clear", STATE / "venv")
+    # What `moto[server]` asks for besides is for services that no test here uses.
+    _run(PYTHON, "-m", "pip", "install", "-q", "moto", "docker", "flask", "flask-cors")
+
+
+def _run(*argv: str | Path) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(f"`{' '.join(map(str, argv))}` failed: {done.stderr.strip()[-2000:]}")
 
 
 @contextlib.contextmanager

@@ -8,17 +8,12 @@ https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
 from __future__ import annotations
 
 from torchx.errors import SpecError
+from torchx.schedulers.kit.aws.marks import REPLICA
 from torchx.specs.api import macros
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-REPLICA = "@TORCHX_REPLICA_ID@"
-"""Stands for the replica's number in the words of a node's command."""
-
-ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
-ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 
 # $1: the index of the role's first node; $2: how many of the words that follow are NAME=value.
 # The main node is told no address: it is itself.
@@ -55,7 +50,7 @@ def wrap(words: list[str], env: Mapping[str, str], first_node: int) -> tuple[lis
     """The command of a role's nodes, and what of its environment is the same for all of them.
 
     Args:
-        words: entrypoint and arguments, with :data:`REPLICA` for the replica's number.
+        words: entrypoint and arguments, with :data:`~marks.REPLICA` for the replica's number.
         first_node: index of the role's first node.
 
     >>> command, shared = wrap(["echo", REPLICA], {"K": f"k{REPLICA}", "A": "1"}, 3)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
 _MAX_SPOT_AND_HOST_ATTEMPTS = 10
 _UNLIMITED = -1
-_TAG_CHARACTERS = r"[^\w\s+\-=.:/@]"
 
 
 class ResourceType(Enum):
@@ -190,17 +189,6 @@ def variables(env: Mapping[str, str]) -> list[dict[str, str]]:
         if name.startswith("AWS_BATCH"):
             raise SpecError(f"variable `{name}`: names that begin with AWS_BATCH are Batch's own")
     return [{"name": name, "value": str(value)} for name, value in sorted(env.items())]
-
-
-def tag_value(text: str) -> str:
-    """``text`` as the value of a tag.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/using-tags.html#tag-restrictions
-
-    >>> tag_value("me; you")
-    'me- you'
-    """
-    return re.sub(_TAG_CHARACTERS, "-", text)[:256]
 
 
 def one_instance_type(types: Iterable[str | None]) -> str | None:

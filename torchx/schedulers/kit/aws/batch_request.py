@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.schedulers.api import StructuredOpts
-from torchx.schedulers.kit.aws import batch_nodes, batch_status
+from torchx.schedulers.kit.aws import batch_nodes
 from torchx.schedulers.kit.aws import batch_parts as parts
 from torchx.schedulers.kit.aws.batch_calls import PREFIX
 from torchx.schedulers.kit.aws.batch_fargate import to_fargate
+from torchx.schedulers.kit.aws.marks import (
+    ENV_RANK0_HOST,
+    ENV_REPLICA_ID,
+    ENV_ROLE_INDEX,
+    ENV_ROLE_NAME,
+    REPLICA,
+    tags,
+)
 from torchx.schedulers.kit.names import NameRule
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
-from torchx.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,13 +35,6 @@ if TYPE_CHECKING:
     _Object = dict[str, Any]
 else:
     from torchx.util.records import dataclass, field
-
-TAG_TORCHX_VER = "torchx.pytorch.org/version"
-TAG_TORCHX_APPNAME = "torchx.pytorch.org/app-name"
-TAG_TORCHX_USER = "torchx.pytorch.org/user"
-TAG_TORCHX_SESSION = "torchx.pytorch.org/session"
-ENV_TORCHX_ROLE_IDX = batch_status.ENV_ROLE_INDEX
-ENV_TORCHX_ROLE_NAME = batch_status.ENV_ROLE_NAME
 
 AUTO, EC2, FARGATE = "auto", "ec2", "fargate"
 COMPUTE = (AUTO, EC2, FARGATE)
@@ -173,14 +173,14 @@ def render_job(app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user
         ranges.append({"targetNodes": targets, "container": container})
         per_job += [{"targetNodes": targets, "containerOverrides": {"environment": late}}] if late else []
         first += role.num_replicas
-    tags = _tags(app, opts, session=session, user=user)
+    own_tags = tags(app.name, user if opts.user == DEFAULT_USER else opts.user, session, opts.tags)
     definition: _Object = {
         "retryStrategy": parts.render_retries(max(role.max_retries for role in app.roles), opts.host_retries),
         **({"timeout": {"attemptDurationSeconds": opts.timeout_s}} if opts.timeout_s else {}),
         "propagateTags": True,
-        "tags": tags,
+        "tags": own_tags,
     }
-    overrides: _Object = {"propagateTags": True, "tags": tags}
+    overrides: _Object = {"propagateTags": True, "tags": own_tags}
     if opts.share_id:
         overrides.update(shareIdentifier=opts.share_id, schedulingPriorityOverride=opts.priority)
     if several or instance_type:
@@ -221,22 +221,22 @@ def _render_container(
     values = macros.Values(
         img_root="",
         app_id=app_id,
-        replica_id=batch_nodes.REPLICA if several and role.num_replicas > 1 else "0",
-        rank0_env=batch_nodes.ENV_RANK0_HOST,
+        replica_id=REPLICA if several and role.num_replicas > 1 else "0",
+        rank0_env=ENV_RANK0_HOST,
     )
     applied = values.apply(role)
     words = [applied.entrypoint, *applied.args]
-    env = {ENV_TORCHX_ROLE_IDX: str(index), ENV_TORCHX_ROLE_NAME: role.name, ENV_IMAGE: role.image}
+    env = {ENV_ROLE_INDEX: str(index), ENV_ROLE_NAME: role.name, ENV_IMAGE: role.image}
     if first is not None:
         words, shared = batch_nodes.wrap(words, applied.env, first)
         env.update(shared)
     else:
-        env = {**env, batch_nodes.ENV_REPLICA_ID: "0", batch_nodes.ENV_RANK0_HOST: "localhost", **applied.env}
+        env = {**env, ENV_REPLICA_ID: "0", ENV_RANK0_HOST: "localhost", **applied.env}
     late = {name: value for name, value in env.items() if app_id in value}
     if sum(len(name) + len(value) for name, value in late.items()) > MAX_OVERRIDES:
         late = {}
     volumes, points, devices = parts.render_mounts(applied)
-    if batch_nodes.REPLICA in str((volumes, points, devices)):
+    if REPLICA in str((volumes, points, devices)):
         raise SpecError(f"role `{role.name}`: a mount has `replica_id` in it, and Batch mounts the same for all")
     container: _Object = {
         "image": role.image,
@@ -266,16 +266,6 @@ def _container_options(opts: AWSBatchOpts) -> _Object:
     return {name: value for name, value in options.items() if value}
 
 
-def _tags(app: AppDef, opts: AWSBatchOpts, *, session: str, user: str) -> dict[str, str]:
-    ours = {
-        TAG_TORCHX_VER: __version__,
-        TAG_TORCHX_APPNAME: app.name,
-        TAG_TORCHX_USER: user if opts.user == DEFAULT_USER else opts.user,
-        TAG_TORCHX_SESSION: session,
-    }
-    return {**{name: parts.tag_value(value) for name, value in ours.items() if value}, **(opts.tags or {})}
-
-
 def _check(app: AppDef, opts: AWSBatchOpts) -> None:
     """What Batch would refuse, or would do otherwise than it was asked for."""
     if opts.compute not in COMPUTE:
@@ -296,4 +286,12 @@ def _check(app: AppDef, opts: AWSBatchOpts) -> None:
 
         logging.getLogger("torchx").warning(
             "role `%s` is elastic, and Batch is not: all of its replicas have to start", elastic[0]
+        )
+    several = sum(role.num_replicas for role in app.roles) > 1
+    alone = [r.name for r in app.roles if several and r.max_retries and r.retry_policy.name != "APPLICATION"]
+    if alone:
+        import logging
+
+        logging.getLogger("torchx").warning(
+            "role `%s` fails alone, and Batch starts the whole job again, whatever its retry policy", alone[0]
         )

@@ -9,6 +9,8 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.aws import batch_parts as parts
 from torchx.schedulers.kit.aws.batch_nodes import unwrap
 from torchx.schedulers.kit.aws.batch_reasons import why_ended, why_waits
+from torchx.schedulers.kit.aws.marks import DEFAULT_ROLE_NAME, ENV_ROLE_NAME, OURS, console_url
+from torchx.settings import ENV_IMAGE
 from torchx.specs.api import NONE, AppState, ReplicaStatus, RetryPolicy, Role, RoleStatus, is_terminal
 from torchx.specs.failures import Failure
 
@@ -21,12 +23,6 @@ if TYPE_CHECKING:
     _Object = dict[str, Any]
 else:
     from torchx.util.records import dataclass
-
-ENV_IMAGE = "TORCHX_IMAGE"
-ENV_ROLE_INDEX = "TORCHX_ROLE_IDX"
-ENV_ROLE_NAME = "TORCHX_ROLE_NAME"
-DEFAULT_ROLE_NAME = "node"
-OURS = frozenset({ENV_IMAGE, ENV_ROLE_INDEX, ENV_ROLE_NAME, "TORCHX_REPLICA_ID", "TORCHX_RANK0_HOST"})
 
 # https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
 JOB_STATE = {
@@ -151,7 +147,7 @@ def describe(
         num_restarts=max(len(attempts) - (1 if is_terminal(state) else 0), 0),
         msg=_message(job, state, failed, waits, found) or NONE,
         structured_error_msg=failure.to_structured_msg() if failure else NONE,
-        ui_url=console_url(job, region),
+        ui_url=console_url(str(job.get("jobArn") or ""), region, f"batch/home#jobs/detail/{job.get('jobId')}"),
         roles_statuses=statuses,
         roles=[role_of(group, retries) for group in found],
         started_at=_seconds(job.get("startedAt")) or _seconds(job.get("createdAt")),
@@ -183,21 +179,6 @@ def log_streams(job: _Object) -> list[str]:
     names = [(a.get("container") or {}).get("logStreamName") for a in job.get("attempts") or ()]
     names.append((job.get("container") or {}).get("logStreamName"))
     return list(dict.fromkeys(str(name) for name in names if name))
-
-
-def console_url(job: _Object, region: str) -> str | None:
-    """Where a person looks at the job.
-
-    >>> console_url({"jobId": "j1", "jobArn": "arn:aws:batch:eu-west-1:1:job/j1"}, "")
-    'https://eu-west-1.console.aws.amazon.com/batch/home?region=eu-west-1#jobs/detail/j1'
-    """
-    arn = str(job.get("jobArn") or "").split(":")
-    where = arn[3] if len(arn) > 3 and arn[3] else region
-    if not where:
-        return None
-    domains = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
-    domain = domains.get(arn[1] if len(arn) > 1 else "", "console.aws.amazon.com")
-    return f"https://{where}.{domain}/batch/home?region={where}#jobs/detail/{job.get('jobId')}"
 
 
 def _own_retries(job: _Object) -> int:
@@ -255,7 +236,7 @@ def _message(job: _Object, state: AppState, failed: tuple[int, _Object] | None, 
     if state in (AppState.SUBMITTED, AppState.PENDING):
         again = _again(job)
         return "; ".join(text for text in (again, why_waits(said) or waits or _waiting(job)) if text)
-    return _again(job)
+    return _again(job) if state is AppState.RUNNING else ""
 
 
 def _again(job: _Object) -> str:

@@ -9,16 +9,13 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-ru
 from __future__ import annotations
 
 from torchx.errors import SpecError
+from torchx.schedulers.kit.aws.marks import ENV_RANK0_HOST, ENV_REPLICA_ID, REPLICA
 from torchx.specs.api import macros
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-REPLICA = "@TORCHX_REPLICA_ID@"
-"""Stands for the host's number in the words of its command."""
-ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
-ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 MAX_WORD = 256
 MAX_WORDS = 100
 MAX_VALUE = 512
@@ -47,16 +44,12 @@ def render(words: list[str], env: Mapping[str, str], *, hosts: int) -> tuple[lis
     >>> render(["python", "a.py"], {"A": "1"}, hosts=1)[:2]
     (['python'], ['a.py'])
     """
-    late = {name: value for name, value in env.items() if REPLICA in value or len(value) > MAX_VALUE}
+    late = _late(env)
     plain = all(len(word) <= MAX_WORD and "\n" not in word for word in words)
     if hosts == 1 and plain and not late and len(words) <= MAX_WORDS:
         alone = {ENV_REPLICA_ID: "0", ENV_RANK0_HOST: "localhost"}
         return words[:1], words[1:], {**alone, **env}
-    for name in late:
-        if not name.isidentifier():
-            raise SpecError(f"variable `{name}` is no name that a shell can set")
-    exports = "".join(f"; export {name}={_quote(value)}" for name, value in sorted(late.items()))
-    line = f"{_HEAD}{exports}{_EXEC}{' '.join(_quote(word) for word in words)}"
+    line = _line(words, late)
     pieces = [line[i : i + MAX_WORD] for i in range(0, len(line), MAX_WORD)]
     if len(pieces) > MAX_WORDS:
         raise SpecError(
@@ -64,6 +57,12 @@ def render(words: list[str], env: Mapping[str, str], *, hosts: int) -> tuple[lis
             hint="put it into a script in the image, or in the workspace",
         )
     return list(_JOIN), pieces, {name: value for name, value in env.items() if name not in late}
+
+
+def script(words: list[str], env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """A shell script that runs the command, with its own arguments behind it; and ``Environment``."""
+    late = _late(env)
+    return f'#!/bin/sh\n{_line(words, late)} "$@"\n', {name: value for name, value in env.items() if name not in late}
 
 
 def read(entrypoint: list[str], arguments: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -87,6 +86,19 @@ def read(entrypoint: list[str], arguments: list[str]) -> tuple[list[str], dict[s
     # `; export A=1; export B=2; exec ...`
     pairs = [words[i + 1].removesuffix(";").partition("=") for i in range(start) if words[i] == "export"]
     return words[start + 1 :], {name: value for name, _, value in pairs}
+
+
+def _late(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that only the host can set: those with its number, and those that are too long for SageMaker."""
+    return {name: value for name, value in env.items() if REPLICA in value or len(value) > MAX_VALUE}
+
+
+def _line(words: list[str], late: Mapping[str, str]) -> str:
+    for name in late:
+        if not name.isidentifier():
+            raise SpecError(f"variable `{name}` is no name that a shell can set")
+    exports = "".join(f"; export {name}={_quote(value)}" for name, value in sorted(late.items()))
+    return f"{_HEAD}{exports}{_EXEC}{' '.join(_quote(word) for word in words)}"
 
 
 def _quote(word: str) -> str:

@@ -10,12 +10,13 @@ import re
 from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kit.aws import sagemaker_command as command
-from torchx.schedulers.kit.aws.batch_parts import tag_value
-from torchx.schedulers.kit.aws.sagemaker_status import ENV_IMAGE, ENV_ROLE_NAME
+from torchx.schedulers.kit.aws import sagemaker_source as source
+from torchx.schedulers.kit.aws.marks import ENV_RANK0_HOST, ENV_ROLE_NAME, REPLICA, tags
 from torchx.schedulers.kit.names import NameRule
+from torchx.settings import ENV_IMAGE
 from torchx.specs.api import macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
-from torchx.version import __version__
+from torchx.util.secrets import mask_args
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,10 +30,6 @@ else:
     from torchx.util.records import dataclass
 
 NAME_RULE = NameRule(63, "A-Za-z0-9-")
-TAG_VERSION = "torchx.pytorch.org/version"
-TAG_APP_NAME = "torchx.pytorch.org/app-name"
-TAG_USER = "torchx.pytorch.org/user"
-TAG_SESSION = "torchx.pytorch.org/session"
 TAG_MANAGED_BY = "torchx.pytorch.org/managed-by"
 MANAGED_BY = "torchx"
 """The same for all jobs of ours: they are searched for by it."""
@@ -117,10 +114,11 @@ class AWSSageMakerOpts(StructuredOpts):
     """how often the job starts again after a failure of SageMaker itself, 1 to 30"""
 
     source_dir: str | None = None
-    """not supported: use the workspace"""
+    """folder of code, or a `.tar.gz` of it in S3, that SageMaker's training toolkit in the image runs the command in"""
 
     hyperparameters: dict[str, str] | None = None
-    """hyperparameters, which the program finds in `/opt/ml/input/config/hyperparameters.json`"""
+    """hyperparameters, which the program finds in `/opt/ml/input/config/hyperparameters.json`; with `source_dir` they
+    are its last arguments, too"""
 
     training_repository_access_mode: str | None = None
     """Platform, or Vpc for an image in a private registry"""
@@ -142,11 +140,13 @@ class AWSSageMakerJob:
     Attributes:
         job_def: the arguments of CreateTrainingJob, but the name.
         images_to_push: image id -> repository and tag.
+        source: the folder of code to upload.
     """
 
     job_name: str
     job_def: _Object
     images_to_push: dict[str, tuple[str, str]]
+    source: source.Source | None = None
 
     def request(self) -> _Object:
         """The arguments of CreateTrainingJob."""
@@ -161,23 +161,35 @@ class AWSSageMakerJob:
         from torchx.schedulers.kit.aws.show import to_yaml
 
         request = self.request()
+        if self.source is not None:
+            return _source_note(self.source, source.place(request, self.job_name)) + to_yaml(
+                {"CreateTrainingJob": request}
+            )
         algorithm = dict(request["AlgorithmSpecification"])
-        given = (algorithm["ContainerEntrypoint"], algorithm.get("ContainerArguments", []))
+        given = (algorithm.get("ContainerEntrypoint", []), algorithm.get("ContainerArguments", []))
         words, late = command.read(*given)
         note = ""
         if [*given[0], *given[1]] != words:
             note = (
                 f"# the command and {len(late)} of the variables are given as a shell line in {len(given[1])} pieces\n"
             )
-        algorithm.update(ContainerEntrypoint=words[:1], ContainerArguments=words[1:])
+        if words:
+            algorithm.update(ContainerEntrypoint=words[:1], ContainerArguments=words[1:])
         request.update(AlgorithmSpecification=algorithm, Environment={**request["Environment"], **late})
         return note + to_yaml({"CreateTrainingJob": request})
 
     __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
 
 
-def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, user: str) -> _Object:
-    """The arguments of CreateTrainingJob, but the name. ``app`` is not changed.
+def _source_note(code: source.Source, where: str) -> str:
+    import shlex
+
+    words = mask_args([word.replace(REPLICA, macros.replica_id) for word in code.words])
+    return f"# `{code.folder}` is uploaded to {where}, and there is run: {shlex.join(words)}\n"
+
+
+def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, user: str) -> AWSSageMakerJob:
+    """The job. ``app`` is not changed.
 
     Raises:
         SpecError, ConfigError, NotSupportedError: SageMaker cannot have such a job.
@@ -185,7 +197,15 @@ def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, 
     role = _only_role(app)
     _check(role, opts)
     hosts = max(role.num_replicas, opts.instance_count)
-    entrypoint, arguments, env = _render_command(role, name, opts, hosts)
+    words, given = _command(role, name, opts, hosts)
+    code, hyperparameters, run = None, opts.hyperparameters, {}
+    if opts.source_dir:
+        hyperparameters, env, code = source.render(opts.source_dir, words, given, opts.hyperparameters or {})
+    else:
+        entrypoint, arguments, env = command.render(words, given, hosts=hosts)
+        run = {"ContainerEntrypoint": entrypoint, **_present(ContainerArguments=arguments)}
+    if len(env) > 100:
+        raise SpecError(f"{len(env)} environment variables, and SageMaker takes 100")
     image: _Object = {}
     if opts.training_repository_access_mode or opts.training_repository_credentials_provider_arn:
         provider = opts.training_repository_credentials_provider_arn
@@ -194,14 +214,13 @@ def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, 
             image["TrainingRepositoryAuthConfig"] = {"TrainingRepositoryCredentialsProviderArn": provider}
     metrics = [{"Name": n, "Regex": r} for n, r in (opts.metric_definitions or {}).items()]
     run_s = opts.max_run or DEFAULT_MAX_RUN_S
-    tags = {TAG_VERSION: __version__, TAG_APP_NAME: app.name, TAG_USER: user, TAG_SESSION: session}
-    tags = {**(opts.tags or {}), **{k: tag_value(v) for k, v in tags.items() if v}, TAG_MANAGED_BY: MANAGED_BY}
+    own_tags = {**tags(app.name, user, session, opts.tags), TAG_MANAGED_BY: MANAGED_BY}
     request: _Object = {
         "AlgorithmSpecification": {
             "TrainingImage": role.image,
             "TrainingInputMode": opts.input_mode or "File",
-            "ContainerEntrypoint": entrypoint,
-            **_present(ContainerArguments=arguments, MetricDefinitions=metrics, TrainingImageConfig=image),
+            **run,
+            **_present(MetricDefinitions=metrics, TrainingImageConfig=image),
         },
         "RoleArn": opts.role,
         "OutputDataConfig": {
@@ -221,17 +240,16 @@ def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, 
             **({"MaxWaitTimeInSeconds": opts.max_wait or run_s} if opts.use_spot_instances else {}),
         },
         "Environment": dict(sorted(env.items())),
-        "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+        "Tags": [{"Key": key, "Value": value} for key, value in own_tags.items()],
     }
-    request.update(_optional(opts))
-    return request
+    request.update(_optional(opts), **_present(HyperParameters=hyperparameters))
+    return AWSSageMakerJob(name, request, {}, code)
 
 
 def _optional(opts: AWSSageMakerOpts) -> _Object:
     vpc = {"SecurityGroupIds": opts.security_group_ids, "Subnets": opts.subnets}
     checkpoints = {"S3Uri": opts.checkpoint_s3_uri, "LocalPath": opts.checkpoint_local_path or _CHECKPOINTS}
     return _present(
-        HyperParameters=opts.hyperparameters,
         VpcConfig=vpc if opts.subnets else None,
         EnableNetworkIsolation=opts.enable_network_isolation,
         EnableInterContainerTrafficEncryption=opts.encrypt_inter_container_traffic,
@@ -242,24 +260,20 @@ def _optional(opts: AWSSageMakerOpts) -> _Object:
     )
 
 
-def _render_command(
-    role: Role, name: str, opts: AWSSageMakerOpts, hosts: int
-) -> tuple[list[str], list[str], dict[str, str]]:
+def _command(role: Role, name: str, opts: AWSSageMakerOpts, hosts: int) -> tuple[list[str], dict[str, str]]:
+    """Words and variables of the hosts, with :data:`REPLICA` for their numbers."""
     values = macros.Values(
         img_root="",
         app_id=name,
-        replica_id=command.REPLICA if hosts > 1 else "0",
-        rank0_env=command.ENV_RANK0_HOST,
+        replica_id=REPLICA if hosts > 1 else "0",
+        rank0_env=ENV_RANK0_HOST,
     )
     applied = values.apply(role)
     given = {ENV_IMAGE: role.image, ENV_ROLE_NAME: role.name, **(opts.environment or {}), **applied.env}
     for variable in given:
         if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", variable):
             raise SpecError(f"variable `{variable}`: SageMaker takes letters, digits and `_` in names")
-    entrypoint, arguments, env = command.render([applied.entrypoint, *applied.args], given, hosts=hosts)
-    if len(env) > 100:
-        raise SpecError(f"{len(env)} environment variables, and SageMaker takes 100")
-    return entrypoint, arguments, env
+    return [applied.entrypoint, *applied.args], given
 
 
 def _only_role(app: AppDef) -> Role:
@@ -273,8 +287,11 @@ def _only_role(app: AppDef) -> Role:
 
 
 def _check(role: Role, opts: AWSSageMakerOpts) -> None:
-    if opts.source_dir:
-        raise NotSupportedError("`source_dir` is of SageMaker's own SDK", hint="torchx puts the workspace on the image")
+    if opts.source_dir and opts.enable_network_isolation:
+        raise NotSupportedError(
+            "`source_dir` is fetched over the network, and `enable_network_isolation` is set",
+            hint="put the code into the image: the workspace does",
+        )
     if role.mounts:
         raise NotSupportedError(f"role `{role.name}` has mounts, and SageMaker has none for a training job")
     if role.num_replicas > 1 and opts.instance_count not in (1, role.num_replicas):

@@ -9,6 +9,8 @@ import re
 
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.aws import sagemaker_command as command
+from torchx.schedulers.kit.aws.marks import DEFAULT_ROLE_NAME, ENV_ROLE_NAME, OURS, console_url
+from torchx.settings import ENV_IMAGE
 from torchx.specs.api import NONE, AppState, ReplicaStatus, Resource, Role, RoleStatus, is_terminal
 from torchx.specs.failures import Failure
 
@@ -18,10 +20,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-ENV_IMAGE = "TORCHX_IMAGE"
-ENV_ROLE_NAME = "TORCHX_ROLE_NAME"
-OURS = frozenset({ENV_IMAGE, ENV_ROLE_NAME, command.ENV_REPLICA_ID, command.ENV_RANK0_HOST})
-DEFAULT_ROLE_NAME = "node"
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 
 JOB_STATE = {
@@ -72,6 +70,8 @@ def role_of(job: _Object) -> Role:
     words, late = command.read(
         list(algorithm.get("ContainerEntrypoint") or ()), list(algorithm.get("ContainerArguments") or ())
     )
+    if not words:
+        words = _script(job.get("HyperParameters") or {})
     resources = job.get("ResourceConfig") or {}
     capabilities = {"sagemaker/instance-type": resources["InstanceType"]} if resources.get("InstanceType") else {}
     return Role(
@@ -85,13 +85,24 @@ def role_of(job: _Object) -> Role:
     )
 
 
+def _script(hyperparameters: _Object) -> list[str]:
+    """In script mode: the script that the toolkit runs."""
+    import json
+
+    program = str(hyperparameters.get("sagemaker_program") or "")
+    try:
+        return [str(json.loads(program))] if program else []
+    except ValueError:
+        return [program]
+
+
 def describe(job: _Object, *, region: str, log_tail: str = "") -> DescribeAppResponse:
     """State, replicas and definition of a job.
 
     Args:
         log_tail: the end of the log of its first host.
     """
-    state = state_of(job)
+    name, state = str(job.get("TrainingJobName")), state_of(job)
     role = role_of(job)
     failure = _failure(job, log_tail) if state is AppState.FAILED else None
     hosts = [
@@ -100,28 +111,17 @@ def describe(job: _Object, *, region: str, log_tail: str = "") -> DescribeAppRes
     ]
     starts = sum(t.get("Status") == "Training" for t in job.get("SecondaryStatusTransitions") or ())
     return DescribeAppResponse(
-        app_id=str(job.get("TrainingJobName")),
+        app_id=name,
         state=state,
         num_restarts=max(starts - 1, 0),
         msg=_message(job, state) or NONE,
         structured_error_msg=failure.to_structured_msg() if failure else NONE,
-        ui_url=console_url(job, region),
+        ui_url=console_url(str(job.get("TrainingJobArn") or ""), region, f"sagemaker/home#/jobs/{name}"),
         roles_statuses=[RoleStatus(role.name, hosts)],
         roles=[role],
         started_at=_seconds(job.get("TrainingStartTime")) or _seconds(job.get("CreationTime")),
         ended_at=_seconds(job.get("TrainingEndTime")) if is_terminal(state) else None,
     )
-
-
-def console_url(job: _Object, region: str) -> str | None:
-    """Where a person looks at the job."""
-    arn = str(job.get("TrainingJobArn") or "").split(":")
-    where = arn[3] if len(arn) > 3 and arn[3] else region
-    domains = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
-    domain = domains.get(arn[1] if len(arn) > 1 else "", "console.aws.amazon.com")
-    if not where:
-        return None
-    return f"https://{where}.{domain}/sagemaker/home?region={where}#/jobs/{job.get('TrainingJobName')}"
 
 
 def exit_code(job: _Object) -> int | None:
