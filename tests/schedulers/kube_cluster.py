@@ -9,13 +9,15 @@ import json
 import re
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import urllib3
+
 
 class Response:
     """As much of an `urllib3` response as is read."""
 
     def __init__(self, status, body, headers=None):
         self.status = status
-        self.headers = headers or {}
+        self.headers = urllib3.HTTPHeaderDict(headers or {})
         self._body = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def read(self):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -43,6 +44,11 @@ started: dict[str, subprocess.Popen[bytes]] = {}
 """The daemons that this process has started."""
 
 _DAEMONS = ("etcd", "apiserver", "controllers", "scheduler", "kubelet")
+
+
+def ours() -> bool:
+    """Whether this process has started any of it."""
+    return not started.keys().isdisjoint(_DAEMONS)
 
 
 def up() -> str:
@@ -97,7 +103,7 @@ def build() -> None:
 
 def _control_plane() -> None:
     client = f"http://{HOST}:12379"
-    _daemon(
+    daemon(
         "etcd",
         *("etcd", "--data-dir", f"{STATE}/etcd", "--listen-client-urls", client, "--advertise-client-urls", client),
         *("--listen-peer-urls", f"http://{HOST}:12380", "--unsafe-no-fsync", "--log-level", "error"),
@@ -115,7 +121,7 @@ def _control_plane() -> None:
         "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n"
         "rules: [{level: Metadata, users: [admin]}, {level: None}]\n"
     )
-    _daemon(
+    daemon(
         "apiserver",
         *(f"{BIN}/bin/kube-apiserver", f"--etcd-servers={client}", f"--bind-address={HOST}"),
         *(f"--advertise-address={HOST}", f"--secure-port={PORT}", "--insecure-port=0", f"--cert-dir={STATE}/certs"),
@@ -127,8 +133,8 @@ def _control_plane() -> None:
         *("--feature-gates=IPv6DualStack=false,TTLAfterFinished=true", "--kubelet-preferred-address-types=InternalIP"),
         *(f"--audit-policy-file={STATE}/audit.yaml", f"--audit-log-path={AUDIT}"),
     )
-    KUBECONFIG.write_text(json.dumps(_kubeconfig(TOKEN)))
-    _until(lambda: call("GET", "/readyz") is not None, "the API server is not ready", "apiserver")
+    KUBECONFIG.write_text(json.dumps(config_of(TOKEN)))
+    until(lambda: call("GET", "/readyz") is not None, "the API server is not ready", "apiserver")
     for name, options in {
         "controllers": (
             "kube-controller-manager",
@@ -141,7 +147,7 @@ def _control_plane() -> None:
         "scheduler": ("kube-scheduler",),
     }.items():
         program, *rest = options
-        _daemon(
+        daemon(
             name,
             *(f"{BIN}/bin/{program}", f"--kubeconfig={KUBECONFIG}", "--leader-elect=false", f"--bind-address={HOST}"),
             *("--port=0", "--secure-port=0", *rest),
@@ -160,8 +166,9 @@ def authority() -> str:
     return (STATE / "certs" / "apiserver.crt").read_text()
 
 
-def _kubeconfig(token: str, namespace: str = "default") -> dict[str, object]:
-    cluster = {"server": SERVER, "insecure-skip-tls-verify": True}
+def config_of(token: str, namespace: str = "default", server: str = SERVER) -> dict[str, object]:
+    """A kubeconfig."""
+    cluster = {"server": server, "insecure-skip-tls-verify": True}
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -175,7 +182,7 @@ def _kubeconfig(token: str, namespace: str = "default") -> dict[str, object]:
 def limited_kubeconfig(namespace: str = "default") -> str:
     """A kubeconfig of a user who may do nothing, unless a role of the namespace lets them."""
     path = STATE / f"kubeconfig-limited-{namespace}"
-    path.write_text(json.dumps(_kubeconfig("limited", namespace)))
+    path.write_text(json.dumps(config_of("limited", namespace)))
     return str(path)
 
 
@@ -214,14 +221,14 @@ def _node() -> None:
         "resolvConf": "/etc/resolv.conf",
     }
     (STATE / "kubelet.yaml").write_text(json.dumps(kubelet))
-    _daemon(
+    daemon(
         "kubelet",
         *(f"{BIN}/bin/kubelet", f"--kubeconfig={KUBECONFIG}", f"--config={STATE}/kubelet.yaml"),
         *(f"--root-dir={STATE}/kubelet", f"--cert-dir={STATE}/kubelet-certs", "--container-runtime=docker"),
         *(f"--pod-infra-container-image={PAUSE}", f"--hostname-override={NODE}", f"--node-ip={address}"),
         *("--network-plugin=", "--register-node=true"),
     )
-    _until(_node_ready, "the node is not ready", "kubelet")
+    until(_node_ready, "the node is not ready", "kubelet")
 
 
 def _node_ready() -> bool:
@@ -233,15 +240,15 @@ def _node_ready() -> bool:
 # -- parts ----------------------------------------------------------------------------------------
 
 
-def call(method: str, path: str, body: object = None, content_type: str = "application/json") -> dict | None:
+def call(
+    method: str, path: str, body: object = None, content_type: str = "application/json", *, server: str = ""
+) -> dict | None:
     """One call of the API by a user who may do all; None when the server does not answer, or has no such thing."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     data = None if body is None else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": content_type}
-    request = urllib.request.Request(f"{SERVER}{path}", data=data, method=method, headers=headers)
+    request = urllib.request.Request(f"{server or SERVER}{path}", data=data, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, context=context, timeout=10) as answer:
+        with urllib.request.urlopen(request, context=_trusting(), timeout=10) as answer:
             text = answer.read()
     except urllib.error.HTTPError as e:
         if e.code in (404, 500, 503):
@@ -255,14 +262,23 @@ def call(method: str, path: str, body: object = None, content_type: str = "appli
         return {"text": text.decode()}
 
 
-def _daemon(name: str, *argv: str) -> None:
-    pidfile = STATE / f"{name}.pid"
+@functools.cache
+def _trusting() -> ssl.SSLContext:
+    # The default context reads all authorities of the machine, 70 ms of CPU time.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def daemon(name: str, *argv: str, state: Path = STATE) -> None:
+    """A program that runs on its own, unless it does already; its log and the id of its process lie in ``state``."""
+    pidfile = state / f"{name}.pid"
     with contextlib.suppress(FileNotFoundError, ValueError):
         pid = int(pidfile.read_text())
         if Path(f"/proc/{pid}/cmdline").exists() and argv[0].encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
             return
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "TORCHX", "TMPDIR"))}
-    with (STATE / f"{name}.log").open("ab") as log:
+    with (state / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**kept, "PATH": PATH}
         )
@@ -270,11 +286,16 @@ def _daemon(name: str, *argv: str) -> None:
     started[name] = process
 
 
-def _until(condition: object, else_: str, name: str, timeout_s: float = 90) -> None:
+def until(condition: object, else_: str, name: str, timeout_s: float = 90, *, state: Path = STATE) -> None:
+    """Waits for a daemon.
+
+    Raises:
+        Unavailable: the time is over; the text has the end of the daemon's log.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():  # type: ignore[operator]  # a function without arguments
         if time.monotonic() > deadline:
-            tail = "\n".join((STATE / f"{name}.log").read_text(errors="replace").splitlines()[-20:])
+            tail = "\n".join((state / f"{name}.log").read_text(errors="replace").splitlines()[-20:])
             raise Unavailable(f"{else_}; it said:\n{tail}")
         time.sleep(0.1)
 

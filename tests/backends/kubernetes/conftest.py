@@ -26,7 +26,7 @@ def kubeconfig() -> Iterator[str]:
             raise
         pytest.skip(str(e))
     finally:
-        if cluster.started:
+        if cluster.ours():
             cluster.down()
 
 

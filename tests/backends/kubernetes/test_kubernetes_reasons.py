@@ -145,6 +145,25 @@ def test_a_webhook_that_cannot_be_asked_beforehand_is_no_obstacle(jobs, webhook)
     assert jobs.until(jobs.run()).state is AppState.SUCCEEDED
 
 
+def test_what_the_server_warns_of_is_passed_on_once(jobs, caplog):
+    """A form that is going to be removed, or pods that a policy will refuse: an answer's `Warning` header, twice."""
+    from tests.backends.kubernetes.operators import definitions, served
+
+    said = "this form of JobSets is old"
+    name = definitions()["jobset.x-k8s.io"]["metadata"]["name"]
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
+    with served("jobset.x-k8s.io"):
+        versions = cluster.call("GET", path)["spec"]["versions"]
+        versions[0].update(deprecated=True, deprecationWarning=said)
+        cluster.call("PATCH", path, {"spec": {"versions": versions}}, "application/merge-patch+json")
+        deadline = time.monotonic() + 20
+        while said not in caplog.text:
+            assert time.monotonic() < deadline
+            jobs.run(cfg={"kind": "jobset"})
+        jobs.run(cfg={"kind": "jobset"})
+    assert [r.getMessage() for r in caplog.records].count(f"the cluster warns: {said}") == 1
+
+
 def test_a_volume_that_is_not_there_is_said(jobs):
     """Of a pod that does not start, the event that says why: without it there is but `ContainerCreating`."""
     app_id = jobs.run(cfg={"secret_files": {"/s": "no-such-secret"}})

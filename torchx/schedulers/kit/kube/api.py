@@ -104,6 +104,7 @@ class KubeApi:
         self._client = client
         self._context = context
         self._sleep = sleep
+        self._warned: set[str] = set()
 
     @property
     def client(self) -> Any:
@@ -298,11 +299,29 @@ class KubeApi:
                 self._sleep(_pause(None, attempt))
                 continue
             if response.status < 300:
+                if request.body is not None:
+                    self._warn(response)
                 return response
             error = _error(request, response)
             if response.status not in _PASSING or attempt == _ATTEMPTS:
                 raise error
             self._sleep(_pause(response.headers.get("Retry-After"), attempt))
+
+    def _warn(self, response: Any) -> None:
+        """Passes on, once, what the server has to say of an object that it takes: a policy that the pods will not meet,
+        a field that is going to be removed.
+
+        https://kubernetes.io/blog/2020/09/03/warnings/
+        """
+        import logging
+        import re
+
+        for header in response.headers.getlist("Warning"):  # 299 - "text"
+            found = re.match(r'\d+ \S+ "((?:[^"\\]|\\.)*)"', header)
+            text = re.sub(r"\\(.)", r"\1", found[1]) if found else header
+            if text not in self._warned:
+                self._warned.add(text)
+                logging.getLogger("torchx.schedulers").warning("the cluster warns: %s", text)
 
     def _send(self, request: _Request) -> Any:
         import json
@@ -345,6 +364,7 @@ def _error(request: _Request, response: Any) -> BackendError | NotFoundError:
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
     """
     import json
+    import re
 
     try:
         text = response.read().decode("utf-8", "replace")
@@ -362,7 +382,7 @@ def _error(request: _Request, response: Any) -> BackendError | NotFoundError:
     hint = ""
     if response.status == 401:
         hint = "the credentials of kubeconfig are refused: log in again"
-    elif response.status == 403 and "quota" not in message:
+    elif response.status == 403 and re.search(r" cannot \w+ resource ", message):  # a policy's refusal has other words
         hint = "the cluster's administrator can grant it: `kubectl auth can-i --list` shows what you may do"
     return ApiError(
         f"the Kubernetes API refused `{request.method} {request.path}`: {message}",

@@ -166,14 +166,16 @@ def _job(name: str, role: Role, rules: JobRules, labels: Mapping[str, str], temp
 
 
 def _job_spec(role: Role, rules: JobRules, template: _Object, *, replicas: int, suspended: bool) -> _Object:
+    # A policy on failed pods, and limits for each index, are refused for pods whose containers are started again.
+    never = template["spec"].get("restartPolicy") == "Never"
     spec: _Object = {
         "parallelism": replicas,
         "completions": replicas,
         "completionMode": "Indexed",
-        **_retries(role, replicas, rules.version),
+        **_retries(role, replicas, per_index=never and rules.version >= PER_INDEX_SINCE),
         "template": template,
     }
-    if rules.version >= FAILURE_POLICY_SINCE:
+    if never and rules.version >= FAILURE_POLICY_SINCE:
         # A pod that the cluster took away is replaced, and is no failure of the job's.
         disrupted = {"type": "DisruptionTarget", "status": "True"}
         spec["podFailurePolicy"] = {"rules": [{"action": "Ignore", "onPodConditions": [disrupted]}]}
@@ -184,7 +186,7 @@ def _job_spec(role: Role, rules: JobRules, template: _Object, *, replicas: int, 
     return spec
 
 
-def _retries(role: Role, replicas: int, version: tuple[int, int]) -> _Object:
+def _retries(role: Role, replicas: int, *, per_index: bool) -> _Object:
     """How often failed pods are replaced.
 
     A Job replaces single pods: a policy for the whole role or app comes to the same for torchelastic, whose other
@@ -194,7 +196,7 @@ def _retries(role: Role, replicas: int, version: tuple[int, int]) -> _Object:
     each = bool(spare) or role.retry_policy is RetryPolicy.REPLICA
     if not each or not (spare or role.max_retries):
         return {"backoffLimit": role.max_retries}
-    if version < PER_INDEX_SINCE:
+    if not per_index:
         return {"backoffLimit": role.max_retries * replicas + spare}
     limits: _Object = {"backoffLimitPerIndex": role.max_retries}  # which leaves the whole without limit
     return {**limits, "maxFailedIndexes": spare} if spare else limits

@@ -150,9 +150,9 @@ def read_pod(pod: _Object) -> PodView:
     ended = _terminated(main_container(containers))
     state = PHASES.get(str(status.get("phase")), AppState.UNKNOWN)
     why, stuck = _waits(status) if state in (AppState.PENDING, AppState.RUNNING) else ("", False)
-    if metadata.get("deletionTimestamp") and state is AppState.RUNNING and status.get("reason") == "NodeLost":
-        why = f"{ENDED['NodeLost']} (NodeLost)"
     node = str(_dict(pod, "spec").get("nodeName") or "")
+    if state is AppState.RUNNING:
+        why = _taken_away(pod) or why
     if state is AppState.PENDING and not why and node and not containers:
         why = f"it waits for its node `{node}` to start it"
     failure = None
@@ -190,8 +190,13 @@ def shorten(message: str) -> str:
 
     >>> shorten("0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available: 3 No preemption.")
     '0/3 nodes are available: 3 Insufficient cpu'
+
+    Since 1.34 other plugins say before it what they tried:
+
+    >>> shorten("0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: none.")
+    '0/1 nodes are available: 1 Insufficient cpu'
     """
-    return re.split(r"\.? preemption:", message.strip())[0].rstrip(". ")
+    return re.split(r"\. (?:[^.]*, )?preemption:|,? preemption:", message.strip())[0].rstrip(". ")
 
 
 def unix_time(text: object) -> float:
@@ -222,6 +227,34 @@ def _waits(status: _Object) -> tuple[str, bool]:
     return "", False
 
 
+def _taken_away(pod: _Object) -> str:
+    """What happens to a pod that runs as far as anybody knows; empty: nothing.
+
+    The node controller of a node that has fallen silent writes that its pods are not ready, and nothing of their
+    containers; later the pods are to go, and stay until the node answers or is removed.
+    https://kubernetes.io/docs/concepts/architecture/nodes/#node-status
+    """
+    status = _dict(pod, "status")
+    disrupted = _disrupted(status)
+    if _dict(pod, "metadata").get("deletionTimestamp"):
+        reason = disrupted or ("NodeLost" if status.get("reason") == "NodeLost" else "")
+        if reason:
+            return f"{ENDED.get(reason, 'is being taken away')} ({reason})"
+    is_ = {str(c.get("type")): c.get("status") for c in _list(status, "conditions")}
+    gated = _list(_dict(pod, "spec"), "readinessGates")
+    if is_.get("Ready") == "False" and is_.get("ContainersReady") == "True" and not gated:
+        return f"its node `{_dict(pod, 'spec').get('nodeName')}` does not answer"
+    return ""
+
+
+def _disrupted(status: _Object) -> str:
+    """Who took the pod away, by the condition that says so since 1.26; empty: nobody."""
+    for condition in _list(status, "conditions"):
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return str(condition.get("reason") or "")
+    return ""
+
+
 def _failure(status: _Object) -> Failure:
     """Why a pod failed: what its program left, and what the cluster says of its end."""
     main = _terminated(main_container(_list(status, "containerStatuses")))
@@ -239,10 +272,7 @@ def _failure(status: _Object) -> Failure:
 
 def _reason(status: _Object, terminated: _Object) -> str:
     """The cluster's word for the end, when it was not the program's own doing."""
-    for condition in _list(status, "conditions"):
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            return str(condition.get("reason") or "")
-    for reason in (status.get("reason"), terminated.get("reason")):
+    for reason in (_disrupted(status), status.get("reason"), terminated.get("reason")):
         if reason and reason not in ("Error", "Completed"):
             return str(reason)
     return ""

@@ -165,9 +165,7 @@ def render_pod(role: Role, rules: PodRules, *, labels: Mapping[str, str], env: M
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if role.port_map:
-        main["ports"] = [
-            {"name": port_name(name), "containerPort": port} for name, port in sorted(role.port_map.items())
-        ]
+        main["ports"] = _ports(role.port_map)
     spec: _Object = {"restartPolicy": "Never", "containers": [main], "volumes": volumes}
     if rules.service_account:
         spec["serviceAccountName"] = rules.service_account
@@ -201,12 +199,23 @@ def literal(text: str) -> str:
 
 
 def port_name(name: str) -> str:
-    """A port's name as Kubernetes has it: at most 15 characters, lower case.
+    """A port's name as Kubernetes has it: at most 15 characters, lower case, no two dashes in a row.
 
-    >>> port_name("Tensorboard_HTTP_main")
-    'tensorboard-htt'
+    >>> port_name("Tensorboard_HTTP_main"), port_name("a--b")
+    ('tensorboard-htt', 'a-b')
     """
-    return DNS_LABEL.make(name)[:15].rstrip("-")
+    return re.sub("-+", "-", DNS_LABEL.make(name))[:15].rstrip("-")
+
+
+def _ports(port_map: Mapping[str, int]) -> list[_Object]:
+    """Ports of a container, whose names must differ however much of them is cut off."""
+    ports: dict[str, int] = {}
+    for wanted, port in sorted(port_map.items()):
+        name = port_name(wanted)
+        if name in ports:
+            name = f"{name[: 14 - len(str(port))].rstrip('-')}-{port}"
+        ports[name] = port
+    return [{"name": name, "containerPort": port} for name, port in ports.items()]
 
 
 def render_resources(resource: Resource, rules: PodRules) -> _Object:

@@ -25,18 +25,21 @@ from torchx.specs.api import NONE, AppDef, AppState, ReplicaStatus, RoleStatus, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from collections.abc import Mapping
+    from dataclasses import dataclass, field
     from typing import Any
 
     _Object = dict[str, Any]
 else:
-    from torchx.util.records import dataclass
+    from torchx.util.records import dataclass, field
 
 ANNOTATION_CANCELLED = "torchx.pytorch.org/cancelled"
 """Set when a person cancelled the job: a suspended Job may also be one that waits in a queue."""
 
 # https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobStatus
 JOB_CONDITIONS = {"Failed": AppState.FAILED, "Complete": AppState.SUCCEEDED}
+FAILURE_TARGET = "FailureTarget"
+"""Condition of a Job, since 1.31 before ``Failed``, which it has when its last pod has ended."""
 # https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/
 JOBSET_CONDITIONS = {"Failed": AppState.FAILED, "Completed": AppState.SUCCEEDED}
 # https://volcano.sh/en/docs/vcjob/#status
@@ -73,6 +76,8 @@ class OwnerView:
         state: None when it depends on the pods.
         replaces: it has not ended, and makes new pods for those that failed.
         why: a sentence without full stop; empty when there is nothing to say.
+        failing: it has given up, and waits for its last pods to end.
+        ended: replica -> how it ended, whether or not its pod is still there.
     """
 
     role_index: int | None
@@ -80,6 +85,8 @@ class OwnerView:
     why: str = ""
     restarts: int = 0
     replaces: bool = False
+    failing: bool = False
+    ended: Mapping[int, AppState] = field(default_factory=dict)
 
 
 def read_owner(kind: str, item: _Object) -> OwnerView:
@@ -93,19 +100,32 @@ def read_owner(kind: str, item: _Object) -> OwnerView:
     if kind in (APPWRAPPER, OLD_APPWRAPPER):
         return _read_appwrapper(item, cancelled=cancelled)
     restarts = int(status.get("restarts") or 0)
+    ended = _ended_indexes(status) if kind == JOB else {}
     table = JOBSET_CONDITIONS if kind == JOBSET else JOB_CONDITIONS
     conditions = {c.get("type"): c for c in status.get("conditions") or () if c.get("status") == "True"}
     for name, state in table.items():
         if name in conditions:
             why = _ended(conditions[name]) if state is AppState.FAILED else ""
-            return OwnerView(index, state, why, restarts)
+            return OwnerView(index, state, why, restarts, ended=ended)
     if cancelled:
-        return OwnerView(index, AppState.CANCELLED, "", restarts)
+        return OwnerView(index, AppState.CANCELLED, "", restarts, ended=ended)
     if (item.get("spec") or {}).get("suspend"):
         queue = (metadata.get("labels") or {}).get(LABEL_QUEUE)
         why = f"it waits in the queue `{queue}`" if queue else "it is suspended"
-        return OwnerView(index, AppState.PENDING, why, restarts)
-    return OwnerView(index, None, "", restarts, replaces=True)
+        return OwnerView(index, AppState.PENDING, why, restarts, ended=ended)
+    failing = FAILURE_TARGET in conditions
+    return OwnerView(index, None, "", restarts, replaces=not failing, failing=failing, ended=ended)
+
+
+def _ended_indexes(status: _Object) -> dict[int, AppState]:
+    """Which replicas of an Indexed Job have ended, as ``completedIndexes`` and ``failedIndexes`` have it: ``0,3-5``."""
+    found = {}
+    for name, state in (("completedIndexes", AppState.SUCCEEDED), ("failedIndexes", AppState.FAILED)):
+        for piece in str(status.get(name) or "").split(","):
+            first, _, last = piece.partition("-")
+            if first.isdigit() and (last or first).isdigit():
+                found.update(dict.fromkeys(range(int(first), int(last or first) + 1), state))
+    return found
 
 
 def _read_volcano(item: _Object, index: int | None) -> OwnerView:
@@ -159,7 +179,7 @@ def describe(
     app = definition(owners)
     views = [read_owner(kind, item) for item in owners]
     roles = _roles(app, pods)
-    statuses = [_role_status(i, name, count, pods) for i, (name, count, _) in enumerate(roles)]
+    statuses = [_role_status(i, name, count, pods, views) for i, (name, count, _) in enumerate(roles)]
     state = _state(views, roles, statuses)
     _end_replicas(state, statuses)
     _note_images(app, pods)
@@ -227,9 +247,12 @@ def _roles(app: AppDef | None, pods: list[PodView]) -> list[tuple[str, int, int 
     return [(f"role-{i}", last.get(i, 0), None) for i in range(max(last, default=-1) + 1)]
 
 
-def _role_status(index: int, name: str, count: int, pods: list[PodView]) -> RoleStatus:
+def _role_status(index: int, name: str, count: int, pods: list[PodView], owners: list[OwnerView]) -> RoleStatus:
     there = {pod.replica: pod.status(name) for pod in pods if pod.role_index == index}
-    return RoleStatus(name, [there.get(k) or ReplicaStatus(k, AppState.PENDING, name, "") for k in range(count)])
+    # A pod that has ended goes with its node, or by hand; its Job still knows.
+    known = {k: state for view in owners if view.role_index == index for k, state in view.ended.items()}
+    gone = [ReplicaStatus(k, known.get(k, AppState.PENDING), name, "") for k in range(count)]
+    return RoleStatus(name, [there.get(k) or gone[k] for k in range(count)])
 
 
 def _state(views: list[OwnerView], roles: list[tuple[str, int, int | None]], statuses: list[RoleStatus]) -> AppState:
@@ -254,8 +277,8 @@ def _role_state(owners: list[OwnerView], replicas: list[AppState], least: int | 
     state = fold(replicas, min_replicas=least)
     if ended:
         return state if is_terminal(state) else fold(said)
-    # As long as its owner goes on, a pod that failed is replaced.
-    return AppState.RUNNING if is_terminal(state) and any(v.replaces for v in owners) else state
+    # As long as its owner goes on, a pod that failed is replaced, or the others are being ended.
+    return AppState.RUNNING if is_terminal(state) and any(v.replaces or v.failing for v in owners) else state
 
 
 def _message(
@@ -283,6 +306,8 @@ def _message(
         again = f"; made again, for it failed: {held[0].before}" if held[0].before else ""
         return f"{_name(held[0], roles)}{others}: {held[0].why}{more}{again}"
     failed = next((p for p in pods if p.state is AppState.FAILED or p.before), None)
+    if failed and any(v.failing and v.role_index in (failed.role_index, None) for v in views):
+        return f"{_name(failed, roles)} failed: {failed.why or failed.before}; the others are being ended"
     if failed:
         return f"{_name(failed, roles)} failed, and is made again: {failed.before or failed.why}"
     if said or waits:
