@@ -54,6 +54,11 @@ def complete(torchx: Call) -> Callable[..., list[str]]:
         (["runopts", "local_c"], ["local_cwd"]),
         (["builtins", "--print", "utils.t"], ["utils.touch"]),
         (["completion", "z"], ["zsh"]),
+        (["tracker", ""], ["list"]),
+        (["tracker", "list", ""], ["jobs", "metadata", "artifacts", "lineage"]),
+        (["tracker", "list", "lineage", "--s"], ["--sources-only"]),
+        (["tracker", "list", "jobs", "--p"], ["--parent-run-id"]),
+        (["tracker", "list", "jobs", ""], []),
         (["run", "dist.ddp", "--script", ""], []),
         (["no_such_verb", ""], []),
         (["run", "no.such.component", "--"], []),
@@ -82,6 +87,15 @@ def test_profiles(complete: Callable[..., list[str]], project: Path) -> None:
     """`--profile` lists those of the config file."""
     (project / ".torchxconfig").write_text("[local_cwd@prod]\nprepend_cwd = true\n")
     assert complete("run", "--profile", "") == ["prod"]
+
+
+def test_trackers(complete: Callable[..., list[str]], torchx: Call, project: Path) -> None:
+    """Behind the nested verbs stand jobs, and the trackers that are configured."""
+    (project / ".torchxconfig").write_text("[torchx:tracker]\nfsspec = tracked\nmlflow = http://x\n")
+    app_id = torchx("run", "--wait", "utils.echo").out.strip().rpartition("/")[2]
+    assert complete("tracker", "list", "metadata", "") == [app_id, "@last"]
+    assert complete("tracker", "list", "jobs", "--parent-run-id", "@") == ["@last"]
+    assert complete("tracker", "list", "artifacts", "@last", "--tracker", "") == ["fsspec", "mlflow"]
 
 
 def test_jobs(complete: Callable[..., list[str]], torchx: Call, project: Path) -> None:

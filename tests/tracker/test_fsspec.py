@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -17,7 +18,6 @@ from hypothesis import strategies as st
 
 from torchx.errors import ConfigError, MissingDependencyError
 from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSource
-from torchx.tracker.backend import fsspec as backend
 from torchx.tracker.backend.fsspec import FsspecTracker, create, generate_filename
 
 fsspec = pytest.importorskip("fsspec")
@@ -186,10 +186,12 @@ def test_foreign_files_are_passed_over(tmp_path: Path, caplog: pytest.LogCapture
     """A damaged record is warned about by its path; a file that somebody is writing just now is not looked at."""
     tracker = create(str(tmp_path))
     tracker.add_metadata(RUN, a=1)
-    (record,) = tmp_path.rglob("metadata/*.json")
+    (record,) = tmp_path.rglob("metadata/*.jsonl")
     (record.parent / "zz.json").write_text("{")
     (record.parent / f".{record.name}").write_text("{")
     (record.parent / "README").write_text("hello")
+    with record.open("a") as f:
+        f.write('{"metadata": {"b": 2')
     with caplog.at_level(logging.WARNING):
         assert tracker.metadata(RUN) == {"a": 1}
     assert [r.getMessage() for r in caplog.records] == [
@@ -197,25 +199,49 @@ def test_foreign_files_are_passed_over(tmp_path: Path, caplog: pytest.LogCapture
     ]
 
 
-def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that fails leaves nothing that a reader could take for a record."""
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full here")
-    made: list[str] = []
+def test_a_full_disk_damages_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of a record that did not fit is no record, and what is written before and after it is whole."""
+    tracker = create(str(tmp_path))
+    tracker.add_metadata(RUN, a=1)
+    real, room = os.write, [20, 0]
 
-    def full(path: str, _: str) -> Any:
-        made.append(path)
-        Path(path).touch()
-        return open("/dev/full", "wb")
+    def full(fd: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, bytes(data)[: room.pop(0)])
 
-    create(str(tmp_path)).add_metadata(RUN, a=1)
-    monkeypatch.setattr(backend, "open", full, raising=False)
+    monkeypatch.setattr("torchx.tracker.backend.lines.os.write", full)
     with pytest.raises(OSError, match="No space left"):
-        create(str(tmp_path)).add_metadata(RUN, b=1)
+        tracker.add_metadata(RUN, b=1)
     monkeypatch.undo()
-    assert made
-    assert create(str(tmp_path)).metadata(RUN) == {"a": 1}
-    assert not os.path.exists(made[0])
+    with caplog.at_level(logging.WARNING):
+        assert tracker.metadata(RUN) == {"a": 1}
+    assert caplog.records == [], "it may be one that is being written"
+    tracker.add_metadata(RUN, c=1)
+    assert tracker.metadata(RUN) == {"a": 1, "c": 1}
+
+
+def test_a_process_has_one_file(tmp_path: Path) -> None:
+    """However much it writes; another tracker, and a forked process, have others. Newer values win over all of them."""
+    first, second = create(str(tmp_path)), create(str(tmp_path))
+    for step in range(3):
+        first.add_metadata(RUN, step=step, first=step)
+        second.add_metadata(RUN, step=step + 10)
+    first.add_metadata(RUN, step=5)
+    assert len(list(tmp_path.rglob("metadata/*.jsonl"))) == 2
+    assert first.metadata(RUN) == {"step": 5, "first": 2}
+
+
+def test_records_of_earlier_versions(tmp_path: Path) -> None:
+    """A file for each record, as they were written once and are written to object stores, is read beside the others."""
+    tracker = create(str(tmp_path))
+    tracker.add_metadata(RUN, a="new", b="new")
+    (folder,) = tmp_path.rglob("metadata")
+    for name, value in ((f"{1:020d}-aa", "old"), (f"{2**62:020d}-bb", "newest")):
+        (folder / f"{name}.json").write_text(json.dumps({"run_id": RUN, "metadata": {"a": value, name[-2:]: 1}}))
+    assert tracker.metadata(RUN) == {"a": "newest", "b": "new", "aa": 1, "bb": 1}
 
 
 def test_a_store_that_hangs(tmp_path: Path) -> None:

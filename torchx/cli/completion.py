@@ -53,8 +53,9 @@ def _of_verb(verb: str, given: list[str], current: str) -> Candidates:
         return _verbs(current)
     if verb not in commands.registry():
         return []
-    parser = Parser(prog=f"torchx {verb}")
-    commands.find(verb).add_arguments(parser)
+    whole = Parser(prog=f"torchx {verb}")
+    commands.find(verb).add_arguments(whole)
+    parser, given = _innermost(whole, given)
     options = parser._option_string_actions
     positionals = parser._get_positional_actions()
     rest, pending, seen = _walk(options, given, remainder=any(a.nargs == "..." for a in positionals))
@@ -70,6 +71,17 @@ def _of_verb(verb: str, given: list[str], current: str) -> Candidates:
     if not positionals:
         return []
     return _values(positionals[min(len(rest), len(positionals) - 1)], current, seen)
+
+
+def _innermost(parser: argparse.ArgumentParser, given: list[str]) -> tuple[argparse.ArgumentParser, list[str]]:
+    """The parser of the nested verb that was given last, and what stands behind it: of ``tracker list jobs``, that of
+    ``jobs``."""
+    while True:
+        nested = next((a.choices for a in parser._get_positional_actions() if isinstance(a.choices, dict)), {})
+        at = next((i for i, word in enumerate(given) if word in nested), None)
+        if at is None:
+            return parser, given
+        parser, given = nested[given[at]], given[at + 1 :]
 
 
 def _walk(
@@ -107,7 +119,8 @@ def _is_shown(option: str, action: argparse.Action, options: dict[str, argparse.
 
 def _values(action: argparse.Action, current: str, seen: dict[str, str]) -> Candidates:
     if action.choices is not None:
-        return _starting(current, ((str(choice), "") for choice in action.choices))
+        told = {choice.dest: choice.help or "" for choice in getattr(action, "_choices_actions", ())}  # of nested verbs
+        return _starting(current, ((str(choice), told.get(choice, "")) for choice in action.choices))
     source = _SOURCES.get(action.dest)
     return source(current, seen) if source else []
 
@@ -229,6 +242,12 @@ def _states(current: str, _: dict[str, str]) -> Candidates:
     return [(head + comma + name, text) for name, text in rows]
 
 
+def _trackers(current: str, _: dict[str, str]) -> Candidates:
+    from torchx.runner.trackers import get_configured_trackers
+
+    return _starting(current, ((name, "") for name in get_configured_trackers()))
+
+
 _SOURCES: dict[str, Callable[[str, dict[str, str]], Candidates]] = {
     "scheduler": _schedulers,
     "schedulers": _schedulers,
@@ -237,6 +256,9 @@ _SOURCES: dict[str, Callable[[str, dict[str, str]], Candidates]] = {
     "component_name_and_args": _components,
     "print_component": _components,
     "app_handle": _jobs,
+    "RUN_ID": _jobs,
+    "parent_run_id": _jobs,
+    "tracker": _trackers,
     "identifier": _log_targets,
     "tail": _log_targets,
     "state": _states,

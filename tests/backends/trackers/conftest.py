@@ -14,6 +14,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
+from tests.backends.docker import engine
 from tests.backends.shell import Shell
 from tests.backends.trackers.environment import prepared
 
@@ -39,12 +40,35 @@ def venv() -> Path:
 @pytest.fixture(scope="session")
 def mlflow_server(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an MLflow server with a SQLite store."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    port = free_port()
-    argv = [str(venv / "bin/python"), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    yield from mlflow_at("127.0.0.1", venv, tmp_path_factory.mktemp("mlflow"))
+
+
+@pytest.fixture(scope="session")
+def docker_image() -> Iterator[str]:
+    """The test image on the engine of this machine, which is started (and stopped again) if none answers."""
+    try:
+        started = engine.up()
+        tag = engine.image()
+    except engine.Unavailable as e:
+        pytest.skip(f"no Docker engine can be had: {e}")
+    yield tag
+    if started:
+        engine.down()
+
+
+@pytest.fixture(scope="session")
+def bridged_server(docker_image: str, venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An MLflow server that containers reach, too: on this machine's end of the engine's bridge."""
+    address = engine.run("docker", "network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}").strip()
+    yield from mlflow_at(address, venv, tmp_path_factory.mktemp("mlflow"))
+
+
+def mlflow_at(address: str, venv: Path, folder: Path) -> Iterator[str]:
+    port = free_port(address)
+    argv = [str(venv / "bin/python"), "-m", "mlflow", "server", "--host", address, "--port", str(port)]
     argv += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
     argv += ["--artifacts-destination", f"{folder}/artifacts"]
-    yield from served(argv, folder, port, "/health")
+    yield from served(argv, folder, f"http://{address}:{port}", "/health")
 
 
 @pytest.fixture(scope="session")
@@ -53,15 +77,14 @@ def s3_server(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("s3")
     port = free_port()
     argv = [str(venv / "bin/python"), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    yield from served(argv, folder, port, "/moto-api/")
+    yield from served(argv, folder, f"http://127.0.0.1:{port}", "/moto-api/")
 
 
-def served(argv: list[str], folder: Path, port: int, page: str) -> Iterator[str]:
+def served(argv: list[str], folder: Path, url: str, page: str) -> Iterator[str]:
     """The address of a server that lives until the tests are over; what it prints is in its folder."""
     env = {**os.environ, **QUIET, "HOME": str(folder), "TMPDIR": str(folder)}
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(argv, env=env, cwd=folder, stdout=log, stderr=log, start_new_session=True)
-    url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 120
         while not answers(url + page):
@@ -86,9 +109,9 @@ def answers(url: str) -> bool:
         return False
 
 
-def free_port() -> int:
+def free_port(address: str = "127.0.0.1") -> int:
     with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
+        s.bind((address, 0))
         return int(s.getsockname()[1])
 
 

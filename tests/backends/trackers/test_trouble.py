@@ -53,7 +53,8 @@ def test_nobody_listens(run, tmp_path: Path) -> None:  # type: ignore[no-untyped
         " Connection refused (the job goes on; said once, whatever else is lost)"
     ]
     assert took < 10
-    assert len(list((tmp_path / "runs").rglob("metadata/*.json"))) == 50
+    (written,) = (tmp_path / "runs").rglob("metadata/*.jsonl")
+    assert len([line for line in written.read_text().splitlines() if line]) == 50
 
 
 @pytest.mark.parametrize("kind", ["mlflow", "s3"])
@@ -77,7 +78,7 @@ def test_no_such_tracker_in_the_job(run, tmp_path: Path) -> None:  # type: ignor
     """A tracker whose package the job's image lacks, or whose config is wrong, is told about once; the job goes on."""
     _, log = run({"nosuch": "x", "mlflow": "{", "fsspec": f"{tmp_path}/runs"})
     assert [line.partition(" is not used")[0] for line in warnings(log)] == ["tracker `nosuch`", "tracker `mlflow`"]
-    assert list((tmp_path / "runs").rglob("metadata/*.json"))
+    assert list((tmp_path / "runs").rglob("metadata/*.jsonl"))
 
 
 def test_the_command_says_who_is_down(project: Shell) -> None:

@@ -1,22 +1,25 @@
 """A tracker that keeps small files below one directory of any file system that fsspec knows: a disk, S3, GCS, ...
 
-Each write is one new file, so writers on many machines never wait for each other nor overwrite anything::
+No two writers share a file, so writers on many machines never wait for each other nor overwrite anything::
 
     ROOT/runs/RUN/metadata/TIME-RANDOM.json     one call of add_metadata; the newest value of a name counts
     ROOT/runs/RUN/artifacts/TIME-RANDOM.json    one call of add_artifact
     ROOT/runs/RUN/sources/TIME-RANDOM.json      one call of add_source
     ROOT/children/SOURCE/RUN.json               the same call, to find RUN from its source without a look at all runs
 
-``RUN`` is the id, percent-encoded.
+``RUN`` is the id, percent-encoded. On a disk a process has one ``TIME-RANDOM.jsonl`` in each folder instead, to which
+it appends a line for each call.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 
 from torchx.errors import ConfigError, MissingDependencyError
 from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSource
+from torchx.tracker.backend import lines
 from torchx.tracker.bounded import DEFAULT_TIMEOUT_S, Bounded
 from torchx.tracker.configs import read_config, seconds
 
@@ -53,6 +56,7 @@ class FsspecTracker(TrackerBase):
         self._fs = fs
         self._root = str(fs._strip_protocol(str(root_dir))).rstrip("/")
         self._bounded = None if _is_local(fs) else Bounded(timeout_s)
+        self._appender = lines.Appender(generate_filename)
         self._pid = os.getpid()
 
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
@@ -114,8 +118,11 @@ class FsspecTracker(TrackerBase):
         return [child for child in ids if any(s.source_run_id == run_id for s in self.sources(child))]
 
     def _add(self, run_id: str, kind: str, record: dict[str, object]) -> None:
-        path = f"{self._root}/runs/{_key(run_id)}/{kind}/{generate_filename()}{_ENDING}"
-        self._write(path, {"run_id": run_id, **record})
+        folder = f"{self._root}/runs/{_key(run_id)}/{kind}"
+        if self._bounded is None:
+            self._appender.add(folder, _encoded({"at": _now(), "run_id": run_id, **record}))
+        else:
+            self._write(f"{folder}/{generate_filename()}{_ENDING}", {"run_id": run_id, **record})
 
     def _records(self, run_id: str, kind: str) -> list[dict[str, Any]]:
         # Two ids may have one folder where file names are the same in capitals.
@@ -133,11 +140,7 @@ class FsspecTracker(TrackerBase):
         return ""
 
     def _write(self, path: str, record: Mapping[str, object]) -> None:
-        import json
-
-        from torchx.tracker.values import plain
-
-        data = json.dumps(plain(record)).encode()
+        data = _encoded(record)
         if self._bounded is None:
             self._put_local(path, data)
         else:
@@ -164,15 +167,23 @@ class FsspecTracker(TrackerBase):
         os.replace(hidden, path)
 
     def _read(self, folder: str, *, most: int | None = None) -> list[dict[str, Any]]:
-        """The records in a folder, oldest first."""
-        names = [n for n in self._names(folder) if n.endswith(_ENDING) and not n.startswith(".")][:most]
-        found = []
+        """The records in a folder, oldest first.
+
+        Args:
+            most: look into this many files only.
+        """
+        endings = (_ENDING, lines.ENDING)
+        names = [n for n in self._names(folder) if n.endswith(endings) and not n.startswith(".")][:most]
+        found: list[tuple[int, dict[str, Any]]] = []
         for name, data in zip(names, self._contents([f"{folder}/{name}" for name in names]), strict=True):
             if data is not None:
-                record = _record(f"{folder}/{name}", data)
-                if record is not None:
-                    found.append(record)
-        return found
+                several = name.endswith(lines.ENDING)
+                for one in lines.split(data) if several else (data,):
+                    record = _record(f"{folder}/{name}", one)
+                    if record is not None:
+                        found.append((_time_of(record, name), record))
+        found.sort(key=lambda pair: pair[0])
+        return [record for _, record in found]
 
     def _names(self, folder: str) -> list[str]:
         self._own_file_system()
@@ -254,11 +265,34 @@ def generate_filename() -> str:
     >>> first < second
     True
     """
+    return f"{_now():020d}-{os.urandom(8).hex()}"
+
+
+def _now() -> int:
+    """Nanoseconds since the epoch; later at each call, also when the clock goes back."""
     global _last_ns
     _last_ns = max(time.time_ns(), _last_ns + 1)
-    return f"{_last_ns:020d}-{os.urandom(8).hex()}"
+    return _last_ns
 
 
+def _time_of(record: Mapping[str, Any], name: str) -> int:
+    """When a record was written: it says so itself, or the name of its file does."""
+    at = record.get("at")
+    if type(at) is int:
+        return at
+    digits = name.partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _encoded(record: Mapping[str, object]) -> bytes:
+    import json
+
+    from torchx.tracker.values import plain
+
+    return json.dumps(plain(record)).encode()
+
+
+@functools.lru_cache(maxsize=256)
 def _key(run_id: str) -> str:
     """The id as the name of a folder.
 
