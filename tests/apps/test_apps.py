@@ -186,3 +186,10 @@ def test_monitor_passes_on_a_signal() -> None:
         assert process.stdout.readline() == "ready\n"
         process.terminate()
         assert process.wait(timeout=30) == 7
+
+
+def test_monitor_of_what_is_meant_to_run_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code when time is over can be said; time that was over before the program began is a failure all the same."""
+    monkeypatch.setenv("TORCHX_TIMEOUT_EXIT_CODE", "0")
+    assert monitor("--timeout", "0.2", "sleep", "60").returncode == 0
+    assert monitor("--timeout", "0.2", "--start_on_file", f"{tmp_path}/no", "true").returncode == 34

@@ -27,6 +27,7 @@ class Management:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, str]] = []
+        self.tokens: list[str | None] = []
         self.fetched: list[bytes] = []
         self.neighbours: list[int] = []
         self.answer = (200, {"status": 'Model "m" Version: 1.0 registered with 1 initial workers'})
@@ -36,6 +37,7 @@ class Management:
             def do_POST(self) -> None:
                 parts = urlsplit(self.path)
                 params = {name: values[0] for name, values in parse_qs(parts.query).items()}
+                outer.tokens.append(self.headers["Authorization"])
                 outer.asked.append({"path": parts.path, **params})
                 if params["url"].startswith("http://127."):
                     outer.fetch(params["url"])
@@ -149,3 +151,67 @@ def test_every_parameter_is_an_option() -> None:
     argv = [word for name in serve.TORCHSERVE_PARAMS for word in (f"--{name}", "1")]
     args = serve.parse_args(["--model_path", "m", "--management_api", "a", *argv])
     assert [getattr(args, name) for name in serve.TORCHSERVE_PARAMS] == ["1"] * len(serve.TORCHSERVE_PARAMS)
+
+
+TORCHSERVE_KEYS = """{
+  "management": {"key": "Whq8VlgU", "expiration time": "2026-11-22T01:20:33.834177402Z"},
+  "inference": {"key": "i77oRyMG", "expiration time": "2026-11-22T01:20:33.834166807Z"},
+  "API": {"key": "qQATXYlA"}
+}"""
+
+
+@pytest.mark.parametrize("content", [TORCHSERVE_KEYS, "Whq8VlgU\n"], ids=["key_file.json", "the token alone"])
+def test_a_token_from_a_file(management: Management, tmp_path: Path, content: str) -> None:
+    """TorchServe's own file is understood, and so is a file with the token."""
+    (tmp_path / "m.mar").touch()
+    (tmp_path / "keys").write_text(content)
+    serve.main(words(management, tmp_path / "m.mar", "--token_file", str(tmp_path / "keys")))
+    assert management.tokens == ["Bearer Whq8VlgU"]
+
+
+def test_a_token_from_the_environment(management: Management, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`$TORCHSERVE_TOKEN` counts where no file is named; without either nothing is sent, and no command line has it."""
+    serve.main(words(management, "https://models.example/m.mar"))
+    monkeypatch.setenv("TORCHSERVE_TOKEN", "abc")
+    serve.main(words(management, "https://models.example/m.mar"))
+    assert management.tokens == [None, "Bearer abc"]
+
+
+@pytest.mark.parametrize("content", ['{"API": {"key": "x"}}', "a\nb"])
+def test_a_file_without_a_token(management: Management, tmp_path: Path, content: str) -> None:
+    """It is named, and what would be one."""
+    (tmp_path / "keys").write_text(content)
+    with pytest.raises(SpecError, match="keys` h") as e:
+        serve.main(words(management, "https://models.example/m.mar", "--token_file", str(tmp_path / "keys")))
+    assert "key_file.json" in e.value.hint
+    assert management.asked == []
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "hint"),
+    [  # as TorchServe 0.12 says it
+        (400, ("InvalidKeyException", "Token Authorization failed."), "--token_file"),
+        (500, ("InternalServerException", "Model file already exists m.mar"), "another name"),
+        (405, ("MethodNotAllowedException", "Requested method is not allowed"), "--enable-model-api"),
+    ],
+)
+def test_what_to_do(management: Management, code: int, said: tuple[str, str], hint: str) -> None:
+    """A refusal that everybody meets once says what to do about it."""
+    management.answer = (code, {"code": code, "type": said[0], "message": said[1]})  # type: ignore[dict-item]
+    with pytest.raises(BackendError, match=f"{code} {said[0]}: {said[1]}") as e:
+        serve.main(words(management, "https://models.example/m.mar"))
+    assert hint in e.value.hint
+
+
+def test_this_machine_alone_sees_it(management: Management, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a server on loopback the archive is served on loopback, on a free port."""
+    bound = []
+    init = ThreadingHTTPServer.__init__
+    monkeypatch.setattr(
+        ThreadingHTTPServer,
+        "__init__",
+        lambda self, address, *args: (bound.append(address), init(self, address, *args))[1],
+    )
+    (tmp_path / "m.mar").touch()
+    serve.main(["--model_path", f"{tmp_path}/m.mar", "--management_api", management.url])
+    assert bound == [("127.0.0.1", 0)]

@@ -170,6 +170,78 @@ def test_hydra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert app.roles[0].resource == Resource(cpu=1, gpu=0, memMB=100)
 
 
+GROUPS = {
+    "job": """
+defaults: [{size: small}, _self_]
+lr: 0.1
+_target_: torchx.specs.AppDef
+name: train-${size.replicas}
+roles:
+  - _target_: torchx.specs.Role
+    name: trainer
+    image: img
+    entrypoint: python
+    args: [--lr, "${lr}", '\\${HOME} costs $5', "${oc.env:USER}", "${app_id}-${replica_id}"]
+    num_replicas: ${size.replicas}
+    resource: {_target_: torchx.specs.resource, h: "${size.h}"}
+""",
+    "size/small": "replicas: 1\nh: cpu.nano\n",
+    "size/large": "replicas: 4\nh: cpu.micro\nextra: {deep: ['${lr}']}\n",
+}
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a configuration, and a group of it."""
+    pytest.importorskip("hydra")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("USER", "ada")
+    for name, content in GROUPS.items():
+        file = tmp_path / ".torchx" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return tmp_path
+
+
+def test_hydra_groups(groups: Path) -> None:
+    """Defaults, a group chosen by an override, new keys; what is no field of an AppDef is for interpolation alone."""
+    literal = ["${HOME} costs $5", "ada", f"{macros.app_id}-{macros.replica_id}"]
+    app = materialize_appdef(utils.hydra, ["-cn", "job"])
+    assert (app.name, app.roles[0].args) == ("train-1", ["--lr", "0.1", *literal])
+    app = materialize_appdef(utils.hydra, ["-cn", "job", "--", "size=large", "lr=5", "+metadata.team=vision"])
+    assert (app.name, app.metadata, app.roles[0].num_replicas) == ("train-4", {"team": "vision"}, 4)
+    assert app.roles[0].args == ["--lr", "5", *literal]
+    assert app.roles[0].resource == resource(h="cpu.micro")
+
+
+def test_hydra_on_this_machine(groups: Path) -> None:
+    """The described job runs, with Hydra's overrides and torchx's macros in its arguments."""
+    from torchx.runner import get_runner
+
+    words = ["-cn", "job", "--", "size=large", "roles.0.entrypoint=echo"]
+    with get_runner("hydra") as runner:
+        handle = runner.run_component("utils.hydra", words, "local_cwd")
+        status = runner.wait(handle, wait_interval=0.1, timeout=30)
+        assert status is not None
+        assert str(status.state) == "SUCCEEDED"
+        lines = ["".join(runner.log_lines(handle, "trainer", k)) for k in range(4)]
+    app_id = handle.rpartition("/")[2]
+    assert lines == [f"--lr 0.1 ${{HOME}} costs $5 ada {app_id}-{k}\n" for k in range(4)]
+
+
+def test_hydra_misspelt(groups: Path) -> None:
+    """A field whose name is almost right is not taken for a number of the user's own."""
+    with pytest.raises(SpecError, match="no field `metadat`") as e:
+        materialize_appdef(utils.hydra, ["-cn", "job", "--", "+metadat={a: b}"])
+    assert e.value.hint == "did you mean `metadata`?"
+
+
+def test_hydra_says_why(groups: Path) -> None:
+    """A role with a field that does not exist: the error has Hydra's line, and the line below it that says why."""
+    with pytest.raises(SpecError, match=r"torchx.specs.*Role.*unexpected keyword argument 'imgae'"):
+        materialize_appdef(utils.hydra, ["-cn", "job", "--", "+roles.0.imgae=x"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

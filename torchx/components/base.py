@@ -9,10 +9,14 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+class GoneError(SpecError, ImportError):
+    """It is imported, and was there once: programs that try the import and have another way go on."""
+
+
 def __getattr__(name: str) -> NoReturn:
     if name != "torch_dist_role":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    raise SpecError(
+    raise GoneError(
         f"`torchx.components.base.{name}` no longer exists",
         hint="`torchx.components.dist.torchrun(...)` returns an AppDef, whose `roles[0]` is that role",
     )

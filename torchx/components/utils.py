@@ -6,9 +6,11 @@ import torchx
 from torchx import specs
 from torchx.components.dist import _args_join, get_role_name
 from torchx.errors import MissingDependencyError, SpecError
+from torchx.util.strings import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Annotated, Any
 
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # or the log stays empty until the program ends
@@ -243,7 +245,7 @@ def hydra(
     """Runs the AppDef that a Hydra configuration describes.
 
     The configuration names classes by ``_target_``: ``torchx.specs.AppDef``, ``torchx.specs.Role``, ...
-    Macros such as ``${app_id}`` are left for the scheduler.
+    What is no field of an AppDef is there for interpolation. Macros such as ``${app_id}`` are left for the scheduler.
 
         torchx run utils.hydra -cn train -- image=my_image:2 trainer.lr=0.1
 
@@ -270,9 +272,11 @@ def hydra(
     try:
         with initialize_config_dir(directory, version_base=None):
             config = compose(config_name, overrides=list(overrides))
-        app: Any = instantiate(_with_macros(OmegaConf.to_container(config)), _convert_="all")
+        hidden = OmegaConf.create(_in_strings(OmegaConf.to_container(config), _hide_macros))
+        found = _in_strings(OmegaConf.to_container(hidden, resolve=True), _literal)
+        app: Any = instantiate(_app_fields(found), _convert_="all")
     except (HydraException, OmegaConfBaseException) as e:
-        reason = (str(e).strip() or type(e).__name__).splitlines()[0]
+        reason = ": ".join(line.strip(" :") for line in str(e).splitlines() if line.strip()) or type(e).__name__
         raise SpecError(f"configuration `{config_name}` of `{config_dir}`: {reason}") from e
     if not isinstance(app, specs.AppDef):
         raise SpecError(
@@ -285,15 +289,40 @@ def hydra(
     return app
 
 
-def _with_macros(config: Any) -> Any:
-    """The configuration with torchx's macros escaped, so that Hydra does not take them for its interpolations."""
+def _in_strings(config: Any, change: Callable[[str], str]) -> Any:
     if isinstance(config, dict):
-        return {k: _with_macros(v) for k, v in config.items()}
+        return {k: _in_strings(v, change) for k, v in config.items()}
     if isinstance(config, list):
-        return [_with_macros(v) for v in config]
-    if isinstance(config, str):
-        for name in ("img_root", "base_img_root", "app_id", "replica_id", "rank0_env"):
-            macro = f"${{{name}}}"
-            # Hydra resolves twice on the way to an object, and each time takes one escape away.
-            config = config.replace(f"\\{macro}", macro).replace(macro, f"\\\\\\{macro}")
-    return config
+        return [_in_strings(v, change) for v in config]
+    return change(config) if isinstance(config, str) else config
+
+
+_MACROS = ("img_root", "base_img_root", "app_id", "replica_id", "rank0_env")
+_HIDDEN = "\ue000{}\ue001"  # of the private use area: no configuration has them
+
+
+def _hide_macros(text: str) -> str:
+    """The text without torchx's macros, which Hydra would take for its interpolations."""
+    for name in _MACROS:
+        text = text.replace(f"\\${{{name}}}", f"${{{name}}}").replace(f"${{{name}}}", _HIDDEN.format(name))
+    return text
+
+
+def _literal(text: str) -> str:
+    """The text, with its macros again, so that it comes out of Hydra as it is here."""
+    for name in _MACROS:
+        text = text.replace(_HIDDEN.format(name), f"${{{name}}}")
+    # Hydra resolves twice on the way to an object, and each time takes one escape away.
+    return text.replace("${", "\\\\\\${")
+
+
+def _app_fields(config: Any) -> Any:
+    """The configuration of an AppDef without what is there for interpolation alone: defaults from groups, numbers."""
+    if not isinstance(config, dict) or str(config.get("_target_", "")).rpartition(".")[2] != "AppDef":
+        return config
+    fields = ("name", "roles", "metadata")
+    for key in config.keys() - {*fields}:
+        meant = nearest(str(key), fields, cutoff=0.8)
+        if meant is not None:
+            raise SpecError(f"an AppDef has no field `{key}`", hint=f"did you mean `{meant}`?")
+    return {key: value for key, value in config.items() if key in fields or str(key).startswith("_")}

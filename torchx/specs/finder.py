@@ -34,6 +34,8 @@ else:
 
 BUILTINS = {
     "dist": ("ddp", "spmd", "torchrun"),
+    "metrics": ("tensorboard",),
+    "serve": ("torchserve",),
     "utils": ("binary", "booth", "copy", "echo", "hydra", "python", "sh", "touch"),
 }
 """The built-in components, by module: listed so that a typo costs no imports. A test compares it with the modules."""

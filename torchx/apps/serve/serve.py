@@ -5,11 +5,16 @@
 TorchServe fetches the archive from a URL. For one that is not on the web already, this program is the web server: it
 serves that one file, under a name nobody can guess, until TorchServe has answered.
 TorchServe's interface: https://pytorch.org/serve/management_api.html#register-a-model
+
+Since 0.11 TorchServe asks for a token, unless it was started with ``--disable-token-auth``. It comes from
+``--token_file``, which may be TorchServe's own ``key_file.json``, or from ``$TORCHSERVE_TOKEN``; never from the command
+line, which every user of the machine can read. See https://pytorch.org/serve/token_authorization_api.html
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import sys
@@ -39,6 +44,12 @@ TORCHSERVE_PARAMS = [
 ]
 """What TorchServe takes with a new model; each is an option here."""
 
+ENV_TOKEN = "TORCHSERVE_TOKEN"  # noqa: S105  # the name of a variable
+"""What TorchServe's management API asks for, where ``--token_file`` does not say it."""
+
+PORT = 8222
+"""Where an archive is served from: the one that the component publishes."""
+
 _BLOCK = 1 << 20  # bytes held in memory at a time
 
 
@@ -47,8 +58,13 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="registers a model archive with a running TorchServe")
     parser.add_argument("--model_path", required=True, help="the archive (.mar): a path or a URL that fsspec knows")
     parser.add_argument("--management_api", required=True, help="of TorchServe: http://host:8081")
-    parser.add_argument("--port", type=int, default=8222, help="where the archive is served from; 0 for any")
+    parser.add_argument(
+        "--port",
+        type=int,
+        help=f"where the archive is served from, 0 for any (default: {PORT}; any to a server on this machine)",
+    )
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds to wait for TorchServe's answer")
+    parser.add_argument("--token_file", help="TorchServe's key_file.json, or a file with the token: a path or a URL")
     parser.add_argument("--dryrun", action="store_true", help="print what would be asked, and ask nothing")
     told = parser.add_argument_group("the model", "see TorchServe's management API")
     for name in TORCHSERVE_PARAMS:
@@ -73,12 +89,16 @@ def main(argv: list[str]) -> None:
         _register(args, {"url": args.model_path, **params})
         return
     name = f"{rand_id()}/{os.path.basename(args.model_path.rstrip('/')) or 'model.mar'}"
+    address = get_routable_ip_to(host)
+    # To a server on this machine it is shown on loopback alone. Elsewhere on every interface, for which one TorchServe
+    # comes by is not ours to know. The name is the key.
+    bind = address if address.startswith("127.") else ""
+    port = args.port if args.port is not None else 0 if bind else PORT
     if args.dryrun:
-        address = f"http://{get_routable_ip_to(host)}:{args.port}"
-        _register(args, {"url": f"{address}/{name}", **params})
+        _register(args, {"url": f"http://{address}:{port}/{name}", **params})
         return
-    with _opened(args.model_path) as (fs, path), _served(fs, path, f"/{name}", args.port) as port:
-        _register(args, {"url": f"http://{get_routable_ip_to(host)}:{port}/{name}", **params})
+    with _opened(args.model_path) as (fs, path), _served(fs, path, f"/{name}", (bind, port)) as port:
+        _register(args, {"url": f"http://{address}:{port}/{name}", **params})
 
 
 def get_routable_ip_to(addr: str) -> str:
@@ -110,17 +130,63 @@ def _register(args: argparse.Namespace, params: dict[str, str]) -> None:
     if args.dryrun:
         print(f"POST {url}")
         return
-    request = Request(url, data=b"", method="POST")  # noqa: S310  # the caller has looked: it is http or https
+    token = _token(args.token_file)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = Request(url, data=b"", headers=headers, method="POST")  # noqa: S310  # the caller has looked: it is http
     try:
         with urlopen(request, timeout=args.timeout) as answer:  # noqa: S310  # as above
             print(answer.read().decode(errors="replace").strip())
     except HTTPError as e:
         with e:
-            said = " ".join(e.read().decode(errors="replace").split())
-        raise BackendError(f"TorchServe refused `{args.model_path}`: {e.code} {said or e.reason}") from e
+            said = _said(e.read().decode(errors="replace")) or e.reason
+        raise BackendError(f"TorchServe refused `{args.model_path}`: {e.code} {said}", hint=_what_to_do(said)) from e
     except OSError as e:
         reason = getattr(e, "reason", e)
         raise BackendError(f"TorchServe at `{args.management_api}` cannot be asked: {reason}") from e
+
+
+def _said(answer: str) -> str:
+    """What an answer of TorchServe says, on one line: ``{"type": ..., "message": ...}`` as ``type: message``.
+
+    >>> _said('{"code": 409, "type": "ConflictStatusException", "message": "Model m is already registered."}')
+    'ConflictStatusException: Model m is already registered.'
+    >>> _said("<h1>Bad\\n gateway</h1>")
+    '<h1>Bad gateway</h1>'
+    """
+    try:
+        told = json.loads(answer)
+        answer = f"{told['type']}: {told['message']}"
+    except (ValueError, KeyError, TypeError):
+        pass  # something else than TorchServe has answered: a proxy
+    return " ".join(answer.split())
+
+
+def _what_to_do(said: str) -> str:
+    if said.startswith("InvalidKeyException"):
+        return f"the management key of its key_file.json: --token_file, or ${ENV_TOKEN}"
+    if "already exists" in said:
+        return "TorchServe keeps archives by file name: unregister that model, or give the archive another name"
+    if "model API" in said or said.startswith("MethodNotAllowed"):
+        return "TorchServe takes new models when it is started with --enable-model-api"
+    return ""
+
+
+def _token(path: str | None) -> str:
+    """The token that TorchServe asks for; empty when nobody has said one."""
+    if not path:
+        return os.environ.get(ENV_TOKEN, "").strip()
+    with _opened(path) as (fs, name):
+        text = str(fs.cat_file(name).decode(errors="replace"))
+    try:
+        keys = json.loads(text)
+        text = str(keys["management"]["key"])
+    except ValueError:
+        pass  # the token itself
+    except (KeyError, TypeError) as e:
+        raise SpecError(f"`{path}` has no management key", hint="it is TorchServe's key_file.json, or the token") from e
+    if not text.strip().isprintable():
+        raise SpecError(f"`{path}` holds no token", hint="it is TorchServe's key_file.json, or the token alone")
+    return text.strip()
 
 
 @contextmanager
@@ -137,7 +203,7 @@ def _opened(url: str) -> Iterator[tuple[Any, str]]:
 
 
 @contextmanager
-def _served(fs: Any, path: str, name: str, port: int) -> Iterator[int]:
+def _served(fs: Any, path: str, name: str, address: tuple[str, int]) -> Iterator[int]:
     """Serves one file, and gives the port."""
     size = int(fs.size(path))
 
@@ -164,11 +230,10 @@ def _served(fs: Any, path: str, name: str, port: int) -> Iterator[int]:
         def log_message(self, format: str, *args: Any) -> None:
             print(f"{self.address_string()} {format % args}".replace(name, "/***"), file=sys.stderr)
 
-    # Every interface: which one TorchServe comes by is not ours to know. The name is the key.
     try:
-        server = ThreadingHTTPServer(("", port), Handler)
+        server = ThreadingHTTPServer(address, Handler)
     except OSError as e:
-        raise OSError(e.errno, f"port {port} cannot be used: {e.strerror}; --port takes another") from e
+        raise OSError(e.errno, f"port {address[1]} cannot be used: {e.strerror}; --port takes another") from e
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -183,4 +248,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except (TorchXError, OSError) as e:
-        sys.exit(f"serve: {e}")
+        hint = getattr(e, "hint", "")
+        sys.exit(f"serve: {e}" + (f" ({hint})" if hint else ""))  # one line: `torchx status` shows the last

@@ -3,12 +3,14 @@
 ``python -m torchx.apps.utils.process_monitor --timeout 3600 --exit_on_file /data/done -- tensorboard --logdir /data``
 
 Files may be URLs of fsspec. Ends with the program's exit code; with 0 when the exit file ended it,
-with 34 when time did.
+with 34 when time did, or with ``$TORCHX_TIMEOUT_EXIT_CODE``: 0 for a program that is meant to run until time is over.
+Time that is over before the program could be started is 34 all the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +18,9 @@ import time
 
 TIMEOUT_EXIT_CODE = 34
 """Exit code when the time is over."""
+
+ENV_TIMEOUT_EXIT_CODE = "TORCHX_TIMEOUT_EXIT_CODE"
+"""Set by components whose program is meant to run until time is over: the exit code then."""
 
 _GRACE_S = 10.0  # from SIGTERM to SIGKILL
 
@@ -53,7 +58,7 @@ def main(argv: list[str]) -> None:
     except OSError as e:
         sys.exit(f"`{args.entrypoint}` cannot be started: {e.strerror}")
     signals.to(program)
-    code = _watch(program, end, args.exit_on_file, args.poll_rate)
+    code = _watch(program, end, args)
     if code != 0:
         sys.exit(code)
 
@@ -87,10 +92,10 @@ class _Forwarder:
             sys.exit(128 + number)
 
 
-def _watch(program: subprocess.Popen[bytes], end: float, exit_on_file: str, poll_rate_s: float) -> int:
+def _watch(program: subprocess.Popen[bytes], end: float, args: argparse.Namespace) -> int:
     while True:
         left = end - time.monotonic()
-        wait = None if left == float("inf") and not exit_on_file else max(0.0, min(left, poll_rate_s))
+        wait = None if left == float("inf") and not args.exit_on_file else max(0.0, min(left, args.poll_rate))
         try:
             code = program.wait(timeout=wait)
         except subprocess.TimeoutExpired:
@@ -99,10 +104,16 @@ def _watch(program: subprocess.Popen[bytes], end: float, exit_on_file: str, poll
             return code if code >= 0 else 128 - code
         if time.monotonic() >= end:
             _stop(program)
-            return TIMEOUT_EXIT_CODE
-        if exit_on_file and _exists(exit_on_file):
+            return _timeout_exit_code()
+        if args.exit_on_file and _exists(args.exit_on_file):
             _stop(program)
             return 0
+
+
+def _timeout_exit_code() -> int:
+    # Not an option: components pass it on to images with an older torchx, too, which would refuse an option.
+    text = os.environ.get(ENV_TIMEOUT_EXIT_CODE, "")
+    return int(text) if text.isdecimal() else TIMEOUT_EXIT_CODE
 
 
 def _stop(program: subprocess.Popen[bytes]) -> None:

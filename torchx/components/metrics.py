@@ -1,0 +1,64 @@
+"""Looking at what a training writes down while it runs: TensorBoard as a job."""
+
+from __future__ import annotations
+
+import torchx
+from torchx import specs
+from torchx.errors import SpecError
+
+# No value of a user is in this text: they come as "$@". Whoever is able to reach the port reads the logs, so a job that
+# shares the network of the machine listens on loopback; one in a container, or on a node, could not be reached there.
+_EXEC = 'exec python -m tensorboard.main "$@"'
+_EXEC_WHERE_IT_MAY_BE_SEEN = (
+    'case "$TORCHX_JOB_ID" in local_cwd:*) set -- --host=127.0.0.1 "$@";; *) set -- --bind_all "$@";; esac; ' + _EXEC
+)
+
+
+def tensorboard(  # noqa: PLR0917  # public signature
+    logdir: str,
+    image: str = torchx.IMAGE,
+    timeout: float = 3600,
+    port: int = 6006,
+    start_on_file: str = "",
+    exit_on_file: str = "",
+    host: str | None = None,
+) -> specs.AppDef:
+    """Runs a TensorBoard server on a directory of logs, until a file appears or time is over.
+
+        torchx run metrics.tensorboard --logdir runs --exit_on_file runs/done
+
+    The server asks nobody for a password. On this machine (local_cwd) it therefore listens on the loopback interface
+    alone; elsewhere on all, for there the network is the scheduler's.
+
+    Args:
+        logdir: the logs: a directory, or a URL that TensorBoard can read
+        image: container image, with torchx and tensorboard
+        timeout: seconds after which it ends; 0 for no limit
+        port: where it listens; 0 for any free port, which is in the log
+        start_on_file: start only when this file exists: a path or a URL of fsspec
+        exit_on_file: end when this file exists: a path or a URL of fsspec
+        host: address to listen on, by default 127.0.0.1 on this machine and all elsewhere
+    """
+    if not 0 <= port <= 65535:
+        raise SpecError(f"`--port {port}` is no port", hint="1 to 65535, or 0 for any that is free")
+    if not timeout >= 0:
+        raise SpecError(f"`--timeout {timeout}` is no time", hint="seconds, or 0 for no limit")
+    # With `=`, or a value that begins with a dash would look like an option.
+    monitor = [f"--timeout={timeout:.15g}"]
+    monitor += [f"--start_on_file={start_on_file}"] if start_on_file else []
+    monitor += [f"--exit_on_file={exit_on_file}"] if exit_on_file else []
+    server = [f"--logdir={logdir}", f"--port={port}", *([f"--host={host}"] if host else [])]
+    role = specs.Role(
+        name="tensorboard",
+        image=image,
+        entrypoint="python",
+        args=[
+            *("-m", "torchx.apps.utils.process_monitor", *monitor, "--"),
+            *("sh", "-c", _EXEC if host else _EXEC_WHERE_IT_MAY_BE_SEEN, "tensorboard", *server),
+        ],
+        env={"TORCHX_TIMEOUT_EXIT_CODE": "0"},  # to run until time is over is what it was asked for
+        num_replicas=1,
+        port_map={"http": port} if port else {},
+        resource=specs.resource(cpu=1, gpu=0, memMB=2048),
+    )
+    return specs.AppDef(name="tensorboard", roles=[role])

@@ -1,0 +1,151 @@
+"""Commands of torchx, run in the process of the notebook as the command line would run them."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import TorchXError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from torchx.notebook.job import Job
+
+
+def run(words: list[str]) -> Job | None:
+    """Runs the command with these words after ``torchx``; the job when it has launched one.
+
+    Raises:
+        CommandError: its exit code is not 0.
+    """
+    from torchx.cli.main import main
+    from torchx.notebook.job import Job
+    from torchx.notebook.streams import as_a_command_line
+
+    words, folder = with_cells(words)
+    with as_a_command_line(words) as out, _being_in(folder):
+        try:
+            main(words)
+            code = 0
+        except SystemExit as e:
+            code = e.code if isinstance(e.code, int) else 1 if e.code else 0
+        handle = out.finish(keep_handle=code != 0 or _run_at(words) is None)
+    if code:
+        verb = next((word for word in words if not word.startswith("-")), "")
+        raise CommandError(f"torchx {verb}".strip(), code)
+    return Job(handle) if handle else None
+
+
+def with_cells(words: list[str]) -> tuple[list[str], str]:
+    """A ``run`` takes along what the cells wrote, unless it names a workspace itself.
+
+    Returns:
+        the words to run, and the folder to run them in; empty: where we are.
+    """
+    from torchx.notebook.workspace import WORKSPACE, files, folder
+
+    i = _run_at(words)
+    args = None if i is None or not files() else _parsed(words[i + 1 :])
+    if i is None or args is None or hasattr(args, "workspace") or hasattr(args, "stdin"):
+        return words, ""
+    rest = args.component_name_and_args
+    at = len(words) - len(rest[1:] if rest[:1] == ["--"] else rest)
+    words = [*words[:at], *(_found(word, folder()) for word in words[at : at + 1]), *words[at + 1 :]]
+    if _takes_workspaces(args):
+        return [*words[: i + 1], "--workspace", WORKSPACE, *words[i + 1 :]], ""
+    return words, folder()
+
+
+def _run_at(words: list[str]) -> int | None:
+    """Where the verb `run` stands, behind the options of torchx itself; None when the verb is another."""
+    i = 0
+    while i < len(words) and words[i].startswith("-"):
+        i += 2 if words[i] in ("--log_level", "--log-level") else 1
+    return i if words[i : i + 1] == ["run"] else None
+
+
+def _parsed(words: list[str]) -> argparse.Namespace | None:
+    """The options of `run`; None when it only prints its help, or is going to say what is wrong with them."""
+    from torchx.cli.argparse_util import Parser
+    from torchx.cli.cmd_run import CmdRun
+
+    if any(word in ("-h", "--help") for word in words):
+        return None
+    parser = Parser(prog="torchx run")
+    CmdRun().add_arguments(parser)
+    try:
+        args: argparse.Namespace = parser.parse_args(words)
+        return args
+    except (TorchXError, SystemExit):
+        return None
+
+
+def _takes_workspaces(args: argparse.Namespace) -> bool:
+    """Whether the scheduler of this `run` brings code to where the job runs."""
+    from torchx.cli.run_args import default_scheduler, fill_from_config
+    from torchx.notebook.job import shared_runner
+    from torchx.runner.config import use_profile
+
+    use_profile(getattr(args, "profile", None))
+    try:
+        fill_from_config(args)
+        name = getattr(args, "scheduler", None) or default_scheduler()
+        return hasattr(shared_runner()._scheduler(name), "build_workspaces")
+    except TorchXError:
+        return True  # the command itself will say what is wrong
+    finally:
+        use_profile(None)
+
+
+def _found(component: str, folder: str) -> str:
+    """``file.py:function`` with the file's full path: in the current directory, or else among the cells' files."""
+    path, colon, function = component.rpartition(":")
+    if not colon or not path.endswith(".py") or os.path.isabs(path):
+        return component
+    for place in (os.getcwd(), folder):
+        if os.path.isfile(os.path.join(place, path)):
+            return f"{os.path.join(place, path)}:{function}"
+    return component
+
+
+def _being_in(folder: str) -> AbstractContextManager[None]:
+    """While it is entered the folder is the current directory, with the config file of the one that was."""
+    from contextlib import contextmanager, nullcontext, suppress
+
+    from torchx.runner.configfiles import CONFIG_FILE
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        before = os.getcwd()
+        link, config = f"{folder}/{CONFIG_FILE}", f"{before}/{CONFIG_FILE}"
+        if os.path.islink(link):
+            os.unlink(link)
+        if os.path.isfile(config):
+            with suppress(FileExistsError):  # one of the cells has written its own
+                os.symlink(config, link)
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+    return entered() if folder else nullcontext()
+
+
+class CommandError(TorchXError):
+    """A command ended with an exit code other than 0; what it had to say is above.
+
+    Args:
+        exit_code: of the command; ``torchx --help`` lists them.
+    """
+
+    def __init__(self, command: str, exit_code: int) -> None:
+        super().__init__(f"`{command}` ended with exit code {exit_code}")
+        self.exit_code = exit_code
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: a user's mistake has no traceback."""
+        return [str(self)]

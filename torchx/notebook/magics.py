@@ -1,0 +1,158 @@
+"""The magics: ``%%workspacefile``, ``%workspace``, ``%torchx``."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from torchx.errors import SpecError, TorchXError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from torchx.notebook.job import Job
+
+_NAMES = {"line": ("torchx", "workspace"), "cell": ("torchx", "workspacefile")}
+_COMPLETED = "%torchx"
+
+# `{name}`, `{cfg.lr}`, `{lrs[0]}`; not `${app_id}`, which is a macro, nor `{"a": 1}`
+_FIELD = re.compile(r"(?<!\$)\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[[^\][{}]+\])*)\}")
+
+
+class MistakeError(TorchXError):
+    """A magic was called in a way that it cannot mean."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{self}\nhint: {self.hint}" if self.hint else str(self)]
+
+
+def register(shell: Any) -> None:
+    """Gives the shell the magics, and completion of ``%torchx`` lines."""
+    from IPython.core.magic import no_var_expand
+
+    unregister(shell)  # or there would be two completers after a second time
+    magics = Magics(shell)
+    # It would be done before the line is taken apart, and a value with a blank in it would become two words.
+    for magic in (Magics.torchx, Magics.workspacefile):
+        no_var_expand(magic)
+    shell.register_magic_function(magics.torchx, "line_cell", "torchx")
+    shell.register_magic_function(magics.workspace, "line", "workspace")
+    shell.register_magic_function(magics.workspacefile, "cell", "workspacefile")
+    shell.set_hook("complete_command", _complete, str_key=_COMPLETED)
+
+
+def unregister(shell: Any) -> None:
+    """Takes them away."""
+    for kind, names in _NAMES.items():
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)
+    shell.strdispatchers["complete_command"].strs.pop(_COMPLETED, None)
+
+
+class Magics:
+    """The magics of one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def torchx(self, line: str, cell: str | None = None) -> Job | None:
+        """Runs a command of torchx; `%torchx --help` lists them.
+
+            job = %torchx run utils.python --script train.py -- --lr {lr}
+            %torchx log -f @last
+
+        {lr} is the variable `lr`, as one argument whatever it holds. Returns the job that was launched.
+        """
+        from torchx.notebook.commands import run
+
+        return run(split("\n".join([line, *([cell] if cell is not None else [])]), self._shell.user_ns))
+
+    def workspace(self, line: str) -> None:
+        """Lists the files written with %%workspacefile; `%workspace clear` removes them."""
+        from torchx.notebook import workspace
+
+        word = line.strip()
+        if word == "clear":
+            count = workspace.clear()
+            _say(f"removed {count} file{'' if count == 1 else 's'}")
+        elif word:
+            raise MistakeError(f"`%workspace` knows no `{word}`", hint="`%workspace`, or `%workspace clear`")
+        else:
+            found = workspace.files()
+            _say("\n".join(f"{size:>8}  {name}" for name, size in found.items()) or f"nothing in {workspace.WORKSPACE}")
+
+    def workspacefile(self, line: str, cell: str) -> None:
+        """Keeps the cell as a file of the workspace that `%torchx run` takes along; -a appends to the file.
+
+        %%workspacefile train.py
+        print("hello from the job")
+        """
+        import shlex
+
+        from torchx.notebook import workspace
+
+        words = shlex.split(line)
+        append = words[:1] in (["-a"], ["--append"])
+        paths = words[1:] if append else words
+        if len(paths) != 1:
+            raise MistakeError(
+                "`%%workspacefile` takes one path", hint="`%%workspacefile train.py`; -a before it appends"
+            )
+        try:
+            size = workspace.workspacefile(paths[0], cell, append=append)
+        except SpecError as e:
+            raise MistakeError(str(e), hint=e.hint) from None
+        _say(f"{'appended to' if append else 'wrote'} {paths[0]}, {size} bytes, in {workspace.WORKSPACE}")
+
+
+def split(text: str, variables: Mapping[str, Any]) -> list[str]:
+    """The words of a command, as a shell would take them apart; then variables take the place of ``{name}``.
+
+    Names that are no variables stay as they are.
+
+    Raises:
+        MistakeError: a quote is not closed, or what a variable holds has no such part.
+
+    >>> split("run utils.echo --msg {msg} '${app_id} {other}'", {"msg": "it's two words"})
+    ['run', 'utils.echo', '--msg', "it's two words", '${app_id} {other}']
+    """
+    import shlex
+
+    try:
+        words = shlex.split(text.replace("\\\n", " "))
+    except ValueError as e:
+        raise MistakeError(f"the line cannot be taken apart: {e}", hint="a quote is not closed") from None
+    return [_FIELD.sub(lambda match: _value(match, variables), word) for word in words]
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _value(match: re.Match[str], variables: Mapping[str, Any]) -> str:
+    import string
+
+    field = match[1]
+    if re.match(r"\w+", field)[0] not in variables:  # type: ignore[index]  # the pattern begins with a name
+        return match[0]
+    try:
+        return str(string.Formatter().get_field(field, (), variables)[0])
+    except (LookupError, AttributeError, TypeError) as e:
+        raise MistakeError(f"`{{{field}}}` has no value: {type(e).__name__}: {e}") from None
+
+
+def _complete(_: Any, event: Any) -> list[str]:
+    """Words that can stand where the cursor is; IPython keeps those that begin like ``event.symbol``."""
+    from torchx.cli.cmd_complete import split_line
+    from torchx.cli.completion import candidates
+
+    words = split_line(event.text_until_cursor)[1:] or [""]
+    try:
+        found = candidates(words)
+    except Exception:  # a key was pressed: whatever is wrong is said when the line is run
+        return []
+    # IPython takes `:`, `=` and `@` for ends of words.
+    cut = len(words[-1]) - len(event.symbol)
+    return [value[cut:] for value, _ in found]

@@ -1,0 +1,110 @@
+"""The workspace that cells are written to: files in the memory of this process."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from contextlib import suppress
+
+from torchx.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+WORKSPACE = "memory://torchx-workspace"
+"""Give it to :meth:`torchx.runner.Runner.run` and its like as ``workspace``; ``%torchx run`` does."""
+
+
+def workspacefile(path: str, content: str, *, append: bool = False) -> int:
+    """Writes a file of the workspace; what ``%%workspacefile`` does.
+
+    Args:
+        path: below the workspace's root.
+        content: text, written as UTF-8.
+        append: to what is there, instead of replacing it.
+
+    Returns:
+        its size in bytes.
+
+    Raises:
+        SpecError: the path leads out of the workspace.
+
+    >>> workspacefile("lib/greet.py", "greeting = 'hello'\\n")
+    19
+    >>> files()
+    {'lib/greet.py': 19}
+    >>> clear()
+    1
+    """
+    fs, root = _opened()
+    target = f"{root}/{_checked(path)}"
+    data = content.encode()
+    if append and fs.isfile(target):
+        data = fs.cat_file(target) + data
+    if fs.isdir(target):
+        raise SpecError(f"`{path}` is a folder of the workspace", hint="give the file another name")
+    fs.makedirs(posixpath.dirname(target), exist_ok=True)
+    fs.pipe_file(target, data)
+    return len(data)
+
+
+def files() -> dict[str, int]:
+    """The files that are there, by path below the root, and their sizes in bytes."""
+    fs, root = _opened()
+    if not fs.isdir(root):
+        return {}
+    found = fs.find(root, detail=True)
+    return {name.removeprefix(f"{root}/"): int(info["size"]) for name, info in sorted(found.items())}
+
+
+def clear() -> int:
+    """Removes them all; how many there were."""
+    fs, root = _opened()
+    count = len(files())
+    if fs.isdir(root):
+        fs.rm(root, recursive=True)
+    return count
+
+
+def folder() -> str:
+    """A folder with these files, for schedulers that take no workspace along: the same for the life of this process.
+
+    What jobs write there stays there. Nobody removes it, for a job may outlive the notebook: it is in the system's
+    folder for temporary files.
+    """
+    import tempfile
+
+    global _folder
+    _folder = _folder or tempfile.mkdtemp(prefix="torchx-notebook-")
+    fs, root = _opened()
+    current = files()
+    for name in _laid_out - current.keys():
+        with suppress(FileNotFoundError):
+            os.unlink(f"{_folder}/{name}")
+    for name in current:
+        os.makedirs(os.path.dirname(f"{_folder}/{name}"), exist_ok=True)
+        with open(f"{_folder}/{name}", "wb") as f:
+            f.write(fs.cat_file(f"{root}/{name}"))
+    _laid_out.clear()
+    _laid_out.update(current)
+    return _folder
+
+
+_folder = ""
+_laid_out: set[str] = set()
+
+
+def _opened() -> tuple[Any, str]:
+    from torchx.workspace.files import open_workspace
+
+    return open_workspace(WORKSPACE)
+
+
+def _checked(path: str) -> str:
+    place = posixpath.normpath(path.strip())
+    if not path.strip() or place.startswith(("/", "../")) or place in (".", "..") or "\0" in place:
+        raise SpecError(
+            f"`{path}` is no path below the workspace's root", hint="for example `train.py` or `lib/data.py`"
+        )
+    return place
