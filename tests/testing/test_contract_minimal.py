@@ -47,8 +47,8 @@ class QScheduler(Scheduler[Mapping[str, CfgVal]]):
         app_id = make_unique(normalize_str(app.name)[:40] or "job")
         lines = []
         for role in app.roles:
-            if role.mounts or role.min_replicas is not None:
-                raise NotSupportedError(f"`q` can neither mount nor scale role `{role.name}`")
+            if role.mounts or role.min_replicas is not None or role.max_retries:
+                raise NotSupportedError(f"`q` can neither mount, nor scale, nor retry role `{role.name}`")
             for k in range(role.num_replicas):
                 values = macros.Values(
                     img_root="/", app_id=app_id, replica_id=str(k), rank0_env="Q_HOST0", base_img_root="/"

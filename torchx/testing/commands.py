@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.schedulers.kit.commands import CommandRunner
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,13 @@ class Recordings:
 
     Args:
         folder: usually ``tests/recorded``.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     recordings = Recordings(folder)
+    ...     _ = recordings.record("echo", "9.1", "hello.txt", ["echo", "hello ann"], hide={"ann": "user1"})
+    ...     recordings.versions("echo"), recordings.read("echo", "9.1", "hello.txt")
+    (['9.1'], 'hello user1\\n')
     """
 
     def __init__(self, folder: str) -> None:
@@ -99,6 +111,34 @@ class Recordings:
     def versions(self, tool: str) -> list[str]:
         """The versions of which there are recordings; for ``pytest.mark.parametrize``."""
         return sorted(v for v in os.listdir(os.path.join(self.folder, tool)) if not v.startswith("."))
+
+    def record(
+        self,
+        tool: str,
+        version: str,
+        name: str,
+        argv: Sequence[str],
+        *,
+        runner: CommandRunner | None = None,
+        hide: Mapping[str, str] | None = None,
+    ) -> str:
+        """Runs a command of the real system, keeps what it answers, and returns that.
+
+        Args:
+            runner: where the command runs; on this machine when None.
+            hide: names of people and machines, as whole words, and what is written in their place.
+
+        Raises:
+            CommandError: the command failed. Failures are worth having, too: script them by hand, with their exit code.
+        """
+        text = (runner or LocalCommandRunner()).run(argv).check().stdout
+        for secret, shown in (hide or {}).items():
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", shown.replace("\\", r"\\"), text)
+        path = os.path.join(self.folder, tool, version, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8", newline="") as f:
+            f.write(text)
+        return text
 
     def read(self, tool: str, version: str, name: str) -> str:
         """One output, as it was written."""

@@ -298,6 +298,25 @@ class SchedulerContract:
             return
         assert [r for r in caplog.records if r.levelname == "WARNING"]
 
+    @pytest.mark.parametrize("policy", sorted(RetryPolicy.__members__))
+    def test_retries_are_honoured_or_refused(
+        self, policy: str, scheduler: Scheduler[Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """`max_retries` under a policy that the capabilities leave out is refused, or warned about; never ignored."""
+        job = self.app(max_retries=2, retry_policy=RetryPolicy[policy], num_replicas=2)
+        try:
+            scheduler.submit_dryrun(job, self.cfg)
+        except TorchXError:
+            assert policy not in self.capabilities.retries
+            return
+        warned = [r for r in caplog.records if r.levelname == "WARNING"]
+        assert policy in self.capabilities.retries or warned
+
+    def test_logs_of_an_unknown_job(self, scheduler: Scheduler[Any]) -> None:
+        """The log of a job that the backend does not know is one of our errors, at once, and not an empty log."""
+        with pytest.raises(TorchXError):
+            list(scheduler.log_iter(self.unknown_id, "worker", 0, should_tail=self.capabilities.log_follow))
+
     def test_logs_are_refused_when_there_are_none(self, scheduler: Scheduler[Any]) -> None:
         """Without the capability, asking for logs raises NotSupportedError."""
         if self.capabilities.logs:
@@ -315,8 +334,15 @@ class SchedulerContract:
         assert done.app_id == app_id
         assert [(r.name, r.num_replicas, r.entrypoint) for r in done.roles] == [("worker", 2, "/bin/echo")]
         assert [len(r.replicas) for r in done.roles_statuses] == [2]
+        assert scheduler.exists(app_id)
+        both = scheduler.describe_many([app_id, self.unknown_id])
+        assert {i: found and found.state for i, found in both.items()} == {app_id: done.state, self.unknown_id: None}
         if self.capabilities.list:
             assert app_id in {line.app_id for line in scheduler.list()}
+        scheduler.cancel(app_id)
+        again = scheduler.describe(app_id)
+        assert again is not None
+        assert again.state is AppState.SUCCEEDED, "cancelling a job that has ended changes nothing"
         if self.capabilities.delete:
             scheduler.delete(app_id)
             assert scheduler.describe(app_id) is None
