@@ -1,18 +1,19 @@
 # make demo    train on four workers, watch it from another process
 # make test    lint, types, unit tests
 # make check   make test and the tests with real parts (PyTorch): what .ci/run does
+# make docs    the documentation as a site, build/site/index.html; a warning is an error
 # make fuzz    let atheris look for input that breaks a promise (EACH=60: seconds for each target)
 # make bench   the benchmark table (BENCH=--quick: a short one)
 # make format  put the code in shape
 #
 # Everything is installed below .venv, .cache and ~/.cache/torchx-ci (large things); PYTHON=... names the interpreter.
 
-.PHONY: help demo test check lint types unit fuzz bench format clean
+.PHONY: help demo test check lint types unit docs fuzz bench format clean
 .DEFAULT_GOAL := help
-CODE := torchx tests examples benchmarks
+CODE := torchx tests examples benchmarks docs/conf.py docs/_site
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 6
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 7
 
 demo:
 	@scripts/env demo
@@ -32,6 +33,10 @@ types:
 unit:
 	@scripts/env dev
 	.venv/bin/python -m pytest -q
+
+docs:
+	@scripts/env dev
+	.venv/bin/python -m sphinx -b html -d build/site-state -W --keep-going -q docs build/site
 
 check:
 	.ci/run

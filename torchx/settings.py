@@ -16,16 +16,26 @@ ENV_IMAGE = "TORCHX_IMAGE"
 so that a job launched from within a job keeps its parent's image."""
 
 ENV_IMAGE_DIGEST = "TORCHX_IMAGE_DIGEST"
-"""Set inside a job where it is known: digest of the image that its replicas run, see ``specs/images.py``."""
+"""Set inside a job, where it is known: digest of the image that its replicas run, see ``specs/images.py``."""
 
 ENV_WORKSPACE_HASH = "TORCHX_WORKSPACE_HASH"
 """Set inside a job whose code came from a workspace: hash of that code."""
 
 ENV_SESSION_ID = "TORCHX_INTERNAL_SESSION_ID"
+"""Id that events carry, the same in a program and in those that it starts; made when there is none."""
+
 ENV_JOB_ID = "TORCHX_JOB_ID"
+"""Set inside a job: its handle, for trackers."""
+
 ENV_PARENT_RUN_ID = "TORCHX_PARENT_RUN_ID"
+"""Set inside a job that was launched with ``--parent_run_id``: that id, for lineage."""
+
 ENV_TRACKERS = "TORCHX_TRACKERS"
+"""Set inside a job: names of its trackers, separated by commas."""
+
 ENV_NO_COLOR = "NO_COLOR"
+"""No colours in the output when it is set and not empty."""
+
 ENV_LOCAL_RETENTION_DAYS = "TORCHX_LOCAL_RETENTION_DAYS"
 """Finished local runs older than this many days are removed (default 30; 0 keeps all)."""
 

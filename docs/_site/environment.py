@@ -1,0 +1,77 @@
+"""Environment variables: those of ``torchx/settings.py`` by their docstrings, and those of other places."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from itertools import pairwise
+
+from _site.markdown import definition, sentence
+
+READ = {
+    "TORCHX_<SCHEDULER>_<OPTION>": (
+        "A run option, for example `TORCHX_SLURM_PARTITION`; see [configuration](../config.md)."
+    ),
+    "TORCHX_DEBUG": "Anything but `0`: the command line shows tracebacks, as with `--log_level DEBUG`.",
+    "TORCHX_EVENTS": "Where the events of the Runner go: `console`, `file:PATH`, or nowhere.",
+    "FORCE_COLOR": "Colours also where the output is no terminal.",
+}
+
+SET = {
+    "TORCHX_REPLICA_ID": "Which replica of its role this is; in containers of Kubernetes and AWS.",
+    "TORCHX_RANK0_HOST": "Where replica 0 of the role can be reached; what the macro `rank0_env` stands for.",
+    "TORCHX_RANK0_PORT": "A port for the replicas to meet at, where jobs share a machine: `local_cwd`, `slurm`, `lsf`.",
+    "TORCHX_ROLE_NAME": "Name of the replica's role; AWS Batch.",
+    "TORCHX_ROLE_IDX": "Which role of the job it is; AWS Batch.",
+    "TORCHX_TRACKER_<NAME>_CONFIG": "What the tracker NAME is configured with; see [trackers](../trackers.md).",
+    "TORCHX_TRACKING_EXPERIMENT_NAME": "The experiment, from `--name EXPERIMENT/RUN` of `dist.spmd`.",
+    "TORCHELASTIC_ERROR_FILE": "Where a failing program may leave its error; `torchrun` and its `@record` do.",
+}
+
+INTERNAL = {
+    "TORCHX_APP_ID": "a placeholder in scripts, not a variable",
+    "TORCHX_APPNAME": "a tag, not a variable",
+    "TORCHX_COMP_BREAKS": "between the completion script and torchx",
+    "TORCHX_COMP_LINE": "between the completion script and torchx",
+    "TORCHX_DOCKERFILE": "a constant of the Python interface",
+    "TORCHX_IGNORE": "a constant of the Python interface",
+    "TORCHX_RDZV_ID": "a placeholder in scripts, not a variable",
+    "TORCHX_TIMEOUT_EXIT_CODE": "between a component and the process monitor",
+    "TORCHX_TRY": "between two starts of a Slurm job's script",
+    "TORCHX_USER": "a tag, not a variable",
+    "TORCHX_VER": "a tag, not a variable",
+    "TORCHX_LOCAL_JOB": "marks the processes of a local job",
+    "TORCHX_LOCAL_REPLICA": "marks the processes of a local job",
+}
+"""Names in the sources that no user has to know, and why not."""
+
+
+def page() -> str:
+    found = settings()
+    of_jobs = {name: said for name, said in found.items() if said.startswith("Set inside a job")}
+    read = {name: sentence(said) for name, said in found.items() if name not in of_jobs} | READ
+    there = {name: sentence(said.partition(": ")[2] or said) for name, said in of_jobs.items()} | SET
+    return "\n".join(["## Read by torchx\n", *_rows(read), "## Found by a job in its environment\n", *_rows(there)])
+
+
+def settings() -> dict[str, str]:
+    """Variable -> the docstring below its ``ENV_`` constant."""
+    import torchx.settings
+
+    body = ast.parse(inspect.getsource(torchx.settings)).body
+    found = {}
+    for statement, below in pairwise(body):
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            constant = statement.targets[0].id
+            if constant.startswith("ENV_"):
+                said = (
+                    below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
+                )
+                if not said:
+                    raise ValueError(f"torchx/settings.py: {constant} has no docstring")
+                found[getattr(torchx.settings, constant)] = " ".join(said.split())
+    return found
+
+
+def _rows(said: dict[str, str]) -> list[str]:
+    return [definition(f"`{name}`", text) for name, text in said.items()]

@@ -1,0 +1,31 @@
+"""Puts what torchx says of itself where a page has ``<!-- generated: NAME -->``."""
+
+from __future__ import annotations
+
+import re
+
+from _site import commands, components, environment, resources, schedulers
+
+CONTENT = {
+    "commands": commands.page,
+    "exit codes": commands.exit_codes,
+    "components": components.page,
+    "run options": schedulers.run_options,
+    "capabilities": schedulers.capabilities,
+    "environment": environment.page,
+    "resources": resources.page,
+}
+_PLACE = re.compile(r"^<!-- generated: ([\w ]+) -->$", re.MULTILINE)
+
+
+def fill(text: str) -> str:
+    return _PLACE.sub(lambda match: CONTENT[match[1]](), text)
+
+
+def fill_page(app, page, source) -> None:
+    source[0] = fill(source[0])
+
+
+def setup(app):
+    app.connect("source-read", fill_page)
+    return {"parallel_read_safe": True}
