@@ -7,11 +7,14 @@ import os
 import re
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.backends.shell import ROOT, Shell
+from tests.backends.slurm.conftest import command
 
 TRAIN = """
 import os, sys, time
@@ -79,15 +82,41 @@ def test_the_traceback_of_the_failing_rank(shell: Shell) -> None:
     assert re.search(r"cause: +train/[01] on n[1-4] failed first: exit code 1: ValueError", page), page
 
 
-def test_code_as_it_was_at_submission(shell: Shell, tmp_path: Path) -> None:
-    """With `job_dir` a job that is requeued runs the code that it was submitted with."""
-    script = shell.cwd / "say.py"
-    script.write_text("print('first')")
+def test_code_as_it_was_at_submission(shell: Shell, tmp_path: Path, eventually: Callable[..., object]) -> None:
+    """With `job_dir` a job that is requeued runs the code that it was submitted with; requeues and retries are counted."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / ".torchxconfig").write_text("[cli:run]\nworkspace = .\n")
+    script = project / "say.sh"
+    start = "${SLURM_RESTART_COUNT:-0}"
+    script.write_text(f'echo "old code, start {start}"; [ "{start}" = 0 ] && sleep 60; exit 7')
+    (project / "jobs.py").write_text(RETRIED)
+    mine = Shell(project, shell.env)
     job_dir = tmp_path / "code"
-    words = ["-s", "slurm", "-cfg", f"job_dir={job_dir}", "utils.python", "--script", "say.py"]
-    handle = shell.launch(*words)
-    shell.torchx("log", "-f", handle, timeout_s=120)
-    script.write_text("print('second')")
-    assert shell.torchx("log", handle).count("first") == 1
-    assert (job_dir / "say.py").read_text() == "print('first')"
+    handle = mine.launch("-s", "slurm", "-cfg", f"job_dir={job_dir}", "jobs.py:retried")
+    script.write_text("echo 'new code'")
+    app_id = handle.rpartition("/")[2]
+    eventually(lambda: "start 0" in mine.torchx("log", handle), every_s=0.5)
+    command("scontrol", "requeue", app_id)
+    eventually(lambda: status_of(mine, handle)["state"] == "FAILED", timeout_s=90, every_s=0.5)
+    assert mine.torchx("log", "--no-prefix", handle) == "".join(f"old code, start {i}\n" for i in range(3))
+    status = status_of(mine, handle)
+    assert status["num_restarts"] == 2
+    assert status["msg"].endswith("exit code 7; after 1 retry")
     assert (job_dir / "torchx-jobs").is_dir()
+
+
+def status_of(shell: Shell, handle: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(shell.torchx("status", "--json", handle))
+    return document
+
+
+RETRIED = '''
+from torchx import specs
+
+
+def retried() -> specs.AppDef:
+    """A job that may be started again once."""
+    role = specs.Role("r", "", entrypoint="sh", args=["say.sh"], max_retries=1, resource=specs.resource(cpu=1, memMB=100))
+    return specs.AppDef("retried", [role])
+'''

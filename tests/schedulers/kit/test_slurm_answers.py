@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ from torchx.specs import AppState
 from torchx.testing.commands import Recordings
 
 RECORDED = Recordings(str(Path(__file__).parents[2] / "recorded"))
-IDS = json.loads(RECORDED.read("slurm", "22.05", "ids.json"))
 VERSIONS = [v for v in RECORDED.versions("slurm") if v != "README.md"]
+JSON = sorted((path.parent.name, path.name) for path in Path(RECORDED.folder, "slurm").glob("*/squeue*.json"))
 EXPECTED = {
     "done": AppState.SUCCEEDED,
     "failed": AppState.FAILED,
@@ -41,65 +42,95 @@ EXPECTED = {
     "cancelled": AppState.CANCELLED,
     "arraywait": AppState.PENDING,
 }
+LATER = {
+    "timeout": AppState.FAILED,
+    "lost": AppState.FAILED,
+    "memory": AppState.FAILED,
+    "requeued": AppState.PENDING,
+}
+"""What the recordings that came after 22.05 have besides."""
 
 
-def of(records: list[JobRecord], name: str) -> list[JobRecord]:
-    return [record for record in records if record.job_id == IDS[name]]
+class Recorded:
+    """Records of one release, by the names that its jobs were given."""
+
+    def __init__(self, version: str, records: list[JobRecord]) -> None:
+        self.ids: dict[str, str] = json.loads(RECORDED.read("slurm", version, "ids.json"))
+        self.records = records
+
+    def of(self, name: str) -> list[JobRecord]:
+        return [record for record in self.records if record.job_id == self.ids[name]]
+
+    def check(self) -> None:
+        """What every release must tell of the recorded jobs."""
+        expected = {**EXPECTED, **{name: state for name, state in LATER.items() if name in self.ids}}
+        states = {name: {app_state(r.state) for r in self.of(name)} for name in expected}
+        assert states == {name: {state} for name, state in expected.items()}
+        assert sorted(r.component for r in self.of("het")) == [0, 1]
+        array = self.ids["array"]
+        tasks = [r for r in self.records if r.job_id.startswith(f"{array}_")]
+        assert sorted(r.job_id for r in tasks) == [f"{array}_{task}" for task in (1, 2, 3)]
+        assert {r.name for r in tasks} == {"not ours | 7"}
+        assert [r.exit_code for r in self.of("failed")] == [3]
+        assert [r.reason for r in self.of("held")] == ["JobHeldUser"]
+        assert re.fullmatch(r"n\[\d[-,]\d\]", self.of("running")[0].nodes)
+        (done,) = self.of("done")
+        assert 0 < (done.started or 0) <= (done.ended or 0)
+        assert done.folder.endswith(f"/slurm/{done.name}")
+        assert [(r.exit_code, r.signal) for r in self.of("killed")] == [(137, 0)]
+        if "lost" in self.ids:
+            assert [(r.state, r.reason) for r in self.of("lost")] == [("NODE_FAIL", "NodeDown")]
+            assert [(r.state, r.reason) for r in self.of("timeout")] == [("TIMEOUT", "TimeLimit")]
+            assert [(r.reason, r.restarts) for r in self.of("requeued")] == [("BeginTime", 1)]
 
 
-def check(records: list[JobRecord], *, nodes: bool = True) -> None:
-    """What every release must tell of the recorded jobs."""
-    states = {name: {app_state(r.state) for r in of(records, name)} for name in EXPECTED}
-    assert states == {name: {state} for name, state in EXPECTED.items()}
-    assert sorted(r.component for r in of(records, "het")) == [0, 1]
-    assert sorted(r.job_id for r in records if r.job_id.startswith(f"{IDS['array']}_")) == [
-        f"{IDS['array']}_{task}" for task in (1, 2, 3)
-    ]
-    assert {r.name for r in records if r.job_id.startswith(f"{IDS['array']}_")} == {"not ours | 7"}
-    assert [r.exit_code for r in of(records, "failed")] == [3]
-    assert [r.reason for r in of(records, "held")] == ["JobHeldUser"]
-    assert of(records, "running")[0].nodes == "n[1-2]"
-    assert 0 < (of(records, "done")[0].started or 0) <= (of(records, "done")[0].ended or 0)
-    assert of(records, "done")[0].folder.endswith("/slurm/" + of(records, "done")[0].name)
-
-
-@pytest.mark.parametrize("version", [v for v in VERSIONS if v != "20.11"])
-def test_json_of_each_release(version: str) -> None:
+@pytest.mark.parametrize(("version", "name"), JSON)
+def test_json_of_each_release(version: str, name: str) -> None:
     """State as string and as list, numbers plain and as objects, nodes in both nestings, arrays, components."""
-    check(parse_squeue_json(RECORDED.read("slurm", version, "squeue.json")))
+    Recorded(version, parse_squeue_json(RECORDED.read("slurm", version, name))).check()
 
 
-@pytest.mark.parametrize("version", ["20.11", "22.05"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_plain_answers(version: str) -> None:
-    """Those tell the same."""
-    check(parse_squeue(RECORDED.read("slurm", version, "squeue.txt")))
+    """Those tell the same, of every release."""
+    Recorded(version, parse_squeue(RECORDED.read("slurm", version, "squeue.txt"))).check()
 
 
-def test_plain_and_json_agree() -> None:
+@pytest.mark.parametrize(("version", "name"), JSON)
+def test_plain_and_json_agree(version: str, name: str) -> None:
     """Of one and the same moment, on a real cluster, in all that is used of both."""
-    wanted = ("job_id", "component", "state", "reason", "name", "folder", "nodes", "submitted", "restarts", "exit_code")
+    wanted = ("job_id", "component", "state", "reason", "name", "folder", "submitted", "restarts")
 
     def facts(records: list[JobRecord]) -> list[tuple[object, ...]]:
-        return sorted((tuple(getattr(r, f) for f in wanted) for r in records), key=str)
+        # 21.08 goes on to tell the nodes of a job that was requeued.
+        nodes = {id(r): "" if r.state == "PENDING" else r.nodes for r in records}
+        rows = [(*(getattr(r, f) for f in wanted), nodes[id(r)], r.exit_code, r.signal) for r in records]
+        return sorted(rows, key=str)
 
-    plain = parse_squeue(RECORDED.read("slurm", "22.05", "squeue.txt"))
-    assert facts(plain) == facts(parse_squeue_json(RECORDED.read("slurm", "22.05", "squeue.json")))
+    plain = parse_squeue(RECORDED.read("slurm", version, "squeue.txt"))
+    assert facts(plain) == facts(parse_squeue_json(RECORDED.read("slurm", version, name)))
 
 
-def test_accounting() -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_accounting(version: str) -> None:
     """Jobs and steps, with exit codes, signals and memory."""
-    jobs = parse_sacct(RECORDED.read("slurm", "22.05", "sacct.txt"))
-    assert {app_state(r.state) for r in of(jobs, "cancelled")} == {AppState.CANCELLED}
-    assert [r.exit_code for r in of(jobs, "failed")] == [3]
-    steps = [r for r in parse_sacct(RECORDED.read("slurm", "22.05", "sacct-steps.txt")) if r.step]
-    (killed,) = [r for r in of(steps, "killed") if r.step == "0"]
+    jobs = Recorded(version, parse_sacct(RECORDED.read("slurm", version, "sacct.txt")))
+    # Of those that wait it has not always heard.
+    states = {name: {app_state(r.state) for r in jobs.of(name)} for name in EXPECTED}
+    assert {name for name, found in states.items() if not found} <= {"held", "begin", "arraywait"}
+    assert all(found <= {EXPECTED[name]} for name, found in states.items())
+    assert [r.exit_code for r in jobs.of("failed")] == [3]
+    steps = Recorded(version, parse_sacct(RECORDED.read("slurm", version, "sacct-steps.txt")))
+    (killed,) = [r for r in steps.of("killed") if r.step == "0"]
     assert (killed.exit_code, killed.signal) == (None, 9)
-    assert any(r.max_rss > 1 << 20 for r in of(steps, "cancelled"))
+    if version != "25.11":  # which gathered nothing on the test cluster
+        assert any(r.max_rss > 1 << 20 for r in steps.of("cancelled") if r.step)
 
 
-def test_unknown_jobs() -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_unknown_jobs(version: str) -> None:
     """The words by which Slurm says that it knows none of the jobs."""
-    assert NO_SUCH_JOB.search(RECORDED.read("slurm", "22.05", "squeue-unknown.stderr"))
+    assert NO_SUCH_JOB.search(RECORDED.read("slurm", version, "squeue-unknown.stderr"))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -108,9 +139,14 @@ def test_versions(version: str) -> None:
     assert parse_version(RECORDED.read("slurm", version, "version.txt")) == tuple(map(int, version.split(".")))
 
 
-@pytest.mark.parametrize("reason", RECORDED.read("slurm", "22.05", "reasons.txt").split())
+REASONS = sorted(
+    {reason for path in Path(RECORDED.folder, "slurm").glob("*/reasons.txt") for reason in path.read_text().split()}
+)
+
+
+@pytest.mark.parametrize("reason", REASONS)
 def test_every_reason_has_a_sentence(reason: str) -> None:
-    """Each that Slurm can print, those of limits included."""
+    """Each that Slurm can print, of any release, those of limits included."""
     sentence = reason_sentence(reason)
     assert sentence
     assert "`" not in sentence.replace("`scontrol release`", "")

@@ -93,7 +93,7 @@ def parse_squeue(text: str) -> list[JobRecord]:
         text, SQUEUE_FIELDS, "squeue"
     ):
         base, component, step = split_id(job_id)
-        code, signal = _wait_status(_whole(status))
+        code, signal = _exit_of_text(status)
         found.append(
             JobRecord(
                 job_id=base,
@@ -127,8 +127,7 @@ def parse_sacct(text: str) -> list[JobRecord]:
         text, SACCT_FIELDS, "sacct"
     ):
         base, component, step = split_id(job_id)
-        code, _, signal = exits.partition(":")
-        number = _whole(signal)
+        code, signal = _exit_of_text(exits)
         found.append(
             JobRecord(
                 job_id=base,
@@ -143,8 +142,8 @@ def parse_sacct(text: str) -> list[JobRecord]:
                 submitted=_moment(submitted),
                 started=_moment(started),
                 ended=_moment(ended),
-                exit_code=None if number else _whole(code),
-                signal=number,
+                exit_code=code,
+                signal=signal,
                 max_rss=parse_size(rss),
                 memory=_given(memory),
             )
@@ -241,6 +240,15 @@ def _exit_of_json(value: Any) -> tuple[int | None, int]:
     signal = value.get("signal")
     number = _number(signal.get("id", signal.get("signal_id")) if isinstance(signal, dict) else signal)
     return (None if number else _number(value.get("return_code"))), number
+
+
+def _exit_of_text(text: str) -> tuple[int | None, int]:
+    """Exit code and signal of ``768``, or, in newer releases, ``3:0``."""
+    code, colon, signal = text.partition(":")
+    if not colon:
+        return _wait_status(_whole(code))
+    number = _whole(signal)
+    return (None if number else _whole(code)), number
 
 
 def _number(value: Any) -> int:

@@ -14,6 +14,7 @@ NO_ACCOUNTING = re.compile(r"accounting storage is disabled|not installed", re.I
 OVER = re.compile(r"Invalid job id|already complet|Job/step already", re.IGNORECASE)
 NO_MEMORY = re.compile(r"Memory specification can not be satisfied", re.IGNORECASE)
 HINTS = (
+    (r"memory specification", "`sinfo -o '%P %m'` shows how much memory the nodes have, in MiB"),
     (r"invalid partition", "`sinfo` shows the partitions"),
     (r"invalid (account|qos)|account/partition combination", "`sacctmgr show assoc user=$USER` shows what is yours"),
     (r"node configuration is not available", "`sinfo -N -l` shows what the nodes have"),
@@ -45,6 +46,13 @@ def sacct_argv(app_ids: Iterable[str], *, steps: bool = False) -> list[str]:
     chosen += [] if steps else ["--allocations"]
     form = ["--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={','.join(SACCT_FIELDS)}"]
     return ["env", "SLURM_TIME_FORMAT=%s", "sacct", *form, *chosen]
+
+
+def sacct_name_argv(name: str, age_s: float) -> list[str]:
+    """The query for the ids of jobs of a name, some of which may have ended long ago."""
+    since = f"now-{int(age_s / 3600) + 2}hours"  # its clock may not be ours
+    form = ["--noheader", "--parsable2", "--allocations", "--format=JobIDRaw"]
+    return ["sacct", *form, f"--name={name}", f"--starttime={since}"]
 
 
 def parse_version(text: str) -> tuple[int, int]:

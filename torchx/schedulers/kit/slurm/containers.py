@@ -9,7 +9,11 @@ from torchx.schedulers.kit.shell import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torchx.schedulers.kit.slurm.request import SlurmReplicaRequest
+
+_OF_THE_IMAGE = ("PATH", "LD_LIBRARY_PATH")
 
 RUNTIMES = ("auto", "pyxis", "apptainer")
 
@@ -24,6 +28,23 @@ def container_words(replica: SlurmReplicaRequest) -> tuple[list[str], list[str]]
         return [], _apptainer(replica)
     # One of the two arrays is empty, which old shells take for unset.
     return ['${pyxis[@]+"${pyxis[@]}"}'], ['${apptainer[@]+"${apptainer[@]}"}']
+
+
+def environment(replica: SlurmReplicaRequest, env: Mapping[str, str]) -> dict[str, str]:
+    """The environment as it has to be outside of the container for the program inside to have it.
+
+    Apptainer sets some variables by the image, whatever they are outside:
+    https://apptainer.org/docs/user/latest/environment_and_metadata.html#environment-overview.
+    """
+    if replica.container not in ("apptainer", "auto"):
+        return dict(env)
+    found = {}
+    for name, value in env.items():
+        if name in _OF_THE_IMAGE:
+            found.update({f"{prefix}_{name}": value for prefix in ("APPTAINERENV", "SINGULARITYENV")})
+        if name not in _OF_THE_IMAGE or replica.container == "auto":  # with which pyxis is meant, too
+            found[name] = value
+    return found
 
 
 def setup_lines(replica: SlurmReplicaRequest) -> list[str]:
@@ -62,13 +83,22 @@ def apptainer_image(image: str) -> str:
 
 
 def _pyxis(replica: SlurmReplicaRequest) -> list[str]:
-    mounts = ['"$folder:$folder"', *map(quote, replica.mounts)]
-    return [quote(f"--container-image={pyxis_image(replica.image)}"), f"--container-mounts={','.join(mounts)}"]
+    words = [
+        quote(f"--container-image={pyxis_image(replica.image)}"),
+        f"--container-mounts={','.join(_mounts(replica))}",
+    ]
+    return [*words, '--container-workdir="$dir"'] if replica.code else words
 
 
 def _apptainer(replica: SlurmReplicaRequest) -> list[str]:
     words = ['"$(command -v apptainer || command -v singularity || echo apptainer)"', "exec"]
     words += ["--nv"] if "gpu" in (replica.sbatch_opts.get("gres") or "") else []
-    for mount in ('"$folder:$folder"', *map(quote, replica.mounts)):
+    for mount in _mounts(replica):
         words += ["--bind", mount]
+    words += ["--pwd", '"$dir"'] if replica.code else []
     return [*words, quote(apptainer_image(replica.image))]
+
+
+def _mounts(replica: SlurmReplicaRequest) -> list[str]:
+    """The folders of the job and of its code, at the same place inside and outside, and what the role asks for."""
+    return ['"$folder:$folder"', *(['"$dir:$dir"'] if replica.code else []), *map(quote, replica.mounts)]

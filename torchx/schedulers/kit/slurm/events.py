@@ -35,6 +35,7 @@ class JobEvents:
         again: how often replicas were started again while the job went on.
         retries: how often the job requeued itself because a replica failed.
         exit_code: of the attempt; None while it goes on, and when it was ended from outside.
+        job_id: Slurm's; empty before the first start.
     """
 
     replicas: dict[str, ReplicaEvents] = field(default_factory=dict)
@@ -45,6 +46,7 @@ class JobEvents:
     ended: float = 0.0
     exit_code: int | None = None
     retrying: bool = False
+    job_id: str = ""
 
 
 def parse_events(text: str) -> JobEvents:
@@ -66,6 +68,7 @@ def parse_events(text: str) -> JobEvents:
 def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
     if what == "start":
         job.starts += 1
+        job.job_id = words[1] if len(words) > 1 else ""
         job.replicas = {}
         job.started, job.ended, job.exit_code, job.retrying = moment, 0.0, None, False
     elif what == "end":

@@ -49,6 +49,11 @@ def files_of(
     return jobs
 
 
+def job_id_in(folder: JobFolder) -> str:
+    """The id of the job whose folder it is, as its script wrote it down; empty when it has not started."""
+    return parse_events((folder.files.read(posixpath.join(folder.path, EVENTS_FILE)) or b"").decode()).job_id
+
+
 def _whole(files: Files, offsets: Mapping[str, int]) -> dict[str, bytes]:
     """Files from the beginning to the end; those that are not there are left out."""
     found: dict[str, bytes] = {}

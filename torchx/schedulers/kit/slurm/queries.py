@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from torchx.errors import BackendError, ParseError
 from torchx.schedulers.kit.slurm.answers import parse_sacct, parse_squeue, parse_squeue_json
-from torchx.schedulers.kit.slurm.commands import NO_ACCOUNTING, NO_SUCH_JOB, parse_version, sacct_argv, squeue_argv
+from torchx.schedulers.kit.slurm.commands import (
+    NO_ACCOUNTING,
+    NO_SUCH_JOB,
+    parse_version,
+    sacct_argv,
+    sacct_name_argv,
+    squeue_argv,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +64,16 @@ class SlurmQueries:
 
             logging.getLogger("torchx.schedulers").warning("Slurm's accounting cannot be asked: %s", e)
             return {}
+
+    def named(self, name: str, age_s: float) -> str:
+        """The id of a job that accounting knows, and Slurm itself perhaps no more; empty when there is none.
+
+        Args:
+            age_s: seconds since it was submitted, if it was.
+        """
+        done = self._run(sacct_name_argv(name, age_s), patience_s=_ACCOUNTING_PATIENCE_S)
+        ids = done.stdout.split() if done.returncode == 0 else []
+        return min(ids, key=int) if all(i.isdecimal() for i in ids) and ids else ""
 
     def _squeue(self, ids: Sequence[str]) -> list[JobRecord]:
         if self._release() >= FILTERED_JSON:

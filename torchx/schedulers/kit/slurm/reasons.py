@@ -68,6 +68,7 @@ _PLAIN: Mapping[str, str] = {
     "JobArrayTaskLimit": "its job array runs as many tasks at a time as it may",
     "Licenses": "licenses that it asks for are in use",
     "Reservation": "its reservation has not begun",
+    "ReservationInvalid": "its reservation cannot be used: it has ended, or is not for it",
     "ReservationDeleted": "its reservation was deleted",
     "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
     "NodeDown": "a node that it needs is down",
@@ -104,12 +105,17 @@ _PLAIN: Mapping[str, str] = {
     "FedJobLock": "it is being taken over by a cluster of the federation",
     "FrontEndDown": "no front end node is up",
     "MaxPoweredNodes": "as many nodes as may be are powered up",
+    "MaxPoweredUpNodes": "as many nodes as may be are powered up",
+    "NvidiaImexChannels": "its GPUs need a channel between nodes (IMEX), and none is free",
     "NodeReboot": "a node is being rebooted for it",
     "PowerNotAvail": "there is not enough power for it",
     "PowerReserved": "power is reserved for other jobs",
     "SchedDefer": "its partition starts jobs only when the scheduler has gone through all of them",
     "Scheduling": "it is being looked at",
     "ReservationDelHold": "its reservation was deleted, and it is held: `scontrol release` lets it go",
+    "MpiPortsBusy": "the ports that MPI needs on its nodes are in use",
+    "InvalidReason": "Slurm has no reason for it",
+    "InvaildReason": "Slurm has no reason for it",  # so spelt in some releases
     "InactiveLimit": "it was inactive for too long",
     "JobLaunchFailure": "it could not be started on its nodes",
     "NonZeroExitCode": "it ended with an exit code other than 0",
@@ -207,8 +213,9 @@ def _limit_sentence(code: str) -> str:
     who = _WHO.get(per, "each job")
     if kind == "Max" and inner in ("Jobs", "SubmitJob", "SubmitJobs"):
         return f"{owner} lets {who} {'run' if inner == 'Jobs' else 'submit'} no more jobs"
-    minutes = inner.endswith("Minutes")
-    thing = _THINGS.get(inner.removesuffix("Minutes").removesuffix("Run"))
+    counted = inner.removesuffix("Minutes").removesuffix("Mins")  # the one with accounts and users, the other without
+    minutes = counted != inner
+    thing = _THINGS.get(counted.removesuffix("Run"))
     if thing is None:
         return ""
     if kind == "Grp" and minutes:

@@ -7,7 +7,7 @@ import os
 from torchx.errors import ConfigError
 from torchx.schedulers.kit.batch_folders import folder_name
 from torchx.schedulers.kit.shell import env_words, exports, quote
-from torchx.schedulers.kit.slurm.containers import container_words, setup_lines
+from torchx.schedulers.kit.slurm.containers import container_words, environment, setup_lines
 from torchx.schedulers.kit.slurm.script import PREAMBLE, PROGRAM, array, directive
 
 TYPE_CHECKING = False
@@ -53,6 +53,7 @@ class SlurmReplicaRequest:
         env: on top of the environment of the batch script.
         folder: of its logs, within the job's folder.
         image: folder to run in, or container image.
+        code: folder to run in, where the image is a container's: that of the workspace.
         container: how the image is run: empty, ``auto``, ``pyxis``, ``apptainer``.
         mounts: of the container: ``source:destination[:ro]``.
     """
@@ -68,6 +69,7 @@ class SlurmReplicaRequest:
     image: str = ""
     container: str = ""
     mounts: list[str] = field(default_factory=list)
+    code: str = ""
 
     @classmethod
     def from_role(cls, name: str, role: Role, cfg: SlurmOpts | Mapping[str, Any], nomem: bool) -> SlurmReplicaRequest:
@@ -96,6 +98,7 @@ class SlurmReplicaRequest:
             image=opts.container_image or role.image,
             container=opts.container or ("auto" if opts.container_image else ""),
             mounts=[_mount(mount) for mount in role.mounts],
+            code=role.image if opts.container_image and _is_path(role.image) else "",
         )
 
     def materialize(self) -> tuple[list[str], list[str]]:
@@ -262,12 +265,13 @@ def _functions(
 ) -> list[str]:
     """A function for each replica of a group, and one for what all of them have in their environment."""
     index = {id(replica): i for i, replica in enumerate(replicas)}
-    env = dict(group[0].env)
+    envs = {id(replica): environment(replica, replica.env) for replica in group}
+    env = envs[id(group[0])]
     for replica in group[1:]:
-        env = {k: v for k, v in env.items() if replica.env.get(k) == v}
+        env = {k: v for k, v in env.items() if envs[id(replica)].get(k) == v}
     lines = [f"group_{number}() {{", *(f"  {line}" for line in exports(env, _LATE) or [":"]), "}"]
     for at, replica in enumerate(group):
-        own = {k: v for k, v in replica.env.items() if k not in env}
+        own = {k: v for k, v in envs[id(replica)].items() if k not in env}
         _, words = replica.materialize()
         options = len(replica.srun_opts)
         placed = [f"--relative={at // _per_node(replica)}"]
@@ -288,10 +292,13 @@ def _functions(
 
 
 def _folder_of(replica: SlurmReplicaRequest) -> str:
-    """The image, where it is the path of a folder."""
-    if replica.container or not replica.image.startswith(("/", "~", ".")):
-        return ""
-    return os.path.abspath(os.path.expanduser(replica.image))
+    """The folder to run in: the image, or what was the image where it is a container's now."""
+    found = replica.code if replica.container else replica.image
+    return os.path.abspath(os.path.expanduser(found)) if _is_path(found) else ""
+
+
+def _is_path(image: str) -> bool:
+    return image.startswith(("/", "~", "."))
 
 
 def _argument(args: list[str], i: int) -> str:

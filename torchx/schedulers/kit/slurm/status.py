@@ -31,6 +31,7 @@ _LOOKED_AT = 4
 _TAIL_BYTES = 1 << 13
 _FAR_S = 30 * 86400.0  # where nobody says how long jobs take, Slurm expects the worst
 _LAST_WORDS_S = 40.0  # the longest that processes have, by default: KillWait, and some
+_LAST_SIGNAL = 64
 _MIB = 1 << 20
 
 # What slurmstepd says in the log of a step; the first is of jobacct_gather, the others of cgroups.
@@ -242,7 +243,7 @@ def _failures(job: Job, answer: DescribeAppResponse) -> list[tuple[ReplicaStatus
     failed.sort(key=lambda row: row[0])
     found = []
     for ended, replica, code in failed[:_LOOKED_AT]:
-        name = _signal_name(code - 128) if code > 128 else ""
+        name = _signal_name(code - 128) if 128 < code <= 128 + _LAST_SIGNAL else ""
         failure = job.folder.failure(
             replica.role, replica.id, exit_code=None if name else code, signal_name=name, ended=ended
         )
@@ -264,14 +265,19 @@ def _with_memory(job: Job, replica: ReplicaStatus, failure: Failure) -> Failure:
     """Says so when it was memory that ran out: by the log of the step, else by Slurm's record of it."""
     from torchx.specs.failures import Failure
 
-    sentence = _memory_sentence(job, replica) if failure.signal == "SIGKILL" else ""
+    if failure.signal == "SIGKILL":
+        sentence = _memory_sentence(job, replica)
+    else:  # with cgroups `srun` may end with 1, and the program may have lost a child only
+        sentence = "out of memory" if _OOM_KILL.search(_step_log_of(job, replica)) else ""
+        said = failure.message if sentence and not _OOM_KILL.search(failure.message) else ""
+        sentence += f": {said}" if said else ""
     if not sentence:
         return failure
     return Failure(sentence, failure.exit_code, failure.signal, failure.traceback, failure.timestamp)
 
 
 def _memory_sentence(job: Job, replica: ReplicaStatus) -> str:
-    log = _step_log(job.folder, replica) if job.folder is not None else ""
+    log = _step_log_of(job, replica)
     if _OVER_MEMORY.search(log) or _OOM_KILL.search(log):
         figures = next((m for m in _OVER_MEMORY.finditer(log) if m[1]), None)
         used = f": it used {int(figures[1]) // _MIB} MiB and may use {int(figures[2]) // _MIB} MiB" if figures else ""
@@ -303,6 +309,10 @@ def _batch_failure(job: Job) -> str:
 
 def _step_log(folder: JobFolder, replica: ReplicaStatus) -> str:
     return _tail(folder, posixpath.join(folder_name(replica.role), str(replica.id), STEP_LOG))
+
+
+def _step_log_of(job: Job, replica: ReplicaStatus) -> str:
+    return _step_log(job.folder, replica) if job.folder is not None else ""
 
 
 def _tail(folder: JobFolder, name: str) -> str:

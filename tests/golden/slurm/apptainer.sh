@@ -1,0 +1,205 @@
+# submitted with: sbatch --parsable --chdir=<folder of <NAME>> job.sh
+#!/bin/bash
+#SBATCH --job-name=<NAME> --open-mode=append
+#SBATCH --nodes=1 --no-requeue --ntasks-per-node=1
+# Written by torchx. The working directory of the batch job is its folder.
+unset LC_ALL
+folder=$PWD
+if [[ ! -s $folder/job.json ]]; then
+  echo "torchx: node ${SLURMD_NODENAME:-?} does not see the folder of this job; it must be on a shared file system" >&2
+  exit 78
+fi
+cwd=/tmp
+paths=(r/0)
+role_of=(0)
+group_of=(0)
+node_of=(0)
+group_nodes=(1)
+sizes=(1)
+least=(1)
+retries=(0)
+policy=(APPLICATION)
+group_0() {
+  export APPTAINERENV_PATH=/own:/bin
+  export SINGULARITYENV_PATH=/own:/bin
+  export A=b
+}
+replica_0() {
+  group_0
+  choose_dir /shared/code
+  step --relative=0 \
+    sh -c "$into" "$folder/"r/0 \
+    "$(command -v apptainer || command -v singularity || echo apptainer)" exec --bind "$folder:$folder" --bind "$dir:$dir" --pwd "$dir" /shared/tiny.sif echo
+}
+# -- what is known of the job ------------------------------------------------------------------------
+declare -A host=() pid=() ended=() tries=() known=() again=() lost=() rank0=()
+alive=0 failed=0 code=0 guilty=0 stopping=0 deadline=0 terminated=0 stamped=0 grace=30
+exec {bus}<> <(:)  # a pipe to ourselves, by which replicas tell how they ended
+trap 'terminated=1' TERM
+
+note() { printf '%(%s)T %s\n' -1 "$*" >>"$folder/events"; }
+
+expand() {  # the hosts of n[1-3,7]x, where scontrol is missing
+  local list=$1 head inner tail range from to i
+  while [[ $list =~ ^([^][,]*)(\[([^]]*)\])?([^][,]*),?(.*)$ && -n $list ]]; do
+    head=${BASH_REMATCH[1]} inner=${BASH_REMATCH[3]} tail=${BASH_REMATCH[4]} list=${BASH_REMATCH[5]}
+    [[ -n $inner ]] || echo "$head$tail"
+    for range in ${inner//,/ }; do
+      from=${range%-*} to=${range#*-}
+      for ((i = 10#$from; i <= 10#$to; i++)); do printf "%s%0${#from}d%s\n" "$head" "$i" "$tail"; done
+    done
+  done
+}
+
+hosts_of() {  # group
+  local name=SLURM_JOB_NODELIST_HET_GROUP_$1
+  local list=${!name:-$SLURM_JOB_NODELIST}
+  scontrol show hostnames "$list" 2>/dev/null || expand "$list"
+}
+
+# -- replicas ----------------------------------------------------------------------------------------
+into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78
+  command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
+  exec "$@"'
+
+step() { exec srun --nodes=1 --ntasks=1 --export=ALL --chdir="$dir" "$@"; }
+
+choose_dir() {
+  dir=$1
+  [[ $dir == /* && -d $dir ]] || dir=$cwd
+}
+
+start() {  # replica
+  local i=$1 path=$folder/${paths[$1]}
+  rm -f "$path/error.json"
+  alive=$((alive + 1)) ended[$i]=0
+  note up "${paths[$i]}" "${host[$i]}"
+  (
+    trap '' TERM  # Slurm itself ends the replica; what became of it must still be heard
+    export TORCHX_RANK0_HOST=${rank0[${role_of[$i]}]} TORCHELASTIC_ERROR_FILE=$path/error.json
+    "replica_$i" >"$path/srun.log" 2>&1 &
+    echo "pid $i $!" >&"$bus"
+    wait "$!"
+    echo "down $i $?" >&"$bus"
+  ) &
+}
+
+kill_steps() {  # [role]
+  local i
+  for i in "${!pid[@]}"; do
+    if [[ ${ended[$i]} == 0 && (-z ${1-} || ${role_of[$i]} == "$1") ]]; then kill "${pid[$i]}" 2>/dev/null; fi
+  done
+}
+
+stop() {  # all replicas: first a word, then force
+  stopping=1 deadline=$((SECONDS + grace))
+  scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || kill_steps
+}
+
+down() {  # replica, exit code
+  local i=$1 role=${role_of[$1]} status=$2
+  # To srun it is no failure when a node is lost.
+  if ((status == 0)) && [[ $(<"${paths[$i]}/srun.log") == *"Node failure on"* ]]; then status=1; fi
+  alive=$((alive - 1)) ended[$i]=1
+  note down "${paths[$i]}" "$status"
+  stamp "$i"
+  ((stopping)) && return
+  if ((status != 0)) && [[ ${again[$role]-0} == 0 ]]; then
+    sleep 1  # the end of the whole job is heard by replicas first
+    ((terminated)) || failure "$i" "$role" "$status"
+  fi
+  [[ ${again[$role]-0} == 0 ]] || restart_role "$role"
+}
+
+failure() {  # replica, role, exit code
+  local key
+  case ${policy[$2]} in REPLICA) key=$1 ;; ROLE) key=role$2 ;; *) key= ;; esac
+  if [[ -n $key ]] && ((${tries[$key]-0} < retries[$2])); then
+    tries[$key]=$((${tries[$key]-0} + 1))
+    note again "${paths[$1]}"
+    if [[ $key == "$1" ]]; then start "$1"; else again[$2]=1; kill_steps "$2"; fi
+    return
+  fi
+  lost[$2]=$((${lost[$2]-0} + 1))
+  ((sizes[$2] - ${lost[$2]} >= least[$2])) && return
+  failed=1 code=$3 guilty=$2
+  ((alive == 0)) || stop
+}
+
+restart_role() {  # once all of it has ended
+  local j
+  for j in "${!role_of[@]}"; do
+    if [[ ${role_of[$j]} == "$1" && ${ended[$j]-1} == 0 ]]; then return; fi
+  done
+  again[$1]=0
+  for j in "${!role_of[@]}"; do
+    if [[ ${role_of[$j]} == "$1" && -n ${host[$j]} ]]; then start "$j"; fi
+  done
+}
+
+# -- how long the logs were at which time ------------------------------------------------------------
+stamp() {  # [replica]
+  local chosen=("${!paths[@]}") files=() lengths=() i n=0 now
+  [[ -z ${1-} ]] || chosen=("$1")
+  for i in "${chosen[@]}"; do files+=("${paths[$i]}/stdout.log" "${paths[$i]}/stderr.log"); done
+  for i in "${files[@]}"; do : <"$i"; done 2>/dev/null  # to open a file is to make NFS look at it
+  mapfile -t lengths < <(stat -c %s -- "${files[@]}" 2>/dev/null)
+  ((${#lengths[@]} == ${#files[@]})) || return
+  for i in "${chosen[@]}"; do
+    now="${lengths[n]} ${lengths[n + 1]}"
+    n=$((n + 2))
+    [[ ${known[$i]-0 0} != "$now" ]] || continue
+    printf '%(%s)T %s\n' -1 "$now" >>"${paths[$i]}/times.idx"
+    known[$i]=$now
+  done
+}
+
+# -- the job -----------------------------------------------------------------------------------------
+note start "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_ID"
+for group in "${!group_nodes[@]}"; do
+  mapfile -t nodes < <(hosts_of "$group")
+  for i in "${!paths[@]}"; do
+    if ((group_of[i] == group)); then host[$i]=${nodes[${node_of[$i]}]-}; fi
+  done
+done
+for i in "${!paths[@]}"; do
+  mkdir -p -- "${paths[$i]}"
+  touch -- "${paths[$i]}/stdout.log" "${paths[$i]}/stderr.log"
+  if [[ -z ${rank0[${role_of[$i]}]-} ]]; then rank0[${role_of[$i]}]=${host[$i]}; fi
+done
+export TORCHX_RANK0_PORT=$((10000 + (SLURM_JOB_ID * 7 + ${SLURM_RESTART_COUNT:-0}) % 20000))
+rdzv=$SLURM_JOB_ID${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}${TORCHX_TRY:+-$TORCHX_TRY}
+unset TORCHX_TRY
+for i in "${!paths[@]}"; do
+  if [[ -n ${host[$i]} ]]; then
+    start "$i"
+  else  # an elastic job that got fewer nodes
+    note absent "${paths[$i]}"
+    lost[${role_of[$i]}]=$((${lost[${role_of[$i]}]-0} + 1))
+  fi
+done
+while ((alive)); do
+  if read -r -t 1 -u "$bus" what i value; then
+    case $what in pid) pid[$i]=$value ;; down) down "$i" "$value" ;; esac
+  fi
+  if ((SECONDS - stamped > SECONDS / 3600 + ${#paths[@]} / 100)); then
+    stamp
+    stamped=$SECONDS
+  fi
+  if ((stopping && SECONDS >= deadline)); then kill_steps; fi
+done
+
+if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
+  used=$(cat retried 2>/dev/null || echo 0)
+  if ((used < retries[guilty])); then
+    echo $((used + 1)) >retried
+    note retry $((used + 1))
+    if scontrol requeue "$SLURM_JOB_ID"; then
+      for ((i = 0; i < 60; i++)); do sleep 1; done  # the end of this script comes from outside
+    fi
+    # Where a job cannot be requeued from within, it starts again on the nodes that it has.
+    ((terminated)) || TORCHX_TRY=$((used + 1)) exec "$BASH" "$folder/job.sh"
+  fi
+fi
+note end "$code"
+exit "$code"
