@@ -372,6 +372,21 @@ def test_second_ctrl_c_leaves_at_once(torchx: Call, project: Path) -> None:
     _until(lambda: json.loads(torchx("status", "@last", "--json").out)["state"] != "RUNNING")
 
 
+@pytest.mark.parametrize("during", ["announcement", "logs"])
+def test_ctrl_c_right_after_the_submission(torchx: Call, monkeypatch: pytest.MonkeyPatch, during: str) -> None:
+    """From the submission on Ctrl-C cancels the job, also when nobody has begun to wait."""
+    from torchx.cli import waiting
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(waiting, "_start_logs" if during == "logs" else "print", interrupted, raising=False)
+        outcome = torchx("run", "--log", "utils.sh", "sleep", "60")
+    assert (outcome.code, "cancelling the job" in outcome.err) == (130, True)
+    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "CANCELLED"
+
+
 def test_progress_is_shown_on_a_terminal_only(project: Path) -> None:
     """While it waits, a line says how the job is; it is gone at the end."""
     child = spawn(project, "run", "--wait", "utils.sh", "--", "while [ ! -e go ]; do sleep 0.05; done")

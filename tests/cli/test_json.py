@@ -75,6 +75,37 @@ def test_status_of_some_roles(torchx: Call, paper: Any) -> None:
     assert document["created_at"] is None
 
 
+def test_status_of_a_job_whose_scheduler_is_down(
+    torchx: Call, paper: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last state on record, when it was seen, and the error; exit code 4 unless that state is final; 4 and no page for a stranger."""
+    from torchx.errors import BackendError
+    from torchx.specs import AppState
+
+    def down(self: object, app_id: str) -> None:
+        raise BackendError("nobody answers")
+
+    def job(state: AppState) -> str:
+        handle = torchx("run", "-s", "paper", "utils.echo").out.split()[-1]
+        paper.STATES[handle.rpartition("/")[2]] = state
+        torchx("status", handle)
+        return handle
+
+    going, over = job(AppState.RUNNING), job(AppState.FAILED)
+    monkeypatch.setattr(paper.Paper, "describe", down)
+    outcome = torchx("status", going, "--json")
+    document = check("status", outcome.out)
+    assert (outcome.code, document["state"], document["scheduler_error"]) == (4, "RUNNING", "nobody answers")
+    assert document["as_of"] is not None
+    page = torchx("status", going)
+    assert page.code == 4
+    assert "message:  last seen RUNNING" in page.out
+    final = torchx("status", over, "--json")
+    assert (final.code, check("status", final.out)["state"]) == (0, "FAILED")
+    stranger = torchx("status", "paper://torchx/never-seen")
+    assert (stranger.code, stranger.out) == (4, "")
+
+
 def test_a_dryrun(torchx: Call, project: Path) -> None:
     """`run --dryrun --json` has the AppDef and each option with its source; nothing is launched."""
     outcome = torchx("run", "--dryrun", "--json", "-cfg", "prepend_cwd=true", "utils.echo", "--msg", "hi")

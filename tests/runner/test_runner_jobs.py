@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 
 from torchx.errors import (
+    BackendError,
     HandleError,
     NotFoundError,
     NotSupportedError,
@@ -77,8 +81,9 @@ def test_a_job_of_another_session_is_asked_for_in_its_name(runner, jobs):
 
 
 def test_a_status_by_handle_does_not_open_the_registry(runner, jobs, monkeypatch):
-    """What a handle says need not be looked up: status must stay quick with any number of runs on record."""
+    """What a handle says need not be looked up: the status of a job of this machine must stay quick."""
     jobs["a-1"] = DescribeAppResponse("a-1", AppState.RUNNING)
+    backend(runner).wait_hint = 0.0
     monkeypatch.setattr(default_registry(), "_store", lambda: pytest.fail("the registry was opened"))
     assert runner.status("memory://test/a-1").state is AppState.RUNNING
 
@@ -246,6 +251,74 @@ def test_wait_asks_through_status(runner, clock):
             return AppStatus(AppState.CANCELLED)
 
     assert MyRunner("s", {"memory": MemoryScheduler}).wait("memory://s/a").state is AppState.CANCELLED
+
+
+def test_wait_gives_up_on_a_job_that_is_never_submitted(runner, jobs, clock):
+    """A scheduler that goes on saying UNSUBMITTED of a job is not waited for for ever; one that had other news is."""
+    handle = runner.run(echo_app(), "memory")
+    jobs["echo-1"].state = AppState.UNSUBMITTED
+    began = clock.now
+    with pytest.raises(BackendError, match="UNSUBMITTED, says its scheduler") as e:
+        runner.wait(handle)
+    assert "torchx status" in e.value.hint
+    assert 120 < clock.now - began < 140
+    states = iter([AppState.PENDING, *[AppState.UNSUBMITTED] * 30, AppState.SUCCEEDED])
+    backend(runner).describe = lambda app_id: DescribeAppResponse(app_id, next(states))
+    assert runner.wait(handle).state is AppState.SUCCEEDED
+
+
+# -- a scheduler that cannot be asked --------------------------------------------------------------
+
+
+def down(app_id):
+    raise BackendError("connection refused")
+
+
+def test_a_job_whose_cluster_is_down_is_as_last_seen(runner, jobs):
+    """The state that status saw last is told, with its time and the scheduler's error; the message keeps what was known."""
+    handle = runner.run(echo_app(), "memory")
+    jobs["echo-1"].msg = "3 of 4 run"
+    assert (runner.status(handle).as_of, runner.status(handle).error) == (None, None)
+    backend(runner).describe = down
+    status = runner.status(handle)
+    assert status.state is AppState.RUNNING
+    assert re.fullmatch(
+        r"3 of 4 run \(last seen RUNNING \d s ago; `memory` cannot be asked: connection refused\)", status.msg
+    )
+    assert time.time() - status.as_of < 60
+    assert isinstance(status.error, BackendError)
+    with pytest.raises(BackendError, match="connection refused"):
+        runner.status("memory://test/never-seen")
+
+
+def test_an_end_that_was_seen_stays_the_end(runner, jobs):
+    """What has ended changes no more: its state and the time of its end are told though nobody can be asked."""
+    handle = runner.run(echo_app(), "memory")
+    jobs["echo-1"].state, jobs["echo-1"].ended_at = AppState.FAILED, 1000.0
+    runner.status(handle)
+    backend(runner).describe = down
+    assert (runner.status(handle).state, runner.status(handle).ended_at) == (AppState.FAILED, 1000.0)
+    assert runner.wait(handle).state is AppState.FAILED
+
+
+def test_wait_does_not_wait_for_a_scheduler_that_cannot_be_asked(runner):
+    """The error is raised, not slept over."""
+    handle = runner.run(echo_app(), "memory")
+    backend(runner).describe = down
+    with pytest.raises(BackendError, match="connection refused"):
+        runner.wait(handle)
+
+
+def test_a_state_that_is_no_news_is_written_once(runner, jobs, monkeypatch):
+    """Who waits asks again and again; the record is opened for news alone."""
+    handle = runner.run(echo_app(), "memory")
+    runner.status(handle)
+    with monkeypatch.context() as patch:
+        patch.setattr(default_registry(), "saw", lambda *_, **__: pytest.fail("written again"))
+        runner.status(handle)
+    jobs["echo-1"].state = AppState.SUCCEEDED
+    runner.status(handle)
+    assert runner.recorded(handle).state is AppState.SUCCEEDED
 
 
 # -- logs ------------------------------------------------------------------------------------------

@@ -77,14 +77,14 @@ def test_a_submission_that_is_refused_leaves_no_run(runner):
     assert default_registry().intents() == []
 
 
-def test_a_submission_whose_answer_was_lost_is_settled_by_asking(runner, jobs, monkeypatch):
-    """After a passing failure there may be a job: it goes on record once its scheduler knows it, and the submitter is gone."""
+def test_a_submission_whose_answer_was_lost_is_settled_by_asking(runner, jobs):
+    """After a passing failure there may be a job: it goes on record once its scheduler knows it."""
     backend(runner).refuses = TransientError("timed out")
     with pytest.raises(TransientError):
         runner.run(echo_app(), "memory")
-    jobs["echo-1"] = DescribeAppResponse("echo-1", AppState.RUNNING)
     assert runner.runs() == []
-    monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
+    assert len(default_registry().intents()) == 1
+    jobs["echo-1"] = DescribeAppResponse("echo-1", AppState.RUNNING)
     assert [run.handle for run in runner.runs()] == ["memory://test/echo-1"]
 
 
@@ -96,9 +96,93 @@ def test_an_interrupted_submission_that_started_nothing_never_shows(runner, monk
     monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
     assert runner.runs() == []
     assert len(default_registry().intents()) == 2  # so young that the scheduler may not have heard of it
-    monkeypatch.setattr("torchx.runner.listing._SUBMITTER_GRACE_S", -1.0)
+    monkeypatch.setattr(MemoryScheduler, "submission_s", -1.0)
     assert runner.runs() == []
     assert default_registry().intents() == []
+
+
+class TokenScheduler(MemoryScheduler):
+    """Finds a job by the token of its request, as a cluster does by a job's name; `found` is what it says."""
+
+    def __init__(self, session_name, *, found, **params):
+        super().__init__(session_name, ids_known=False, **params)
+        self.found = found
+
+    def submission_token(self, dryrun_info):
+        return f"token-of-{dryrun_info.request.app.name}"
+
+    def find_submission(self, token, cfg, *, age_s):
+        self.asked.append((token, cfg["queue"]))
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+def lost_submission(runner, jobs, found):
+    """A Runner whose process was killed between the submission and the record, and the next one that looks."""
+    factory = {"memory": lambda session_name: TokenScheduler(session_name, jobs=jobs, found=found)}
+    killed = Runner("test", factory)
+    backend(killed).refuses = KeyboardInterrupt()  # past every `except Exception`, as a kill is
+    with pytest.raises(KeyboardInterrupt):
+        killed.run(echo_app(), "memory", {"queue": "gpu"})
+    return Runner("test", factory)
+
+
+def test_a_submitter_that_was_killed_leaves_its_token(runner, jobs, monkeypatch, caplog):
+    """The next look asks for the token, with the run options of that submission; the job goes on record, and it is said."""
+    runner = lost_submission(runner, jobs, "17")
+    jobs["17"] = DescribeAppResponse("17", AppState.RUNNING)
+    assert runner.runs() == []  # it may be at it still
+    monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
+    assert runner.resolve("@last") == "memory://test/17"
+    assert backend(runner).asked == [("token-of-echo", "gpu")]
+    assert [(run.handle, run.state) for run in runner.runs()] == [("memory://test/17", AppState.RUNNING)]
+    assert runner.recorded("17").appdef().roles[0].name == "echo"
+    assert "led to `memory://test/17`, which is on record now" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("found", "said", "left"),
+    [
+        ("", "led to no job", 0),
+        (None, "is not known yet: `memory` will be asked again", 1),
+        (BackendError("no route to host"), "is not known yet", 1),
+    ],
+    ids=["nothing was submitted", "not known yet", "cannot be asked"],
+)
+def test_a_submitter_that_was_killed_before(runner, jobs, monkeypatch, caplog, found, said, left):
+    """No run shows. That there was none is final once the scheduler says so, and not before."""
+    runner = lost_submission(runner, jobs, found)
+    monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
+    assert runner.runs() == []
+    assert said in caplog.text
+    assert len(default_registry().intents()) == left
+
+
+def test_a_submitter_of_another_host(runner, jobs, monkeypatch):
+    """Whether it lives cannot be seen: a job that is there goes on record, and that there is none is not believed."""
+    runner = lost_submission(runner, jobs, "")
+    monkeypatch.setattr("torchx.runs.submitter.is_elsewhere", lambda submitter: True)
+    assert runner.runs() == []
+    assert backend(runner).asked == []  # it is young
+    monkeypatch.setattr(MemoryScheduler, "submission_s", -1.0)
+    assert runner.runs() == []
+    assert len(default_registry().intents()) == 1
+    backend(runner).found = "17"
+    jobs["17"] = DescribeAppResponse("17", AppState.RUNNING)
+    assert [run.app_id for run in runner.runs()] == ["17"]
+
+
+def test_a_slow_cluster_does_not_hold_up_the_list(runner, jobs, monkeypatch):
+    """Looking for lost submissions is over when the time for it is."""
+    import threading
+
+    runner = lost_submission(runner, jobs, "17")
+    monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
+    go = threading.Event()
+    monkeypatch.setattr(TokenScheduler, "find_submission", lambda *_, **__: go.wait(30) and "17")
+    assert runner.runs(timeout_s=0.05) == []
+    go.set()
 
 
 def test_a_run_goes_through_dryrun_and_schedule(jobs):

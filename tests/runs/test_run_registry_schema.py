@@ -39,7 +39,7 @@ def test_an_older_file_is_brought_up_to_date(tmp_path, caplog, version):
     registry = RunRegistry(path)
     old = registry.find("old-1")
     assert (old.state, old.argv, old.app, old.image) == (AppState.SUCCEEDED, ["torchx"], {"name": "old"}, "img")
-    assert (old.image_digests, old.workspace_hashes) == ({}, {})
+    assert (old.image_digests, old.workspace_hashes, old.submission) == ({}, {}, "")
     add(registry, "new", image_digests={"r": "sha256:1"}, workspace_hashes={"r": "sha256:2"})
     new = registry.find("new")
     assert (new.image_digests, new.workspace_hashes) == ({"r": "sha256:1"}, {"r": "sha256:2"})
@@ -75,5 +75,6 @@ def test_what_a_scheduler_reports_is_added(registry):
     from torchx.runs import NewRun
 
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a", image_digests={"a": "1", "b": "1"}))
-    registry.submitted(run_id, "x://s/a", image_digests={"b": "2", "c": "2"})
+    registry.submitted(run_id, "x://s/a", image_digests={"b": "2", "c": "2"}, workspace_hashes={"a": "3"})
     assert registry.get("x://s/a").image_digests == {"a": "1", "b": "2", "c": "2"}
+    assert registry.get("x://s/a").workspace_hashes == {"a": "3"}

@@ -10,12 +10,14 @@ AT = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 class SageMaker:
-    """Give it to `Clients` as `sagemaker`, `logs`, `iam` and `sts`."""
+    """Give it to `Clients` as `sagemaker`, `logs`, `iam`, `sts` and `s3`; objects are by bucket and key."""
 
     meta = Meta()
 
     def __init__(self):
         self.jobs = {}
+        self.objects = {}
+        self.buckets = {"out"}
         self.calls = []
         self.faults = []
         self.stream_log = Logs(self, page=50)
@@ -89,6 +91,21 @@ class SageMaker:
 
     def get_caller_identity(self, **params):
         return self.serve("sts", "get_caller_identity", lambda: {"Account": "123456789012"}, params)
+
+    def put_object(self, **params):
+        def act():
+            if params["Bucket"] not in self.buckets:
+                raise refusal("NoSuchBucket", "The specified bucket does not exist", 404, "PutObject")
+            self.objects[params["Bucket"], params["Key"]] = params["Body"].read()
+            return {}
+
+        return self.serve("s3", "put_object", act, params)
+
+    def create_bucket(self, **params):
+        return self.serve("s3", "create_bucket", lambda: self.buckets.add(params["Bucket"]), params)
+
+    def delete_object(self, **params):
+        return self.serve("s3", "delete_object", lambda: self.objects.pop((params["Bucket"], params["Key"])), params)
 
     def describe_log_streams(self, **params):
         def act():

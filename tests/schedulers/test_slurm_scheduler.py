@@ -105,6 +105,10 @@ JOBS: dict[str, tuple[AppDef, dict]] = {
         {"container": "pyxis", "container_image": "ghcr.io/pytorch/torchx:0.7.0"},
     ),
     "container-auto": (AppDef("box", [role(resource=GPU)]), {"container_image": "ubuntu:22.04"}),
+    "apptainer": (
+        AppDef("box", [Role("r", "/shared/code", entrypoint="echo", env={"PATH": "/own:/bin", "A": "b"})]),
+        {"container": "apptainer", "container_image": "/shared/tiny.sif"},
+    ),
 }
 
 
@@ -122,6 +126,35 @@ def test_scripts_are_as_recorded(scheduler: SlurmScheduler, name: str, monkeypat
     assert shown == path.read_text()
     read = subprocess.run(["bash", "-n"], input=info.request.materialize(), text=True, capture_output=True, check=False)
     assert (read.returncode, read.stderr) == (0, "")
+
+
+def test_a_container_runs_in_the_folder_of_the_code(scheduler: SlurmScheduler) -> None:
+    """With `container_image` the role's image is a folder still, that of a workspace: it is mounted, and run in."""
+    code = {runtime: _script(scheduler, "/shared/my code", runtime) for runtime in ("pyxis", "apptainer", "auto")}
+    for script in code.values():
+        assert "choose_dir '/shared/my code'" in script
+    assert '--container-mounts="$folder:$folder","$dir:$dir" --container-workdir="$dir"' in code["pyxis"]
+    assert '--bind "$dir:$dir" --pwd "$dir"' in code["apptainer"]
+    assert "--pwd" not in _script(scheduler, "ubuntu:22.04", "apptainer")
+
+
+def test_what_apptainer_would_replace_reaches_the_program(scheduler: SlurmScheduler) -> None:
+    """It sets PATH and LD_LIBRARY_PATH by the image; those of the role arrive, and nobody outside obeys them."""
+    env = {"PATH": "/own:/bin", "LD_LIBRARY_PATH": "it's", "A": "b"}
+    for runtime in ("apptainer", "auto"):
+        script = _script(scheduler, "ubuntu:22.04", runtime, env=env)
+        for prefix in ("APPTAINERENV", "SINGULARITYENV"):
+            assert f"export {prefix}_PATH=/own:/bin\n" in script
+            assert f"export {prefix}_LD_LIBRARY_PATH='it'\\''s'\n" in script
+        assert "export A=b\n" in script
+    assert "export PATH=" not in _script(scheduler, "ubuntu:22.04", "apptainer", env=env)
+    assert "APPTAINERENV" not in _script(scheduler, "ubuntu:22.04", "pyxis", env=env)
+
+
+def _script(scheduler: SlurmScheduler, image: str, runtime: str, **more: object) -> str:
+    app = AppDef("box", [Role("r", image, entrypoint="echo", resource=SMALL, **more)])
+    cfg = {"container": runtime, **({"container_image": "/shared/tiny.sif"} if image.startswith("/") else {})}
+    return scheduler.submit_dryrun(app, cfg).request.materialize()
 
 
 def test_secrets_are_masked_in_what_is_shown_and_not_in_what_is_submitted(scheduler: SlurmScheduler) -> None:
@@ -253,10 +286,21 @@ def test_memory_is_left_out_when_it_is_refused(scheduler: SlurmScheduler, fake: 
     """The second submission is the first without memory."""
     fake.on("sbatch", returncode=1, stderr="sbatch: error: Memory specification can not be satisfied")
     fake.on("sbatch", stdout="8\n")
-    assert scheduler.submit(AppDef("a", [role()]), {}) == "8"
+    fake.on("sinfo", "--noheader", "--format=%m", "--partition=old", stdout="1\n")
+    assert scheduler.submit(AppDef("a", [role()]), {"partition": "old"}) == "8"
     first, second = fake.argvs("sbatch")
     assert first == second
     assert "--mem" not in Path(second[-1]).read_text()
+
+
+def test_too_much_memory_is_refused(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """Slurm says the same where nodes have memory, but less: then the job must not start with the default."""
+    fake.on("sbatch", returncode=1, stderr="sbatch: error: Memory specification can not be satisfied")
+    fake.on("sinfo", "--noheader", "--format=%m", stdout="16000\n64000+\n")
+    with pytest.raises(CommandError, match="Memory specification") as caught:
+        scheduler.submit(AppDef("a", [role()]), {})
+    assert "sinfo" in caught.value.hint
+    assert len(fake.argvs("sbatch")) == 1
 
 
 def test_a_lost_answer_never_makes_a_second_job(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
@@ -373,6 +417,46 @@ def test_out_of_memory_is_named(
     assert "killed by SIGKILL" in job.msg
     assert words in job.msg
     assert ("memory" in job.msg) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(255, "exit code 255"), (193, "exit code 193"), (137, "killed by SIGKILL")]
+)
+def test_a_high_exit_code_is_no_signal(
+    scheduler: SlurmScheduler, fake: FakeCommandRunner, code: int, words: str
+) -> None:
+    """`sys.exit(-1)`, and apptainer when it cannot start: there is no signal 127."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w")]))
+    (folder / "events").write_text(f"100 start 0 7\n101 up w/0 n1\n110 down w/0 {code}\n110 end {code}\n")
+    says(fake, row("7", "FAILED", "NonZeroExitCode", status=code << 8, folder=str(folder)))
+    job = scheduler.describe("7")
+    assert job is not None
+    assert job.msg == f"w/0 on n1 failed: {words}"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("", "out of memory"),
+        ("Traceback (most recent call last):\nRuntimeError: worker died\n", "out of memory: RuntimeError: worker died"),
+    ],
+)
+def test_out_of_memory_without_a_signal(
+    scheduler: SlurmScheduler, fake: FakeCommandRunner, said: str, words: str
+) -> None:
+    """With cgroups `srun` ends with exit code 1: Slurm 24.11 does, and the program may have lost but a child."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w")]))
+    (folder / "w" / "0").mkdir(parents=True)
+    (folder / "w" / "0" / "srun.log").write_text(
+        "slurmstepd-n1: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+        "srun: error: n1: task 0: Out Of Memory\n"
+    )
+    (folder / "w" / "0" / "stderr.log").write_text(said)
+    (folder / "events").write_text("100 start 0 7\n101 up w/0 n1\n110 down w/0 1\n110 end 1\n")
+    says(fake, row("7", "FAILED", "NonZeroExitCode", status=1 << 8, folder=str(folder)))
+    job = scheduler.describe("7")
+    assert job is not None
+    assert job.msg == f"w/0 on n1 failed: exit code 1: {words}"
 
 
 @pytest.mark.parametrize(

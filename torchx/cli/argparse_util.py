@@ -190,6 +190,17 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         kwargs["width"] = min(width(sys.stdout), 100) - 2
         super().__init__(prog, **kwargs)
 
+    if sys.version_info >= (3, 14):
+        # The standard colours, which we do not use, import `dataclasses`: they wait until a page is formatted.
+        def _set_color(self, color: bool, **_: Any) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in ("_theme", "_decolor"):
+                raise AttributeError(name)
+            super()._set_color(False)
+            return self.__dict__[name]
+
     def start_section(self, heading: str | None) -> None:
         super().start_section(_heading(heading) if heading else heading)
 

@@ -233,6 +233,8 @@ def _replicas(runner: Runner, handle: str, *, follow: bool) -> list[tuple[str, i
         status = runner.status(handle)
     if status is None:
         raise UnknownAppException(handle)
+    if status.error is not None:  # the scheduler cannot be asked for logs, either
+        raise status.error
     reported = [(role.role, r.id) for role in status.roles for r in role.replicas]
     # A scheduler of this machine reports all replicas, a cluster those that it has started.
     app = runner.describe(handle) if status.created_at is None or not reported else None

@@ -222,6 +222,10 @@ def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
 
 
 def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
+    with_logs = run_args.log or run_args.tee_logs
+    waits = run_args.wait or with_logs
+    if waits:  # imported before the submission: from its end on, Ctrl-C has to find someone who waits
+        from torchx.cli.waiting import wait_for
     handle = runner.run_component(
         run_args.component_name,
         _component_args(run_args),
@@ -230,26 +234,22 @@ def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
         workspace=run_args.workspace or None,
         parent_run_id=run_args.parent_run_id,
     )
-    with_logs = run_args.log or run_args.tee_logs
-    waits = run_args.wait or with_logs
-    if not as_json:
-        _announce(handle, waits=waits)
     if waits:
-        from torchx.cli.waiting import wait_for
-
         wait_for(runner, handle, with_logs=with_logs, as_json=as_json)
     elif as_json:
         from torchx.cli.render import document
         from torchx.cli.status_json import handle_fields
 
         print(document(handle_fields(handle)))
+    else:
+        _announce(handle)
 
 
-def _announce(handle: str, *, waits: bool) -> None:
+def _announce(handle: str) -> None:
     """The handle, alone on the last line of stdout: programs read it there."""
     from torchx.util.term import is_tty
 
-    if not waits and is_tty(sys.stderr):
+    if is_tty(sys.stderr):
         note(f"Launched app: {handle.rpartition('/')[2]} · torchx log -f @last · torchx status @last")
     print(handle, flush=True)
 

@@ -6,6 +6,7 @@ import sys
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.log_targets import JOB_HELP, job_reference
+from torchx.errors import EXIT_BACKEND
 from torchx.util.term import has_color, is_tty
 
 TYPE_CHECKING = False
@@ -28,7 +29,11 @@ class CmdStatus(SubCommand):
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def run(self, args: argparse.Namespace) -> None:
-        """Prints the page. The exit code is 0 whatever the job's state is, 3 when there is no such job."""
+        """Prints the page.
+
+        The exit code is 0 whatever the job's state is, 3 when there is no such job, and 4 when the scheduler cannot be
+        asked: the page shows the state on record then. One that is final changes no more, and is 0 all the same.
+        """
         from torchx.runner import get_runner
         from torchx.specs.api import UnknownAppException
 
@@ -43,6 +48,8 @@ class CmdStatus(SubCommand):
             _print_json(handle, status, run, args.roles)
         else:
             _print_page(handle, status, run, args.roles)
+        if status.error is not None and not status.is_terminal():
+            sys.exit(EXIT_BACKEND)
 
 
 def parse_list_arg(arg: str) -> list[str] | None:
@@ -70,8 +77,9 @@ def _print_json(handle: str, status: AppStatus, run: Run | None, roles: list[str
     from torchx.cli.status_json import handle_fields, status_fields
 
     launched, ended = _times(status, run)
-    times = {"created_at": iso(launched), "ended_at": iso(ended)}
-    print(document({**handle_fields(handle), **status_fields(status, roles=roles), **times}))
+    times = {"created_at": iso(launched), "ended_at": iso(ended), "as_of": iso(status.as_of)}
+    error = {"scheduler_error": None if status.error is None else str(status.error)}
+    print(document({**handle_fields(handle), **status_fields(status, roles=roles), **times, **error}))
 
 
 def _print_page(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None) -> None:

@@ -69,7 +69,8 @@ def create_parser(subcmds: dict[str, SubCommand]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--log_level", "--log-level", type=_log_level, metavar="LEVEL", help=", ".join(LOG_LEVELS))
     parser.add_argument("--version", action="version", version=f"torchx {__version__}")
-    rows = parser.add_subparsers(title="sub-commands", description=sub_parser_description, metavar="VERB")
+    about = sub_parser_description
+    rows = parser.add_subparsers(title="sub-commands", description=about, metavar="VERB", prog=parser.prog)
     for name, command in subcmds.items():
         row = commands.VERBS.get(name)
         line = row.help if row else help_line(command)

@@ -6,7 +6,8 @@ import sys
 import time
 
 from torchx.cli.failures import note, warn
-from torchx.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, BackendError, TorchXError
+from torchx.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, TorchXError
+from torchx.runner.waiting import UNSUBMITTED_S, never_submitted
 from torchx.util.term import fit, has_color, is_tty, width
 
 TYPE_CHECKING = False
@@ -19,26 +20,26 @@ if TYPE_CHECKING:
 _TICK_S = 1.0
 _POLL_S = 1.0
 _LOOK_S = 15.0  # between two looks whether there is still something to wait for
-UNSUBMITTED_S = 120.0
-"""A scheduler that has said for so long of a job it took that nobody submitted it is not waited for any longer."""
 
 _CLEAR_LINE = "\r\033[K"
 
 
 def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> None:
-    """Waits until the job has ended.
+    """Says the handle, alone on a line of stdout (unless ``as_json``), and waits until the job has ended.
 
     Raises:
         SystemExit: with 1 when it failed or was cancelled, with 130 after Ctrl-C.
         UnknownAppException: the scheduler has lost it.
         BackendError: the scheduler says for :data:`UNSUBMITTED_S` that it was not submitted.
     """
-    from torchx.specs.api import UnknownAppException
-
     started = time.time()
-    tee = _start_logs(runner, handle) if with_logs else None
+    tee = None
     interrupted = False
     try:
+        if not as_json:
+            print(handle, flush=True)
+        if with_logs:
+            tee = _start_logs(runner, handle)
         status = _wait(runner, handle, progress=tee is None and is_tty(sys.stderr), since=started)
     except KeyboardInterrupt:
         interrupted = True
@@ -46,6 +47,8 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> 
     if tee is not None:
         _finish_logs(tee)
     if status is None:
+        from torchx.specs.api import UnknownAppException
+
         raise UnknownAppException(handle)
     if as_json:
         from torchx.cli.render import document
@@ -69,10 +72,7 @@ def _wait(runner: Runner, handle: str, *, progress: bool, since: float) -> AppSt
                 status = runner.status(handle)
             submitted = submitted or status is None or str(status.state) != "UNSUBMITTED"
             if not submitted and time.time() - since > UNSUBMITTED_S:
-                raise BackendError(
-                    f"`{handle}` is UNSUBMITTED, says its scheduler, {time.time() - since:.0f} s after it took the job",
-                    hint="there is nothing to wait for; `torchx status` shows whether that changes",
-                )
+                raise never_submitted(handle, time.time() - since)
             if progress and status is not None:
                 _show_progress(status, since)
     finally:

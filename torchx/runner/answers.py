@@ -10,6 +10,7 @@ from torchx.specs.status import ANSWER_ROLES, STATUS_ROLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from torchx.errors import BackendError
     from torchx.runs import Run
     from torchx.schedulers.api import DescribeAppResponse
 
@@ -56,6 +57,35 @@ def last_known(run: Run | None) -> AppStatus | None:
     if is_fresh(run):
         return AppStatus(AppState.SUBMITTED, msg=f"`{run.scheduler}` does not show the job yet")
     return AppStatus(AppState.UNKNOWN, msg=lost(run))
+
+
+def as_recorded(run: Run | None, error: BackendError) -> AppStatus:
+    """The last state on record of a job whose scheduler cannot be asked.
+
+    Raises:
+        BackendError: there is no record of it.
+    """
+    if run is None:
+        raise error
+    now = time.time()
+    ago = _ago(now - run.updated_at)
+    note = f"last seen {run.state.name} {ago} ago; `{run.scheduler}` cannot be asked: {error}"
+    msg = f"{run.msg} ({note})" if run.msg else note
+    over = run.is_terminal()
+    ended = run.ended_at if over else None
+    return AppStatus(run.state, msg=msg, ended_at=ended, as_of=run.updated_at, error=error)
+
+
+def _ago(seconds: float) -> str:
+    """How long, in the largest unit of which there are two.
+
+    >>> _ago(45), _ago(150), _ago(200_000)
+    ('45 s', '2 min', '2 days')
+    """
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size or (unit == "min" and seconds >= 120):
+            return f"{int(seconds / size)} {unit}"
+    return f"{max(int(seconds), 0)} s"
 
 
 def is_fresh(run: Run) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torchx.errors import SpecError
+from torchx.errors import BackendError, SpecError
 from torchx.runner import answers, config, submission, waiting
 from torchx.runner.backends import Backends
 from torchx.runner.ended import EndedJobs
@@ -13,13 +13,7 @@ from torchx.runner.recording import Recorder
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.runner.waiting import WaitTimeoutError
 from torchx.settings import ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_SESSION_ID, ENV_TRACKERS
-from torchx.specs.api import (
-    NONE,
-    UnknownAppException,
-    is_terminal,
-    make_app_handle,
-    parse_app_handle,
-)
+from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -262,28 +256,36 @@ class Runner:
         if "://" in reference:
             parse_app_handle(reference)
             return reference
+        self._recorder.settle_intents(self._scheduler)
         return _registry().find(reference).handle
 
     def status(self, app_handle: str) -> AppStatus | None:
         """How the job is; None when nobody knows it.
 
-        A job that its scheduler no longer knows is in the state that was last seen, and ``msg`` says so.
+        A job that its scheduler no longer knows is in the state that was last seen, and ``msg`` says so. Likewise one
+        whose scheduler cannot be asked just now; then the status also has ``as_of`` and ``error``.
+
+        Raises:
+            BackendError: the scheduler cannot be asked, and nothing is on record of the job.
         """
         if not is_on() and (known := self._ended.status(app_handle)) is not None:
             return known
         with log_event("status") as event:
             handle, backend, app_id = self._find(app_handle)
-            found = backend.describe(app_id)
             submission.tell(event, handle=handle)
+            try:
+                found = backend.describe(app_id)
+            except BackendError as e:
+                return answers.as_recorded(_registry().get(handle), e)
             if found is None:
+                self._recorder.settle_intents(self._scheduler)
                 return answers.last_known(_registry().get(handle))
             near = waiting.is_near(backend)
             status = answers.status_of(found, near=near)
-            if is_terminal(found.state):
-                if not near:  # clusters forget jobs
-                    _registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
-                elif (is_there := backend.still_there(app_id)) is not None:
-                    self._ended.keep(handle, status, is_there)
+            if not near:  # clusters forget jobs, and cannot always be asked
+                self._recorder.saw(handle, status)
+            elif is_terminal(found.state):
+                self._ended.keep(handle, status, backend.still_there(app_id))
             return status
 
     def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
@@ -414,6 +416,7 @@ class Runner:
         query = RunQuery() if query is None else query
         if not refresh:
             return _registry().list(query)
+        self._recorder.settle_intents(self._scheduler, timeout_s)
         return listing.runs(_registry(), query, self._scheduler, timeout_s)
 
     # -- the end of the Runner -------------------------------------------------------------------

@@ -34,12 +34,15 @@ class EndedJobs:
         self._most = most
         self._kept: dict[str, tuple[dict[str, Any], Callable[[], bool]]] = {}
 
-    def keep(self, handle: str, status: AppStatus, is_there: Callable[[], bool]) -> None:
+    def keep(self, handle: str, status: AppStatus, is_there: Callable[[], bool] | None) -> None:
         """Keeps the status, which remains the caller's own.
 
         Args:
-            is_there: whether the job is still there, see :meth:`torchx.schedulers.api.Scheduler.still_there`.
+            is_there: whether the job is still there, see :meth:`torchx.schedulers.api.Scheduler.still_there`; None:
+                that is not known, and nothing is kept.
         """
+        if is_there is None:
+            return
         roles = STATUS_ROLES.lent(status)
         kept = AppStatus(status.state)
         vars(kept).update(vars(status))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 from torchx.errors import TorchXError
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     Answers = dict[str, DescribeAppResponse | None]
 
 _MOST_REFRESHED = 1000
-_SUBMITTER_GRACE_S = 10.0
 _FORGOTTEN_AFTER_S = 30 * 24 * 3600.0
 
 
@@ -33,7 +33,6 @@ def runs(registry: RunRegistry, query: RunQuery, find: Find, timeout_s: float) -
         find: the scheduler of a name and a session.
         timeout_s: how long all schedulers together may take to answer.
     """
-    settle_intents(registry, find)
     if query.states is None:
         found = registry.list(query)
         refresh(registry, found, find, timeout_s)
@@ -75,34 +74,6 @@ def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: floa
     registry.lost(forgotten)
 
 
-def settle_intents(registry: RunRegistry, find: Find) -> None:
-    """Decides what became of submissions whose process died before it could say.
-
-    A job that its scheduler knows goes on record; the others never show.
-    """
-    intents = registry.intents()
-    if not intents:
-        return
-    from torchx.runs.submitter import may_be_alive
-
-    for run, submitter in intents:
-        if may_be_alive(submitter):
-            continue
-        known = _describe(run, find) if run.handle else False
-        if known:
-            registry.submitted(run.id, run.handle)
-        elif known is False and time.time() - run.created_at > _SUBMITTER_GRACE_S:
-            registry.abandoned(run.id, "the submitting process died before the job was started")
-
-
-def _describe(run: Run, find: Find) -> bool | None:
-    """Whether the scheduler knows the run; None when it cannot be asked."""
-    try:
-        return find(run.scheduler, run.session).describe(run.app_id) is not None
-    except Exception:
-        return None
-
-
 def _ask_all(
     groups: dict[tuple[str, str], list[Run]], find: Find, timeout_s: float
 ) -> list[tuple[list[Run], Answers | str, bool]]:
@@ -125,24 +96,13 @@ def _ask_all(
 
 
 def _ask_far(far: list[tuple[list[Run], Scheduler[Any]]], timeout_s: float) -> list[tuple[list[Run], Answers | str]]:
-    import threading
+    from torchx.runner.asking import answers_within
 
-    results: dict[int, Answers | str] = {}
-
-    def work(i: int) -> None:
-        group, scheduler = far[i]
-        results[i] = _ask(scheduler, group)
-
-    deadline = time.monotonic() + timeout_s
-    # Daemons: a cluster that does not answer must not keep the program from ending.
-    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(len(far))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(deadline - time.monotonic(), 0))
+    questions = [functools.partial(_ask, scheduler, group) for group, scheduler in far]
+    late = f"did not answer within {timeout_s:g} s"
     return [
-        (group, results.get(i, f"last seen; `{group[0].scheduler}` did not answer within {timeout_s:g} s"))
-        for i, (group, _) in enumerate(far)
+        (group, f"last seen; `{group[0].scheduler}` {late}" if answer is None else answer)
+        for (group, _), answer in zip(far, answers_within(timeout_s, questions))  # noqa: B905  # an answer for each
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from torchx.errors import EXIT_BACKEND, TorchXError
+from torchx.errors import EXIT_BACKEND, BackendError, TorchXError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 NEAR_S = 0.2
 """A scheduler whose ``wait_hint`` is below this answers from this machine: asking it costs microseconds."""
+
+UNSUBMITTED_S = 120.0
+"""A scheduler that has said for so long of a job it took that nobody submitted it is not waited for any longer."""
 
 _FIRST_S = 0.001
 _EARLY_S = 0.0005
@@ -56,8 +59,11 @@ def until_over(
 
     Raises:
         WaitTimeoutError: the time is over.
+        BackendError: the scheduler cannot be asked, or says for :data:`UNSUBMITTED_S` that the job was not submitted.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    began = time.monotonic()
+    deadline = None if timeout_s is None else began + timeout_s
+    submitted = False
     told = _is_told(scheduler)
     pause, longest = _pauses(scheduler, interval_s)
     early = False
@@ -65,6 +71,11 @@ def until_over(
         status = ask()
         if status is None or status.is_terminal():
             return status
+        if status.error is not None:
+            raise status.error
+        submitted = submitted or str(status.state) != "UNSUBMITTED"
+        if not submitted and time.monotonic() - began > UNSUBMITTED_S:
+            raise never_submitted(what, time.monotonic() - began)
         left = interval_s if deadline is None else deadline - time.monotonic()
         if left <= 0:
             raise WaitTimeoutError(
@@ -79,6 +90,14 @@ def until_over(
             most = max(interval_s, _TOLD_S, 0.0 if is_near(scheduler) else scheduler.wait_hint)
             scheduler.wait_for_end(app_id, most if deadline is None else min(most, left))
             early = time.monotonic() - since < _EARLY_S  # it is over, or else there was nothing to sleep on
+
+
+def never_submitted(what: str, seconds: float) -> BackendError:
+    """The error for a job that its scheduler took, and says of it that nobody submitted it."""
+    return BackendError(
+        f"`{what}` is UNSUBMITTED, says its scheduler, {seconds:.0f} s after it took the job",
+        hint="there is nothing to wait for; `torchx status` shows whether that changes",
+    )
 
 
 def _is_told(scheduler: Scheduler[Any]) -> bool:

@@ -32,6 +32,8 @@ class NewRun:
         git_dirty: whether tracked files differed from that commit; None when not known.
         image_digests: role name to the digest of its image, where it is known before the submission.
         workspace_hashes: role name to the hash of the code that was built in.
+        submission: by what the scheduler finds the job when the answer is lost; see
+            :meth:`torchx.schedulers.api.Scheduler.submission_token`.
     """
 
     scheduler: str
@@ -50,6 +52,7 @@ class NewRun:
     tags: dict[str, str] = field(default_factory=dict)
     image_digests: dict[str, str] = field(default_factory=dict)
     workspace_hashes: dict[str, str] = field(default_factory=dict)
+    submission: str = ""
 
 
 @dataclass(kw_only=True)
@@ -72,6 +75,7 @@ class Run:
         image_digests: role name to the digest of the image that it really ran, where that is known; see
             :mod:`torchx.specs.images`.
         workspace_hashes: role name to the hash of the code that was built in.
+        submission: as in :class:`NewRun`.
         note: what could not be found out when the state was refreshed.
     """
 
@@ -100,6 +104,7 @@ class Run:
     tags: dict[str, str] = field(default_factory=dict)
     image_digests: dict[str, str] = field(default_factory=dict)
     workspace_hashes: dict[str, str] = field(default_factory=dict)
+    submission: str = ""
     note: str = ""
 
     def is_terminal(self) -> bool:

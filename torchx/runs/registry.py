@@ -30,7 +30,7 @@ _COLUMNS = (
 )
 _NAMES = _COLUMNS.replace(",", " ").split()
 _STATES = dict(AppState.__members__)
-_SPECS = "argv, app, cfg, tags, image_digests, workspace_hashes"
+_SPECS = "argv, app, cfg, tags, image_digests, workspace_hashes, submission"
 
 
 class RunRegistry:
@@ -74,11 +74,19 @@ class RunRegistry:
             self._begun[run_id] = run
         return run_id
 
-    def submitted(self, run_id: int, handle: str, *, image_digests: Mapping[str, str] | None = None) -> None:
+    def submitted(
+        self,
+        run_id: int,
+        handle: str,
+        *,
+        image_digests: Mapping[str, str] | None = None,
+        workspace_hashes: Mapping[str, str] | None = None,
+    ) -> None:
         """Writes that the scheduler has taken the run, under this handle.
 
         Args:
             image_digests: what it said that roles run, see :attr:`Run.image_digests`; goes before what was known.
+            workspace_hashes: the same of the code.
         """
         run = self._begun.pop(run_id, None)
         if not run_id:
@@ -90,8 +98,9 @@ class RunRegistry:
                 # The file was replaced in between: write the row once more.
                 row = _insert(db, run, _specs_of(run))
                 _mark_submitted(db, row, handle)
-            if image_digests:
-                _add_digests(db, row, image_digests)
+            for column, more in (("image_digests", image_digests), ("workspace_hashes", workspace_hashes)):
+                if more:
+                    _add(db, row, column, more)
 
         self._store().write(work, None)
 
@@ -103,6 +112,14 @@ class RunRegistry:
             sql = "UPDATE runs SET phase = 2, unfinished = 0, msg = ?, updated_at = ?, ended_at = ? WHERE id = ?"
             self._store().execute(sql, (reason, now, now, run_id))
 
+    def unanswered(self, run_id: int) -> None:
+        """Writes that nobody waits for the answer any more, and that there may be a job."""
+        self._begun.pop(run_id, None)
+        if run_id:
+            from torchx.runs import submitter
+
+            self._store().execute("UPDATE runs SET submitter = ? WHERE id = ?", (submitter.nobody(), run_id))
+
     def amend(self, run_id: int, *, git_commit: str, git_dirty: bool | None) -> None:
         """Adds what became known only after the submission: the state of the source code."""
         if run_id:
@@ -110,8 +127,11 @@ class RunRegistry:
             self._store().execute(sql, (git_commit, git_dirty, run_id))
 
     def intents(self) -> list[tuple[Run, str]]:
-        """Submissions that nobody has reported on yet, each with the identity of the submitting process."""
-        sql = f"SELECT submitter, {_COLUMNS} FROM runs WHERE phase = 0"  # noqa: S608  # constants only
+        """Submissions that nobody has reported on yet, whole, each with the identity of the submitting process."""
+        sql = (
+            f"SELECT submitter, {_COLUMNS}, {_SPECS} FROM runs LEFT JOIN specs ON specs.run_id = runs.id"  # noqa: S608
+            " WHERE phase = 0 ORDER BY id"
+        )
         return [(_run(row[1:]), row[0]) for row in self._store().rows(sql)]
 
     # -- looking up ------------------------------------------------------------------------------
@@ -250,7 +270,7 @@ def _specs_of(run: NewRun) -> tuple[str, ...]:
     import json
 
     # What a plugin put into its options may be of any type; a string of it is better than no record.
-    parts = (run.argv, run.app, run.cfg, run.tags, run.image_digests, run.workspace_hashes)
+    parts = (run.argv, run.app, run.cfg, run.tags, run.image_digests, run.workspace_hashes, run.submission)
     return tuple([json.dumps(part, separators=(",", ":"), default=str) for part in parts])
 
 
@@ -272,17 +292,17 @@ def _insert(db: sqlite3.Connection, run: NewRun, specs: tuple[str, ...]) -> int:
         row,
     )
     run_id = cursor.lastrowid or 0
-    db.execute(f"INSERT INTO specs (run_id, {_SPECS}) VALUES (?, ?, ?, ?, ?, ?, ?)", (run_id, *specs))  # noqa: S608  # constants only
+    db.execute(f"INSERT INTO specs (run_id, {_SPECS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (run_id, *specs))  # noqa: S608  # constants only
     return run_id
 
 
-def _add_digests(db: sqlite3.Connection, run_id: int, digests: Mapping[str, str]) -> None:
+def _add(db: sqlite3.Connection, run_id: int, column: str, more: Mapping[str, str]) -> None:
     import json
 
-    found = db.execute("SELECT image_digests FROM specs WHERE run_id = ?", (run_id,)).fetchone()
+    found = db.execute(f"SELECT {column} FROM specs WHERE run_id = ?", (run_id,)).fetchone()  # noqa: S608  # ours
     if found:
-        text = json.dumps({**json.loads(found[0]), **digests}, separators=(",", ":"))
-        db.execute("UPDATE specs SET image_digests = ? WHERE run_id = ?", (text, run_id))
+        text = json.dumps({**json.loads(found[0]), **more}, separators=(",", ":"))
+        db.execute(f"UPDATE specs SET {column} = ? WHERE run_id = ?", (text, run_id))  # noqa: S608  # as above
 
 
 def _mark_submitted(db: sqlite3.Connection, run_id: int, handle: str) -> bool:
@@ -333,7 +353,7 @@ def _run(row: tuple[Any, ...]) -> Run:
 
         with contextlib.suppress(ValueError):
             parts = [json.loads(text) for text in extra]
-            run.argv, run.app, run.cfg, run.tags, run.image_digests, run.workspace_hashes = parts
+            run.argv, run.app, run.cfg, run.tags, run.image_digests, run.workspace_hashes, run.submission = parts
     return run
 
 

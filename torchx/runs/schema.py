@@ -58,6 +58,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE specs ADD COLUMN image_digests TEXT NOT NULL DEFAULT '{}'",
         "ALTER TABLE specs ADD COLUMN workspace_hashes TEXT NOT NULL DEFAULT '{}'",
     ),
+    # By what a scheduler finds the job of a submission whose answer nobody heard; a JSON string, as all of `specs`.
+    ("ALTER TABLE specs ADD COLUMN submission TEXT NOT NULL DEFAULT '\"\"'",),
 )
 VERSION = len(MIGRATIONS)
 

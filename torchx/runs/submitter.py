@@ -11,6 +11,21 @@ def identity() -> str:
     return _identity(os.getpid())
 
 
+def nobody() -> str:
+    """A process of this host that is gone."""
+    return f"{os.uname().nodename}|gone|0|"
+
+
+def is_elsewhere(submitter: str) -> bool:
+    """Whether it was a process of another host: whether it lives cannot be seen from here.
+
+    >>> is_elsewhere(identity()), is_elsewhere("other|boot|1|1")
+    (False, True)
+    """
+    parts = submitter.rsplit("|", 3)
+    return len(parts) == 4 and parts[0] != os.uname().nodename
+
+
 def may_be_alive(submitter: str) -> bool:
     """False when the process is known to be gone; True when it lives, or is on a host that we cannot see.
 
@@ -22,9 +37,9 @@ def may_be_alive(submitter: str) -> bool:
     parts = submitter.rsplit("|", 3)
     if len(parts) != 4:
         return False
-    host, boot, pid, start = parts
-    if host != os.uname().nodename:
+    if is_elsewhere(submitter):
         return True
+    _, boot, pid, start = parts
     if boot != _boot_id():
         return False
     if not start:  # no /proc there: the pid must do

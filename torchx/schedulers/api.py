@@ -189,6 +189,31 @@ class Scheduler(_Generic["T"], ABC):
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
         """Submit the request; returns the id of the job."""
 
+    submission_s: float = 10.0
+    """So many seconds after a submission began whose process is gone, its job is there, or there is none."""
+
+    def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """By what :meth:`find_submission` finds the job of this request; empty, the default: by its id alone.
+
+        It is put on record before :meth:`schedule` is called.
+        """
+        return ""
+
+    def find_submission(self, token: str, cfg: Mapping[str, CfgVal], *, age_s: float) -> str | None:
+        """What became of a submission whose answer nobody heard.
+
+        Args:
+            token: that of the request; else the id of the job, where it was known before; else empty.
+            cfg: the run options as they are on record.
+            age_s: seconds since the submission began.
+
+        Returns:
+            The id of the job; empty: there is none, and there will be none; None: that cannot be told yet.
+        """
+        if token and self.exists(token):
+            return token
+        return "" if age_s > self.submission_s else None
+
     def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: T) -> None:
         """Refuse a bad job before its workspace is built."""
 

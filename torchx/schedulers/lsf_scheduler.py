@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 
 from torchx.errors import CommandError, NotFoundError
-from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse, Stream, StructuredOpts
+from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.batch import COMMAND_TIMEOUT_S, BatchScheduler, Site, Submission
 from torchx.schedulers.kit.batch_folders import STDERR_LOG, STDOUT_LOG, JobFolder, folder_name
@@ -39,8 +39,15 @@ from torchx.schedulers.kit.lsf.bsub import (
     refusal,
     sample,
 )
-from torchx.schedulers.kit.lsf.rows import FORMAT, Row, group_of, job_name, rows
-from torchx.schedulers.kit.lsf.script import ENV_RANK0_HOST, REPLICAS_FILE, SUBMIT_FILE, render_replicas
+from torchx.schedulers.kit.lsf.options import Opts
+from torchx.schedulers.kit.lsf.rows import FORMAT, Row, group_of, job_name, rows, was_let_go
+from torchx.schedulers.kit.lsf.script import (
+    ENV_RANK0_HOST,
+    REPLICAS_FILE,
+    STARTED_FILE,
+    SUBMIT_FILE,
+    render_replicas,
+)
 from torchx.schedulers.kit.lsf.status import STATES, describe_jobs, describe_rows, list_rows
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.ssh.site_workspace import SiteWorkspaceMixin
@@ -79,6 +86,7 @@ __all__ = [
 JOB_STATE: dict[str, AppState] = STATES
 """LSF's states to ours."""
 
+_BSUB_S = 0.5  # at most, on the average
 _END_S = 30  # JOB_TERMINATE_INTERVAL, between the signals of bkill, is 10 s unless the site says otherwise
 
 CAPABILITIES = Capabilities(
@@ -98,56 +106,6 @@ CAPABILITIES = Capabilities(
     durable=True,
     describe_many=True,
 )
-
-
-@dataclass
-class Opts(StructuredOpts):
-    """Run options of ``lsf``."""
-
-    lsf_queue: str | None = None
-    """queue to submit to; default: the cluster's own default"""
-
-    jobdir: str | None = None
-    """new folder, on a file system that all hosts share, for the workspace and the logs; the job runs in it"""
-
-    container_workdir: str | None = None
-    """working directory in the container; implies docker"""
-
-    host_network: bool = False
-    """containers use the network of their host; implies docker"""
-
-    shm_size: str | None = None
-    """size of /dev/shm in the container, for example 8g; implies docker"""
-
-    docker: bool = False
-    """run replicas in containers of their image, by `docker run` on the hosts"""
-
-    project: str | None = None
-    """project to charge (bsub -P)"""
-
-    app: str | None = None
-    """application profile (bsub -app)"""
-
-    resreq: str | None = None
-    """further resource requirements (bsub -R), for example select[type==X86_64]"""
-
-    time: str | None = None
-    """time limit: [hours:]minutes (bsub -W)"""
-
-    exclusive: bool = False
-    """hosts for this job alone (bsub -x)"""
-
-    hosts: str | None = None
-    """names of hosts or host groups to choose from, separated by blanks (bsub -m)"""
-
-    gpu_options: str | None = None
-    """how GPUs are given (bsub -gpu), for example mode=exclusive_process:j_exclusive=yes"""
-
-    memory: str = "host"
-    """how memMB is asked for: host; task, a share for each CPU (RESOURCE_RESERVE_PER_TASK=Y clusters); none"""
-
-    bsub_args: str | None = None
-    """any other options of bsub, as in a shell: -G team -sla gold"""
 
 
 @dataclass
@@ -271,7 +229,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         folder = self.folders(site).place(request.app_id, request.jobdir)
         files = {SUBMIT_FILE: request.materialize(), REPLICAS_FILE: request.replicas()}
         argv = [*request.cmd, posixpath.join(folder, SUBMIT_FILE)]
-        time_s = COMMAND_TIMEOUT_S + 0.5 * sum(role.num_replicas for role in request.app.roles)
+        time_s = COMMAND_TIMEOUT_S + _BSUB_S * sum(role.num_replicas for role in request.app.roles)
         return Submission(request.app_id, argv, folder, files, timeout_s=time_s)
 
     def _parse_submitted(self, done: Completed) -> str:
@@ -289,17 +247,23 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _find_submitted(self, site: Site, token: str) -> str | None:
         found = self._bjobs(site, [token])
-        first = next((row for row in found if row.role == row.k == 0), None)
-        if first is not None and first.stat != "PSUSP" and (first.stat != "EXIT" or first.hosts):
+        if was_let_go(found):
             return token
         if found:  # incomplete: the first is let go last
             self.run_command(site, self._cancel_argv(token))
         return None
 
+    def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:
+        size = sum(role.num_replicas for role in folder.roles())
+        if age_s <= self.submission_s + size * _BSUB_S:  # its script may be at it still
+            return token if was_let_go(self._bjobs(site, [token])) else None
+        started = posixpath.join(folder.path, STARTED_FILE)  # where LSF has forgotten it
+        return self._find_submitted(site, token) or (token if site.files.sizes([started])[started] else "")
+
     def _bjobs(self, site: Site, app_ids: list[str]) -> list[Row]:
         only = ["-g", group_of(app_ids[0])] if len(app_ids) == 1 else []
         done = self.run_command(site, ["bjobs", "-a", "-o", FORMAT, *only])
-        found = rows(done.stdout)
+        found = [row for row in rows(done.stdout) if not only or row.app_id == app_ids[0]]
         if not found and done.returncode and not _NOTHING.search(done.stderr):
             done.check()
         return found

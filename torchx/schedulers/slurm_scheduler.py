@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from torchx.errors import BackendError, CommandError, NotSupportedError
 from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListAppResponse
@@ -26,7 +26,7 @@ from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.slurm.commands import HINTS, NO_MEMORY, OVER, parse_sbatch, parse_version
-from torchx.schedulers.kit.slurm.folders import LegacyFolder, files_of
+from torchx.schedulers.kit.slurm.folders import LegacyFolder, files_of, job_id_in
 from torchx.schedulers.kit.slurm.options import SlurmOpts, job_words
 from torchx.schedulers.kit.slurm.queries import SlurmQueries
 from torchx.schedulers.kit.slurm.reasons import SLURM_STATES, app_state
@@ -189,6 +189,10 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         request.materialize()  # what cannot be rendered is refused now
         return AppDryRunInfo(request, str)
 
+    def _environments(self, info: AppDryRunInfo[SlurmBatchRequest]) -> Iterable[tuple[str, dict[str, str]]]:
+        yield from super()._environments(info)
+        yield from ((replica.role, replica.env) for replica in info.request.replicas.values())
+
     def _submission(self, info: AppDryRunInfo[SlurmBatchRequest], site: Site) -> Submission:
         request = info.request
         request.cwd = request.cwd or site.files.cwd()
@@ -205,10 +209,22 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _second_submission(
         self, info: AppDryRunInfo[SlurmBatchRequest], site: Site, done: Completed
     ) -> Submission | None:
-        if not NO_MEMORY.search(done.stderr):
+        if not NO_MEMORY.search(done.stderr) or not self._knows_no_memory(info.request, site):
             return None
         info.request = info.request.without_memory()
         return self._submission(info, site)
+
+    def _knows_no_memory(self, request: SlurmBatchRequest, site: Site) -> bool:
+        """Whether there is a partition among the job's whose nodes tell Slurm of no memory: then they have 1 MiB.
+
+        Elsewhere a job that asks for too much must not start without what it needs.
+        """
+        partitions = {
+            str(r.sbatch_opts["partition"]) for r in request.replicas.values() if "partition" in r.sbatch_opts
+        }
+        argv = ["sinfo", "--noheader", "--format=%m", *(f"--partition={name}" for name in sorted(partitions))]
+        sizes = self.run_command(site, argv).stdout.split()
+        return any(size.rstrip("+") in ("0", "1") for size in sizes)
 
     def _parse_submitted(self, done: Completed) -> str:
         return parse_sbatch(done.stdout)
@@ -217,6 +233,10 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         argv = ["squeue", "--noheader", "--states=all", "--me", f"--name={token}", "--format=%A"]
         ids = self.run_command(site, argv).check().stdout.split()
         return min(ids, key=int) if ids else None
+
+    def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:
+        found = super()._find_late(site, token, folder, age_s)
+        return found or self._slurm(site).named(token, age_s) or job_id_in(folder) or found
 
     def _refusal(self, done: Completed) -> BackendError:
         error = super()._refusal(done)

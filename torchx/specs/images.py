@@ -35,13 +35,16 @@ __all__ = [
     "digest_in",
     "image_digests",
     "report_image_digest",
+    "report_workspace_hash",
     "reported_image_digests",
+    "reported_workspace_hashes",
     "set_image_digest",
     "set_workspace_hash",
     "workspace_hashes",
 ]
 
 _REPORTED = "_image_digests"
+_REPORTED_HASHES = "_workspace_hashes"
 
 # https://github.com/opencontainers/image-spec/blob/main/descriptor.md#digests; Podman's ids are bare hex digits.
 # Compiled when there is one to read: most roles have none, and every command would pay for it.
@@ -60,8 +63,12 @@ def set_image_digest(role: Role, digest: str) -> None:
     _set(role, ENV_IMAGE_DIGEST, digest_in(digest))
 
 
-def set_workspace_hash(role: Role, content_hash: str) -> None:
-    """Puts the hash of the role's workspace into its environment, as ``TORCHX_WORKSPACE_HASH``; empty takes it away."""
+def set_workspace_hash(role: Role | dict[str, str], content_hash: str) -> None:
+    """Puts the hash of the role's workspace into its environment, as ``TORCHX_WORKSPACE_HASH``; empty takes it away.
+
+    Args:
+        role: or an environment that was made of its own.
+    """
     _set(role, ENV_WORKSPACE_HASH, content_hash)
 
 
@@ -78,6 +85,16 @@ def report_image_digest(info: AppDryRunInfo[Any], role_name: str, digest: str) -
 def reported_image_digests(info: AppDryRunInfo[Any]) -> dict[str, str]:
     """Role name -> digest, as :func:`report_image_digest` was told."""
     return dict(vars(info).get(_REPORTED, {}))
+
+
+def report_workspace_hash(info: AppDryRunInfo[Any], role_name: str, content_hash: str) -> None:
+    """Tells the record which code was sent for a role, where it changed since the dry run."""
+    vars(info).setdefault(_REPORTED_HASHES, {})[role_name] = content_hash
+
+
+def reported_workspace_hashes(info: AppDryRunInfo[Any]) -> dict[str, str]:
+    """Role name -> hash, as :func:`report_workspace_hash` was told."""
+    return dict(vars(info).get(_REPORTED_HASHES, {}))
 
 
 def image_digests(roles: Iterable[Role]) -> dict[str, str]:
@@ -118,8 +135,9 @@ def digest_in(text: str) -> str:
     return f"{name}@{match['digest']}" if name else match["digest"]
 
 
-def _set(role: Role, variable: str, value: str) -> None:
+def _set(role: Role | dict[str, str], variable: str, value: str) -> None:
+    env = role if isinstance(role, dict) else role.env
     if value:
-        role.env[variable] = value
+        env[variable] = value
     else:
-        role.env.pop(variable, None)
+        env.pop(variable, None)

@@ -139,6 +139,8 @@ class AppStatus:
         started_at: Unix time of its start, where the scheduler says so.
         ended_at: Unix time of its end, where the scheduler says so.
         created_at: Unix time of its submission, where it is known without looking into the record of runs.
+        as_of: Unix time at which the job was seen in this state, where its scheduler cannot be asked now; None: now.
+        error: why it cannot be asked.
 
     >>> AppStatus(AppState.SUCCEEDED).is_terminal()
     True
@@ -153,6 +155,8 @@ class AppStatus:
     started_at: float | None = None
     ended_at: float | None = None
     created_at: float | None = None
+    as_of: float | None = None
+    error: TorchXError | None = None
 
     def is_terminal(self) -> bool:
         """Whether the job is over."""

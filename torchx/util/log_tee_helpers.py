@@ -87,6 +87,9 @@ def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, m
 
     Args:
         first_s, most_s: the pause after the first question, and the longest; each pause is twice the one before.
+
+    Raises:
+        BackendError: its scheduler cannot be asked.
     """
     import time
 
@@ -95,6 +98,8 @@ def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, m
         status = runner.status(app_handle)
         if status is None or status.is_terminal() or str(status.state) == "RUNNING":
             return status
+        if status.error is not None:  # the last state on record: its scheduler cannot be asked
+            raise status.error
         time.sleep(pause)
         pause = min(2 * pause, most_s)
 

@@ -154,7 +154,7 @@ def test_a_followed_file_is_whole_after_many_cuts(files: RemoteFiles, login: Ssh
 
     def cut() -> None:
         chance = random.Random(2)
-        while not stop.is_set():
+        while sum(cuts) < 5 and not stop.is_set():  # and no more: on a busy machine nothing would ever get through
             time.sleep(chance.uniform(0.3, 1.2))
             cuts.append(login.cut())
 

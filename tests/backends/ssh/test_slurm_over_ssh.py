@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from tests.backends.shell import Shell
 from tests.backends.slurm import cluster
 from tests.backends.ssh.conftest import Serve
 from tests.backends.ssh.sshd import Sshd
+from torchx.workspace.content import content_hash, entries, sha256_of
 
 VENV = os.path.dirname(sys.executable)
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -96,20 +98,33 @@ def test_two_replicas(laptop: Shell, node: Sshd) -> None:
     assert "SUCCEEDED" in ended(laptop, handle)
     log = laptop.torchx("log", handle)
     assert sorted(log.splitlines()) == ["echo/0 it's $HOME", "echo/1 it's $HOME"]
+    assert json.loads(laptop.torchx("describe", "--json", handle))["workspace_hashes"] == {"echo": code_of(laptop.cwd)}
     assert handle in laptop.torchx("list")
     assert handle in laptop.torchx("list", "-s", "slurm", "-cfg", "ssh=login")
     assert '"entrypoint": "echo"' in laptop.torchx("describe", "--json", handle)
     assert node.logins() == 1
 
 
+def code_of(folder: Path) -> str:
+    return content_hash(entries(str(folder)), sha256_of)
+
+
+def test_a_dry_run_sends_nothing(laptop: Shell, there: Path) -> None:
+    """It says where the code would be, and its hash; on the login node there is nothing of it."""
+    said = laptop.torchx("run", "--dryrun", "-s", "slurm", "-cfg", "ssh=login", "utils.sh", "python", "hello.py")
+    assert f"{there}/.torchx/code/" in said
+    assert code_of(laptop.cwd) in said
+    assert not (there / ".torchx").exists()
+
+
 def test_a_rank_that_fails(laptop: Shell) -> None:
-    """Its traceback is in the status."""
+    """Its traceback is in the status: torchelastic's error file is read over there. (Many nodes: see the tests of Slurm.)"""
     pytest.importorskip("torch")
     (laptop.cwd / "fail.py").write_text(
-        "import os, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
-        "if os.environ['RANK'] == '1':\n    raise ValueError('rank 1 has had enough')\n"
+        "import os\nfrom torch.distributed.elastic.multiprocessing.errors import record\n\n\n@record\ndef main():\n"
+        "    if os.environ['RANK'] == '1':\n        raise ValueError('rank 1 has had enough')\n\n\nmain()\n"
     )
-    handle = run(laptop, "dist.ddp", "-j", "2x1", "--cpu", "1", "--memMB", "800", "--script", "fail.py")
+    handle = run(laptop, "dist.ddp", "-j", "1x2", "--cpu", "1", "--memMB", "800", "--script", "fail.py")
     said = ended(laptop, handle)
     assert "FAILED" in said
     assert "rank 1 has had enough" in said
@@ -150,7 +165,7 @@ def test_a_log_that_is_followed(laptop: Shell) -> None:
 @pytest.mark.parametrize("moment", ["code", "folder", "began", "took"])
 def test_a_cut_while_submitting(moment: str, laptop: Shell, node: Sshd, there: Path, eventually: Eventually) -> None:
     """One job, whether the link is cut while the code or the script is brought there, before Slurm is asked, or after it answered."""
-    name = f"cut{moment}"
+    name = f"cut{moment}{os.getpid()}"  # Slurm remembers those of the last run of these tests
     (there / "slow").touch()
     process = laptop.start("run", "-s", "slurm", "-cfg", "ssh=login", _named(laptop, name))
     place = {"code": ".torchx/workspaces", "folder": ".torchx/slurm"}.get(moment, moment)
@@ -158,12 +173,60 @@ def test_a_cut_while_submitting(moment: str, laptop: Shell, node: Sshd, there: P
     assert node.cut() == 1
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "the connection to `login` was lost" in err or moment == "code"
+    # Between two commands nobody may have noticed.
+    assert "the connection to `login` was lost" in err or moment in {"code", "folder"}
     handle = next(line for line in out.splitlines() if "://" in line).split()[-1]
     (there / "slow").unlink()
     assert "SUCCEEDED" in ended(laptop, handle)
     assert laptop.torchx("log", "--no-prefix", handle) == "hi\n"
     assert len(jobs_named(name)) == 1
+
+
+IMPATIENT = """
+import sys
+from torchx.schedulers.kit.ssh import once
+from torchx.schedulers.kit.batch_sites import SiteScheduler
+once.PATIENCE_S = 2
+SiteScheduler.run_command.__kwdefaults__["patience_s"] = 1
+from torchx.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("end", ["dead", "killed"])
+def test_a_link_that_stays_dead(end: str, laptop: Shell, node: Sshd, there: Path, eventually: Eventually) -> None:
+    """From the submission on, or torchx is killed there: the job runs, and is on record as soon as it can be asked for."""
+    name = f"lost{end}{os.getpid()}"
+    (there / "slow").touch()
+    argv = [sys.executable, "-c", IMPATIENT, "run", "-s", "slurm", "-cfg", "ssh=login", _named(laptop, name)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(argv, cwd=laptop.cwd, env=laptop.env, stdout=pipe, stderr=pipe, text=True)
+    eventually((there / "began").exists, every_s=0.005)
+    node.stop()
+    if end == "killed":
+        process.kill()
+    out, err = process.communicate(timeout=60)
+    assert out == ""
+    assert process.returncode == (4 if end == "dead" else -9)
+    assert "whether `sbatch` was run is not known" in err or end == "killed"
+    told = _stderr(laptop, "list")
+    assert "is not known yet: `slurm` will be asked again" in told
+    node.start()
+    eventually(lambda: jobs_named(name), every_s=0.2)
+    told = _stderr(laptop, "list")
+    assert f"the submission of `{name}` to `slurm`" in told
+    handle = re.search(r"led to `(slurm://torchx/\d+)`, which is on record now", told)[1]
+    (there / "slow").unlink()
+    assert "SUCCEEDED" in ended(laptop, handle)
+    assert laptop.torchx("log", "--no-prefix", "@last") == "hi\n"
+    assert len(jobs_named(name)) == 1
+
+
+def _stderr(laptop: Shell, *args: str) -> str:
+    process = laptop.start(*args)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, err
+    return err
 
 
 def test_cuts_while_following(laptop: Shell, node: Sshd) -> None:

@@ -77,6 +77,48 @@ def schedule(toy: Toy) -> str:
     return toy.schedule(info)
 
 
+# -- submissions whose answer nobody heard -----------------------------------------------------------
+
+
+def intent(toy: Toy) -> str:
+    info = AppDryRunInfo("job-1", str)
+    info._app = APP
+    return toy.submission_token(info)
+
+
+def test_a_lost_submission_is_found_by_its_token(toy: Toy, fake: FakeCommandRunner) -> None:
+    """What goes on record before the submission is enough to find the job and its folder by."""
+    token = intent(toy)
+    assert fake.calls == []
+    fake.on("find", stdout="7\n")
+    assert Toy("toy", "test", commands=fake).find_submission(token, {}, age_s=1.0) == "7"
+    assert toy.folders(toy._here).of("7").path == token.partition(" ")[2]
+
+
+@pytest.mark.parametrize(("age_s", "answer"), [(1.0, None), (119.0, None), (121.0, "")])
+def test_that_there_is_no_job_is_certain_later(
+    toy: Toy, fake: FakeCommandRunner, age_s: float, answer: str | None
+) -> None:
+    """The submitting command may still be under way, until its time is over."""
+    fake.on("find", stdout="")
+    assert toy.find_submission(intent(toy), {}, age_s=age_s) == answer
+
+
+def test_what_was_prepared_for_the_record_is_submitted(toy: Toy, fake: FakeCommandRunner) -> None:
+    """The request is rendered once; a second submission of it is rendered anew."""
+    rendered = []
+    original = toy._submission
+    toy._submission = lambda info, site: rendered.append(1) or original(info, site)  # type: ignore[method-assign]  # counts
+    info = AppDryRunInfo("job-1", str)
+    info._app = APP
+    toy.submission_token(info)
+    fake.on("sub", stdout="7\n")
+    fake.on("sub", stdout="8\n")
+    assert toy.schedule(info) == "7"
+    assert rendered == [1]
+    assert toy.schedule(info) == "8"
+
+
 # -- commands ----------------------------------------------------------------------------------------
 
 

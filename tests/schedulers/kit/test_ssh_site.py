@@ -17,7 +17,8 @@ from torchx.schedulers.kit.ssh.remote_workspace import place_workspace
 from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 from torchx.schedulers.kit.ssh.site import SITE_OPTS, site_of
 from torchx.schedulers.kit.ssh.site_workspace import SiteWorkspaceMixin
-from torchx.specs.api import Role, Workspace
+from torchx.specs.api import AppDef, AppDryRunInfo, Role, Workspace
+from torchx.specs.images import reported_workspace_hashes, workspace_hashes
 
 
 @pytest.fixture
@@ -108,14 +109,80 @@ def roles(project: Path) -> list[Role]:
 
 
 def test_roles_with_workspaces(fake: FakeSsh, project: Path) -> None:
-    """Each different workspace has a folder of its own; a role without one keeps its image."""
+    """Each different workspace has a folder of its own, and its hash; a role without one keeps its image."""
     made = roles(project)
     SiteWorkspaceMixin().build_workspaces(made, {"ssh": "login"})
     images = [role.image for role in made]
     assert images[0] == images[1] != images[2]
     assert all(image.startswith(str(fake.there / ".torchx" / "code")) for image in images[:3])
-    assert os.path.exists(f"{images[0]}/train.py") and os.path.exists(f"{images[2]}/it's -n $x")
     assert images[3] == "as-it-is"
+    hashes = workspace_hashes(made)
+    assert list(hashes) == ["a", "b", "c"]
+    assert hashes["a"] == hashes["b"] != hashes["c"]
+    local = SiteWorkspaceMixin()
+    copies = roles(project)[:1]
+    local.build_workspaces(copies, {"job_dir": str(project.parent / "local")})
+    assert workspace_hashes(copies)["a"] == hashes["a"]
+
+
+class OnASite(SiteWorkspaceMixin):
+    """The workspace part of a scheduler."""
+
+    def dry(self, made: list[Role]) -> AppDryRunInfo:
+        self.build_workspaces(made, {"ssh": "login"})
+        info = AppDryRunInfo("request", str)
+        info._app = AppDef("job", made)
+        return info
+
+    def bring(self, info: AppDryRunInfo) -> list[str]:
+        brought: list[str] = []
+        self._bring(info, site_of({"ssh": "login"}), brought)
+        return brought
+
+
+def test_a_dry_run_sends_nothing(fake: FakeSsh, project: Path) -> None:
+    """It names folders that are not there; what is submitted finds its workspaces in them, each sent once."""
+    site = OnASite()
+    info = site.dry(roles(project))
+    assert not (fake.there / ".torchx").exists()
+    images = [role.image for role in info._app.roles[:3]]
+    assert site.bring(info) == list(dict.fromkeys(images))
+    assert tree(Path(images[0])) == tree(project)
+    assert os.path.exists(f"{images[2]}/it's -n $x")
+    assert reported_workspace_hashes(info) == {}
+    assert site.bring(info) == []  # it is there
+
+
+def test_what_was_only_dried_is_forgotten(fake: FakeSsh, project: Path) -> None:
+    """A program may make any number of dry runs."""
+    site = OnASite()
+    info = site.dry(roles(project))
+    site.discard_workspaces(info._app.roles)
+    assert site._named_folders() == {}
+    assert site.bring(info) == []
+
+
+def test_a_workspace_that_changes_after_the_dry_run(fake: FakeSsh, project: Path) -> None:
+    """The job gets what is there when it is submitted, and its hash is that of what it got."""
+    site = OnASite()
+    info = site.dry(roles(project))
+    before = workspace_hashes(info._app.roles)
+    (project / "train.py").write_text("2")
+    image = site.bring(info)[0]
+    assert Path(image, "train.py").read_text() == "2"
+    after = workspace_hashes(info._app.roles)
+    assert after["a"] == after["b"] == place_workspace(SSHCommandRunner("login"), str(project), f"{image}-2").hash
+    assert after["a"] != before["a"]
+    assert after["c"] == before["c"]
+    assert reported_workspace_hashes(info) == {"a": after["a"], "b": after["b"]}
+
+
+def test_a_folder_of_ones_own_needs_no_connection(fake: FakeSsh, project: Path) -> None:
+    """With an absolute `ssh_dir` a dry run knows where the code will be without asking."""
+    made = roles(project)[:1]
+    SiteWorkspaceMixin().build_workspaces(made, {"ssh": "login", "ssh_dir": "/scratch/me"})
+    assert made[0].image.startswith("/scratch/me/code/")
+    assert fake.calls() == []
 
 
 def test_a_job_dir(fake: FakeSsh, project: Path) -> None:

@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 
 from torchx.errors import BackendError, CommandError, NotFoundError, TransientError
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
-from torchx.schedulers.kit.batch_folders import JobFolder, JobFolders
-from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
-from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
+from torchx.schedulers.kit.batch_folders import JobFolder
+from torchx.schedulers.kit.batch_sites import (
+    COMMAND_TIMEOUT_S,
+    FIRST_PAUSE_S,
+    MOST_PAUSE_S,
+    PATIENCE_S,
+    Site,
+    SiteScheduler,
+    last_line,
+    log,
+)
+from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.specs.api import CfgVal, is_terminal, make_app_handle, runopts
+from torchx.specs.api import CfgVal, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,26 +46,10 @@ if TYPE_CHECKING:
 else:
     from torchx.util.records import dataclass, field
 
-PATIENCE_S = 45.0
-"""How long a scheduler that does not answer is tried again: a restart of its daemon takes less."""
+__all__ = ["COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Site", "Submission"]
 
-COMMAND_TIMEOUT_S = 60.0
-_FIRST_PAUSE_S = 0.25
-_MOST_PAUSE_S = 5.0
 _WATCHED_S = 60.0
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where the commands of one cluster run and its files are.
-
-    Attributes:
-        name: empty for this machine; else what messages call it, for example ``me@login``.
-    """
-
-    commands: CommandRunner
-    files: Files
-    name: str = ""
+_PREPARED = "_batch_submission"
 
 
 @dataclass(frozen=True)
@@ -81,27 +73,15 @@ class Submission:
     timeout_s: float = COMMAND_TIMEOUT_S
 
 
-class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
-    """Base class; what a backend overrides stands under "the backend's part".
-
-    Args:
-        backend: name of the backend.
-        session_name: groups the jobs.
-        commands: runs the scheduler's commands; this machine's when None.
-        files: the files of the machine on which they run.
-        sleep: for tests, which do not wait.
-    """
+class BatchScheduler(SiteScheduler):
+    """Base class; what a backend overrides stands under "the backend's part". Arguments: see :class:`SiteScheduler`."""
 
     wait_hint = 2.0
 
+    submission_s = 2 * COMMAND_TIMEOUT_S  # the submitting command may outlive the process that started it
+
     fresh_s: float = 0.5
     """So old an answer about a job may be, seconds: many who wait share one query."""
-
-    transient: re.Pattern[str] = re.compile(r"(?!)")
-    """Found in the stderr of commands that failed for a reason that passes."""
-
-    programs: str = ""
-    """What to say when a command is missing: whose commands they are."""
 
     def __init__(
         self,
@@ -112,14 +92,10 @@ class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
         files: Files | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(backend, session_name)
-        self._here = Site(commands or LocalCommandRunner(), files or LocalFiles())
-        self._sites: dict[str, Site] = {}
-        self._sleep = sleep
+        super().__init__(backend, session_name, commands=commands, files=files, sleep=sleep)
         self._answers: dict[str, tuple[float, DescribeAppResponse | None]] = {}
         self._watched: dict[str, float] = {}
         self._attempts = itertools.count()
-        self._defaults: Callable[[], Mapping[str, CfgVal]] = dict
         self._growth: dict[int, Growth] = {}
 
     # -- the backend's part ----------------------------------------------------------------------
@@ -134,7 +110,20 @@ class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     @abstractmethod
     def _find_submitted(self, site: Site, token: str) -> str | None:
-        """The id of the job of that name; None when the scheduler knows none."""
+        """The id of the job of that name; None when the scheduler knows none. What is incomplete is taken away."""
+
+    def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:  # noqa: ARG002  # a hook
+        """The same long after the submission, by whoever finds it on record.
+
+        Args:
+            folder: where that of the job would be.
+            age_s: seconds since it began.
+
+        Returns:
+            As :meth:`find_submission`.
+        """
+        found = self._find_submitted(site, token)
+        return found or ("" if age_s > self.submission_s else None)
 
     @abstractmethod
     def _query(
@@ -166,112 +155,16 @@ class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
         """
         return None
 
+    def _bring(self, info: AppDryRunInfo[Any], site: Site, made: list[str]) -> None:
+        """Brings to the site what the job needs and the dry run has only named; may correct the request.
+
+        Args:
+            made: takes the paths of what was made for the job alone, as soon as it is there.
+        """
+
     def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
         """The folder with the logs of a job; None when there is no such job."""
         return self.folders(site).of(app_id)
-
-    # -- sites -----------------------------------------------------------------------------------
-
-    def _run_opts(self) -> runopts:
-        """Options of every batch backend: those that say where it is. Backends add their own."""
-        opts = runopts()
-        opts.update(_site_module("SITE_OPTS"))
-        return opts
-
-    def _site_of(self, cfg: Mapping[str, CfgVal] | None) -> Site:
-        """The site that the run options name; this machine when they name none."""
-        target = str((cfg or {}).get("ssh") or "")
-        if cfg is None or not target:
-            return self._here
-        key = f"{target} {cfg.get('ssh_dir') or ''}"
-        if key not in self._sites:
-            site_of = _site_module("site_of")
-            if site_of is None:
-                raise BackendError("run option `ssh`: this build cannot reach other machines")
-            self._sites[key] = site_of(cfg)
-        return self._sites[key]
-
-    def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
-        """Says where the run options of jobs that are not on record come from: config files and the environment."""
-        self._defaults = defaults
-
-    def _site(self, app_id: str) -> Site:
-        """The site that a job was submitted to, as the record of runs says, or else the configuration."""
-        return self._site_of(self._recorded_cfg(app_id))
-
-    @functools.cache  # noqa: B019  # a scheduler lives as long as its program
-    def _recorded_cfg(self, app_id: str) -> Mapping[str, CfgVal]:
-        from torchx.runs import default_registry
-
-        run = default_registry().get(make_app_handle(self.backend, self.session_name, app_id))
-        if run is None:
-            return self._defaults()
-        return {key: setting.get("value") for key, setting in run.cfg.items() if isinstance(setting, dict)}
-
-    def folders(self, site: Site) -> JobFolders:
-        """Where the jobs of this backend have their folders."""
-        return JobFolders(site.files, self.backend)
-
-    # -- commands --------------------------------------------------------------------------------
-
-    def run_command(
-        self,
-        site: Site,
-        argv: list[str],
-        *,
-        stdin: str = "",
-        patience_s: float = PATIENCE_S,
-        timeout_s: float = COMMAND_TIMEOUT_S,
-    ) -> Completed:
-        """Runs a command that changes nothing, or may be repeated, until it ends; its failure is in the answer.
-
-        Args:
-            patience_s: how long a failure that may pass is tried again, seconds.
-            timeout_s: of one attempt, seconds.
-
-        Raises:
-            CommandError: the command is not there; the hint says what to do.
-            TransientError: it does not answer.
-        """
-        spent, pause = 0.0, _FIRST_PAUSE_S
-        while True:
-            failure = None
-            try:
-                done = site.commands.run(argv, stdin=stdin, timeout=timeout_s)
-            except TransientError as e:
-                failure = e
-            except CommandError as e:
-                raise self._missing(site, e) from e
-            else:
-                if done.returncode == 127 and argv[0] == "env":
-                    program = next(word for word in argv[1:] if "=" not in word)
-                    raise self._missing(site, CommandError(argv=[program], returncode=127))
-                if done.returncode == 0 or not self.transient.search(done.stderr):
-                    return done
-                failure = TransientError(
-                    f"`{argv[0]}` failed: {_last_line(done.stderr)}", hint="the scheduler does not answer; try again"
-                )
-            if spent + pause > patience_s:
-                raise failure
-            if not spent:
-                _log(f"{failure}; trying again for {patience_s:g} s")
-            self._sleep(pause)
-            spent += pause
-            pause = min(pause * 2, _MOST_PAUSE_S)
-
-    def _missing(self, site: Site, error: CommandError) -> CommandError:
-        if error.returncode != 127:
-            return error
-        if site.name and error.hint:  # it knows that machine
-            return error
-        where = f"on `{site.name}`" if site.name else "on this machine"
-        return CommandError(
-            f"`{error.argv[0] if error.argv else self.backend}` is not installed {where}, or not on PATH",
-            argv=error.argv,
-            returncode=127,
-            hint=f"{self.programs or 'the commands of the scheduler'} are on the login nodes of the cluster: run torchx"
-            " there, or from here with `-cfg ssh=<user>@<login node>`",
-        )
 
     # -- submission ------------------------------------------------------------------------------
 
@@ -283,13 +176,16 @@ class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
             TransientError: the scheduler cannot be reached, and whether it took the job is not known.
         """
         site = self._site_of(dryrun_info._cfg)
+        submission = vars(dryrun_info).pop(_PREPARED, None) or self._prepared(dryrun_info, site)
+        folder = JobFolder(site.files, submission.folder)
+        brought: list[str] = []
         try:
-            submission = self._submission(dryrun_info, site)
-            folder = JobFolder(site.files, submission.folder)
-            folder.create(submission.files, dryrun_info._app, submission.token)
-        except TransientError as e:  # nothing was submitted, and whoever called must know that for certain
-            raise BackendError(e.message, hint=e.hint) from e
-        try:
+            try:
+                self._bring(dryrun_info, site, brought)
+                submission = self._submission(dryrun_info, site) if brought else submission
+                folder.create(submission.files, dryrun_info._app, submission.token)
+            except TransientError as e:  # nothing was submitted, and whoever called must know that for certain
+                raise BackendError(e.message, hint=e.hint) from e
             done = self._submit(site, submission)
             if isinstance(done, Completed):  # refused
                 second = self._second_submission(dryrun_info, site, done)
@@ -302,7 +198,8 @@ class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
         except TransientError:
             raise  # it may be there all the same
         except Exception:
-            site.files.remove(folder.path)
+            for path in (folder.path, *brought):
+                site.files.remove(path)
             raise
         app_id = done
         self.folders(site).remember(app_id, folder.path)
@@ -312,11 +209,35 @@ class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
             self._sites[f"job {app_id}"] = site
         return app_id
 
+    def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        if type(self).schedule is not BatchScheduler.schedule:
+            return ""  # a subclass of others: it may submit another request than this, or change it first
+        site = self._site_of(dryrun_info._cfg)
+        submission = vars(dryrun_info)[_PREPARED] = self._prepared(dryrun_info, site)
+        return f"{submission.token} {submission.folder}"
+
+    def _prepared(self, info: AppDryRunInfo[Any], site: Site) -> Submission:
+        try:
+            return self._submission(info, site)
+        except TransientError as e:  # as in `schedule`
+            raise BackendError(e.message, hint=e.hint) from e
+
+    def find_submission(self, token: str, cfg: Mapping[str, CfgVal], *, age_s: float) -> str | None:
+        token, _, place = token.partition(" ")
+        if not place:
+            return super().find_submission(token, cfg, age_s=age_s)
+        site = self._site_of(cfg)
+        app_id = self._find_late(site, token, JobFolder(site.files, place), age_s)
+        if app_id:
+            self.folders(site).remember(app_id, place)
+            self._recorded_cfg.cache_clear()
+        return app_id
+
     def _submit(self, site: Site, submission: Submission) -> str | Completed:
         """The id of the job, or the answer by which the scheduler refused it."""
         once = getattr(site.commands, "run_once", None)
         attempt = next(self._attempts)
-        spent, pause = 0.0, _FIRST_PAUSE_S
+        spent, pause = 0.0, FIRST_PAUSE_S
         while True:
             run = functools.partial(once, token=f"{submission.token}.{attempt}") if once else site.commands.run
             try:
@@ -326,7 +247,7 @@ class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
                     return self._parse_submitted(done)
                 if not self.transient.search(done.stderr):
                     return done
-                failure = TransientError(f"`{submission.argv[0]}` failed: {_last_line(done.stderr)}")
+                failure = TransientError(f"`{submission.argv[0]}` failed: {last_line(done.stderr)}")
             except TransientError as e:
                 failure = e
             except CommandError as e:
@@ -340,10 +261,10 @@ class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
             if found is not None:
                 return found
             spent += pause
-            pause = min(pause * 2, _MOST_PAUSE_S)
+            pause = min(pause * 2, MOST_PAUSE_S)
             if spent + pause > PATIENCE_S:
                 raise failure
-            _log(f"{failure}; the job is not there, submitting it again")
+            log(f"{failure}; the job is not there, submitting it again")
 
     def _refusal(self, done: Completed) -> BackendError:
         """The error for a submission that was refused. Backends add hints."""
@@ -450,29 +371,7 @@ class BatchScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def close(self) -> None:
         """Forgets what was asked, and lets go of connections; jobs go on."""
-        for site in {id(s): s for s in self._sites.values()}.values():
-            close = getattr(site.commands, "close", None)
-            if close is not None:
-                close()
-        self._sites.clear()
-        self._recorded_cfg.cache_clear()
+        super().close()
         self._answers.clear()
         self._watched.clear()
         self._growth.clear()
-
-
-def _site_module(name: str) -> Any:
-    from torchx.schedulers.kit.ssh import site as ssh_site  # it knows this module
-
-    return getattr(ssh_site, name)
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
-
-
-def _log(message: str) -> None:
-    import logging
-
-    logging.getLogger("torchx.schedulers").warning(message)

@@ -165,6 +165,8 @@ def test_no_container_is_privileged():
 
 def test_ports_have_names_that_kubernetes_takes():
     """At most 15 characters, lower case."""
+    cut = main(pod(port_map={"tensorboard-http-b": 6007, "tensorboard-http-a": 6006, "x--y": 1}))["ports"]
+    assert [port["name"] for port in cut] == ["tensorboard-htt", "tensorboar-6007", "x-y"]
     ports = main(pod(port_map={"Tensorboard_HTTP_main": 6006, "c10d": 29500}))["ports"]
     assert ports == [{"name": "tensorboard-htt", "containerPort": 6006}, {"name": "c10d", "containerPort": 29500}]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx.schedulers.kit.commands import Completed
-    from torchx.schedulers.lsf_scheduler import Opts
+    from torchx.schedulers.kit.lsf.options import Opts
     from torchx.specs.api import AppDef, CfgVal, Role
 
 RANK0_HOST = "RANK0_HOST"

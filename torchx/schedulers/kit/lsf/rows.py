@@ -8,7 +8,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from dataclasses import dataclass
 else:
     from torchx.util.records import dataclass
@@ -87,6 +87,12 @@ def rows(text: str, *, now: float | None = None) -> list[Row]:
             if row is not None and (row.name not in found or int(row.jobid) > int(found[row.name].jobid)):
                 found[row.name] = row
     return list(found.values())
+
+
+def was_let_go(found: Iterable[Row]) -> bool:
+    """Whether the submission of these replicas is complete: the first is on hold until all the others are there."""
+    first = next((row for row in found if row.role == row.k == 0), None)
+    return first is not None and first.stat != "PSUSP" and (first.stat != "EXIT" or bool(first.hosts))
 
 
 _NAME = re.compile(r"(?P<app>[A-Za-z][A-Za-z0-9_-]*)\.(?P<role>\d{1,6})-[^.]*\.(?P<k>\d{1,9})")

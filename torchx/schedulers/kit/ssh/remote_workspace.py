@@ -57,7 +57,7 @@ touch {hash}; echo {hash} > latest.{key}
 find . -mindepth 1 -maxdepth 1 \\( -mtime +30 -o -name 'part.*' -mtime +1 \\) -exec rm -rf {{}} + 2>/dev/null
 mkdir -p -- {target} || exit 1
 if [ -n "$(ls -A -- {target})" ]; then exit {not_empty}; fi
-cp -RPp {hash}/. {target}/
+cp -RPp {hash}/. {target}/ || {{ rm -rf -- {target}; exit 1; }}
 """
 _UNPACK = """\
 umask 077
@@ -93,6 +93,16 @@ class _There:
     latest: str
     has_rsync: bool
     has_gzip: bool
+
+
+def workspace_hash(workspace: Workspace | str) -> str:
+    """The hash of a workspace's content, as it is now.
+
+    Raises:
+        SpecError: it does not exist or cannot be read.
+    """
+    with FileHashes(_source_name(workspace)) as hashes:
+        return content_hash(entries(workspace), hashes.of)
 
 
 def place_workspace(runner: SSHCommandRunner, workspace: Workspace | str, target: str) -> Placed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.schedulers.kit.batch import Site
+from torchx.schedulers.kit.batch_sites import Site
 from torchx.schedulers.kit.ssh.remote_files import RemoteFiles
 from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 from torchx.specs.api import runopts
