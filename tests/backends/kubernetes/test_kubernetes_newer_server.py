@@ -22,7 +22,9 @@ POLICIES = "/apis/admissionregistration.k8s.io/v1"
 def newer():
     """It is up; it is stopped again if it was not."""
     if not newer_cluster.is_built() and not os.environ.get("TORCHX_BUILD_KUBERNETES_1_36"):
-        pytest.skip("its server is not built yet: TORCHX_BUILD_KUBERNETES_1_36=1 does it, in 15 minutes; so does `.ci/run all`")
+        pytest.skip(
+            "its server is not built yet: TORCHX_BUILD_KUBERNETES_1_36=1 does it, in 15 minutes; so does `.ci/run all`"
+        )
     before = set(cluster.started)
     try:
         yield newer_cluster.up()
