@@ -167,7 +167,7 @@ def _held_file(app_id: str) -> _File | None:
 
     path = os.path.join(tempfile.gettempdir(), f"torchx-warden-{os.getuid()}-{app_id}")
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
