@@ -81,4 +81,5 @@ def main() -> None:
     print(json.dumps(answers))
 
 
-main()
+if __name__ == "__main__":
+    main()
