@@ -214,6 +214,8 @@ ROWS = (
         weight=0.4,
     ),
     Row("`import torchx.tracker`", 2, tracking.imports, PYTHON),
-    Row("1,000 metadata writes from 8 processes", 0.3, tracking.writes, "as many small files", rate=True, weight=0.4),
+    Row(
+        "1,000 metadata writes from 8 processes", 0.3, tracking.writes, "as many lines to files", rate=True, weight=0.4
+    ),
 )
 """In the order of the table."""
