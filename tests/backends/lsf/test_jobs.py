@@ -176,6 +176,22 @@ def test_retries_end(scheduler, submit, tmp_path) -> None:
     assert lines(scheduler, app_id) == ["run 0\n", "run 1\n"]
 
 
+def test_replicas_that_fail_together_are_put_back_once(scheduler, submit, tmp_path) -> None:
+    """Each puts itself back, or is put back by the first that failed: nobody is killed in its new attempt."""
+    together = f"touch up.{macros.replica_id}; until [ $(ls up.* | wc -l) = 6 ]; do sleep 0.05; done; [ $n -ge 1 ]"
+    app_id = submit(FLAKY + together, 6, image=str(tmp_path), max_retries=1)
+    assert ended(scheduler, app_id).state is AppState.SUCCEEDED
+    assert [lines(scheduler, app_id, k) for k in range(6)] == [["run 0\n", "run 1\n"]] * 6
+
+
+def test_one_that_starts_late_takes_part_in_the_new_attempt(scheduler, submit, tmp_path) -> None:
+    """The first that runs fails while others are being started: they are in one attempt or the other, and none is lost."""
+    app_id = submit(FLAKY + "mkdir first 2>/dev/null && exit 3; sleep 0.3", 8, image=str(tmp_path), max_retries=1)
+    assert ended(scheduler, app_id).state is AppState.SUCCEEDED
+    for k in range(8):
+        assert lines(scheduler, app_id, k) in (["run 0\n"], ["run 0\n", "run 1\n"])
+
+
 def test_an_elastic_role_goes_on(scheduler, submit) -> None:
     """A role that can spare a replica goes on without it, and succeeds."""
     app_id = submit(f"[ {macros.replica_id} = 2 ] && exit 3; sleep 0.5; echo done", 3, min_replicas=2)

@@ -89,23 +89,37 @@ torchx_others() { # ids of the jobs of this app, or of this role; but for this o
     done
 }
 
+# This replica is in attempt N, as `run.N.JOBID` says, and others have begun the next one. Whoever makes `again.N.JOBID`
+# sees to it that this one takes part, too: put back twice, it would be killed in the new attempt.
+torchx_go_on() {
+    local tries=0
+    if mkdir "$scope/again.$attempt.$LSB_JOBID" 2>/dev/null; then
+        while [ "$(torchx_number "$scope/attempt")" = "$attempt" ] && [ $((tries++)) -lt 600 ]; do torchx_pause 0.1; done
+        return
+    fi
+    trap - INT TERM; torchx_pause 60 # it is being put back
+    exit @REQUEUE@
+}
+
 torchx_retried() { # whether this failure is made good by another attempt
     if [ "$policy" = REPLICA ]; then
         [ "$runs" -le "$retries" ] && echo "$role $k" >>"$job/@RESTARTS@"
         return
     fi
     [ "$attempt" -lt "$retries" ] || return 1
-    mkdir "$scope/restart.$attempt" 2>/dev/null || return 0 # another one has seen to it
+    mkdir "$scope/restart.$attempt" 2>/dev/null || { torchx_go_on; return 0; } # another one sees to it
     echo "$role $k" >>"$job/@RESTARTS@"
     echo $((attempt + 1)) >"$scope/attempt.new" && mv -f "$scope/attempt.new" "$scope/attempt"
-    local others=$app.; [ "$policy" = ROLE ] && others=$app.$role-
-    others=$(torchx_others -a "$others"); [ -z "$others" ] || brequeue -r -d -e $others >/dev/null 2>&1
+    local others=$app. claimed= id; [ "$policy" = ROLE ] && others=$app.$role-
+    for id in $(torchx_others -a "$others"); do
+        [ -e "$scope/run.$attempt.$id" ] && mkdir "$scope/again.$attempt.$id" 2>/dev/null && claimed="$claimed $id"
+    done
+    [ -z "$claimed" ] || brequeue -r -d -e $claimed >/dev/null 2>&1
     return 0
 }
 
 torchx_failed() {
-    # Others have begun a new attempt, and had this replica put back into the queue.
-    [ "$(torchx_number "$scope/attempt")" = "$attempt" ] || exit @REQUEUE@
+    if [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; then torchx_go_on; exit @REQUEUE@; fi
     if [ "$killed" = 0 ] && torchx_retried; then exit @REQUEUE@; fi
     [ "$code" = @REQUEUE@ ] && [ "$retries" -gt 0 ] && code=1
     (set -C; printf '%s %s %s %s %(%s)T\n' "$role" "$k" "$code" "$killed" -1 >"$job/@FAILURE@") 2>/dev/null
@@ -132,6 +146,9 @@ torchx_run() {
     exec </dev/null
     runs=$(($(torchx_number "$dir/runs") + 1)); echo "$runs" >"$dir/runs"
     attempt=$(torchx_number "$scope/attempt")
+    while : >"$scope/run.$attempt.$LSB_JOBID"; [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; do
+        torchx_go_on; attempt=$(torchx_number "$scope/attempt")
+    done
     export TORCHELASTIC_ERROR_FILE="${TORCHELASTIC_ERROR_FILE:-$dir/@ERROR@}"
     rm -f "$dir/@EXIT@" "$dir/@ERROR@"
     (set -C; printf '%(%s)T' -1 >"$job/@STARTED@") 2>/dev/null
