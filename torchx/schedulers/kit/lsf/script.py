@@ -94,7 +94,7 @@ torchx_others() { # ids of the jobs of this app, or of this role; but for this o
 torchx_go_on() {
     local tries=0
     if mkdir "$scope/again.$attempt.$LSB_JOBID" 2>/dev/null; then
-        while [ "$(torchx_number "$scope/attempt")" = "$attempt" ] && [ $((tries++)) -lt 600 ]; do torchx_pause 0.1; done
+        until [ "$(torchx_number "$scope/attempt")" != "$attempt" ] || [ $((tries++)) = 600 ]; do torchx_pause 0.1; done
         return
     fi
     trap - INT TERM; torchx_pause 60 # it is being put back
