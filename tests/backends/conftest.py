@@ -18,6 +18,7 @@ from torchx.supervisor.client import shared
 _FIRST_LANE = {"local", "training", "lsf", "slurm", "ssh", "compat", "workspace", "distributed"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With ``-n 2 --dist loadgroup`` there are two lanes: folders that use the same part do not disturb one another."""
     if config.pluginmanager.hasplugin("xdist"):

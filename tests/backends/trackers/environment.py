@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 STATE = Path(os.environ.get("TORCHX_BACKENDS", "/var/tmp/torchx-backends")) / "trackers"
-PACKAGES = ["mlflow>=3", "s3fs", "moto[s3,server]"]
+# The extra names the boto3 that fits: without it pip tries one after the other.
+PACKAGES = ["mlflow>=3", "s3fs", "aiobotocore[boto3]", "moto[s3,server]"]
 # What lies beside this interpreter comes last, so that MLflow has the versions that it wants.
 BESIDE = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
 STAMP = " ".join([*PACKAGES, sys.version, BESIDE])
