@@ -200,7 +200,7 @@ class TestWithoutWarden:
         [first] = wardens_of(app_id)
         for _ in range(3):
             wardens.start(app_id, os.environ).go()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while wardens_of(app_id) != [first]:
             assert time.monotonic() < deadline
             time.sleep(0.05)

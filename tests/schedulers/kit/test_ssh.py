@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.schedulers.kit.fake_ssh import FakeSsh
 from torchx.errors import CommandError, ConfigError, TransientError
 from torchx.schedulers.kit.ssh import master as ssh_master
 from torchx.schedulers.kit.ssh.errors import ConnectionLostError, LoginError, UnreachableError
+from torchx.schedulers.kit.ssh.once import run_once
 from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 
 
@@ -166,6 +168,28 @@ def test_once_and_only_once(when: str, runner: SSHCommandRunner, fake: FakeSsh) 
         done = runner.run_once(command, token="job-1", stdin="in\n")
         assert (done.returncode, done.stdout) == (3, "in\njob 7\n")
     assert (fake.there / "ran").read_text() == "x\n"
+
+
+def test_the_shell_of_a_lost_connection_takes_nothing_away(tmp_path: Path) -> None:
+    """It may notice late that its connection is gone, while the next one reads the same input."""
+
+    class Twice:
+        folder = str(tmp_path)
+        target = "me@login"
+
+        def script(self, text: str, *, stdin: bytes, **_: object) -> subprocess.CompletedProcess[bytes]:
+            pipe = subprocess.PIPE
+            lost, next_ = (subprocess.Popen(["sh", "-c", text], stdin=pipe, stdout=pipe, stderr=pipe) for _ in range(2))
+            for shell, sent in ((lost, stdin[:2]), (next_, stdin)):
+                assert shell.stdin is not None
+                shell.stdin.write(sent)
+                shell.stdin.flush()
+            assert lost.communicate(timeout=30)[0] == b"short\n"
+            out, err = next_.communicate(timeout=30)
+            return subprocess.CompletedProcess([], 0, out, err)
+
+    done = run_once(Twice(), ["cat"], token="t", find="", stdin="in\n", timeout=10)  # type: ignore[arg-type]  # what it needs of one
+    assert (done.returncode, done.stdout, done.stderr) == (0, "in\n", "")
 
 
 def test_a_submission_without_a_way_back(

@@ -29,14 +29,15 @@ _LOOK = "ask the scheduler with `torchx list -s ...` before you submit it again"
 _DONE, _UNKNOWN, _SHORT = "done", "unknown", "short"
 
 # `mkdir` is atomic on every file system, NFS included. Who makes `lock` starts the command; nobody takes it away again.
-# The input is complete before anything is started: its size is counted, for a cut looks like its end.
+# The input is complete before anything is started: its size is counted, for a cut looks like its end. Each shell has a
+# file of its own: the one whose connection was cut may still be there when the next one comes.
 _SCRIPT = """\
 umask 077
 top=@FOLDER@/submissions
 d=$top/@TOKEN@
 mkdir -p "$d" || exit 1
 find "$top" -mindepth 1 -maxdepth 1 -mtime +@DAYS@ -exec rm -rf {} + 2>/dev/null
-in=$d/in.@ATTEMPT@
+in=$d/in.@ATTEMPT@.$$
 cat > "$in" || exit 1
 if [ "$(wc -c < "$in")" -ne @SIZE@ ]; then rm -f "$in"; echo @SHORT@; exit 0; fi
 ticks=@TICKS@
