@@ -15,17 +15,6 @@ from tests.backends import leftovers
 from tests.backends.shell import ROOT, Shell
 from torchx.supervisor.client import shared
 
-_FIRST_LANE = {"local", "training", "lsf", "slurm", "ssh", "compat", "workspace", "distributed"}
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``-n 2 --dist loadgroup`` there are two lanes: folders that use the same part do not disturb one another."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            lane = "first" if item.path.parent.name in _FIRST_LANE else "second"
-            item.add_marker(pytest.mark.xdist_group(lane))
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
