@@ -285,6 +285,8 @@ def test_a_thousand_replicas_are_submitted_in_few_calls_and_asked_for_in_pages(j
         begun = time.process_time()
         found = jobs.scheduler.describe(app_id)
         took = time.process_time() - begun
-    assert [call["requestURI"].partition("?")[0].rpartition("/")[2] for call in calls] == ["jobs", "pods", "pods"]
+    asked = [call["requestURI"].partition("?")[0].rpartition("/")[2] for call in calls]
+    # A third page where the controller of 1.20 has just made a few pods more than it was to, which it takes away again.
+    assert asked in (["jobs", "pods", "pods"], ["jobs", "pods", "pods", "pods"])
     assert len(found.roles_statuses[0].replicas) == 1000 and took < 2, took
     jobs.scheduler.delete(app_id)
