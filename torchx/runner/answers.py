@@ -83,7 +83,7 @@ def _ago(seconds: float) -> str:
     ('45 s', '2 min', '2 days')
     """
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size or (unit == "min" and seconds >= 120):
+        if seconds >= 2 * size:
             return f"{int(seconds / size)} {unit}"
     return f"{max(int(seconds), 0)} s"
 

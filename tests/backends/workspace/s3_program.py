@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 
 def refusal(action: Callable[[], object]) -> list[str]:
@@ -18,8 +19,8 @@ def refusal(action: Callable[[], object]) -> list[str]:
     return []
 
 
-def main() -> None:
-    """Each answer under the name that the test knows."""
+def bucket(folder: str, big: bytes) -> tuple[Any, Any]:
+    """A server with a filled bucket `code`, and a client of it; the environment leads to it."""
     import boto3  # only that environment has these two, and pytest looks for doctests in this file everywhere
     from moto.server import ThreadedMotoServer
 
@@ -31,11 +32,10 @@ def main() -> None:
         AWS_ACCESS_KEY_ID="test",
         AWS_SECRET_ACCESS_KEY="test",
         AWS_DEFAULT_REGION="us-east-1",
-        TORCHX_HOME=tempfile.mkdtemp(dir=sys.argv[1]),
+        TORCHX_HOME=tempfile.mkdtemp(dir=folder),
     )
     s3 = boto3.client("s3")
     s3.create_bucket(Bucket="code")
-    big = os.urandom(12 << 20)
     for key, body in {
         "ws/.torchxignore": b"**/*.pyc\ndata\n!data/keep",
         "ws/train.py": b"train",
@@ -50,6 +50,13 @@ def main() -> None:
         "bad/../../etc/passwd": b"root",
     }.items():
         s3.put_object(Bucket="code", Key=key, Body=body)
+    return server, s3
+
+
+def main() -> None:
+    """Each answer under the name that the test knows."""
+    big = os.urandom(12 << 20)
+    server, s3 = bucket(sys.argv[1], big)
 
     from torchx.specs import Role, Workspace
     from torchx.workspace.content import content_hash, entries

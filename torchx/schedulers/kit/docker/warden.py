@@ -76,9 +76,7 @@ class Warden:
         self.clock = clock
         self._labels = [f"{LABEL_APP_ID}={app_id}"]
         self._ended: dict[str, float] = {}  # containers that are said to have ended -> when we heard of it
-        self._failed: dict[
-            str, float
-        ] = {}  # containers that may be started again by the engine -> when we saw them ended
+        self._failed: dict[str, float] = {}  # those that the engine may start again -> when we saw them ended
 
     def run(self) -> None:
         """Return when the job is over, or when there is no engine any more."""
