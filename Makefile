@@ -32,7 +32,7 @@ types:
 
 unit:
 	@scripts/env dev
-	.venv/bin/python -m pytest -q
+	.venv/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
 docs:
 	@scripts/env dev

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -57,12 +59,24 @@ def _no_environment_leak() -> Iterator[None]:
     pytest.fail(f"the test leaks environment variables: {', '.join(changed)} (use monkeypatch.setenv)", pytrace=False)
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New folders, each of them known by its number: to look for a free name among thousands takes longer than a test."""
+    top = tmp_path_factory.mktemp("of")
+
+    def folders() -> Iterator[Path]:
+        for number in itertools.count():
+            folder = top / str(number)
+            folder.mkdir()
+            yield folder
+
+    return folders()
+
+
 @pytest.fixture(autouse=True)
-def _isolated(
-    _no_environment_leak: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
+def _isolated(_no_environment_leak: None, request: pytest.FixtureRequest, _homes: Iterator[Path]) -> Iterator[None]:
     """Give the test an empty ``HOME``, ``TORCHX_HOME`` and ``TMPDIR``; the current directory stays as it is."""
-    home = tmp_path_factory.mktemp("home", numbered=True)
+    home = next(_homes)
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name in _REMOVED or name.startswith(_REMOVED_PREFIXES):
@@ -70,13 +84,21 @@ def _isolated(
         patch.setenv("HOME", str(home))
         patch.setenv("TORCHX_HOME", str(home / ".torchx"))
         if "backends" not in request.path.parts:  # they share one, and look at the end what lies in it
-            patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp", numbered=True)))
+            patch.setenv("TMPDIR", str(next(_homes)))
             patch.setattr(tempfile, "tempdir", None)
         yield
 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(_MARK, f"{os.getpid()}-{time.time_ns()}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test printed travels from xdist's workers as UTF-8: half a surrogate pair would end the run."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.hookimpl(trylast=True)

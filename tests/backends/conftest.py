@@ -8,12 +8,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.backends import leftovers
 from tests.backends.shell import ROOT, Shell
 from torchx.supervisor.client import shared
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """With ``-n 2``, two folders at a time: the tests of one share its real part, and are run one after the other."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "/".join(file.split("/")[:3]) if file.startswith("tests/backends/") else file
+
+    return ByFolder(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -97,7 +97,8 @@ def test_where_a_job_cannot_be_requeued_it_starts_again_in_place(programs: Path)
 @pytest.mark.parametrize(("policy", "starts"), [(RetryPolicy.REPLICA, [1, 2]), (RetryPolicy.ROLE, [2, 2])])
 def test_retries_in_place(programs: Path, policy: RetryPolicy, starts: list[int]) -> None:
     """A replica, or its whole role, while the job goes on."""
-    script = f"echo up; [ {macros.replica_id} = 0 ] && exit 0; [ -e once ] && exit 0; : > once; exit 5"
+    first = f"[ {macros.replica_id} = 0 ] && : > ready && exit 0"
+    script = f"echo up; {first}; until [ -e ready ]; do sleep 0.02; done; [ -e once ] && exit 0; : > once; exit 5"
     role = sh(script, 2, max_retries=1, retry_policy=policy)
     role.image = str(programs.parent)
     code, events, folder = run(programs, role)
