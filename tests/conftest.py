@@ -91,7 +91,9 @@ def _isolated(_no_environment_leak: None, request: pytest.FixtureRequest, _homes
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(_MARK, f"{os.getpid()}-{time.time_ns()}")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&`: what we start would not hear of Ctrl-C either
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # a shell's `&`: what we start would not hear of Ctrl-C either
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
