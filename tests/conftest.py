@@ -91,9 +91,7 @@ def _isolated(_no_environment_leak: None, request: pytest.FixtureRequest, _homes
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(_MARK, f"{os.getpid()}-{time.time_ns()}")
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # a shell's `&`: what we start would not hear of Ctrl-C either
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # after a shell's `&`; whatever we start would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
