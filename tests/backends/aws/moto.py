@@ -24,12 +24,13 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.backends import venvs
 from tests.backends.docker.engine import Unavailable, end, environment, until
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("TORCHX_MOTO_PORT", "5556"))
 ENDPOINT = f"http://{HOST}:{PORT}"
-STATE = Path(os.environ.get("TORCHX_BACKENDS", "/var/tmp/torchx-backends")) / "aws"
-PYTHON = STATE / "venv/bin/python"
+STATE = venvs.BACKENDS / "aws"
+PACKAGES = ["moto", "docker", "flask", "flask-cors", "sagemaker-training"]
 
 _processes: list[subprocess.Popen[bytes]] = []
 
@@ -69,17 +70,17 @@ def up() -> bool:
     Raises:
         Unavailable: it cannot be had.
     """
+    python = _venv() / "bin/python"
     with _lock():
         if answers():
             return False
-        _install()
         launcher = STATE / "launcher.py"
         launcher.write_text(_LAUNCHER)
         log = STATE / "moto.log"
         env = {**environment(), "AWS_DEFAULT_REGION": "us-east-1"}
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [PYTHON, launcher, "-H", HOST, "-p", str(PORT)],
+                [python, launcher, "-H", HOST, "-p", str(PORT)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -171,33 +172,21 @@ def toolkit() -> Path:
     Raises:
         Unavailable: it cannot be had; it has a part in C.
     """
-    program = STATE / "venv/bin/train"
-    with _lock():
-        if not program.exists():
-            _install()
-            _run(PYTHON, "-m", "pip", "install", "-q", "sagemaker-training")
-    return program
+    return _venv() / "bin/train"
 
 
-def _install() -> None:
-    if PYTHON.exists() and subprocess.run([PYTHON, "-c", "import moto.server, docker"], check=False).returncode == 0:
-        return
-    STATE.mkdir(parents=True, exist_ok=True)
-    _run(sys.executable, "-m", "venv", "--clear", STATE / "venv")
-    # What `moto[server]` asks for besides is for services that no test here uses.
-    _run(PYTHON, "-m", "pip", "install", "-q", "moto", "docker", "flask", "flask-cors")
-
-
-def _run(*argv: str | Path) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Unavailable(f"`{' '.join(map(str, argv))}` failed: {done.stderr.strip()[-2000:]}")
+def _venv() -> Path:
+    """What `moto[server]` asks for besides is for services that no test here uses."""
+    try:
+        return venvs.made("aws", PACKAGES)
+    except venvs.Unavailable as e:
+        raise Unavailable(str(e)) from e
 
 
 @contextlib.contextmanager
 def _lock() -> Iterator[None]:
     STATE.mkdir(parents=True, exist_ok=True)
-    with (STATE / "lock").open("w") as file:
+    with (STATE / "server.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

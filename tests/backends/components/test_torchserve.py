@@ -16,7 +16,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
-from tests.backends.components.environment import torchserve
+from tests.backends import venvs
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppState, AppStatus
 
@@ -76,7 +76,7 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """TorchServe as it comes: it asks for tokens."""
     pytest.importorskip("torch")
-    venv, folder = torchserve(), tmp_path_factory.mktemp("torchserve")
+    venv, folder = venvs.torchserve(), tmp_path_factory.mktemp("torchserve")
     ports = free_ports(5)
     (folder / "config.properties").write_text(CONFIG.format(*ports))
     (folder / "store").mkdir()

@@ -52,6 +52,10 @@ _NOT_NEEDED = {"perl", "perl-base", "media-types"}
 _LEFT_OUT = ("doc", "man", "locale", "info", "lintian", "zoneinfo")
 
 
+# Of this process, until they are ended: Python warns of those that nobody waits for.
+_processes: list[subprocess.Popen[bytes]] = []
+
+
 class Unavailable(Exception):
     """What is needed cannot be had on this machine; the text says why."""
 
@@ -157,6 +161,7 @@ def up() -> bool:
         if os.environ.get("DOCKER_HOST"):
             raise Unavailable(f"no engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}")
         machine.start()
+    _processes.append(machine.process)
     return True
 
 
@@ -169,6 +174,8 @@ def down() -> None:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
             end(int((STATE / name).read_text()), signal.SIGTERM)
         (STATE / name).unlink(missing_ok=True)
+    while _processes:
+        _processes.pop().wait(30)
 
 
 def image(tag: str = IMAGE, host: str = "") -> str:
@@ -216,6 +223,7 @@ def registry() -> bool:
                 start_new_session=True,
                 env=environment(),
             )
+        _processes.append(process)
         (STATE / "registry.pid").write_text(str(process.pid))
         until(lambda: _listens(host, int(port)), "the registry does not answer", log=log, process=process)
     return True

@@ -20,6 +20,8 @@ events_logger = "file"
 cgroup_manager = "cgroupfs"
 network_backend = "netavark"
 """
+# Of every root user's Podman, whatever its other folders are.
+_NAMES = Path("/run/containers/networks/aardvark-dns")
 
 
 class Podman:
@@ -51,6 +53,7 @@ class Podman:
             engine.install(program, package)
         if not Path("/usr/lib/podman/netavark").exists():
             engine.run("apt-get", "-qq", "-y", "install", "--no-install-recommends", "netavark", "aardvark-dns")
+        self._forget_networks_that_are_gone()
         (self.state / "containers.conf").write_text(_CONFIG)
         log = self.state / "log"
         with log.open("ab") as out:
@@ -68,6 +71,13 @@ class Podman:
             log=log,
             process=self.process,
         )
+
+    def _forget_networks_that_are_gone(self) -> None:
+        """What a killed run has left on record would keep the server of names alive for good, after our last container."""
+        known = engine.run(*self.command("network", "ls", "--format", "{{.Name}}")).split()
+        for record in _NAMES.glob("job-*"):
+            if record.name not in known:
+                record.unlink()
 
     def remove(self) -> None:
         """End it and remove all that it holds."""

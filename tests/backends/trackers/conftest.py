@@ -14,9 +14,9 @@ from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
+from tests.backends import venvs
 from tests.backends.docker import engine
 from tests.backends.shell import Shell
-from tests.backends.trackers.environment import prepared
 
 # Nobody is told that we test, no job is run by the server, and no proxy stands between us and ourselves.
 QUIET = {
@@ -34,7 +34,7 @@ AWS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAUL
 def venv() -> Path:
     """MLflow, moto, s3fs, and beside them the torchx and PyTorch of this interpreter."""
     pytest.importorskip("torch")
-    return prepared()
+    return venvs.mlflow_and_s3()
 
 
 @pytest.fixture(scope="session")

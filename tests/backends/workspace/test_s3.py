@@ -5,38 +5,22 @@ s3fs wants a botocore of its own choice, so it gets an environment of its own.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import torchx
-
-STATE = Path(os.environ.get("TORCHX_BACKENDS", "/var/tmp/torchx-backends")) / "workspace"
-PACKAGES = ["s3fs", "moto[s3]", "flask", "flask-cors"]
-STAMP = " ".join([*PACKAGES, sys.version])
+from tests.backends import venvs
 
 
 @pytest.fixture(scope="module")
 def python() -> str:
     """An interpreter with s3fs and moto; made once on this machine."""
-    STATE.mkdir(parents=True, exist_ok=True)
-    venv, stamp = STATE / "venv", STATE / "venv.stamp"
-    with (STATE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_text() != STAMP:
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True, capture_output=True)
-            pip = [str(venv / "bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", *PACKAGES]
-            done = subprocess.run(pip, capture_output=True, text=True, check=False)
-            if done.returncode:
-                pytest.skip(f"s3fs and moto cannot be installed: {done.stderr.strip().splitlines()[-1]}")
-            stamp.write_text(STAMP)
-    return str(venv / "bin/python")
+    return f"{venvs.mlflow_and_s3()}/bin/python"
 
 
 @pytest.fixture(scope="module")
