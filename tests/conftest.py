@@ -82,6 +82,7 @@ def _isolated(_no_environment_leak: None, request: pytest.FixtureRequest, _homes
             if name in _REMOVED or name.startswith(_REMOVED_PREFIXES):
                 patch.delenv(name)
         patch.setenv("HOME", str(home))
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # boto3 would ask the network who we are
         patch.setenv("TORCHX_HOME", str(home / ".torchx"))
         if "backends" not in request.path.parts:  # they share one, and look at the end what lies in it
             patch.setenv("TMPDIR", str(next(_homes)))

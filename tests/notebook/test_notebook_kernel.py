@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable
@@ -34,7 +35,8 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
     def run(*cells: str) -> list[Outputs]:
         page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         resources = {"metadata": {"path": str(tmp_path / "project")}}
-        nbclient.NotebookClient(page, timeout=60, allow_errors=True, resources=resources).execute()
+        client = nbclient.NotebookClient(page, timeout=60, allow_errors=True, resources=resources)
+        asyncio.run(client.async_execute())  # `execute` leaves its event loop open
         return [cell.outputs for cell in page.cells]
 
     return run

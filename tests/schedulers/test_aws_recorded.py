@@ -133,7 +133,8 @@ def test_sagemaker(aws, name):
 
 def test_answers_have_the_members_that_aws_documents():
     """By botocore's models of the services, which refuse a member that they do not know, and one of another type."""
-    clients = {name: boto3.client(name, region_name="us-east-1") for name in ("batch", "sagemaker")}
+    given = {"region_name": "us-east-1", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    clients = {name: boto3.client(name, **given) for name in ("batch", "sagemaker")}
     batch, sagemaker = Stubber(clients["batch"]), Stubber(clients["sagemaker"])
     for case in recorded("batch_jobs.json").values():
         batch.add_response("describe_jobs", {"jobs": case["jobs"]})
