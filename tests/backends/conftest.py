@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -50,7 +51,11 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     # PyTorch keeps a cache there, and torchrun, run by itself, the logs of its workers.
     files = sorted(name for name in os.listdir(temporary) if not name.startswith(("torchelastic_", "torchinductor_")))
     assert not files, f"temporary files outlived the tests: {files}"
-    opened = {fd: target for fd, target in _descriptors().items() if fd not in descriptors}
+    gc.collect()
+    while (
+        opened := {fd: to for fd, to in _descriptors().items() if fd not in descriptors}
+    ) and time.monotonic() < deadline:
+        time.sleep(0.05)  # a thread of a test's server is about to close it
     assert not opened, f"descriptors outlived the tests: {opened}"
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import ssl
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -38,13 +39,22 @@ class Way:
         self.cut_at, self.after, self.for_good = cut_at, after, for_good
 
 
-@contextmanager
+@contextlib.contextmanager
 def way(folder: Path) -> Iterator[tuple[Way, str]]:
     """A way, and the kubeconfig that leads over it."""
     plan = Way()
+    connections: set[socket.socket] = set()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            connections.add(self.request)
+            super().setup()
+
+        def finish(self) -> None:
+            super().finish()
+            connections.discard(self.request)
 
         def handle_one(self) -> None:
             with plan.lock:
@@ -72,7 +82,7 @@ def way(folder: Path) -> Iterator[tuple[Way, str]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server.daemon_threads = False  # `server_close` waits for them
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     config = json.loads(Path(cluster.KUBECONFIG).read_text())
@@ -84,6 +94,9 @@ def way(folder: Path) -> Iterator[tuple[Way, str]]:
     finally:
         server.shutdown()
         thread.join()
+        for connection in connections.copy():
+            with contextlib.suppress(OSError):  # it has just been closed
+                connection.shutdown(socket.SHUT_RDWR)
         server.server_close()
 
 
@@ -98,4 +111,5 @@ def _forward(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], byte
         with urllib.request.urlopen(onward, context=context, timeout=30) as answer:
             return answer.status, dict(answer.headers), answer.read()
     except urllib.error.HTTPError as e:
-        return e.code, dict(e.headers), e.read()
+        with e:
+            return e.code, dict(e.headers), e.read()
