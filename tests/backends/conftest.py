@@ -52,10 +52,9 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     files = sorted(name for name in os.listdir(temporary) if not name.startswith(("torchelastic_", "torchinductor_")))
     assert not files, f"temporary files outlived the tests: {files}"
     gc.collect()
-    while (
-        opened := {fd: to for fd, to in _descriptors().items() if fd not in descriptors}
-    ) and time.monotonic() < deadline:
+    while _descriptors().keys() - descriptors.keys() and time.monotonic() < deadline:
         time.sleep(0.05)  # a thread of a test's server is about to close it
+    opened = {fd: target for fd, target in _descriptors().items() if fd not in descriptors}
     assert not opened, f"descriptors outlived the tests: {opened}"
 
 

@@ -15,6 +15,7 @@ pytest.importorskip("boto3")
 
 import boto3
 from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ParamValidationError
 from botocore.stub import Stubber
 
 from torchx.errors import BackendError, TransientError
@@ -142,6 +143,8 @@ def test_answers_have_the_members_that_aws_documents():
         # The model has it in every answer; a job that makes none has none.
         made = {"ModelArtifacts": {"S3ModelArtifacts": "s3://b"}}
         sagemaker.add_response("describe_training_job", _with_times({**made, **case["job"]}))
+    with pytest.raises(ParamValidationError, match="nosuch"):
+        batch.add_response("describe_jobs", {"jobs": [{"nosuch": 1}]})
     for client in clients.values():
         client.close()
 

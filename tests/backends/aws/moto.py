@@ -25,11 +25,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.backends import venvs
-from tests.backends.docker.engine import Unavailable, end, environment, until
+from tests.backends.docker.engine import BACKENDS, Unavailable, end, environment, until
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("TORCHX_MOTO_PORT", "5556"))
 ENDPOINT = f"http://{HOST}:{PORT}"
-STATE = venvs.BACKENDS / "aws"
+STATE = BACKENDS / "aws"
+# What `moto[server]` asks for besides is for services that no test here uses.
 PACKAGES = ["moto", "docker", "flask", "flask-cors", "sagemaker-training"]
 
 _processes: list[subprocess.Popen[bytes]] = []
@@ -70,7 +71,7 @@ def up() -> bool:
     Raises:
         Unavailable: it cannot be had.
     """
-    python = _venv() / "bin/python"
+    python = venvs.made("aws", PACKAGES) / "bin/python"
     with _lock():
         if answers():
             return False
@@ -172,15 +173,7 @@ def toolkit() -> Path:
     Raises:
         Unavailable: it cannot be had; it has a part in C.
     """
-    return _venv() / "bin/train"
-
-
-def _venv() -> Path:
-    """What `moto[server]` asks for besides is for services that no test here uses."""
-    try:
-        return venvs.made("aws", PACKAGES)
-    except venvs.Unavailable as e:
-        raise Unavailable(str(e)) from e
+    return venvs.made("aws", PACKAGES) / "bin/train"
 
 
 @contextlib.contextmanager

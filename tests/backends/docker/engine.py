@@ -28,7 +28,8 @@ from pathlib import Path
 SOCKET = "/var/run/docker.sock"
 IMAGE = "torchx-test/python:1"
 REGISTRY = "127.0.0.1:5000"
-STATE = Path(os.environ.get("TORCHX_BACKENDS", "/var/tmp/torchx-backends")) / "docker"
+BACKENDS = Path(os.environ.get("TORCHX_BACKENDS", "/var/tmp/torchx-backends"))
+STATE = BACKENDS / "docker"
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 # A root without CAP_SYS_RESOURCE (a container, a sandbox) may not lower oom_score_adj, which a kubelet asks for its pods,

@@ -30,7 +30,7 @@ from tests.backends.docker import engine
 from tests.backends.docker.engine import PATH, Unavailable, run
 
 BIN = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchx-ci" / "k8s"
-STATE = Path(os.environ.get("TORCHX_BACKENDS", "/var/tmp/torchx-backends")) / "k8s"
+STATE = engine.BACKENDS / "k8s"
 KUBECONFIG = STATE / "kubeconfig"
 AUDIT = STATE / "audit.log"
 HOST, PORT = "127.0.0.1", 16443
