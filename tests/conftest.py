@@ -12,6 +12,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long one example takes, or how quickly examples are found, is the machine's affair.
+settings.register_profile("torchx", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("torchx")
 
 # Names that change what torchx does. A developer's own settings must not decide whether a test passes.
 _REMOVED_PREFIXES = ("TORCHX", "TORCHELASTIC_", "SLURM_", "LSB_", "AWS_BATCH_", "AWS_DEFAULT_", "KUBERNETES_")
@@ -110,7 +115,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         return  # an xdist worker: the controller looks when all of them are done
     left = _orphans()
-    deadline = time.monotonic() + float(os.environ.get(_GRACE, "5"))
+    deadline = time.monotonic() + float(os.environ.get(_GRACE, "60"))
     while left and time.monotonic() < deadline:
         time.sleep(0.05)
         left = _orphans()

@@ -30,7 +30,7 @@ def run_suite(folder: Path, test: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     env |= {"PYTEST_TORCHX_GRACE_S": "0.2", "TORCHX_PROFILE": "outer", "NO_COLOR": "1"}
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
-    return subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(("test", "said"), CASES.values(), ids=CASES.keys())

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,7 +96,7 @@ def test_booth_needs_its_point() -> None:
 
 def monitor(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torchx.apps.utils.process_monitor", "--poll_rate", "0.02", *words]
-    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=30)
+    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=50)
 
 
 @pytest.mark.parametrize(("line", "code"), [("exit 0", 0), ("exit 5", 5), ("kill -9 $$", 128 + 9)])
@@ -111,7 +113,7 @@ def test_monitor_arguments() -> None:
 
 def test_monitor_times_out() -> None:
     """When time is over the program is stopped and the exit code says so."""
-    assert monitor("--timeout", "0.05", "sleep", "60").returncode == process_monitor.TIMEOUT_EXIT_CODE == 34
+    assert monitor("--timeout", "0.05", "sleep", "600").returncode == process_monitor.TIMEOUT_EXIT_CODE == 34
 
 
 def test_monitor_times_out_before_the_start(tmp_path: Path) -> None:
@@ -124,11 +126,21 @@ def test_monitor_times_out_before_the_start(tmp_path: Path) -> None:
 def test_monitor_starts_and_ends_on_files(tmp_path: Path) -> None:
     """The program starts when one file is there, and is stopped, well, when it makes the other."""
     (tmp_path / "go").touch()
-    line = f"touch {tmp_path}/done; exec sleep 60"
+    line = f"touch {tmp_path}/done; exec sleep 600"
     done = monitor("--start_on_file", f"file://{tmp_path}/go", "--exit_on_file", f"{tmp_path}/done", "sh", "-c", line)
     assert done.returncode == 0
 
 
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    """Those of signals are put back."""
+    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in previous.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
 def test_monitor_waits_for_the_start_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is looked for again and again; nothing starts before it is there."""
     looks: list[bool] = []
@@ -138,24 +150,35 @@ def test_monitor_waits_for_the_start_file(tmp_path: Path, monkeypatch: pytest.Mo
         return len(looks) == 3
 
     monkeypatch.setattr(process_monitor, "_exists", appears_at_the_third_look)
-    previous = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        process_monitor.main(["--poll_rate", "0", "--start_on_file", "x", "touch", str(tmp_path / "started")])
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    process_monitor.main(["--poll_rate", "0", "--start_on_file", "x", "touch", str(tmp_path / "started")])
     assert looks == [True, True, True]
     assert (tmp_path / "started").exists()
 
 
-def test_monitor_outlives_a_store_that_fails(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_handlers")
+def test_monitor_outlives_a_store_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A store that cannot be asked does not end the program, nor leave it alone: it is said once, and time still counts."""
-    done = monitor(
-        "--timeout", "2", "--exit_on_file", "nosuch://store/done", "sh", "-c", f"touch {tmp_path}/ran; exec sleep 60"
-    )
-    assert done.returncode == 34
-    assert done.stderr.count("`nosuch://store/done` cannot be looked for") == 1
-    assert (tmp_path / "ran").exists()
+    looks: list[str] = []
+    exists = process_monitor._exists
+
+    def counted(path: str) -> bool:
+        looks.append(path)
+        return exists(path)
+
+    def now() -> float:
+        """Time is over when the program has run and the store was asked three times."""
+        return 3600.0 if len(looks) >= 3 and (tmp_path / "ran").exists() else 0.0
+
+    monkeypatch.setattr(process_monitor, "_exists", counted)
+    monkeypatch.setattr(process_monitor, "_told", set())
+    monkeypatch.setattr(process_monitor, "time", SimpleNamespace(monotonic=now))
+    words = ["--poll_rate", "0.02", "--timeout", "1800", "--exit_on_file", "nosuch://store/done"]
+    with pytest.raises(SystemExit) as e:
+        process_monitor.main([*words, "sh", "-c", f"touch {tmp_path}/ran; exec sleep 600"])
+    assert e.value.code == 34
+    assert capsys.readouterr().err.count("`nosuch://store/done` cannot be looked for") == 1
 
 
 def test_monitor_is_stopped_before_the_start(tmp_path: Path) -> None:
@@ -165,7 +188,7 @@ def test_monitor_is_stopped_before_the_start(tmp_path: Path) -> None:
         "import os, signal, sys; from torchx.apps.utils import process_monitor as m; "
         "m._exists = lambda path: os.kill(os.getpid(), signal.SIGTERM); m.main(sys.argv[1:])"
     )
-    done = subprocess.run([sys.executable, "-c", code, *words], check=False, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code, *words], check=False, timeout=50)
     assert done.returncode == 128 + signal.SIGTERM
     assert not (tmp_path / "started").exists()
 
@@ -185,11 +208,11 @@ def test_monitor_passes_on_a_signal() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.terminate()
-        assert process.wait(timeout=30) == 7
+        assert process.wait(timeout=50) == 7
 
 
 def test_monitor_of_what_is_meant_to_run_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code when time is over can be said; time that was over before the program began is a failure all the same."""
     monkeypatch.setenv("TORCHX_TIMEOUT_EXIT_CODE", "0")
-    assert monitor("--timeout", "0.2", "sleep", "60").returncode == 0
+    assert monitor("--timeout", "0.2", "sleep", "600").returncode == 0
     assert monitor("--timeout", "0.2", "--start_on_file", f"{tmp_path}/no", "true").returncode == 34

@@ -42,7 +42,7 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         descriptors = _descriptors()
         yield
         shared.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (processes := leftovers.living()) and time.monotonic() < deadline:
             time.sleep(0.05)
     for process in processes:
@@ -52,6 +52,7 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     files = sorted(name for name in os.listdir(temporary) if not name.startswith(("torchelastic_", "torchinductor_")))
     assert not files, f"temporary files outlived the tests: {files}"
     gc.collect()
+    deadline = time.monotonic() + 60
     while _descriptors().keys() - descriptors.keys() and time.monotonic() < deadline:
         time.sleep(0.05)  # a thread of a test's server is about to close it
     opened = {fd: target for fd, target in _descriptors().items() if fd not in descriptors}
@@ -80,7 +81,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 def eventually() -> Callable[..., object]:
     """Ask until the answer is true; fail with the last answer when it takes too long."""
 
-    def ask(question: Callable[[], object], *, timeout_s: float = 60, every_s: float = 0.1) -> object:
+    def ask(question: Callable[[], object], *, timeout_s: float = 120, every_s: float = 0.1) -> object:
         deadline = time.monotonic() + timeout_s
         while not (answer := question()):
             assert time.monotonic() < deadline, f"still {answer!r} after {timeout_s} s"

@@ -43,12 +43,15 @@ def living(word: str = "") -> list[Left]:
     return [p for p in descendants() if p.state not in "ZX" and word in p.command]
 
 
-def gone(word: str, within_s: float = 30.0) -> None:
+def gone(word: str, within_s: float = 120.0) -> None:
     """Wait until no descendant with ``word`` in its command line runs; the launcher of our own jobs does not count."""
     deadline = time.monotonic() + within_s
-    while left := [process for process in living(word) if process.pid not in own_launcher()]:
-        assert time.monotonic() < deadline, f"still there: {left}"
-        time.sleep(0.02)
+    empty = 0
+    while empty < 3:  # one look may miss a process that forks and ends while it is looked at
+        left = [process for process in living(word) if process.pid not in own_launcher()]
+        empty = 0 if left else empty + 1
+        assert not left or time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.02 if left else 0)
 
 
 def own_launcher() -> set[int]:

@@ -16,7 +16,7 @@ class Shell:
     cwd: Path
     env: dict[str, str]
 
-    def torchx(self, *args: str, check: bool = True, timeout_s: float = 120) -> str:
+    def torchx(self, *args: str, check: bool = True, timeout_s: float = 300) -> str:
         """Standard output of a torchx command; stderr is in the assertion when it fails."""
         done = subprocess.run(
             ["torchx", *args],

@@ -68,9 +68,10 @@ def _or_skip() -> Iterator[None]:
 
 
 def _make(venv: Path, packages: list[str], beside: bool) -> None:
-    run(sys.executable, "-m", "venv", "--clear", str(venv))
+    run(sys.executable, "-m", "venv", "--clear", str(venv), timeout_s=900)
     pip = (f"{venv}/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check")
-    run(*pip, "--upgrade", "pip")  # the one that comes with Python takes three times as long to choose versions
+    # The one that comes with Python takes three times as long to choose versions.
+    run(*pip, "--upgrade", "pip", timeout_s=900)
     run(*pip, *packages, timeout_s=900)
     if not beside:
         return

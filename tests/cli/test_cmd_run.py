@@ -338,13 +338,13 @@ def test_builtins_are_found_where_programs_look() -> None:
 def spawn(project: Path, *argv: str) -> Any:
     """``torchx <argv>`` in a terminal of its own."""
     return pexpect.spawn(
-        sys.executable, ["-m", "torchx", *argv], cwd=str(project), encoding="utf-8", timeout=20, dimensions=(24, 100)
+        sys.executable, ["-m", "torchx", *argv], cwd=str(project), encoding="utf-8", timeout=120, dimensions=(24, 100)
     )
 
 
 def test_ctrl_c_cancels_the_job(torchx: Call, project: Path) -> None:
     """The first Ctrl-C ends the job, and we with it, with exit code 130."""
-    child = spawn(project, "run", "--wait", "utils.sh", "--", "touch up; exec sleep 60")
+    child = spawn(project, "run", "--wait", "utils.sh", "--", "touch up; exec sleep 600")
     child.expect("local_cwd://")
     _until((project / "up").exists)
     child.sendintr()
@@ -358,7 +358,7 @@ def test_ctrl_c_cancels_the_job(torchx: Call, project: Path) -> None:
 def test_second_ctrl_c_leaves_at_once(torchx: Call, project: Path) -> None:
     """A job that takes its time does not hold us: a second Ctrl-C leaves, while the job is being ended."""
     stubborn = "trap '' TERM; touch up; while [ ! -e go ]; do sleep 0.05; done"
-    child = spawn(project, "run", "--wait", "-cfg", "cancel_grace_s=30", "utils.sh", "--", stubborn)
+    child = spawn(project, "run", "--wait", "-cfg", "cancel_grace_s=600", "utils.sh", "--", stubborn)
     child.expect("local_cwd://")
     _until((project / "up").exists)
     child.sendintr()
@@ -382,7 +382,7 @@ def test_ctrl_c_right_after_the_submission(torchx: Call, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patch:
         patch.setattr(waiting, "_start_logs" if during == "logs" else "print", interrupted, raising=False)
-        outcome = torchx("run", "--log", "utils.sh", "sleep", "60")
+        outcome = torchx("run", "--log", "utils.sh", "sleep", "600")
     assert (outcome.code, "cancelling the job" in outcome.err) == (130, True)
     assert json.loads(torchx("status", "@last", "--json").out)["state"] == "CANCELLED"
 
@@ -414,7 +414,7 @@ def test_progress_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert len(line) < 60
 
 
-def _until(true: Any, timeout_s: float = 20.0) -> None:
+def _until(true: Any, timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -7,7 +7,6 @@ import inspect
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchx.components.base as old_base
+from tests import ports
 from torchx.components import dist
 from torchx.components.component_test_base import ComponentTestCase
 from torchx.components.dist import _args_join, _noquote, _quote, ddp, get_role_name, parse_nnodes, spmd, torchrun
@@ -42,9 +42,7 @@ def fake_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def free_port() -> int:
     """A TCP port of localhost that nobody uses."""
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        return int(s.getsockname()[1])
+    return ports.free("localhost")
 
 
 def launched(app: AppDef, fake_bin: Path, *, replica: int = 0, **env: str) -> list[str]:
@@ -313,6 +311,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # six interpreters import PyTorch
 def test_a_node_that_starts_first_waits_for_replica_0(tmp_path: Path, free_port: int) -> None:
     """Two real nodes: the second starts, cannot reach the first, which starts only then; all four workers meet."""
     pytest.importorskip("torch")
@@ -337,7 +336,7 @@ def test_a_node_that_starts_first_waits_for_replica_0(tmp_path: Path, free_port:
             )
             if replica == 1:
                 wait_for_torch(nodes[1])
-        out = "".join(node.communicate(timeout=50)[0] for node in nodes.values())
+        out = "".join(node.communicate(timeout=500)[0] for node in nodes.values())
     finally:
         for node in nodes.values():
             node.kill()
@@ -370,12 +369,12 @@ class ComponentsAreComponents(ComponentTestCase):
         def line(text: str) -> AppDef:
             return sh(text)
 
-        status = self.run_component(line, {"text": f"echo hi > {self.test_dir}/out"}, timeout=30)
+        status = self.run_component(line, {"text": f"echo hi > {self.test_dir}/out"}, timeout=50)
         assert status is not None
         self.assertEqual(AppState.SUCCEEDED, status.state)
         self.assertEqual("hi\n", (Path(self.test_dir) / "out").read_text())
         with self.assertRaises(TimeoutError):
-            self.run_component(line, {"text": "exec sleep 60"}, timeout=0.1)
+            self.run_component(line, {"text": "exec sleep 600"}, timeout=0.1)
 
     def test_role_type(self) -> None:
         """What torchrun describes is an ordinary role."""

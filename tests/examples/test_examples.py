@@ -48,7 +48,6 @@ def test_launch_from_python() -> None:
         env=env,
         capture_output=True,
         text=True,
-        timeout=30,
         check=False,
     )
     assert done.returncode == 0, done.stderr

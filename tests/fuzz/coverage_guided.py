@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / ".cache" / "fuzz"
-LIMITS = ("-timeout=20", "-rss_limit_mb=1500", "-max_len=2048", "-print_final_stats=1", "-verbosity=1")
+LIMITS = ("-timeout=120", "-rss_limit_mb=1500", "-max_len=2048", "-print_final_stats=1", "-verbosity=1")
 _UNITS = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 
 
@@ -24,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="all by default")
     parser.add_argument("--seconds", type=int, default=60, help="for each target (default: 60)")
+    parser.add_argument("--runs", type=int, help="for each target, instead of seconds: the same on any machine")
     parser.add_argument("--kept", type=Path, default=KEPT, help="what was learnt (default: .cache/fuzz)")
     parser.add_argument("--module", default="tests.fuzz.targets", help="with `TARGETS` and `seeds()` (default: ours)")
     parser.add_argument("--one", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -35,19 +36,20 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"there is no target {', '.join(unknown)}; there are {', '.join(sorted(targets))}")
     chosen = args.targets or sorted(targets)
-    broken = [name for name in chosen if not _run(args.module, name, args.seconds, args.kept)]
+    until = ("-seed=1", f"-runs={args.runs}") if args.runs else (f"-max_total_time={args.seconds}",)
+    broken = [name for name in chosen if not _run(args.module, name, until, args.kept)]
     print(f"{len(broken)} of {len(chosen)} targets are broken: {', '.join(broken) or 'none'}")
     return 1 if broken else 0
 
 
-def _run(module: str, name: str, seconds: int, kept: Path) -> bool:
-    """Fuzzes one target in a process of its own; False when that found something."""
+def _run(module: str, name: str, until: tuple[str, ...], kept: Path) -> bool:
+    """Fuzzes one target in a process of its own, with libFuzzer's options that end it; False when that found something."""
     corpus, found = kept / name, kept / "broken"
     for folder in (corpus, found):
         folder.mkdir(parents=True, exist_ok=True)
     for i, seed in enumerate(importlib.import_module(module).seeds()[name]):
         (corpus / f"seed-{i}").write_bytes(seed)
-    options = [f"-max_total_time={seconds}", f"-artifact_prefix={found}/{name}-", *LIMITS]
+    options = [*until, f"-artifact_prefix={found}/{name}-", *LIMITS]
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.coverage_guided", "--module", module, "--one", name, str(corpus), *options],
         cwd=ROOT,

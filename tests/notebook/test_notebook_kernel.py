@@ -17,6 +17,8 @@ nbformat = pytest.importorskip("nbformat", reason="needs nbclient and ipykernel;
 pytest.importorskip("ipykernel", reason="needs nbclient and ipykernel; the extra `ci` has them")
 nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel; the extra `ci` has them")
 
+pytestmark = pytest.mark.timeout(600)  # a notebook is many commands, one after the other
+
 PAGE = Path(__file__).resolve().parents[2] / "docs/notebook.md"
 Outputs = list[dict[str, Any]]
 
@@ -35,7 +37,7 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
     def run(*cells: str) -> list[Outputs]:
         page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         resources = {"metadata": {"path": str(tmp_path / "project")}}
-        client = nbclient.NotebookClient(page, timeout=60, allow_errors=True, resources=resources)
+        client = nbclient.NotebookClient(page, timeout=300, startup_timeout=300, allow_errors=True, resources=resources)
         asyncio.run(client.async_execute())  # `execute` leaves its event loop open
         return [cell.outputs for cell in page.cells]
 

@@ -147,7 +147,7 @@ def test_a_local_job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with get_runner() as runner, get_runner() as other:
         handle = runner.run(FAILING, "local_cwd")
-        waited = runner.wait(handle, timeout=30)
+        waited = runner.wait(handle, timeout=300)
         again, fresh = runner.status(handle), other.status(handle)
         assert vars(again).keys() == vars(fresh).keys()
         assert waited == again == fresh
@@ -169,7 +169,7 @@ def test_a_local_job_that_others_delete(tmp_path, monkeypatch, how):
     monkeypatch.chdir(tmp_path)
     with get_runner() as runner:
         handle = runner.run(AppDef("t", [Role("w", "", entrypoint="true")]), "local_cwd")
-        assert runner.wait(handle, timeout=30).state is AppState.SUCCEEDED
+        assert runner.wait(handle, timeout=300).state is AppState.SUCCEEDED
         assert runner.status(handle).state is AppState.SUCCEEDED
         if how == "another process":
             subprocess.run([sys.executable, "-m", "torchx", "delete", handle], check=True, capture_output=True)
@@ -191,7 +191,7 @@ from torchx.runner import get_runner
 from torchx.specs import AppDef, Role
 with get_runner() as runner:
     handle = runner.run(AppDef("t", [Role("w", "", entrypoint="true")]), "local_cwd")
-    runner.wait(handle, timeout=30)
+    runner.wait(handle, timeout=300)
     for _ in range(5):
         runner.status(handle)
 """

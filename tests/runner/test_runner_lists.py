@@ -79,7 +79,7 @@ def test_a_scheduler_that_is_too_slow_leaves_a_note():
 
     class Slow(MemoryScheduler):
         def describe_many(self, app_ids):
-            answer.wait(30)
+            answer.wait(600)
             return {}
 
     with Runner("s", {"slow": Slow}) as runner:
@@ -117,7 +117,7 @@ def test_a_job_of_this_machine_from_run_to_delete(tmp_path, monkeypatch):
     with get_runner("first") as runner:
         handle = runner.run_component("utils.echo", ["--msg", "hello there"], "local_cwd")
     with get_runner("second") as other:
-        status = other.wait("@last", timeout=30)
+        status = other.wait("@last", timeout=300)
         assert status.state is AppState.SUCCEEDED, status
         role = other.describe(handle).roles[0].name
         assert list(other.log_lines(handle, role)) == ["hello there\n"]

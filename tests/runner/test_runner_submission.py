@@ -59,7 +59,7 @@ def test_the_commit_is_on_record(runner, tmp_path, monkeypatch):
     git("add", "file")
     git("commit", "-qm", "one")
     (tmp_path / "file").write_text("2")
-    monkeypatch.setattr("torchx.runner.recording.GIT_TIMEOUT_S", 10.0)
+    monkeypatch.setattr("torchx.runner.recording.GIT_TIMEOUT_S", 100.0)
     handle = runner.run(echo_app(), "memory")
     assert runner.recorded(handle).git_commit == git("rev-parse", "HEAD").stdout.strip()
     runner.close()
@@ -180,7 +180,7 @@ def test_a_slow_cluster_does_not_hold_up_the_list(runner, jobs, monkeypatch):
     runner = lost_submission(runner, jobs, "17")
     monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
     go = threading.Event()
-    monkeypatch.setattr(TokenScheduler, "find_submission", lambda *_, **__: go.wait(30) and "17")
+    monkeypatch.setattr(TokenScheduler, "find_submission", lambda *_, **__: go.wait(600) and "17")
     assert runner.runs(timeout_s=0.05) == []
     go.set()
 

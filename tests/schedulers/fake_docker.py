@@ -13,9 +13,9 @@ import docker.errors
 class Answer:
     """An HTTP answer, as far as errors and streams look at one."""
 
-    def __init__(self, status_code: int = 200, body: bytes = b"") -> None:
+    def __init__(self, status_code: int = 200, body: bytes | io.BytesIO = b"") -> None:
         self.status_code = status_code
-        self.raw = io.BytesIO(body)
+        self.raw = body if isinstance(body, io.BytesIO) else io.BytesIO(body)
         self._body = body
         self.reason = "because"
         self.url = "http+docker://fake"
@@ -38,6 +38,7 @@ class FakeDocker:
     Attributes:
         faults: name of a call -> exceptions that its next calls raise, None for a call that works.
         streams: path -> bodies of the streams that are asked for there, in order; empty when there is none left.
+        asked_to_follow: ``follow`` of each log that was asked for.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,8 @@ class FakeDocker:
         self.networks_made: dict[str, dict[str, Any]] = {}
         self.images_here = {"img": {"Id": f"sha256:{'a' * 64}", "RepoDigests": []}}
         self.faults: dict[str, list[Exception | None]] = {}
-        self.streams: dict[str, list[bytes]] = {}
+        self.streams: dict[str, list[bytes | io.BytesIO]] = {}
+        self.asked_to_follow: list[int] = []
         self.calls: list[str] = []
         self.closed = 0
         self.base_url, self.api_version = "http+docker://fake", "1.41"
@@ -103,9 +105,11 @@ class FakeDocker:
         self.called("get_archive")
         raise refusal(404, "no such file")
 
-    def get(self, url: str, **_: Any) -> Answer:
+    def get(self, url: str, *, params: dict[str, Any] | None = None, **_: Any) -> Answer:
         path = url.removeprefix(f"{self.base_url}/v{self.api_version}")
         self.called(f"get {path}")
+        if path.endswith("/logs"):
+            self.asked_to_follow.append((params or {})["follow"])
         bodies = self.streams.get(path)
         return Answer(200, bodies.pop(0) if bodies else b"")
 

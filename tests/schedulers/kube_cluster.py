@@ -13,19 +13,22 @@ import urllib3
 
 
 class Response:
-    """As much of an `urllib3` response as is read."""
+    """As much of an `urllib3` response as is read; it breaks off before the byte ``cut``."""
 
-    def __init__(self, status, body, headers=None):
+    def __init__(self, status, body, headers=None, cut=None):
         self.status = status
+        self._cut = cut
         self.headers = urllib3.HTTPHeaderDict(headers or {})
         self._body = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def read(self):
-        return self._body
+        return b"".join(self.stream(len(self._body) or 1))
 
     def stream(self, size, decode_content=False):
-        for i in range(0, len(self._body), size):
-            yield self._body[i : i + size]
+        for i in range(0, len(self._body[: self._cut]), size):
+            yield self._body[: self._cut][i : i + size]
+        if self._cut is not None:
+            raise urllib3.exceptions.ProtocolError("Connection broken: IncompleteRead")
 
     def close(self):
         pass
@@ -38,6 +41,7 @@ class Cluster:
 
     Attributes:
         watched: events that a watch tells before it ends.
+        cuts: bytes after which the next logs break off, one after the other.
 
     Args:
         version: major and minor.
@@ -57,6 +61,7 @@ class Cluster:
         self.token = "sesame"
         self.logs = {}
         self.watched = []
+        self.cuts = []
 
     def clear(self):
         """As a pool of connections has it."""
@@ -96,7 +101,8 @@ class Cluster:
         plural, *name = rest[2:] if namespace else rest
         base = f"{group}/{plural}"
         if name[1:] == ["log"]:
-            return Response(200, self.logs.get((name[0], query.get("previous", "")), b""))
+            cut = self.cuts.pop(0) if self.cuts else None
+            return Response(200, self.logs.get((name[0], query.get("previous", "")), b""), cut=cut)
         if method == "POST":
             return self._create(base, namespace, json.loads(body), query)
         if "watch" in query:

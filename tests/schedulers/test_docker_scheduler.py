@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from datetime import datetime, timezone
 from typing import Any
@@ -56,6 +57,18 @@ def fake() -> Any:
 def scheduler(fake: Any) -> Any:
     """A scheduler for that engine."""
     return create_scheduler("s", docker_client=fake)
+
+
+class Broken(io.BytesIO):
+    """A stream whose connection breaks at its end."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        from urllib3.exceptions import ProtocolError
+
+        data = super().read(size)
+        if not data:
+            raise ProtocolError("Connection broken: IncompleteRead(0 bytes read)")
+        return data
 
 
 class TestRender:
@@ -441,9 +454,12 @@ class TestAnswers:
         assert [(job.name, job.state) for job in scheduler.list()] == [("a", AppState.RUNNING)]
         assert scheduler.list()[0].app_handle.startswith("local_docker://s/a-")
 
+    @pytest.mark.parametrize("cut", ["ended", "broken"])
     @pytest.mark.parametrize("since", ["whole seconds", "nanoseconds"])
-    def test_a_log_that_was_cut_is_read_on(self, scheduler: Any, fake: Any, since: str, monkeypatch: Any) -> None:
-        """The engine closes the stream in the middle of a job: no line is lost and none comes twice."""
+    def test_a_log_that_was_cut_is_read_on(
+        self, scheduler: Any, fake: Any, since: str, cut: str, monkeypatch: Any
+    ) -> None:
+        """The engine closes the stream in the middle of a job, or dies: no line is lost and none comes twice."""
         from torchx.schedulers.kit.docker import logs as docker_logs
 
         monkeypatch.setattr(docker_logs, "pause", lambda attempt: None)
@@ -457,8 +473,9 @@ class TestAnswers:
         [container_id] = fake.containers_made
         frames = [frame(s, f"{s}\n", 1 + s % 2) for s in range(2, 8)]
         path = f"/containers/{container_id}/logs"
+        begin = b"".join(frames[:3])
         fake.streams[path] = [
-            b"".join(frames[:3]),
+            begin if cut == "ended" else Broken(begin),
             b"".join(frames[2:5]) if since == "nanoseconds" else b"".join(frames[:5]),
             b"".join(frames),
         ]
@@ -468,6 +485,7 @@ class TestAnswers:
             if line == "6\n":
                 fake.set(container_id, "exited", 0)
         assert found == [f"{s}\n" for s in range(2, 8)]
+        assert fake.asked_to_follow == [1, 1, 0], "once it has ended there is nothing to follow, and all is there"
         fake.streams[path] = [b"".join(frames)]
         limits = {"since": datetime.fromtimestamp(2, timezone.utc), "until": datetime.fromtimestamp(3, timezone.utc)}
         assert list(scheduler.log_iter(app_id, "r", 0, regex="[4-7]", **limits)) == ["4\n", "5\n"]

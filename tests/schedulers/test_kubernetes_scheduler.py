@@ -9,7 +9,7 @@ import sys
 import pytest
 import urllib3
 
-from tests.schedulers.kube_cluster import Cluster, refusal
+from tests.schedulers.kube_cluster import Cluster, Response, refusal
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError, TransientError
 from torchx.schedulers.api import Stream
 from torchx.schedulers.kit.kube import api as kube_api
@@ -110,6 +110,23 @@ def test_a_lost_answer_never_makes_two(plural, when):
     cluster.faults.append(("POST", f"/{plural}", lost, when))
     submit(cluster, validate_spec=False)
     assert len(cluster.of("services")) == len(cluster.of("jobs")) == 1
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(no_waiting):
+    """Whichever verb it was; when it breaks off each time, that is said in one line."""
+    cluster = Cluster()
+    cut = Response(200, {"kind": "List", "items": []}, cut=9)
+    cluster.faults += [
+        ("POST", "/services", cut, "after"),
+        ("POST", "/jobs", cut, "after"),
+        ("GET", "/jobs", cut, "before"),
+    ]
+    scheduler, app_id = submit(cluster, validate_spec=False)
+    assert scheduler.describe(app_id).state is AppState.PENDING
+    assert len(cluster.of("services")) == len(cluster.of("jobs")) == 1 and no_waiting
+    cluster.faults = [("GET", "/jobs", cut, "before")] * 10
+    with pytest.raises(TransientError, match="breaks off its answer"):
+        scheduler.describe(app_id)
 
 
 def test_a_name_that_is_somebody_elses_is_an_error():
@@ -406,6 +423,23 @@ def test_a_node_that_is_in_another_zone():
     cluster.logs["p", ""] += b"2026-01-01T01:00:00.5+02:00 c\n2026-01-01T01:00:01.0+02:00 d\n"
     assert [line for _, line in log.lines(running, follow=False)] == ["c\n", "d\n"]
     assert cluster.calls[-1][2]["sinceTime"] == "2025-12-31T23:00:00Z"
+
+
+def test_a_log_that_breaks_off_goes_on():
+    """Of pods that have ended, too: nobody would ask for the rest. One that gets no further is an error, not an end."""
+    cluster = Cluster()
+    scheduler, app_id = submit(cluster)
+    (job,) = cluster.of("jobs")
+    cluster.run_pods(job, {**RUNNING, "phase": "Succeeded"})
+    job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    cluster.logs[f"{job['metadata']['name']}-0-abcde", ""] = stamped("a", "b", "c")
+    for follow in (False, True):
+        cluster.cuts = [40, 40, 70, 70]
+        assert list(scheduler.log_iter(app_id, "trainer", 0, should_tail=follow)) == ["a\n", "b\n", "c\n"]
+        assert not cluster.cuts
+    cluster.cuts = [40] * 10
+    with pytest.raises(TransientError, match="breaks off"):
+        list(scheduler.log_iter(app_id, "trainer", 0))
 
 
 def test_one_stream_alone_is_refused():

@@ -105,7 +105,7 @@ def test_a_slow_reader_holds_the_writers_back() -> None:
 
     class Slow(io.BytesIO):
         def write(self, data: object) -> int:  # type: ignore[override]
-            go_on.wait(10)
+            go_on.wait(50)
             return super().write(data)  # type: ignore[arg-type]
 
     def lines() -> Iterator[str]:
@@ -128,7 +128,7 @@ def test_a_slow_reader_holds_the_writers_back() -> None:
         thread.join(0.05)
     assert not overrun
     go_on.set()
-    thread.join(10)
+    thread.join()
     assert taken == 400_000
     assert len(written(file)) == 800_000
 

@@ -51,7 +51,7 @@ def test_blocks_are_taken_in_turn() -> None:
     sources = [Polled(b"a\n", b"", b"", b"b\nc\n"), Polled(b"", b"x"), Polled()]
     assert _copied(*sources).splitlines() == ["r/0 a", "r/1 x", "r/0 b", "r/0 c"]
     assert {thread for source in sources for thread in source.threads} == {threading.get_ident()}
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # one of another test may have ended
 
 
 @pytest.mark.parametrize("bad", [0, 1], ids=["the first", "another"])

@@ -85,6 +85,7 @@ class Runner:
         self._apps: dict[str, AppDef] = {}  # subclasses keep what they launched here
         self._checked_config = False
         self._ended = EndedJobs()
+        self._waiter = waiting.Waiter()
         self._recorder = Recorder(self._name)
 
     # -- about this Runner -----------------------------------------------------------------------
@@ -289,7 +290,7 @@ class Runner:
             return status
 
     def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
-        """Waits until the job has ended; None when nobody knows it.
+        """Waits until the job has ended, through an outage of its scheduler of ten minutes; None when nobody knows it.
 
         Args:
             wait_interval: seconds between two looks, at most. The first ones follow one another more quickly.
@@ -301,7 +302,7 @@ class Runner:
         with log_event("wait") as event:
             handle, backend, app_id = self._find(app_handle)
             submission.tell(event, handle=handle)
-            status = waiting.until_over(
+            status = self._waiter.until_over(
                 lambda: self.status(handle), backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle
             )
             if status is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from torchx.errors import EXIT_BACKEND, BackendError, TorchXError
+from torchx.errors import EXIT_BACKEND, BackendError, TorchXError, TransientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,11 +20,16 @@ NEAR_S = 0.2
 UNSUBMITTED_S = 120.0
 """A scheduler that has said for so long of a job it took that nobody submitted it is not waited for any longer."""
 
+OUTAGE_S = 600.0
+"""A scheduler that cannot be reached, for a reason that may pass, is asked again for so long by those who wait."""
+
 _FIRST_S = 0.001
 _EARLY_S = 0.0005
 _TOLD_S = 0.05  # a scheduler that tells is not asked more often than this, however short the interval
 _MOST_NEAR_S = 0.1
 _GROWTH = 1.5
+_FIRST_OUTAGE_PAUSE_S = 1.0
+_MOST_OUTAGE_PAUSE_S = 15.0
 
 
 class WaitTimeoutError(TorchXError, TimeoutError):
@@ -38,58 +43,88 @@ def is_near(scheduler: Scheduler[Any]) -> bool:
     return bool(getattr(scheduler, "wait_hint", 1.0) < NEAR_S)
 
 
-def until_over(
-    ask: Callable[[], AppStatus | None],
-    scheduler: Scheduler[Any],
-    app_id: str,
-    *,
-    interval_s: float,
-    timeout_s: float | None,
-    what: str,
-) -> AppStatus | None:
-    """Asks until the status is terminal, or None.
+class Waiter:
+    """Waits for jobs; bears with schedulers that cannot be reached for a while, an engine that is restarted for one."""
 
-    Pauses grow up to ``interval_s``. A scheduler that is told when a job ends (it has its own ``wait_for_end``) is
-    slept on instead, for ``interval_s`` or the ``wait_hint`` of one that is far, whichever is longer.
+    def __init__(self) -> None:
+        self._outages: dict[str, tuple[float, float]] = {}  # of a job: since when, and the pause before the last look
 
-    Args:
-        ask: returns the status.
-        timeout_s: gives up after so many seconds; None: never. 0 asks once.
-        what: names the job, for the error.
+    def until_over(
+        self,
+        ask: Callable[[], AppStatus | None],
+        scheduler: Scheduler[Any],
+        app_id: str,
+        *,
+        interval_s: float,
+        timeout_s: float | None,
+        what: str,
+    ) -> AppStatus | None:
+        """Asks until the status is terminal, or None.
 
-    Raises:
-        WaitTimeoutError: the time is over.
-        BackendError: the scheduler cannot be asked, or says for :data:`UNSUBMITTED_S` that the job was not submitted.
-    """
-    began = time.monotonic()
-    deadline = None if timeout_s is None else began + timeout_s
-    submitted = False
-    told = _is_told(scheduler)
-    pause, longest = _pauses(scheduler, interval_s)
-    early = False
-    while True:
-        status = ask()
-        if status is None or status.is_terminal():
-            return status
-        if status.error is not None:
-            raise status.error
-        submitted = submitted or str(status.state) != "UNSUBMITTED"
-        if not submitted and time.monotonic() - began > UNSUBMITTED_S:
-            raise never_submitted(what, time.monotonic() - began)
-        left = interval_s if deadline is None else deadline - time.monotonic()
-        if left <= 0:
-            raise WaitTimeoutError(
-                f"`{what}` is {status.state} after {timeout_s:g} s of waiting",
-                hint="the job goes on; `torchx status` shows how it is",
-            )
-        if early or not told:
-            time.sleep(min(pause, left))
-            pause = min(pause * _GROWTH, longest)
-        if told:
-            since = time.monotonic()
-            most = max(interval_s, _TOLD_S, 0.0 if is_near(scheduler) else scheduler.wait_hint)
-            scheduler.wait_for_end(app_id, most if deadline is None else min(most, left))
-            early = time.monotonic() - since < _EARLY_S  # it is over, or else there was nothing to sleep on
+        Pauses grow up to ``interval_s``. A scheduler that is told when a job ends (it has its own ``wait_for_end``) is
+        slept on instead, for ``interval_s`` or the ``wait_hint`` of one that is far, whichever is longer.
+
+        Args:
+            ask: returns the status.
+            timeout_s: gives up after so many seconds; None: never. 0 asks once.
+            what: names the job, for the error.
+
+        Raises:
+            WaitTimeoutError: the time is over.
+            BackendError: the scheduler cannot be asked, for :data:`OUTAGE_S` where that may pass; or it says for
+                :data:`UNSUBMITTED_S` that the job was not submitted.
+        """
+        began = time.monotonic()
+        deadline = None if timeout_s is None else began + timeout_s
+        submitted = False
+        told = _is_told(scheduler)
+        pause, longest = _pauses(scheduler, interval_s)
+        early = False
+        while True:
+            status = ask()
+            nap = 0.0 if status is None else self._bear(what, status)
+            if not nap:
+                self._outages.pop(what, None)
+            if status is None or status.is_terminal():
+                return status
+            submitted = submitted or str(status.state) != "UNSUBMITTED"
+            if not submitted and time.monotonic() - began > UNSUBMITTED_S:
+                raise never_submitted(what, time.monotonic() - began)
+            left = interval_s if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise WaitTimeoutError(
+                    f"`{what}` is {status.state} after {timeout_s:g} s of waiting",
+                    hint="the job goes on; `torchx status` shows how it is",
+                )
+            if nap:
+                time.sleep(min(nap, left))
+                continue
+            if early or not told:
+                time.sleep(min(pause, left))
+                pause = min(pause * _GROWTH, longest)
+            if told:
+                most = max(interval_s, _TOLD_S, 0.0 if is_near(scheduler) else scheduler.wait_hint)
+                # Early: it is over, or else there was nothing to sleep on.
+                early = _slept_on(scheduler, app_id, most if deadline is None else min(most, left)) < _EARLY_S
+
+    def _bear(self, what: str, status: AppStatus) -> float:
+        """Seconds to sleep before the scheduler is asked about ``what`` again; or raises why it could not be asked.
+
+        From one call of :meth:`until_over` to the next it is the same outage.
+        """
+        error = status.error
+        if error is None or status.is_terminal():
+            return 0.0
+        now = time.monotonic()
+        since, pause = self._outages.get(what, (now, 0.0))
+        if not isinstance(error, TransientError) or now - since > OUTAGE_S:
+            self._outages.pop(what, None)  # who waits once more is patient once more
+            raise error
+        if not pause:
+            _warn(f"{error}; `{what}` goes on, and is asked about again for {OUTAGE_S / 60:.0f} minutes")
+        pause = min(2 * pause or _FIRST_OUTAGE_PAUSE_S, _MOST_OUTAGE_PAUSE_S)
+        self._outages[what] = (since, pause)
+        return pause
 
 
 def never_submitted(what: str, seconds: float) -> BackendError:
@@ -98,6 +133,16 @@ def never_submitted(what: str, seconds: float) -> BackendError:
         f"`{what}` is UNSUBMITTED, says its scheduler, {seconds:.0f} s after it took the job",
         hint="there is nothing to wait for; `torchx status` shows whether that changes",
     )
+
+
+def _slept_on(scheduler: Scheduler[Any], app_id: str, most_s: float) -> float:
+    """Sleeps on a scheduler that tells when a job ends; how long that was, in seconds: none when it failed."""
+    since = time.monotonic()
+    try:
+        scheduler.wait_for_end(app_id, most_s)
+    except TransientError:
+        return 0.0  # the next question shows whether that lasts
+    return time.monotonic() - since
 
 
 def _is_told(scheduler: Scheduler[Any]) -> bool:
@@ -112,3 +157,9 @@ def _pauses(scheduler: Scheduler[Any], interval_s: float) -> tuple[float, float]
     if is_near(scheduler):
         return min(_FIRST_S, interval_s), min(_MOST_NEAR_S, interval_s)
     return min(float(getattr(scheduler, "wait_hint", 1.0)), interval_s), interval_s
+
+
+def _warn(message: str) -> None:
+    import logging
+
+    logging.getLogger("torchx.runner").warning(message)

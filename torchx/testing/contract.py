@@ -94,7 +94,7 @@ class SchedulerContract:
     can_run: ClassVar[bool] = False
     """Whether jobs really run in this test: then ``/bin/sh`` must be there for them."""
 
-    timeout_s: ClassVar[float] = 20.0
+    timeout_s: ClassVar[float] = 120.0
     """How long a job may take to reach the awaited state, seconds."""
 
     # -- what a subclass overrides -----------------------------------------------------------------

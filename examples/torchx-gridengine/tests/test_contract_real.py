@@ -22,7 +22,7 @@ class TestGridEngine(SchedulerContract):
     """Every test of the contract."""
 
     can_run = True
-    timeout_s = 30.0
+    timeout_s = 180.0
     raw_states = STATES
     name_rule = r"[A-Za-z][A-Za-z0-9_-]{0,80}"
 
@@ -41,7 +41,7 @@ def test_a_lost_answer_starts_one_job(tmp_path: Path, monkeypatch: pytest.Monkey
     faulty = FaultyCommandRunner(LocalCommandRunner())
     faulty.lose_answer("qsub")
     scheduler = GridEngineScheduler("test", commands=faulty)
-    app_id = scheduler.submit(SchedulerContract().app("60", entrypoint="sleep"), {})
+    app_id = scheduler.submit(SchedulerContract().app("600", entrypoint="sleep"), {})
     try:
         rows = parse_qstat(LocalCommandRunner().run(["qstat", "-u", "$user", "-g", "d", "-xml"]).check().stdout)
         assert [row.name for row in rows].count(app_id) == 1

@@ -73,7 +73,7 @@ def submit(batch: AWSBatchScheduler, queue: str) -> Callable[..., str]:
     return run
 
 
-def reached(scheduler: AWSBatchScheduler, app_id: str, *states: object, within_s: float = 90) -> DescribeAppResponse:
+def reached(scheduler: AWSBatchScheduler, app_id: str, *states: object, within_s: float = 400) -> DescribeAppResponse:
     """The job, once it is in one of these states."""
     deadline = time.monotonic() + within_s
     while (found := scheduler.describe(app_id)) is None or found.state not in states:

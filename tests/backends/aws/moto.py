@@ -90,7 +90,7 @@ def up() -> bool:
             )
         _processes.append(process)
         (STATE / "moto.pid").write_text(str(process.pid))
-        until(answers, "moto's server does not answer", log=log, process=process)
+        until(answers, "moto's server does not answer", log=log, process=process, timeout_s=300)
     return True
 
 
@@ -100,13 +100,13 @@ def down() -> None:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
         end(int(pid.read_text()), signal.SIGTERM)
     while _processes:
-        _processes.pop().wait(30)
+        _processes.pop().wait(60)
     pid.unlink(missing_ok=True)
 
 
 def answers() -> bool:
     try:
-        with urllib.request.urlopen(f"{ENDPOINT}/moto-api/data.json", timeout=20):  # refused at once where nobody is
+        with urllib.request.urlopen(f"{ENDPOINT}/moto-api/data.json", timeout=120):  # refused at once where nobody is
             return True
     except OSError:
         return False
@@ -114,7 +114,7 @@ def answers() -> bool:
 
 def reset() -> None:
     """Forget everything: queues, jobs, logs."""
-    with urllib.request.urlopen(urllib.request.Request(f"{ENDPOINT}/moto-api/reset", method="POST"), timeout=10):
+    with urllib.request.urlopen(urllib.request.Request(f"{ENDPOINT}/moto-api/reset", method="POST"), timeout=300):
         pass
 
 

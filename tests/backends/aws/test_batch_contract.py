@@ -22,7 +22,7 @@ class TestBatch(SchedulerContract):
     name_rule = r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}"
     runtime_macros = frozenset({"replica_id"})
     can_run = True
-    timeout_s = 90
+    timeout_s = 400
 
     def create_scheduler(self, folder: str) -> Scheduler[Any]:
         return create_scheduler("contract")

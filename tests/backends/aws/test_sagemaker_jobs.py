@@ -72,7 +72,7 @@ def run_host(request, record, folder, k):
     os.makedirs("/opt/ml", exist_ok=True)
     try:
         argv = ["unshare", "--mount", "sh", "-c", _HOST, "host", str(folder), str(program)]
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=500, check=False)
     finally:
         if made:
             with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ def run_host(request, record, folder, k):
     return done.stdout
 
 
-@pytest.mark.timeout(400)  # the toolkit is installed
+@pytest.mark.timeout(1200)  # the toolkit is installed
 def test_the_toolkit_runs_script_mode(sagemaker, tmp_path):
     """The toolkit fetches the folder and runs the command on each host, with its words, variables and number; the bucket
     is made; delete removes the code."""

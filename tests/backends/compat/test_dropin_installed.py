@@ -10,7 +10,7 @@ import pytest
 
 from tests.backends.shell import Shell
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1200)  # most of it for the environment
 
 
 @pytest.fixture(scope="session")

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
+from tests import ports
 from tests.backends import venvs
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppState, AppStatus
+
+pytestmark = pytest.mark.timeout(1800)  # packages are installed
 
 HANDLER = """
 import torch
@@ -41,6 +44,8 @@ grpc_management_address=127.0.0.1
 grpc_inference_port={3}
 grpc_management_port={4}
 default_workers_per_model=1
+default_response_timeout=600
+default_startup_timeout=600
 """
 
 
@@ -63,12 +68,12 @@ class Server:
         headers = {"Authorization": f"Bearer {self.key(key)}", "Content-Type": "application/octet-stream"}
         request = Request(url, data=data, headers=headers)
         try:
-            with build_opener(ProxyHandler({})).open(request, timeout=60) as answer:
+            with build_opener(ProxyHandler({})).open(request, timeout=600) as answer:
                 return str(answer.read().decode())
         except HTTPError as e:
             with e:
                 return str(e.read().decode())
-        except (URLError, OSError):
+        except (OSError, HTTPException):
             return ""
 
 
@@ -77,8 +82,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """TorchServe as it comes: it asks for tokens."""
     pytest.importorskip("torch")
     venv, folder = venvs.torchserve(), tmp_path_factory.mktemp("torchserve")
-    ports = free_ports(5)
-    (folder / "config.properties").write_text(CONFIG.format(*ports))
+    numbers = ports.several(5)
+    (folder / "config.properties").write_text(CONFIG.format(*numbers))
     (folder / "store").mkdir()
     (folder / "handler.py").write_text(HANDLER)
     env = {
@@ -111,9 +116,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     argv += ["--ts-config", "config.properties"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(argv, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
-    found = Server(folder, f"http://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}")
+    found = Server(folder, f"http://127.0.0.1:{numbers[0]}", f"http://127.0.0.1:{numbers[1]}")
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 500
         while "Healthy" not in found.ping():
             assert process.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, (folder / "log").read_text()
@@ -122,21 +127,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(timeout=30)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [int(s.getsockname()[1]) for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
 
 
 @pytest.fixture
@@ -148,7 +142,7 @@ def register(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     def run(runner: Runner, *words: str) -> tuple[AppStatus, str]:
         words = ("--model_path", "doubles.mar", "--management_api", server.management, *words)
         handle = runner.run_component("serve.torchserve", list(words), "local_cwd")
-        status = runner.wait(handle, wait_interval=0.2, timeout=120)
+        status = runner.wait(handle, wait_interval=0.2, timeout=600)
         assert status is not None
         return status, "".join(runner.log_lines(handle, "torchserve"))
 

@@ -40,7 +40,7 @@ def after_a_failure() -> str:
 
 def main() -> None:
     before = [distributed.rank(), distributed.world_size(), distributed.local_rank()]
-    device = distributed.init_pg(timeout=timedelta(seconds=60))
+    device = distributed.init_pg(timeout=timedelta(minutes=5))
     total = torch.tensor([float(distributed.rank())], device=device)
     dist.all_reduce(total)
     host = os.environ["GROUP_RANK"]

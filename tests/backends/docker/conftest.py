@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +13,18 @@ import pytest
 
 pytest.importorskip("docker")
 
+from tests.backends import leftovers
 from tests.backends.docker import engine
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.docker_scheduler import DockerScheduler, create_scheduler
-from torchx.specs.api import AppDef, AppState, Resource, Role, is_terminal
+from torchx.specs.api import AppDef, AppState, BindMount, Resource, Role, is_terminal
 
+MEET = 'meet() { : > /meet/$1-$(hostname); until [ $(ls /meet | grep -c "^$1-") -ge $2 ]; do sleep 0.1; done; }; '
+"""Shell: ``meet NAME N`` returns once N replicas have come to the meeting of that name."""
 Job = Callable[..., str]
-SESSION = "docker-tests"
+SESSION = f"docker-tests-{os.getpid()}"
+PATIENCE_S = 180.0
+"""For what comes in any case, on a machine however slow."""
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +52,19 @@ def scheduler(docker_image: str) -> Iterator[DockerScheduler]:
 
 
 @pytest.fixture
+def meet(tmp_path: Path) -> Path:
+    """A folder of this machine that a role with ``mounts=at(meet)`` has as /meet: there replicas wait for each other, or
+    for the test."""
+    folder = tmp_path / "meet"
+    folder.mkdir()
+    return folder
+
+
+def at(meet: Path) -> list[BindMount]:
+    return [BindMount(str(meet), "/meet")]
+
+
+@pytest.fixture
 def submit(scheduler: DockerScheduler, docker_image: str) -> Job:
     """Submit ``sh -c command`` in ``n`` replicas; further keywords are the role's, ``cfg`` the run options."""
 
@@ -61,18 +80,18 @@ def role_of(command: str, n: int = 1, *, name: str = "r", image: str = engine.IM
     return Role(name, image, entrypoint="sh", args=["-c", command], num_replicas=n, **role)
 
 
-def ended(scheduler: DockerScheduler, app_id: str, within_s: float = 60.0) -> DescribeAppResponse:
+def ended(scheduler: DockerScheduler, app_id: str, within_s: float = PATIENCE_S) -> DescribeAppResponse:
     """What became of the job, once all of its replicas have ended."""
     return reached(scheduler, app_id, lambda states: all(map(is_terminal, states)), within_s)
 
 
-def running(scheduler: DockerScheduler, app_id: str, within_s: float = 60.0) -> DescribeAppResponse:
+def running(scheduler: DockerScheduler, app_id: str, within_s: float = PATIENCE_S) -> DescribeAppResponse:
     """The job, once all of its replicas run."""
     return reached(scheduler, app_id, lambda states: set(states) == {AppState.RUNNING}, within_s)
 
 
 def reached(
-    scheduler: DockerScheduler, app_id: str, condition: Callable[[list[AppState]], bool], within_s: float = 60.0
+    scheduler: DockerScheduler, app_id: str, condition: Callable[[list[AppState]], bool], within_s: float = PATIENCE_S
 ) -> DescribeAppResponse:
     """The job, once the states of its replicas are as they should be."""
     deadline = time.monotonic() + within_s
@@ -88,6 +107,21 @@ def reached(
 def lines(scheduler: DockerScheduler, app_id: str, k: int = 0, role: str = "r", **query: object) -> list[str]:
     """The replica's output."""
     return list(scheduler.log_iter(app_id, role, k, **query))
+
+
+def wrote(
+    scheduler: DockerScheduler, app_id: str, expected: list[str], k: int = 0, role: str = "r", **query: object
+) -> None:
+    """Wait until this is the replica's whole output: an engine may be a moment behind, even after the end."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := lines(scheduler, app_id, k, role, **query)) != expected:
+        assert time.monotonic() < deadline, f"still {found}"
+        time.sleep(0.1)
+
+
+def warden_gone(app_id: str) -> None:
+    """Wait until the job's warden has ended."""
+    leftovers.gone(f"warden.py {app_id}", PATIENCE_S)
 
 
 def state_of(app: DescribeAppResponse) -> list[AppState]:

@@ -125,7 +125,7 @@ class Engine:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
             end(int(self.pidfile.read_text()), sig)
         if self.process is not None:
-            self.process.wait(30)
+            self.process.wait(120)
             self.process = None
         _reap(self._containerd())
 
@@ -176,7 +176,7 @@ def down() -> None:
             end(int((STATE / name).read_text()), signal.SIGTERM)
         (STATE / name).unlink(missing_ok=True)
     while _processes:
-        _processes.pop().wait(30)
+        _processes.pop().wait(120)
 
 
 def image(tag: str = IMAGE, host: str = "") -> str:
@@ -265,7 +265,7 @@ def install(program: str, package: str) -> None:
 
 
 def until(
-    condition: Callable[[], object], else_: str, *, log: Path, process: subprocess.Popen[bytes], timeout_s: float = 60
+    condition: Callable[[], object], else_: str, *, log: Path, process: subprocess.Popen[bytes], timeout_s: float = 180
 ) -> None:
     """Wait for it.
 
@@ -280,7 +280,7 @@ def until(
         time.sleep(0.1)
 
 
-def end(pid: int, sig: int, timeout_s: float = 30) -> None:
+def end(pid: int, sig: int, timeout_s: float = 120) -> None:
     """Signal a process and wait until it is gone; SIGKILL when it takes too long."""
     os.kill(pid, sig)
     deadline = time.monotonic() + timeout_s
@@ -292,7 +292,7 @@ def end(pid: int, sig: int, timeout_s: float = 30) -> None:
 
 def _reap(pid: int) -> None:
     """A dead child that nobody has waited for looks alive: to the next engine, which would wait for its answer."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     with contextlib.suppress(ChildProcessError):
         while pid and _lives(pid) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -86,5 +86,5 @@ class Podman:
         with contextlib.suppress(ProcessLookupError):
             if self.process is not None:
                 os.kill(self.process.pid, signal.SIGTERM)
-                self.process.wait(30)
+                self.process.wait(120)
         engine.unmount(self.state)

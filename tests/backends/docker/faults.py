@@ -48,6 +48,7 @@ class FaultyRegistry:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.host = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads: list[threading.Thread] = []
+        self._clients: list[socket.socket] = []
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._accept)
 
@@ -59,8 +60,12 @@ class FaultyRegistry:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._thread.join(150)
+        for client in self._clients:
+            with contextlib.suppress(OSError):  # most are closed
+                client.shutdown(socket.SHUT_RDWR)
         for thread in [self._thread, *self._threads]:
-            thread.join(20)
+            thread.join(150)
             assert not thread.is_alive()
 
     def _accept(self) -> None:
@@ -71,10 +76,11 @@ class FaultyRegistry:
                 return
             thread = threading.Thread(target=self._serve, args=(client,))
             self._threads.append(thread)
+            self._clients.append(client)
             thread.start()
 
     def _serve(self, client: socket.socket) -> None:
-        client.settimeout(10)
+        client.settimeout(120)
         with client, contextlib.suppress(OSError):
             head = _head(client)
             if head is None or b"\r\n" not in head or not re.match(rb"[A-Z]+ /", head):
@@ -102,7 +108,7 @@ class FaultyRegistry:
         host, _, port = self.target.partition(":")
         # The registry builds upload addresses from the Host header: they lead through us again.
         forwarded = re.sub(rb"(?i)\r\nconnection: [^\r]*", b"", head)[:-4] + b"\r\nConnection: close\r\n\r\n"
-        with socket.create_connection((host, int(port)), timeout=60) as upstream:
+        with socket.create_connection((host, int(port)), timeout=120) as upstream:
             upstream.sendall(forwarded)
             allowed = fault.cut_after if fault and fault.cut_after >= 0 else length
             _copy(client, upstream, min(length, allowed))

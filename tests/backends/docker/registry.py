@@ -8,8 +8,8 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -31,7 +31,7 @@ class Registry:
 
     def __init__(self, folder: Path, *, tls: bool = False, passwords: bool = False, tokens: TokenServer | None = None):
         self.folder = folder
-        self.port = free_port()
+        self.port = 0
         self.tls = tls
         self.passwords = passwords
         self.tokens = tokens
@@ -56,28 +56,19 @@ class Registry:
             self.process = subprocess.Popen(
                 ["docker-registry", "serve", str(config)], stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
-        engine.until(
-            lambda: engine._listens("127.0.0.1", self.port),
-            "the registry does not answer",
-            log=log,
-            process=self.process,
-        )
+        engine.until(self._listens, "the registry does not answer", log=log, process=self.process)
+
+    def _listens(self) -> bool:
+        """It has taken a port, and has written it down."""
+        found = re.findall(r'"listening on 127\.0\.0\.1:(\d+)', (self.folder / "log").read_text(errors="replace"))
+        self.port = int(found[-1]) if found else 0
+        return self.port > 0 and engine._listens("127.0.0.1", self.port)
 
     def stop(self) -> None:
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(20)
+            self.process.wait(120)
             self.process = None
-
-    def requests(self) -> list[str]:
-        """Method and path of every request so far, from its log."""
-        found = []
-        for line in (self.folder / "log").read_text(errors="replace").splitlines():
-            with contextlib.suppress(ValueError, KeyError):
-                entry = json.loads(line)
-                if "http.response.status" in entry:
-                    found.append(f"{entry['http.request.method']} {entry['http.request.uri']}")
-        return found
 
     def tags(self, repository: str) -> list[str]:
         """What is visible in a repository of an open registry."""
@@ -99,7 +90,7 @@ class Registry:
             subprocess.run(["rm", "-rf", str(path)], check=True)
 
     def _config(self) -> dict[str, Any]:
-        http: dict[str, Any] = {"addr": self.host, "secret": "not-secret"}
+        http: dict[str, Any] = {"addr": "127.0.0.1:0", "secret": "not-secret"}
         config: dict[str, Any] = {
             "version": "0.1",
             "log": {"level": "info", "formatter": "json", "accesslog": {"disabled": True}},
@@ -227,12 +218,6 @@ def make_certificate(path: Path) -> None:
         argv += ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
         argv += ["-keyout", str(path.with_suffix(".key")), "-out", str(path.with_suffix(".crt"))]
         subprocess.run(argv, check=True, capture_output=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def sha256(data: bytes) -> str:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.backends.docker.conftest import PATIENCE_S
 from torchx.schedulers.docker_scheduler import CONTAINER_STATE, create_scheduler
 from torchx.schedulers.kit.docker.containers import container_state
 from torchx.specs.api import AppDef, AppState
@@ -17,7 +18,7 @@ class TestLocalDocker(SchedulerContract):
     """Jobs really run."""
 
     can_run = True
-    timeout_s = 45.0
+    timeout_s = PATIENCE_S
     raw_states: ClassVar[Mapping[str, AppState]] = CONTAINER_STATE
     name_rule = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 

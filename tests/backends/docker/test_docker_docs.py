@@ -30,7 +30,7 @@ def image_of_the_page(docker_image: str) -> Iterator[None]:
     client.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_blocks_run_as_written(image_of_the_page: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the page's order, in an empty directory."""
     monkeypatch.chdir(tmp_path)

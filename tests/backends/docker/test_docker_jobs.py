@@ -11,7 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.docker.conftest import Job, ended, lines, role_of, running, state_of
+from tests.backends.docker.conftest import (
+    PATIENCE_S,
+    Job,
+    at,
+    ended,
+    lines,
+    put_file,
+    role_of,
+    running,
+    state_of,
+    wrote,
+)
 from tests.backends.shell import Shell
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import Stream
@@ -25,15 +36,6 @@ def of_job(scheduler: DockerScheduler, app_id: str) -> tuple[list[dict], list[di
     api = scheduler._docker_client.api
     filters = {"label": [f"{LABEL_APP_ID}={app_id}"]}
     return api.containers(all=True, filters=filters), api.networks(filters=filters)
-
-
-def everything(scheduler: DockerScheduler) -> set[str]:
-    """All containers and networks of all jobs."""
-    api = scheduler._docker_client.api
-    filters = {"label": [LABEL_APP_ID]}
-    return {c["Id"] for c in api.containers(all=True, filters=filters)} | {
-        n["Id"] for n in api.networks(filters=filters)
-    }
 
 
 def test_echo_in_eight_replicas_from_shell_to_shell(docker_image: str, shell: Shell) -> None:
@@ -56,13 +58,13 @@ def test_echo_in_eight_replicas_from_shell_to_shell(docker_image: str, shell: Sh
 
 def test_a_submission_that_fails_half_way_leaves_nothing(scheduler: DockerScheduler, docker_image: str) -> None:
     """The third container cannot start: the first two and the network are removed, and the error names what failed."""
-    before = everything(scheduler)
     bad = role_of("true", name="bad", image=docker_image)
     bad.entrypoint = "/no/such/program"
+    info = scheduler.submit_dryrun(AppDef("half", [role_of("sleep 600", 2, image=docker_image), bad]), {})
     with pytest.raises(BackendError, match=r"bad-0. could not be started: its entrypoint is no program") as error:
-        scheduler.submit(AppDef("half", [role_of("sleep 60", 2, image=docker_image), bad]), {})
+        scheduler.schedule(info)
     assert "program of this machine" in error.value.hint
-    assert everything(scheduler) == before
+    assert of_job(scheduler, info.request.app_id) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -81,11 +83,11 @@ def test_a_submission_that_fails_half_way_leaves_nothing(scheduler: DockerSchedu
 )
 def test_what_cannot_start_is_said(scheduler: DockerScheduler, docker_image: str, role: dict, says: str) -> None:
     """The reason in our words, the engine's own behind it, and a hint; nothing is left."""
-    before = everything(scheduler)
+    info = scheduler.submit_dryrun(AppDef("cannot", [role_of("true", **{"image": docker_image, **role})]), {})
     with pytest.raises(BackendError, match=says) as error:
-        scheduler.submit(AppDef("cannot", [role_of("true", **{"image": docker_image, **role})]), {})
+        scheduler.schedule(info)
     assert error.value.hint
-    assert everything(scheduler) == before
+    assert of_job(scheduler, info.request.app_id) == ([], [])
 
 
 def test_submitting_twice_starts_once(scheduler: DockerScheduler, docker_image: str) -> None:
@@ -118,7 +120,8 @@ def test_a_lost_answer_is_made_good(scheduler: DockerScheduler, docker_image: st
 
 def test_the_failed_replica_is_named_with_its_traceback(scheduler: DockerScheduler, submit: Job) -> None:
     """The replica that failed first explains the job, whatever its number and however the others end."""
-    program = "import os,time; r=os.environ['R']; time.sleep(0 if r=='2' else 10); raise ValueError(f'from {r}')"
+    program = "import os,time; r=os.environ['R']; time.sleep(0 if r=='2' else 600); raise ValueError(f'from {r}')"
+    began = time.time()
     app_id = submit(f'R=${{replica_id}} exec python3 -c "{program}"', 3)
     found = ended(scheduler, app_id)
     assert found.state is AppState.FAILED
@@ -128,7 +131,7 @@ def test_the_failed_replica_is_named_with_its_traceback(scheduler: DockerSchedul
     assert failure.traceback.startswith("Traceback (most recent call last):")
     assert failure.exit_code == 1
     assert found.ended_at is not None
-    assert abs(found.ended_at - time.time()) < 30
+    assert int(began) <= found.ended_at <= time.time()
 
 
 def test_torchelastic_error_file_is_read_out_of_the_container(scheduler: DockerScheduler, submit: Job) -> None:
@@ -146,18 +149,27 @@ def test_torchelastic_error_file_is_read_out_of_the_container(scheduler: DockerS
     assert failure.traceback == "Traceback: here"
 
 
-def test_out_of_memory_is_the_cause(scheduler: DockerScheduler, submit: Job) -> None:
+def test_out_of_memory_is_the_cause(scheduler: DockerScheduler, submit: Job, eventually) -> None:
     """A replica that needs more memory than its role asked for is said to be out of memory."""
-    app_id = submit("python3 -c 'x = bytearray(10**9)'", resource=Resource(cpu=1, gpu=0, memMB=64))
+    # Of memory that ran out after its first process has ended, an engine may hear too late.
+    program = "python3 -c 'x = bytearray(10**9)'; code=$?; until test -e /tmp/go; do sleep 0.1; done; exit $code"
+    app_id = submit(program, resource=Resource(cpu=1, gpu=0, memMB=64))
+    filters = {"event": ["oom"], "label": [f"{LABEL_APP_ID}={app_id}"]}
+    api = scheduler._docker_client.api
+    since = int(time.time()) - 3600
+    eventually(lambda: list(api.events(since=since, until=int(time.time()) + 1, filters=filters)), timeout_s=PATIENCE_S)
+    put_file(scheduler, f"{app_id}-r-0", "go")
     found = ended(scheduler, app_id)
     assert found.state is AppState.FAILED
     assert "out of memory: the container reached its limit of 64 MB" in found.msg
 
 
-def test_a_container_removed_behind_our_back(scheduler: DockerScheduler, submit: Job) -> None:
+def test_a_container_removed_behind_our_back(scheduler: DockerScheduler, submit: Job, meet: Path) -> None:
     """The job is still listed and described; the lost replica is told of, and has failed: the others are ended."""
-    app_id = submit("trap 'sleep 2; exit 0' TERM; sleep 100 & wait $!", 3)
-    running(scheduler, app_id)
+    script = "trap 'until test -e /meet/go; do sleep 0.1; done; exit 0' TERM; echo ready; sleep 600 & wait $!"
+    app_id = submit(script, 3, mounts=at(meet), cfg={"cancel_grace_s": 600})
+    for k in range(3):
+        wrote(scheduler, app_id, ["ready\n"], k)
     containers, _ = of_job(scheduler, app_id)
     lost = next(c for c in containers if c["Names"] == [f"/{app_id}-r-0"])
     scheduler._docker_client.api.remove_container(lost["Id"], force=True)
@@ -169,25 +181,27 @@ def test_a_container_removed_behind_our_back(scheduler: DockerScheduler, submit:
     assert app_id in {job.app_id for job in scheduler.list()}
     with pytest.raises(NotFoundError, match="was removed, and its log with it"):
         lines(scheduler, app_id)
+    (meet / "go").touch()
     found = ended(scheduler, app_id)
     assert found.state is AppState.FAILED
     assert "r/0: its container was removed" in found.msg
     assert state_of(found) == [AppState.FAILED, AppState.CANCELLED, AppState.CANCELLED]
 
 
-def test_replicas_find_each_other_by_name(scheduler: DockerScheduler, docker_image: str) -> None:
+def test_replicas_find_each_other_by_name(scheduler: DockerScheduler, docker_image: str, meet: Path) -> None:
     """Replicas of all roles, by host name and by container name; rank 0's is in the environment."""
     ask = (
         "import os,socket,time\n"
         "for name in ['a-0','a-1','b-c-0',os.environ['APP']+'-b-c-0',os.environ['TORCHX_RANK0_HOST']]:\n"
-        "    for attempt in range(200):\n"
+        "    while True:\n"
         "        try: print(name.removeprefix(os.environ['APP']), socket.gethostbyname(name)); break\n"
         "        except OSError: time.sleep(.1)\n"
         "print(socket.gethostname(), os.environ['TORCHX_RANK0_HOST'])\n"
-        "time.sleep(5)\n"
+        "open('/meet/'+socket.gethostname(), 'w').close()\n"  # a name goes with its replica
+        "while len(os.listdir('/meet')) < 3: time.sleep(.1)\n"
     )
     both = [
-        role_of(f'exec python3 -c "{ask}"', n, name=name, image=docker_image, env={"APP": "${app_id}"})
+        role_of(f'exec python3 -c "{ask}"', n, name=name, image=docker_image, env={"APP": "${app_id}"}, mounts=at(meet))
         for name, n in (("a", 2), ("B_c", 1))
     ]
     app_id = scheduler.submit(AppDef("names", both), {})
@@ -254,18 +268,21 @@ def test_privileged_only_when_asked(scheduler: DockerScheduler, submit: Job) -> 
 def test_ports_are_published(scheduler: DockerScheduler, submit: Job, eventually) -> None:
     """The status says where a port of the role is reached, on the loopback address alone."""
     app_id = submit("cd /tmp; echo page > index.html; exec python3 -m http.server 8000", port_map={"http": 8000})
-    found = running(scheduler, app_id)
-    address = found.roles_statuses[0].replicas[0].hostaddr
+
+    def published() -> str | None:
+        return running(scheduler, app_id).roles_statuses[0].replicas[0].hostaddr
+
+    address = eventually(published, timeout_s=PATIENCE_S)
     assert address.startswith("127.0.0.1:")
 
     def page() -> bytes:
         try:
-            with urllib.request.urlopen(f"http://{address}/", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{address}/", timeout=30) as answer:
                 return answer.read()
         except OSError:
             return b""
 
-    assert eventually(page) == b"page\n"
+    assert eventually(page, timeout_s=PATIENCE_S) == b"page\n"
 
 
 def test_a_replica_is_tried_again(scheduler: DockerScheduler, submit: Job) -> None:
@@ -293,35 +310,32 @@ def test_retries_are_used_up(scheduler: DockerScheduler, submit: Job) -> None:
 
 def test_cancel_keeps_the_log_and_delete_removes_all(scheduler: DockerScheduler, submit: Job) -> None:
     """A cancelled job is CANCELLED, whatever its exit code; its log stays until it is deleted."""
-    app_id = submit("trap 'echo bye; exit 0' TERM; echo hi; while :; do sleep 0.1; done", 2)
-    running(scheduler, app_id)
-    while not lines(scheduler, app_id, 0) or not lines(scheduler, app_id, 1):
-        time.sleep(0.1)
+    script = "trap 'echo bye; exit 0' TERM; echo hi; while :; do sleep 0.1; done"
+    app_id = submit(script, 2, cfg={"cancel_grace_s": 600})
+    for k in range(2):
+        wrote(scheduler, app_id, ["hi\n"], k)
     scheduler.cancel(app_id)
     found = ended(scheduler, app_id)
     assert found.state is AppState.CANCELLED
     assert state_of(found) == [AppState.CANCELLED] * 2
-    assert lines(scheduler, app_id) == ["hi\n", "bye\n"]
+    wrote(scheduler, app_id, ["hi\n", "bye\n"])
     scheduler.cancel(app_id)
     scheduler.delete(app_id)
     assert of_job(scheduler, app_id) == ([], [])
     assert scheduler.describe(app_id) is None
 
 
+@pytest.mark.timeout(300)
 def test_waiting_is_told_of_the_end(scheduler: DockerScheduler, submit: Job) -> None:
-    """`wait_for_end` sleeps while the job runs, returns soon after its end, and at once when it has ended."""
+    """`wait_for_end` sleeps while the job runs, but not on after its end, nor when it has ended."""
     app_id = submit("sleep 2", 2)
-    begin = time.monotonic()
     while not all(state.name == "SUCCEEDED" for state in state_of(scheduler.describe(app_id))):
-        scheduler.wait_for_end(app_id, 60)
-        assert time.monotonic() - begin < 50
-    begin = time.monotonic()
-    scheduler.wait_for_end(app_id, 60)
-    assert time.monotonic() - begin < 20
-    app_id = submit("sleep 100")
+        scheduler.wait_for_end(app_id, 3600)
+    scheduler.wait_for_end(app_id, 3600)
+    app_id = submit("sleep 600")
     begin = time.monotonic()
     scheduler.wait_for_end(app_id, 0.5)
-    assert 0.4 < time.monotonic() - begin < 20
+    assert time.monotonic() - begin > 0.4
 
 
 class TestLogs:
@@ -357,11 +371,14 @@ class TestLogs:
         """Only lines of the time in between, to the fraction of a second."""
         from datetime import datetime
 
-        app_id = submit("for i in 1 2 3 4; do date +%s.%N; sleep 0.3; done")
+        app_id = submit("for i in 1 2 3 4; do echo $i; until test -e /tmp/$i; do sleep 0.01; done; done")
+        between = []
+        for i in range(1, 5):
+            wrote(scheduler, app_id, [f"{k}\n" for k in range(1, i + 1)])
+            between.append(datetime.now())
+            put_file(scheduler, f"{app_id}-r-0", str(i))
         ended(scheduler, app_id)
-        written = [float(line) for line in lines(scheduler, app_id)]
-        since, until = (datetime.fromtimestamp(written[i] - 0.15) for i in (1, 3))
-        assert [float(line) for line in lines(scheduler, app_id, since=since, until=until)] == written[1:3]
+        assert lines(scheduler, app_id, since=between[0], until=between[2]) == ["2\n", "3\n"]
 
     def test_other_bytes_than_text(self, scheduler: DockerScheduler, submit: Job) -> None:
         """What is no UTF-8 is shown as such; a carriage return ends no line."""
@@ -409,7 +426,7 @@ def test_no_engine_is_one_line(shell: Shell) -> None:
     """Without an engine there is one line with a hint, no traceback; and `has_docker` says so."""
     env = {**shell.env, "DOCKER_HOST": "unix:///no/such/docker.sock"}
     process = Shell(shell.cwd, env).start("list", "-s", "local_docker")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 4
     assert [line.partition(":")[0] for line in err.splitlines()] == ["torchx", "hint"]
     assert "no Docker engine answers" in err

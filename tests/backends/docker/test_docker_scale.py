@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.backends.docker.conftest import Job, ended, running, state_of
+from tests.backends.docker.conftest import Job, at, ended, running, state_of
 from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.specs.api import AppState, Resource
 
@@ -37,15 +38,15 @@ def calls(scheduler: DockerScheduler, monkeypatch: pytest.MonkeyPatch) -> Callab
     return counting
 
 
-@pytest.mark.timeout(300)
-def test_fifty_replicas(scheduler: DockerScheduler, submit: Job, calls: Callable[[], Any]) -> None:
+def test_fifty_replicas(scheduler: DockerScheduler, submit: Job, meet: Path, calls: Callable[[], Any]) -> None:
     """Starting takes three calls a replica and a few more; a description of all of them, a list, a cause: a few."""
     with calls() as made:
-        app_id = submit("sleep 30; exit ${replica_id}", MANY, resource=TINY)
+        program = "until test -e /meet/go; do sleep 2; done; exit ${replica_id}"
+        app_id = submit(program, MANY, resource=TINY, mounts=at(meet))
     starting = [c for c in made if "/containers/" in c and "json?" not in c]
     assert len(starting) <= 3 * MANY
     assert len(made) <= 3 * MANY + 6
-    assert state_of(running(scheduler, app_id)) == [AppState.RUNNING] * MANY
+    assert state_of(running(scheduler, app_id, 300)) == [AppState.RUNNING] * MANY
     with calls() as made:
         assert scheduler.describe(app_id) is not None
         assert len(made) == 1, made
@@ -56,7 +57,8 @@ def test_fifty_replicas(scheduler: DockerScheduler, submit: Job, calls: Callable
         answers = scheduler.describe_many([app_id, "other-1", "other-2"])
         assert len(made) == 1, made
     assert [answers[name] is not None for name in (app_id, "other-1", "other-2")] == [True, False, False]
-    found = ended(scheduler, app_id, 200)
+    (meet / "go").touch()
+    found = ended(scheduler, app_id, 300)
     assert found.state is AppState.FAILED
     with calls() as made:
         scheduler.describe(app_id)

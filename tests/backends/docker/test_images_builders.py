@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.docker.faults import FaultyRegistry
 from tests.backends.docker.image_stage import (
     HOSTILE,
     build,
@@ -93,26 +94,30 @@ def test_the_same_content_has_the_same_digest(registry: Registry, base: str, sou
 
 def test_unchanged_is_not_sent_again(registry: Registry, base: str, source: Path) -> None:
     """A build of what is in the registry already asks twice and sends nothing, though this process knows of nothing."""
-    repo = f"{registry.host}/unchanged"
-    build(source, image=base, repo=repo, builder="oci")
-    before = len(registry.requests())
-    build(source, image=base, repo=repo, builder="oci")
-    methods = [request.split()[0] for request in registry.requests()[before:]]
-    assert methods == ["HEAD", "HEAD"], "the base image and the tag"
+    with FaultyRegistry(registry.host) as proxy:
+        image, repo = base.replace(registry.host, proxy.host), f"{proxy.host}/unchanged"
+        build(source, image=image, repo=repo, builder="oci")
+        proxy.seen.clear()
+        build(source, image=image, repo=repo, builder="oci")
+        assert [request.split()[0] for request in proxy.seen] == ["HEAD", "HEAD"], "the base image and the tag"
 
 
 def test_one_changed_file_sends_one_small_layer(registry: Registry, base: str, source: Path) -> None:
     """The layer with what did not change is used again; the new one holds the changed file alone."""
     for number in range(40):
         (source / f"data{number}.bin").write_bytes(os.urandom(500_000))
-    repo = f"{registry.host}/delta"
-    build(source, image=base, repo=repo, builder="oci")
-    before, requests = registry.blob_bytes(), len(registry.requests())
-    (source / "data7.bin").write_bytes(b"small now")
-    image, env = build(source, image=base, repo=repo, builder="oci")
-    assert registry.blob_bytes() - before < 5_000
-    sent = [r for r in registry.requests()[requests:] if r.startswith("PUT") and "/blobs/" in r]
-    assert len(sent) == 2, "a layer and the configuration"
+    with FaultyRegistry(registry.host) as proxy:
+        through, repo = base.replace(registry.host, proxy.host), f"{proxy.host}/delta"
+        build(source, image=through, repo=repo, builder="oci")
+        before = registry.blob_bytes()
+        proxy.seen.clear()
+        (source / "data7.bin").write_bytes(b"small now")
+        pushed, env = build(source, image=through, repo=repo, builder="oci")
+        assert registry.blob_bytes() - before < 5_000
+        sent = [r for r in proxy.seen if r.startswith("PUT") and "/blobs/" in r]
+        assert len(sent) == 2, "a layer and the configuration"
+        image = pushed.replace(proxy.host, registry.host)
+    env["TORCHX_IMAGE_DIGEST"] = env["TORCHX_IMAGE_DIGEST"].replace(proxy.host, registry.host)
     layers = manifest_of(registry, env["TORCHX_IMAGE_DIGEST"])["layers"]
     assert layers[-1]["size"] < 1_000
     assert run(image, "cat data7.bin; ls | wc -l").split() == ["small", "now46"]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.docker.image_stage import build, docker, home, push_base, registry, source
+from tests.backends.docker.faults import FaultyRegistry
+from tests.backends.docker.image_stage import build, docker, forget_locally, home, push_base, registry, source
 from tests.backends.docker.registry import Registry
 from torchx.errors import BackendError
 
@@ -43,15 +44,17 @@ def test_base_image_is_pulled_when_it_is_missing(
     registry: Registry, docker_image: str, home: Path, source: Path
 ) -> None:
     """An image that only the registry has is pulled by the build; one that is there is not asked for again."""
-    base = push_base(registry, f"FROM {docker_image}\nENV PULLED=yes\nWORKDIR /w\n", "base/pulled:1")
-    docker("rmi", base)
-    before = len(registry.requests())
-    image, _ = build(source, image=base, repo=f"{registry.host}/pulled", builder="docker")
-    asked = [r for r in registry.requests()[before:] if "/base/pulled/manifests" in r]
-    assert asked and docker("run", "--rm", image, "sh", "-c", "echo $PULLED; python3 train.py") == "yes\nfirst"
-    before = len(registry.requests())
-    build(source, image=base, repo=f"{registry.host}/pulled", builder="docker")
-    assert [r for r in registry.requests()[before:] if "/base/pulled/" in r] == []
+    pushed = push_base(registry, f"FROM {docker_image}\nENV PULLED=yes\nWORKDIR /w\n", "base/pulled:1")
+    docker("rmi", pushed)
+    with FaultyRegistry(registry.host) as proxy:
+        base = pushed.replace(registry.host, proxy.host)
+        image, _ = build(source, image=base, repo=f"{registry.host}/pulled", builder="docker")
+        assert any("/base/pulled/manifests" in r for r in proxy.seen)
+        assert docker("run", "--rm", image, "sh", "-c", "echo $PULLED; python3 train.py") == "yes\nfirst"
+        proxy.seen.clear()
+        build(source, image=base, repo=f"{registry.host}/pulled", builder="docker")
+        assert proxy.seen == []
+        forget_locally(proxy.host)
 
 
 def test_push_that_is_refused(registry: Registry, base: str, source: Path) -> None:

@@ -31,7 +31,7 @@ _BUILT_IN = Path("/usr/lib/gridengine")
 _PACKAGES = (*("gridengine-common", "gridengine-client", "gridengine-exec", "gridengine-master", "libjemalloc2"),)
 _COMMANDS = ("qsub", "qstat", "qdel", "qacct", "qconf", "qhost", "qmod", "qhold", "qrls", "qalter")
 _MASTER_PORT = 26444
-_DEADLINE_S = 30
+_DEADLINE_S = 180
 
 
 class CellError(Exception):
@@ -210,7 +210,7 @@ def _set(option: str, text: str) -> None:
 
 
 def _ask(command: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(BIN / command), *args], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([str(BIN / command), *args], capture_output=True, text=True, check=False, timeout=180)
 
 
 def _until_ok(command: str, *args: str) -> None:
@@ -258,7 +258,7 @@ def _pid(name: str) -> int | None:
 
 def _stop(name: str) -> None:
     pid = _pid(name)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
     while pid is not None and _pid(name) == pid:

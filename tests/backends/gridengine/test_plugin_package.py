@@ -9,12 +9,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.backends.gridengine.conftest import PLUGIN
 from tests.backends.shell import Shell
-
-pytestmark = pytest.mark.timeout(300)
 
 
 def status(user: Shell, handle: str) -> dict:
@@ -50,7 +46,7 @@ def test_a_job(user: Shell) -> None:
 
 def test_a_failure(user: Shell) -> None:
     """The replica that failed is the cause, with its last words; the others are ended with it."""
-    script = "echo reason >&2; [ $0 = 0 ] || exit 3; sleep 100"
+    script = "echo reason >&2; [ $0 = 0 ] || exit 3; sleep 1000"
     args = ["--num_replicas", "2", "sh", "-c", script, "${replica_id}"]
     user.torchx("run", "-s", "gridengine", "--wait", "utils.sh", *args, check=False)
     shown = user.torchx("status", "@last", check=False)
@@ -61,7 +57,7 @@ def test_a_failure(user: Shell) -> None:
 
 def test_a_time_limit(user: Shell) -> None:
     """What Grid Engine killed for a limit has failed, and says which limit."""
-    user.torchx("run", "-s", "gridengine", "-cfg", "time=1", "--wait", "utils.sh", "sleep", "100", check=False)
+    user.torchx("run", "-s", "gridengine", "-cfg", "time=1", "--wait", "utils.sh", "sleep", "1000", check=False)
     shown = user.torchx("status", "@last", check=False)
     assert "state:    FAILED" in shown
     assert "enforced h_rt" in shown
@@ -71,10 +67,10 @@ def test_cancel(user: Shell, eventually: Callable[..., object]) -> None:
     """A job that runs is CANCELLED, and its processes are gone."""
     mark = "1234.5678"
     handle = user.launch("-s", "gridengine", "utils.sh", "sleep", mark)
-    eventually(lambda: status(user, handle)["state"] == "RUNNING")
+    eventually(lambda: status(user, handle)["state"] == "RUNNING", timeout_s=180)
     user.torchx("cancel", handle)
-    eventually(lambda: status(user, handle)["state"] == "CANCELLED")
-    eventually(lambda: not _processes(mark))
+    eventually(lambda: status(user, handle)["state"] == "CANCELLED", timeout_s=180)
+    eventually(lambda: not _processes(mark), timeout_s=180)
 
 
 def test_refusals(user: Shell) -> None:

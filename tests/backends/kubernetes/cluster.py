@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import http.client
 import json
 import os
 import shutil
@@ -44,6 +45,7 @@ started: dict[str, subprocess.Popen[bytes]] = {}
 """The daemons that this process has started."""
 
 _DAEMONS = ("etcd", "apiserver", "controllers", "scheduler", "kubelet")
+_PATIENCE_S = 120.0
 
 
 def ours() -> bool:
@@ -78,7 +80,7 @@ def down() -> None:
             engine.end(int(pidfile.read_text()), signal.SIGTERM)
         pidfile.unlink(missing_ok=True)
         if name in started:
-            started.pop(name).wait(30)
+            started.pop(name).wait(120)
     for container in run("docker", "ps", "-aq", "--filter", "name=k8s_", check=False).split():
         run("docker", "rm", "-f", "-v", container, check=False)
     for mount in reversed(Path("/proc/mounts").read_text().splitlines()):
@@ -134,7 +136,7 @@ def _control_plane() -> None:
         *(f"--audit-policy-file={STATE}/audit.yaml", f"--audit-log-path={AUDIT}"),
     )
     KUBECONFIG.write_text(json.dumps(config_of(TOKEN)))
-    until(lambda: call("GET", "/readyz") is not None, "the API server is not ready", "apiserver")
+    until(is_ready, "the API server is not ready", "apiserver")
     for name, options in {
         "controllers": (
             "kube-controller-manager",
@@ -240,26 +242,44 @@ def _node_ready() -> bool:
 # -- parts ----------------------------------------------------------------------------------------
 
 
-def call(
+def call(method: str, path: str, body: object = None, content_type: str = "application/json") -> dict | None:
+    """What a user who may do all is told; None: there is no such thing. A server that is busy or silent is asked again."""
+    deadline = time.monotonic() + _PATIENCE_S
+    lost = False
+    while True:
+        status, text = ask(method, path, body, content_type)
+        if 200 <= status < 300:
+            return json.loads(text)
+        if status == 404:
+            return None
+        if status == 409 and lost and method == "POST" and isinstance(body, dict):  # the answer was lost, not the call
+            return call("GET", f"{path}/{body['metadata']['name']}")
+        lost = lost or not status
+        passing = status in (0, 429, 500, 502, 503, 504)
+        assert passing and time.monotonic() < deadline, f"{method} {path}: {status} {text[:500]}"
+        time.sleep(0.2)
+
+
+def ask(
     method: str, path: str, body: object = None, content_type: str = "application/json", *, server: str = ""
-) -> dict | None:
-    """One call of the API by a user who may do all; None when the server does not answer, or has no such thing."""
+) -> tuple[int, str]:
+    """One call by a user who may do all: HTTP status, 0 where there was no answer, and what it said."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": content_type}
     request = urllib.request.Request(f"{server or SERVER}{path}", data=data, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, context=_trusting(), timeout=10) as answer:
-            text = answer.read()
+        with urllib.request.urlopen(request, context=_trusting(), timeout=30) as answer:
+            return answer.status, answer.read().decode()
     except urllib.error.HTTPError as e:
-        if e.code in (404, 500, 503):
-            return None
-        raise AssertionError(f"{method} {path}: {e.code} {e.read()[:500]!r}") from None
-    except OSError:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {"text": text.decode()}
+        with e:
+            return e.code, e.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as e:
+        return 0, str(e)
+
+
+def is_ready(server: str = "") -> bool:
+    """Whether an API server says so of itself."""
+    return ask("GET", "/readyz", server=server)[0] == 200
 
 
 @functools.cache
@@ -286,7 +306,7 @@ def daemon(name: str, *argv: str, state: Path = STATE) -> None:
     started[name] = process
 
 
-def until(condition: object, else_: str, name: str, timeout_s: float = 90, *, state: Path = STATE) -> None:
+def until(condition: object, else_: str, name: str, timeout_s: float = 240, *, state: Path = STATE) -> None:
     """Waits for a daemon.
 
     Raises:

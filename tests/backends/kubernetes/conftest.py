@@ -6,14 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.backends.docker.engine import IMAGE, Unavailable
 from tests.backends.kubernetes import cluster
-from tests.backends.kubernetes.jobs import Jobs
+from tests.backends.kubernetes.jobs import Gate, Jobs, audited
 from tests.backends.shell import Shell
+from torchx.schedulers.kit.kube.api import KubeApi
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +42,9 @@ def image() -> str:
 
 
 @pytest.fixture
-def namespace(kubeconfig: str, request: pytest.FixtureRequest) -> Iterator[str]:
+def namespace(kubeconfig: str) -> Iterator[str]:
     """A fresh namespace that is removed, with all that is in it, after the test."""
-    name = f"t{os.getpid()}-{abs(hash(request.node.name)) % 10**8}"
+    name = f"t-{uuid.uuid4().hex[:12]}"
     cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
     cluster.call("DELETE", f"/api/v1/namespaces/{name}")
@@ -55,6 +60,40 @@ def jobs(kubeconfig: str, namespace: str, image: str, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """Lets scripts in pods wait for the test, and it for them."""
+    return Gate(tmp_path / "gate")
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., object]) -> Callable[..., list[str]]:
+    """Waits for the end of a job, for far longer than a test may take. Returns what that cost in calls."""
+    listening = threading.Event()
+    honest = KubeApi.stream
+
+    def stream(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return honest(*args, **kwargs)
+        finally:
+            listening.set()
+
+    monkeypatch.setattr(KubeApi, "stream", stream)
+
+    def wait(jobs: Jobs, app_id: str, end: Callable[[], object] = lambda: None) -> list[str]:
+        thread = threading.Thread(target=jobs.scheduler.wait_for_end, args=(app_id, 3600), daemon=True)
+        with audited(jobs.namespace) as audit:
+            thread.start()
+            assert listening.wait(240)
+            end()
+            thread.join(240)
+            assert not thread.is_alive()
+            eventually(lambda: "watch" in audit.verbs())
+        return audit.verbs()
+
+    return wait
+
+
+@pytest.fixture
 def torchx(shell: Shell, kubeconfig: str, namespace: str, monkeypatch: pytest.MonkeyPatch):
     """Runs the command; `torchx run` goes to the test's namespace."""
     monkeypatch.setenv("KUBECONFIG", kubeconfig)
@@ -63,7 +102,7 @@ def torchx(shell: Shell, kubeconfig: str, namespace: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("TORCHX_KUBERNETES_RESERVED_MILLICPU", "1000")
     program = shutil.which("torchx", path=os.path.dirname(sys.executable)) or "torchx"
 
-    def run(*argv: str, code: int | None = 0, timeout_s: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(*argv: str, code: int | None = 0, timeout_s: float = 300, **env: str) -> subprocess.CompletedProcess[str]:
         if argv[0] == "run":
             argv = ("run", "-s", "kubernetes", "--workspace=", *argv[1:])
         given = {**os.environ, **env}

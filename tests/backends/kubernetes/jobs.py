@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.backends.kubernetes import cluster
 from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.specs import AppDef, Resource, Role, is_terminal
+from torchx.specs import AppDef, BindMount, Resource, Role, is_terminal
 from torchx.specs.overlays import set_overlay
 
 SMALL = Resource(cpu=1, gpu=0, memMB=128)
@@ -30,7 +32,8 @@ class Jobs:
         self.scheduler = get_scheduler_factories()["kubernetes"]("tests")
 
     def use(self, name: str) -> None:
-        """Another scheduler."""
+        """Another scheduler, or a new one of the same name."""
+        self.scheduler.close()
         self.scheduler = get_scheduler_factories()[name]("tests")
 
     def close(self) -> None:
@@ -54,7 +57,7 @@ class Jobs:
         return self.scheduler.submit(app, {"namespace": self.namespace, **room, **(cfg or {})})
 
     def until(
-        self, app_id: str, question: Callable[[DescribeAppResponse], object] | None = None, timeout_s: float = 60
+        self, app_id: str, question: Callable[[DescribeAppResponse], object] | None = None, timeout_s: float = 240
     ) -> DescribeAppResponse:
         """What is said of the job, once it answers the question with yes; by default, once it has ended."""
         deadline = time.monotonic() + timeout_s
@@ -81,16 +84,73 @@ class Jobs:
         return sorted(found, key=lambda pod: pod["metadata"]["creationTimestamp"])
 
 
+class Gate:
+    """A folder that a test shares with its pods, which wait there until the test lets them go on.
+
+    Attributes:
+        mount: of a role; its scripts see the folder as `/gate`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self.mount = BindMount(str(folder), "/gate")
+
+    @staticmethod
+    def wait(name: str) -> str:
+        """Words of a shell that wait until the test, or another script, has opened the gate of this name."""
+        return f"until [ -e /gate/{name} ]; do sleep 0.1; done"
+
+    def open(self, name: str) -> None:
+        (self._folder / name).touch()
+
+
+class Audit:
+    """The calls that torchx makes in a namespace from now on, by the API server's own account.
+
+    A call is in the log before the end of its answer is sent; a watch that we have closed, once the server has noticed.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._log = cluster.AUDIT.open("rb")
+        self._log.seek(0, os.SEEK_END)
+        self._begun = b""
+        self._calls: list[dict[str, Any]] = []
+
+    def calls(self) -> list[dict[str, Any]]:
+        """Those of until now."""
+        if not self._log.closed:
+            self._read()
+            if os.fstat(self._log.fileno()).st_ino != cluster.AUDIT.stat().st_ino:  # it was full
+                self._read()
+                self._log.close()
+                self._log = cluster.AUDIT.open("rb")
+                self._read()
+        return self._calls
+
+    def verbs(self) -> list[str]:
+        """Of the calls until now."""
+        return [call["verb"] for call in self.calls()]
+
+    def close(self) -> None:
+        self.calls()
+        self._log.close()
+
+    def _read(self) -> None:
+        *lines, self._begun = (self._begun + self._log.read()).split(b"\n")
+        self._calls += [call for call in map(json.loads, lines) if self._is_ours(call)]
+
+    def _is_ours(self, call: dict[str, Any]) -> bool:
+        return (
+            call.get("userAgent", "").startswith("torchx")
+            and call["stage"] == "ResponseComplete"  # an answer that goes on is there twice
+            and call.get("objectRef", {}).get("namespace") in (None, self._namespace)
+        )
+
+
 @contextmanager
-def audited() -> Iterator[list[dict[str, Any]]]:
-    """The calls that torchx makes meanwhile, by the API server's own account; complete at the end."""
-    before = cluster.AUDIT.stat().st_size
-    calls: list[dict[str, Any]] = []
-    yield calls
-    time.sleep(0.1)
-    with cluster.AUDIT.open("rb") as log:
-        log.seek(before)
-        lines = [json.loads(line) for line in log if line.endswith(b"\n")]
-    # An answer that goes on is in the log twice.
-    ours = [line for line in lines if line.get("userAgent", "").startswith("torchx")]
-    calls += [line for line in ours if line["stage"] == "ResponseComplete"]
+def audited(namespace: str) -> Iterator[Audit]:
+    """What torchx asks of the server meanwhile."""
+    with closing(Audit(namespace)) as audit:
+        yield audit

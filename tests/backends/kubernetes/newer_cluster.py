@@ -60,7 +60,7 @@ def down() -> None:
             engine.end(int(pidfile.read_text()), signal.SIGTERM)
         pidfile.unlink(missing_ok=True)
         if name in cluster.started:
-            cluster.started.pop(name).wait(30)
+            cluster.started.pop(name).wait(120)
     shutil.rmtree(STATE, ignore_errors=True)
 
 
@@ -100,11 +100,7 @@ def _start() -> None:
         state=STATE,
     )
     KUBECONFIG.write_text(json.dumps(cluster.config_of(cluster.TOKEN, server=SERVER)))
-    cluster.until(lambda: _answers() is not None, "the API server is not ready", "newer", state=STATE)
-
-
-def _answers() -> object:
-    return cluster.call("GET", "/readyz", server=SERVER)
+    cluster.until(lambda: cluster.is_ready(SERVER), "the API server is not ready", "newer", state=STATE)
 
 
 if __name__ == "__main__":

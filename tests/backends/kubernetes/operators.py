@@ -54,12 +54,12 @@ def served(*groups: str) -> Iterator[None]:
     try:
         for group in groups:
             cluster.call("POST", _PATH, known[group])
-        _until(lambda: all(_objects_of(known[group]) is not None for group in groups))
+        _until(lambda: all(_objects_of(known[group]) is not None and _listed(known[group]) for group in groups))
         yield
     finally:
         for group in groups:
             cluster.call("DELETE", f"{_PATH}/{known[group]['metadata']['name']}")
-        _until(lambda: not any(_there(known[group]) for group in groups))
+        _until(lambda: not any(_listed(known[group]) or _there(known[group]) for group in groups))
 
 
 def set_status(path: str, status: dict[str, Any]) -> None:
@@ -72,13 +72,17 @@ def _objects_of(definition: dict[str, Any]) -> object:
     return cluster.call("GET", f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}")
 
 
-def _there(definition: dict[str, Any]) -> object:
-    # The group is listed until the server has noticed.
-    groups = (cluster.call("GET", "/apis") or {}).get("groups", ())
+def _listed(definition: dict[str, Any]) -> bool:
+    # Somewhat later than its objects are served, and for a while after its definition is gone.
+    groups = cluster.call("GET", "/apis")["groups"]
     return any(group["name"] == definition["spec"]["group"] for group in groups)
 
 
-def _until(condition: Any, timeout_s: float = 30) -> None:
+def _there(definition: dict[str, Any]) -> object:
+    return cluster.call("GET", f"{_PATH}/{definition['metadata']['name']}")
+
+
+def _until(condition: Any, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the resource definitions do not come or go"

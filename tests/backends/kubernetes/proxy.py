@@ -108,7 +108,7 @@ def _forward(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], byte
     headers = {k: v for k, v in request.headers.items() if k.lower() in ("authorization", "content-type", "user-agent")}
     onward = urllib.request.Request(f"{cluster.SERVER}{request.path}", body, headers, method=request.command)
     try:
-        with urllib.request.urlopen(onward, context=context, timeout=30) as answer:
+        with urllib.request.urlopen(onward, context=context, timeout=120) as answer:
             return answer.status, dict(answer.headers), answer.read()
     except urllib.error.HTTPError as e:
         with e:

@@ -203,6 +203,10 @@ def test_rights_in_one_namespace_are_enough(jobs, monkeypatch, eventually):
             "roleRef": {"kind": "Role", "name": "user", "apiGroup": "rbac.authorization.k8s.io"},
         },
     )
+    right = {"namespace": jobs.namespace, "verb": "create", "group": "batch", "resource": "jobs"}
+    asked = {"spec": {"user": "limited", "resourceAttributes": right}}
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    eventually(lambda: cluster.call("POST", path, asked)["status"]["allowed"], timeout_s=240)
     monkeypatch.setenv("KUBECONFIG", cluster.limited_kubeconfig(jobs.namespace))
     jobs.use("kubernetes")
     app_id = jobs.run("echo hi")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.backends.kubernetes import cluster
@@ -123,33 +121,22 @@ def test_a_named_queue_is_volcanos(jobs, jobsets):
     assert (item["spec"]["queue"], item["spec"]["priorityClassName"]) == ("gpu", "high")
 
 
-def test_a_watch_tells_of_the_end_of_a_custom_object(jobs):
-    """Few calls, and at once."""
-    import threading
-
+def test_a_watch_tells_of_the_end_of_a_custom_object(jobs, waits):
+    """By one call, and long before who waits would look for himself."""
     app_id = jobs.run(cfg={"kind": "volcano"})
     _, path = one(jobs, VOLCANO, "jobs")
     set_status(path, {"state": {"phase": "Running"}})
     jobs.scheduler.describe(app_id)
-    timer = threading.Timer(1.5, set_status, (path, {"state": {"phase": "Completed"}}))
-    timer.start()
-    with audited() as calls:
-        begun = time.monotonic()
-        jobs.scheduler.wait_for_end(app_id, 30)
-        took = time.monotonic() - begun
-    timer.join()
-    assert 1.2 < took < 5 and [call["verb"] for call in calls] == ["watch"]
+    assert waits(jobs, app_id, lambda: set_status(path, {"state": {"phase": "Completed"}})) == ["watch"]
     assert jobs.scheduler.describe(app_id).state is AppState.SUCCEEDED
 
 
-def test_a_watch_from_too_long_ago_begins_anew(jobs):
+def test_a_watch_from_too_long_ago_begins_anew(jobs, waits):
     """410: the next look is a new one, and who waits is not kept."""
     app_id = jobs.run(cfg={"kind": "volcano"})
     jobs.scheduler.describe(app_id)
     jobs.scheduler._found[app_id].version = "1"
-    begun = time.monotonic()
-    jobs.scheduler.wait_for_end(app_id, 30)
-    assert time.monotonic() - begun < 10
+    assert waits(jobs, app_id) == ["watch"]
 
 
 # -- Kueue -----------------------------------------------------------------------------------------
@@ -256,37 +243,26 @@ def newer(monkeypatch):
     monkeypatch.setattr(kube_api.KubeApi, "version", lambda self: (1, 30))
 
 
-@pytest.mark.parametrize("kind", ["job", "jobset", "volcano"])
-def test_a_thousand_replicas_are_rendered_quickly(jobs, kind):
-    """In 0.2 s by the clock of this process, whatever else the machine does."""
-    app = AppDef("big", [jobs.role(num_replicas=1000)])
-    jobs.scheduler.submit_dryrun(app, {"kind": kind})
-    begun = time.process_time()
-    jobs.scheduler.submit_dryrun(app, {"kind": kind})
-    assert time.process_time() - begun < 0.2
-
-
-@pytest.mark.timeout(300)
-def test_a_thousand_replicas_are_submitted_in_few_calls_and_asked_for_in_pages(jobs, newer):
+@pytest.mark.timeout(600)
+def test_a_thousand_replicas_are_submitted_in_few_calls_and_asked_for_in_pages(jobs, newer, eventually):
     """By the API server's own account: as many calls as for two replicas; status in pages of 500."""
     nobody = {"spec": {"schedulerName": "nobody"}}
     counts = []
     for replicas in (2, 1000):
-        with audited() as calls:
+        with audited(jobs.namespace) as audit:
             app_id = jobs.run(num_replicas=replicas, overlay=nobody, cfg={"kind": "job"})
-        counts.append(len(calls))
+        counts.append(len(audit.calls()))
     assert counts == [4, 4], "two checked and two made; and one for the version, which is made up here"
     name = f"{app_id.partition(':')[2]}-main"
-    deadline = time.monotonic() + 240
-    while cluster.call("GET", jobs.path("jobs", name, "apis/batch/v1"))["status"].get("active") != 1000:
-        assert time.monotonic() < deadline
-        time.sleep(1)
-    with audited() as calls:
-        begun = time.process_time()
+    eventually(
+        lambda: cluster.call("GET", jobs.path("jobs", name, "apis/batch/v1"))["status"].get("active") == 1000,
+        timeout_s=500,
+        every_s=1,
+    )
+    with audited(jobs.namespace) as audit:
         found = jobs.scheduler.describe(app_id)
-        took = time.process_time() - begun
-    asked = [call["requestURI"].partition("?")[0].rpartition("/")[2] for call in calls]
+    asked = [call["requestURI"].partition("?")[0].rpartition("/")[2] for call in audit.calls()]
     # A third page where the controller of 1.20 has just made a few pods more than it was to, which it takes away again.
     assert asked in (["jobs", "pods", "pods"], ["jobs", "pods", "pods", "pods"])
-    assert len(found.roles_statuses[0].replicas) == 1000 and took < 2, took
+    assert len(found.roles_statuses[0].replicas) == 1000
     jobs.scheduler.delete(app_id)

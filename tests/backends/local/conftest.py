@@ -26,7 +26,7 @@ def scheduler() -> Iterator[LocalScheduler]:
     local = create_scheduler("test")
     yield local
     local.close()
-    left = _left_after(3.0)
+    left = _left_after(60.0)
     for process in left:
         proctree.send(process, signal.SIGKILL)
     assert not left, f"processes of jobs are left: {[(p.pid, p.state) for p in left]}"
@@ -44,7 +44,7 @@ def submit(scheduler: LocalScheduler) -> Job:
     return run
 
 
-def ended(scheduler: LocalScheduler, app_id: str, within_s: float = 20.0):
+def ended(scheduler: LocalScheduler, app_id: str, within_s: float = 120.0):
     """What became of the job, once it has ended."""
     deadline = time.monotonic() + within_s
     while True:
@@ -56,11 +56,11 @@ def ended(scheduler: LocalScheduler, app_id: str, within_s: float = 20.0):
         scheduler.wait_for_end(app_id, left)
 
 
-def eventually(condition: Callable[[], object], within_s: float = 10.0):
+def eventually(condition: Callable[[], object], within_s: float = 120.0):
     """The condition's value once it is true."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, "did not come true in time"
+        assert time.monotonic() < deadline, f"still {value!r} after {within_s} s"
         time.sleep(0.005)
     return value
 

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from tests.backends.leftovers import gone
 from torchx.specs.api import AppState
 from torchx.supervisor import proctree
 from torchx.supervisor.layout import STATE_FILE
@@ -56,7 +57,7 @@ def test_the_caller_is_killed(scheduler, after_ms) -> None:
     for stream in (caller.stdin, caller.stdout):
         with contextlib.suppress(BrokenPipeError):
             stream.close()
-    time.sleep(0.05)  # a request already in the pipe is still taken
+    gone("launcher.py")  # a request already in the pipe is still taken; the job, if there is one, has ended
     jobs = scheduler.list()
     assert len(jobs) <= 1
     assert jobs or after_ms is not None, "the answer was given, and there is no job"
@@ -67,14 +68,13 @@ def test_the_caller_is_killed(scheduler, after_ms) -> None:
         assert lines(scheduler, job.app_id, 1) == wanted
 
 
-def test_the_supervisor_is_killed(scheduler, submit) -> None:
-    """Within two seconds the job has FAILED, says why, and no process of it is left, one that hid included."""
-    app_id = submit("(setsid sh -c 'trap \"\" TERM; sleep 100' &); echo up; sleep 100", 3)
+def test_the_supervisor_is_killed(scheduler, submit, monkeypatch) -> None:
+    """At once the job has FAILED, says why, and no process of it is left, one that hid included."""
+    monkeypatch.setattr("torchx.supervisor.reader.GUARDIAN_S", 120.0)  # it knows the signal; who reads does not
+    app_id = submit("(setsid sh -c 'trap \"\" TERM; sleep 1000' &); echo up; sleep 1000", 3)
     eventually(lambda: len(processes_of(scheduler, app_id)) >= 9 and lines(scheduler, app_id) == ["up\n"])
-    start = time.monotonic()
     os.kill(_state(scheduler, app_id).supervisor, signal.SIGKILL)
     described = ended(scheduler, app_id)
-    assert time.monotonic() - start < 2
     assert described.state == AppState.FAILED
     assert "supervisor" in described.msg and "SIGKILL" in described.msg
     assert processes_of(scheduler, app_id) == []
@@ -103,7 +103,7 @@ def test_a_zombie_is_gone() -> None:
 
 def test_guardian_and_supervisor_are_killed(scheduler, submit) -> None:
     """Whoever looks first ends what is left, and the job has FAILED with the reason."""
-    app_id = submit("(setsid sleep 100 &); echo up; sleep 100", 2)
+    app_id = submit("(setsid sleep 1000 &); echo up; sleep 1000", 2)
     eventually(lambda: len(processes_of(scheduler, app_id)) >= 6 and lines(scheduler, app_id) == ["up\n"])
     state = _state(scheduler, app_id)
     os.kill(state.guardian[0], signal.SIGSTOP)
@@ -191,17 +191,19 @@ def test_a_job_is_seen_from_another_process(scheduler, submit) -> None:
     code = f"""
 from torchx.schedulers.local_scheduler import create_scheduler
 s = create_scheduler("another")
-s.wait_for_end({app_id!r}, 10)
+s.wait_for_end({app_id!r}, 300)
 d = s.describe({app_id!r})
 print(d.state, d.roles[0].entrypoint, list(s.log_iter({app_id!r}, "r", should_tail=True)))
 """
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert out.stdout == "FAILED sh ['one\\n']\n"
 
 
 def test_the_machine_shuts_down(scheduler, submit) -> None:
     """SIGTERM to the supervisor ends the job properly, and the reason is told."""
-    app_id = submit("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.02; done")
+    app_id = submit(
+        "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.02; done", cfg={"cancel_grace_s": 600}
+    )
     eventually(lambda: lines(scheduler, app_id) == ["up\n"])
     os.kill(_state(scheduler, app_id).supervisor, signal.SIGTERM)
     described = ended(scheduler, app_id)
@@ -230,9 +232,9 @@ def test_the_launcher_lets_go_of_the_callers_pipes(scheduler) -> None:
     """A program that reads what a caller prints sees its end, although the job goes on."""
     code = SUBMIT.replace("print(i, flush=True)\nsys.stdin.readline()", "print(i, flush=True)")
     caller = subprocess.Popen(
-        [sys.executable, "-c", code, "sleep 5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, "sleep 1000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    out, _ = caller.communicate("\n", timeout=4)
+    out, _ = caller.communicate("\n", timeout=300)
     app_id = out.split()[-1]
     assert scheduler.describe(app_id).state in (AppState.PENDING, AppState.RUNNING)
     scheduler.delete(app_id)
@@ -261,7 +263,7 @@ def test_a_system_without_proc(scheduler, submit, monkeypatch, tmp_path) -> None
     shared.close()
     monkeypatch.setattr("torchx.supervisor.launcher_path", lambda: str(program))
     try:
-        good, bad, long = submit("echo hi"), submit("exit 3", 2, max_retries=1), submit("sleep 100 & sleep 100", 2)
+        good, bad, long = submit("echo hi"), submit("exit 3", 2, max_retries=1), submit("sleep 1000 & sleep 1000", 2)
         assert ended(scheduler, good).state == AppState.SUCCEEDED
         described = ended(scheduler, bad)
         assert (described.state, described.num_restarts) == (AppState.FAILED, 1)

@@ -18,7 +18,7 @@ def _states(described) -> list[AppState]:
 
 def test_one_fails_and_the_others_are_stopped(scheduler, submit) -> None:
     """The first failure ends the job: that replica is named with its last words, the others are CANCELLED."""
-    app_id = submit("test ${replica_id} = 2 && { echo boom >&2; exit 7; }; sleep 100", 4)
+    app_id = submit("test ${replica_id} = 2 && { echo boom >&2; exit 7; }; sleep 1000", 4)
     described = ended(scheduler, app_id)
     assert described.state == F
     assert _states(described) == [C, C, F, C]
@@ -27,10 +27,13 @@ def test_one_fails_and_the_others_are_stopped(scheduler, submit) -> None:
     assert failure is not None and (failure.exit_code, failure.message) == (7, "boom")
 
 
-def test_the_first_of_several_failures_is_named(scheduler, submit) -> None:
+def test_the_first_of_several_failures_is_named(scheduler, submit, tmp_path) -> None:
     """Replicas that fail because another did are not taken for the cause."""
+    some_missing = " -o ".join(f"! -e {tmp_path}/{k}" for k in (0, 1, 2, 4))
     app_id = submit(
-        "if [ ${replica_id} = 3 ]; then sleep 0.2; exit 3; fi; trap 'exit 9' TERM; while :; do sleep 0.02; done", 5
+        f"if [ ${{replica_id}} = 3 ]; then while [ {some_missing} ]; do sleep 0.01; done; exit 3; fi; "
+        f"trap 'exit 9' TERM; touch {tmp_path}/${{replica_id}}; while :; do sleep 0.02; done",
+        5,
     )
     described = ended(scheduler, app_id)
     assert described.msg.startswith("r/3 failed first: exit code 3")
@@ -55,8 +58,10 @@ def test_the_error_file_of_torchelastic_is_told(scheduler, submit) -> None:
 @pytest.mark.parametrize("policy", list(RetryPolicy))
 def test_retry_policies(scheduler, policy: RetryPolicy, tmp_path) -> None:
     """What is started again: the replica, its role, or everything. Each attempt leaves a mark."""
-    once = f"echo x >> {tmp_path}/$TORCHX_LOCAL_REPLICA; sleep 0.15"
-    fails = f"test -e {tmp_path}/failed || {{ touch {tmp_path}/failed; exit 1; }}"
+    once = f"echo x >> {tmp_path}/$TORCHX_LOCAL_REPLICA"
+    others = f"while [ ! -e {tmp_path}/0 -o ! -e {tmp_path}/2 ]; do sleep 0.01; done"
+    fails = f"test -e {tmp_path}/failed || {{ {others}; touch {tmp_path}/failed; exit 1; }}; touch {tmp_path}/again"
+    until_then = f"while [ ! -e {tmp_path}/again ]; do sleep 0.01; done"
     app = AppDef(
         "job",
         [
@@ -69,7 +74,7 @@ def test_retry_policies(scheduler, policy: RetryPolicy, tmp_path) -> None:
                 max_retries=1,
                 retry_policy=policy,
             ),
-            Role("b", "", entrypoint="sh", args=["-c", f"{once}; sleep 0.3"]),
+            Role("b", "", entrypoint="sh", args=["-c", f"{once}; {until_then}"]),
         ],
     )
     app_id = scheduler.submit(app, {"cancel_grace_s": 1})
@@ -99,9 +104,13 @@ def test_a_retry_begins_when_nothing_of_the_last_attempt_is_left(scheduler, subm
     assert (described.state, described.num_restarts) == (S, 1)
 
 
-def test_an_elastic_role_goes_on(scheduler, submit) -> None:
+def test_an_elastic_role_goes_on(scheduler, submit, tmp_path) -> None:
     """Of two replicas, at least one wanted, one is killed: the other goes on, and the job succeeds."""
-    app_id = submit("echo up; if [ ${replica_id} = 1 ]; then sleep 100; fi; sleep 0.6; echo done", 2, min_replicas=1)
+    go = tmp_path / "go"
+    work = (
+        f"echo up; if [ ${{replica_id}} = 1 ]; then sleep 1000; fi; while [ ! -e {go} ]; do sleep 0.01; done; echo done"
+    )
+    app_id = submit(work, 2, min_replicas=1)
     eventually(lambda: lines(scheduler, app_id, 1) == ["up\n"])
     victim = next(p for p in processes_of(scheduler, app_id) if _replica(p) == "1" and p.session == p.pid)
     import os
@@ -110,6 +119,7 @@ def test_an_elastic_role_goes_on(scheduler, submit) -> None:
     eventually(lambda: AppState.FAILED in _states(scheduler.describe(app_id)))
     eventually(lambda: not any(_replica(p) == "1" for p in processes_of(scheduler, app_id)))
     assert scheduler.describe(app_id).state == AppState.RUNNING
+    go.touch()
     described = ended(scheduler, app_id)
     assert described.state == S
     assert _states(described) == [S, F]
@@ -117,9 +127,12 @@ def test_an_elastic_role_goes_on(scheduler, submit) -> None:
     assert lines(scheduler, app_id) == ["up\n", "done\n"]
 
 
-def test_an_elastic_role_below_its_minimum_fails(scheduler, submit) -> None:
+def test_an_elastic_role_below_its_minimum_fails(scheduler, submit, tmp_path) -> None:
     """Two of three wanted, two fail: the job has failed, the first failure being the cause."""
-    app_id = submit("case ${replica_id} in 0) exit 3;; 1) sleep 0.3; exit 4;; esac; sleep 100", 3, min_replicas=2)
+    first = tmp_path / "first"
+    after_it = f"while [ ! -s {first} ] || kill -0 $(cat {first}) 2> /dev/null; do sleep 0.01; done"
+    work = f"case ${{replica_id}} in 0) echo $$ > {first}; exit 3;; 1) {after_it}; exit 4;; esac; sleep 1000"
+    app_id = submit(work, 3, min_replicas=2)
     described = ended(scheduler, app_id)
     assert described.state == F
     assert _states(described) == [F, F, C]

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 
+from tests.backends.leftovers import resident_peak_mb
 from torchx.schedulers.api import Stream
 from torchx.specs.api import AppState
+from torchx.supervisor.layout import COMBINED_LOG
 from torchx.supervisor.statefile import read_state
 
 from .conftest import ended, eventually, lines
@@ -16,14 +18,14 @@ from .conftest import ended, eventually, lines
 def test_a_thousand_replicas(scheduler, submit) -> None:
     """A thousand replicas are started, described, and each one's log is there."""
     app_id = submit("echo ${replica_id}", 1000)
-    described = ended(scheduler, app_id, 60)
+    described = ended(scheduler, app_id, 300)
     assert described.state == AppState.SUCCEEDED
     assert len(described.roles_statuses[0].replicas) == 1000
     for k in (0, 1, 500, 999):
         assert lines(scheduler, app_id, k) == [f"{k}\n"]
 
 
-def test_much_output_is_complete_and_the_supervisor_stays_small(scheduler, submit) -> None:
+def test_much_output_is_complete_and_the_supervisor_stays_small(scheduler, submit, tmp_path) -> None:
     """100 MB to stdout and lines to stderr beside it: complete to the byte, and under 60 MB of memory."""
     code = (
         "import sys\n"
@@ -33,23 +35,29 @@ def test_much_output_is_complete_and_the_supervisor_stays_small(scheduler, submi
         "    sys.stderr.write(f'mark {i}\\n'); sys.stderr.flush()\n"
         "sys.stdin.read()\n"
     )
-    app_id = submit(f'{sys.executable} -c "{code}"; sleep 0.3')
+    seen = tmp_path / "seen"
+    app_id = submit(f'{sys.executable} -c "{code}"; while [ ! -e {seen} ]; do sleep 0.01; done')
     folder = scheduler._jobs.find(app_id)
     supervisor = read_state(os.path.join(folder, "state")).supervisor
-    peak = 0
+    block = "".join(f"{i:09d} some text to fill the line\n" for i in range(10000))
+    combined = os.path.join(folder, "r/0", COMBINED_LOG)
+    eventually(lambda: os.path.exists(combined))
+    peak = 0.0
 
     def done() -> bool:
         nonlocal peak
-        peak = max(peak, _resident_mb(supervisor))
+        peak = max(peak, resident_peak_mb(supervisor))
+        if os.path.getsize(combined) >= len(block) * 256:
+            seen.touch()
         return scheduler.describe(app_id).state == AppState.SUCCEEDED
 
-    eventually(done, 60)
+    eventually(done, 300)
     assert 0 < peak < 60
-    block = [f"{i:09d} some text to fill the line\n" for i in range(10000)]
+    wanted = block.splitlines(keepends=True) * 256
     for stream, extra in ((Stream.STDOUT, 0), (Stream.COMBINED, 256)):
         got = lines(scheduler, app_id, streams=stream)
         assert len(got) == 2_560_000 + extra
-        assert [line for line in got if not line.startswith("mark")] == block * 256
+        assert [line for line in got if not line.startswith("mark")] == wanted
         del got
     assert lines(scheduler, app_id, streams=Stream.STDERR) == [f"mark {i}\n" for i in range(256)]
 
@@ -79,7 +87,7 @@ for i in range(3):
     callers = [
         subprocess.Popen([sys.executable, "-c", code, str(n)], stdout=subprocess.PIPE, text=True) for n in range(12)
     ]
-    ids = [line for c in callers for line in c.communicate(timeout=60)[0].split()]
+    ids = [line for c in callers for line in c.communicate(timeout=300)[0].split()]
     assert len(ids) == len(set(ids)) == 36
     assert sorted(job.app_id for job in scheduler.list()) == sorted(ids)
     said = sorted(line for i in ids if ended(scheduler, i) for line in lines(scheduler, i))
@@ -95,11 +103,3 @@ def test_threads_share_one_launcher(scheduler, submit) -> None:
     for n, app_id in ids:
         assert ended(scheduler, app_id).state == AppState.SUCCEEDED
         assert lines(scheduler, app_id) == [f"{n}\n"]
-
-
-def _resident_mb(pid: int) -> float:
-    try:
-        with open(f"/proc/{pid}/statm") as f:
-            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    except OSError:
-        return 0

@@ -19,7 +19,7 @@ def torchx(tmp_path):
     """Run a torchx command in a folder of its own: exit code, output, errors."""
 
     def call(*args: str) -> tuple[int, str, str]:
-        done = subprocess.run(command(*args), cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(command(*args), cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
         return done.returncode, done.stdout, done.stderr
 
     return call
@@ -46,7 +46,7 @@ def test_fifty_submissions_at_once(torchx, registry, tmp_path) -> None:
         )
         for n in range(50)
     ]
-    answers = [run.communicate(timeout=200) for run in runs]
+    answers = [run.communicate(timeout=500) for run in runs]
     assert [run.returncode for run in runs] == [0] * 50, answers
     assert "".join(err for _, err in answers) == ""
     handles = [out.strip() for out, _ in answers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -65,19 +66,24 @@ def command(*argv: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
 
-def eventually(condition: Callable[[], object], within_s: float = 20.0) -> object:
+def eventually(condition: Callable[[], object], within_s: float = 180.0) -> object:
     """The condition's value once it is true."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, "did not come true in time"
+        assert time.monotonic() < deadline, f"{value!r} after {within_s:g} s"
         time.sleep(0.05)
     return value
 
 
-def ended(scheduler: LsfScheduler, app_id: str, within_s: float = 20.0):
+def ended(scheduler: LsfScheduler, app_id: str):
     """What became of the job, once it has ended."""
     over = (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
-    return eventually(lambda: d if (d := scheduler.describe(app_id)) and d.state in over else None, within_s)
+    return eventually(lambda: d if (d := scheduler.describe(app_id)) and d.state in over else None)
+
+
+def wait_for(*files: object) -> str:
+    """The words of a shell that wait for files."""
+    return " && ".join(f"until [ -e {shlex.quote(str(file))} ]; do sleep 0.05; done 2>/dev/null" for file in files)
 
 
 def lines(scheduler: LsfScheduler, app_id: str, k: int = 0, role: str = "r", **query: object) -> list[str]:

@@ -18,6 +18,7 @@ class TestLsf(SchedulerContract):
     """Every test of the contract."""
 
     can_run = True
+    timeout_s = 180.0
     raw_states = JOB_STATE
     name_rule = r"[A-Za-z][A-Za-z0-9_-]{0,90}"
 

@@ -49,12 +49,20 @@ def test_a_replica_in_a_container(scheduler, submit, image: str, tmp_path) -> No
 def test_containers_of_one_job_meet(scheduler, submit, image: str) -> None:
     """On the host's network, a replica reaches a port of replica 0."""
     serve = "from http.server import *; HTTPServer(('', {port}), SimpleHTTPRequestHandler).handle_request()"
-    fetch = "import urllib.request as u; print(u.urlopen('http://{host}:{port}/etc/hostname').status)"
-    names = {"host": "'+os.environ['TORCHX_RANK0_HOST']+'", "port": "'+os.environ['TORCHX_RANK0_PORT']+'"}
+    fetch = """
+import os, time, urllib.error, urllib.request
+where = os.environ["TORCHX_RANK0_HOST"] + ":" + os.environ["TORCHX_RANK0_PORT"]
+while True:
+    try:
+        print(urllib.request.urlopen(f"http://{where}/etc/hostname").status)
+        break
+    except urllib.error.URLError:  # it does not serve yet
+        time.sleep(0.1)
+"""
     serve = serve.format(port="int(os.environ['TORCHX_RANK0_PORT'])")
     script = f"""cd /; case ${{replica_id}} in
         0) exec python3 -c "import os; {serve}" ;;
-        *) sleep 1; exec python3 -c "import os; {fetch.format(**names)}" ;; esac"""
+        *) exec python3 -c '{fetch}' ;; esac"""
     app_id = submit(script, 2, image=image, cfg={"host_network": True})
     assert ended(scheduler, app_id).state is AppState.SUCCEEDED
     assert lines(scheduler, app_id, 1, streams="stdout") == ["200\n"]
@@ -63,7 +71,7 @@ def test_containers_of_one_job_meet(scheduler, submit, image: str) -> None:
 def test_a_stubborn_container_is_ended(image: str, tmp_path, monkeypatch) -> None:
     """A container that ignores SIGTERM is gone when LSF has killed its replica."""
     monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "home"))
-    with running(str(tmp_path), terminate_interval_s=3) as config:
+    with running(str(tmp_path)) as config:
         monkeypatch.setenv("LSF_ENVDIR", config.envdir)
         monkeypatch.setenv("PATH", f"{config.bindir}:{os.environ['PATH']}")
         lsf = LsfScheduler("test")

@@ -11,7 +11,7 @@ from torchx.schedulers.api import Stream
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs.api import AppDef, AppState, Resource, RetryPolicy, Role, macros
 
-from .conftest import command, ended, eventually, lines
+from .conftest import command, ended, eventually, lines, wait_for
 
 SMALL = Resource(cpu=1, gpu=0, memMB=128)
 
@@ -137,9 +137,10 @@ def test_pending_says_why(scheduler, submit, before: list[str], cfg, resource: R
         command("badmin", "hopen", "127.0.0.12")
 
 
-def test_held_and_suspended(scheduler, submit) -> None:
+def test_held_and_suspended(scheduler, submit, tmp_path) -> None:
     """What its owner stops waits, and says so; `bresume` lets it go on."""
-    app_id = submit("sleep 0.5; echo done")
+    go = tmp_path / "go"
+    app_id = submit(f"{wait_for(go)}; echo done")
     eventually(lambda: scheduler.describe(app_id).state is AppState.RUNNING)
     command("bstop", "-g", f"/torchx_{app_id}", "0")
     told = scheduler.describe(app_id)
@@ -148,16 +149,25 @@ def test_held_and_suspended(scheduler, submit) -> None:
         "its owner or an administrator has suspended it",
     )
     command("bresume", "-g", f"/torchx_{app_id}", "0")
+    eventually(lambda: scheduler.describe(app_id).state is AppState.RUNNING)
+    go.touch()
     assert ended(scheduler, app_id).state is AppState.SUCCEEDED
 
 
-FLAKY = f"n=$(cat n.{macros.replica_id} 2>/dev/null || echo 0); echo $((n+1)) >n.{macros.replica_id}; echo run $n; "
+# Each replica counts its runs in a file, and says the number; when it is ended meanwhile it does both, or neither.
+FLAKY = f"""trap '' INT TERM
+n=$(cat n.{macros.replica_id} 2>/dev/null || echo 0); echo $((n+1)) >n.{macros.replica_id}; echo run $n
+touch ran.{macros.replica_id}.$n
+trap - INT TERM
+"""
 
 
 @pytest.mark.parametrize("policy", list(RetryPolicy), ids=lambda p: p.name)
 def test_retries(scheduler, submit, policy: RetryPolicy, tmp_path) -> None:
     """Replica 1 fails twice and succeeds then: REPLICA starts it alone again, the other policies every replica."""
-    script = FLAKY + f"[ {macros.replica_id} = 0 ] && sleep 0.4; [ {macros.replica_id} = 0 ] || [ $n -ge 2 ]"
+    other = "ran.0.0" if policy is RetryPolicy.REPLICA else "ran.0.$n"
+    fail = f"until [ -e {other} ]; do sleep 0.05; done; [ $n -ge 2 ]"
+    script = FLAKY + f"[ {macros.replica_id} = 0 ] && sleep 0.4; [ {macros.replica_id} = 0 ] || {{ {fail}; }}"
     # The image is a folder: there the replicas count their runs.
     app_id = submit(script, 2, image=str(tmp_path), max_retries=2, retry_policy=policy)
     done = ended(scheduler, app_id)
@@ -169,7 +179,8 @@ def test_retries(scheduler, submit, policy: RetryPolicy, tmp_path) -> None:
 
 def test_retries_end(scheduler, submit, tmp_path) -> None:
     """When the retries are used up the job is FAILED with the exit code of the program, even the one that LSF requeues."""
-    app_id = submit(FLAKY + "exit 99", 2, image=str(tmp_path), max_retries=1)
+    both = "until [ -e ran.0.$n ] && [ -e ran.1.$n ]; do sleep 0.05; done; "
+    app_id = submit(FLAKY + both + "exit 99", 2, image=str(tmp_path), max_retries=1)
     done = ended(scheduler, app_id)
     assert (done.state, done.num_restarts) == (AppState.FAILED, 1)
     assert "exit code 1" in done.msg
@@ -192,22 +203,28 @@ def test_one_that_starts_late_takes_part_in_the_new_attempt(scheduler, submit, t
         assert lines(scheduler, app_id, k) in (["run 0\n"], ["run 0\n", "run 1\n"])
 
 
-def test_an_elastic_role_goes_on(scheduler, submit) -> None:
+def test_an_elastic_role_goes_on(scheduler, submit, tmp_path) -> None:
     """A role that can spare a replica goes on without it, and succeeds."""
-    app_id = submit(f"[ {macros.replica_id} = 2 ] && exit 3; sleep 0.5; echo done", 3, min_replicas=2)
+    failing = tmp_path / "failing"
+    script = f"[ {macros.replica_id} = 2 ] && touch {failing} && exit 3; {wait_for(failing)}; sleep 0.5; echo done"
+    app_id = submit(script, 3, min_replicas=2)
     assert ended(scheduler, app_id).state is AppState.SUCCEEDED
     assert lines(scheduler, app_id, 1) == ["done\n"]
 
 
-def test_logs_are_followed(scheduler, submit) -> None:
+def test_logs_are_followed(scheduler, submit, tmp_path) -> None:
     """A reader that follows gets each line when it is written, from both streams, and ends with the job."""
-    app_id = submit("for i in 1 2 3; do echo out $i; sleep 0.2; done; echo err >&2")
+    go = tmp_path / "go"
+    app_id = submit(f"for i in 1 2 3; do echo out $i; sleep 0.2; done; echo err >&2; {wait_for(go)}; echo over")
     got: list[str] = []
     reader = threading.Thread(target=lambda: got.extend(scheduler.log_iter(app_id, "r", 0, should_tail=True)))
     reader.start()
-    eventually(lambda: got and scheduler.describe(app_id).state is AppState.RUNNING)
-    reader.join(timeout=20)
-    assert sorted(got) == ["err\n", "out 1\n", "out 2\n", "out 3\n"]
+    eventually(lambda: len(got) == 4)
+    assert scheduler.describe(app_id).state is AppState.RUNNING
+    go.touch()
+    reader.join(timeout=180)
+    assert got[-1] == "over\n"
+    assert sorted(got) == ["err\n", "out 1\n", "out 2\n", "out 3\n", "over\n"]
     assert lines(scheduler, app_id, streams=Stream.STDERR) == ["err\n"]
 
 

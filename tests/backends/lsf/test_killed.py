@@ -29,14 +29,14 @@ def killed(mine: Shell, cluster: Config, folder: Path, program: str, at: int, *v
     script.chmod(0o755)
     faulty = Shell(mine.cwd, {**mine.env, "PATH": f"{tools}:{mine.env['PATH']}"})
     process = faulty.start("run", "-s", "lsf", "utils.sh", "--num_replicas", "3", "--", "echo it ran")
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == -9
 
 
 def both(mine: Shell, *args: str) -> tuple[str, str]:
     """What a verb says, and what it says on stderr."""
     process = mine.start(*args)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out, err
 

@@ -122,13 +122,13 @@ def start_node(node: str) -> None:
 
 
 def stop(name: str, sig: signal.Signals = signal.SIGTERM) -> None:
-    """End one daemon, and wait until it is gone; SIGKILL after ten seconds."""
+    """End one daemon, and wait until it is gone; SIGKILL after a minute."""
     pid = _pid(name)
     if pid is None:
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, sig)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while _pid(name) is not None:
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
@@ -171,10 +171,12 @@ def _database() -> None:
     data.mkdir(exist_ok=True)
     shutil.chown(data, "mysql", "mysql")
     if not (data / "mysql").exists():
-        install = ["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={data}", "--skip-test-db"]
+        # TMPDIR may be a folder of root's alone.
+        install = ["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={data}", f"--tmpdir={data}"]
+        install += ["--skip-test-db"]
         subprocess.run([*install, "--auth-root-authentication-method=socket"], check=True, capture_output=True)
     options = ["--skip-networking", "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0"]
-    files = [f"--datadir={data}", f"--socket={sock}", f"--pid-file={data}/my.pid"]
+    files = [f"--datadir={data}", f"--socket={sock}", f"--pid-file={data}/my.pid", f"--tmpdir={data}"]
     _start("mariadbd", ["mariadbd", "--no-defaults", "--user=mysql", *files, *options])
     sql = "create database if not exists slurm_acct_db; create user if not exists root@localhost"
     _until(lambda: _ok("mariadb", "-S", str(sock), "-e", sql), "mariadbd does not answer", "mariadbd")
@@ -254,7 +256,7 @@ def _ok(*argv: str) -> bool:
         return False
 
 
-def _until(condition: Callable[[], bool], what: str, daemon: str, within_s: float = 30.0) -> None:
+def _until(condition: Callable[[], bool], what: str, daemon: str, within_s: float = 120.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:

@@ -9,7 +9,7 @@ GPUS = 4
 
 
 def slurm_conf(state: Path, host: str, *, accounting: bool) -> str:
-    """``slurm.conf``: short cycles, so that tests need not wait; https://slurm.schedmd.com/slurm.conf.html."""
+    """``slurm.conf``: short cycles, so that tests need not wait, and patience with what is slow; https://slurm.schedmd.com/slurm.conf.html."""
     storage = (
         "AccountingStorageType=accounting_storage/slurmdbd\n"
         "AccountingStorageHost=localhost\n"
@@ -26,8 +26,6 @@ SlurmctldPort=26817
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-# A requeued job waits until its credential has expired: 120 s by default.
-AuthInfo=cred_expire=5
 StateSaveLocation={state}/ctld
 SlurmdSpoolDir={state}/spool-%n
 SlurmctldPidFile={state}/slurmctld.pidfile
@@ -52,10 +50,12 @@ GresTypes=gpu
 Licenses=matlab:2
 JobRequeue=1
 MinJobAge=300
-KillWait=2
+KillWait=30
 InactiveLimit=0
 SlurmctldTimeout=30
-SlurmdTimeout=15
+SlurmdTimeout=300
+MessageTimeout=60
+BatchStartTimeout=120
 NodeName=n[1-{len(NODES)}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[27001-{27000 + len(NODES)}] CPUs=8 RealMemory=16000 Gres=gpu:{GPUS} State=UNKNOWN
 NodeName=bare1 NodeHostname={host} NodeAddr=127.0.0.1 Port=27009 CPUs=8 State=UNKNOWN
 PartitionName=main Nodes=n[1-{len(NODES)}] Default=YES MaxTime=INFINITE State=UP

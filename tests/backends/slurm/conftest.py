@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -20,6 +21,9 @@ from torchx.specs import AppDef, AppState, Resource, Role, is_terminal
 
 Job = Callable[..., str]
 
+PATIENCE_S = 180.0
+"""How long tests wait for what comes at once on a machine that is not busy."""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def slurm() -> Iterator[None]:
@@ -29,17 +33,12 @@ def slurm() -> Iterator[None]:
         patch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
         try:
             cluster.up()
+            yield
         except cluster.NoClusterHereError as e:
             pytest.skip(f"no Slurm here: {e}")
-        yield
-        if not was_up:
-            cluster.down()
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all nodes see."""
-    return tmp_path_factory.mktemp("shared")
+        finally:
+            if not was_up:
+                cluster.down()
 
 
 @pytest.fixture
@@ -65,23 +64,26 @@ def submit(scheduler: SlurmScheduler) -> Iterator[Job]:
     yield run
     if made:
         subprocess.run(["scancel", *made], capture_output=True, check=False)
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while _alive(made) and time.monotonic() < deadline:
             time.sleep(0.1)
 
 
-def ended(scheduler: SlurmScheduler, app_id: str, within_s: float = 40.0) -> DescribeAppResponse:
+def ended(scheduler: SlurmScheduler, app_id: str, within_s: float = PATIENCE_S) -> DescribeAppResponse:
     """What became of the job, once it has ended."""
     return until(scheduler, app_id, lambda found: is_terminal(found.state), within_s)
 
 
-def running(scheduler: SlurmScheduler, app_id: str, within_s: float = 20.0) -> DescribeAppResponse:
+def running(scheduler: SlurmScheduler, app_id: str, within_s: float = PATIENCE_S) -> DescribeAppResponse:
     """The job, once it runs."""
     return until(scheduler, app_id, lambda found: found.state is AppState.RUNNING, within_s)
 
 
 def until(
-    scheduler: SlurmScheduler, app_id: str, wanted: Callable[[DescribeAppResponse], bool], within_s: float
+    scheduler: SlurmScheduler,
+    app_id: str,
+    wanted: Callable[[DescribeAppResponse], object],
+    within_s: float = PATIENCE_S,
 ) -> DescribeAppResponse:
     """The job, once it is as wanted."""
     deadline = time.monotonic() + within_s
@@ -91,6 +93,19 @@ def until(
             return found
         assert time.monotonic() < deadline, f"{app_id} is {found} after {within_s} s"
         time.sleep(0.1)
+
+
+def becomes(answer: Callable[[], object], wanted: object, within_s: float = PATIENCE_S) -> None:
+    """Wait until the answer is the wanted one."""
+    deadline = time.monotonic() + within_s
+    while (found := answer()) != wanted:
+        assert time.monotonic() < deadline, f"{found!r} is not {wanted!r} after {within_s} s"
+        time.sleep(0.1)
+
+
+def wait_for(*files: Path | str) -> str:
+    """The words of a shell that wait for files."""
+    return " && ".join(f"until [ -e {shlex.quote(str(file))} ]; do sleep 0.1; done 2>/dev/null" for file in files)
 
 
 def lines(scheduler: SlurmScheduler, app_id: str, k: int = 0, role: str = "r", **query: object) -> list[str]:
@@ -103,6 +118,11 @@ def command(*argv: str) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+def start_now(app_id: str) -> None:
+    """Let a job start that was put back into the queue, where it waits until its credential has expired: two minutes."""
+    command("scontrol", "update", f"jobid={app_id}", "starttime=now")
 
 
 def restart_controller(*options: str) -> None:

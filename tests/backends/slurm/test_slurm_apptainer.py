@@ -13,7 +13,7 @@ import pytest
 
 from tests.backends.slurm import releases
 from tests.backends.slurm.cluster import NoClusterHereError
-from tests.backends.slurm.conftest import ended, lines, running, until
+from tests.backends.slurm.conftest import becomes, ended, lines, running
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, BindMount, Resource, Role
 
@@ -135,9 +135,13 @@ def test_errors_of_the_program_and_of_the_image(scheduler: SlurmScheduler, image
 
 def test_a_container_that_is_cancelled_says_its_last_words(scheduler: SlurmScheduler, images: Path) -> None:
     """SIGTERM gets through to the program inside: twice, by Slurm and by apptainer, if it is slow to end."""
-    app_id = run(scheduler, images / "image.sif", "trap 'echo saving; exit 1' TERM; echo up; sleep 60 & wait")
+    app_id = run(
+        scheduler,
+        images / "image.sif",
+        "trap 'echo saving; exit 1' TERM; echo up; while :; do sleep 1; done 2>/dev/null",
+    )
     running(scheduler, app_id)
-    until(scheduler, app_id, lambda _: bool(lines(scheduler, app_id)), 20)
+    becomes(lambda: lines(scheduler, app_id), ["up\n"])
     log = scheduler.log_iter(app_id, "r", 0, should_tail=True)
     scheduler.cancel(app_id)
     first, *last = log

@@ -13,7 +13,7 @@ class TestSlurmContract(SchedulerContract):
     """Jobs really run."""
 
     can_run: ClassVar[bool] = True
-    timeout_s: ClassVar[float] = 30.0
+    timeout_s: ClassVar[float] = 180.0
     unknown_id: ClassVar[str] = "999999999"
     runtime_macros: ClassVar[frozenset[str]] = frozenset({"app_id"})
     raw_states = SLURM_STATES

@@ -51,7 +51,7 @@ def test_every_field_of_the_appdef(scheduler: SlurmScheduler, tmp_path: Path) ->
         for word in words[:4]
     ]
     app_id = scheduler.submit(AppDef("x; touch " + str(mark), roles, metadata={words[0]: words[1]}), {})
-    done = ended(scheduler, app_id, within_s=60)
+    done = ended(scheduler, app_id)
     assert done.state is AppState.SUCCEEDED, done.msg
     for role in roles:
         seen = "".join(lines(scheduler, app_id, role=role.name, streams=None)).split("\0")[:-1]

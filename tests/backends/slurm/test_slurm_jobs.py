@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
-from tests.backends.slurm.conftest import Job, command, ended, lines, running, until
+import pytest
+
+from tests.backends.slurm.conftest import Job, becomes, command, ended, lines, running, start_now, until, wait_for
+from torchx.errors import NotSupportedError
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
-from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
+from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role, macros
 from torchx.specs.failures import parse_failure
 
 SMALL = Resource(cpu=1, gpu=0, memMB=100)
 
 
-def test_two_roles_are_one_heterogeneous_job(scheduler: SlurmScheduler) -> None:
+@pytest.fixture
+def partition() -> Iterator[str]:
+    """A partition of the test's own, whose jobs wait while it is down."""
+    name = f"mine{os.getpid()}"
+    command("scontrol", "create", f"partitionname={name}", "nodes=n1")
+    yield name
+    command("scancel", f"--partition={name}")
+    becomes(lambda: command("squeue", "-h", f"--partition={name}"), "")
+    command("scontrol", "delete", f"partitionname={name}")
+
+
+def test_two_roles_are_one_heterogeneous_job(scheduler: SlurmScheduler, tmp_path: Path) -> None:
     """Roles that ask for different nodes run at the same time, each with its own rank 0, under one id."""
-    say = 'echo "$SLURMD_NODENAME $TORCHX_RANK0_HOST ${CUDA_VISIBLE_DEVICES:-none}"; sleep 1'
+    up = tmp_path / "up"
+    together = f"touch {up}.$0; {wait_for(f'{up}.reader', f'{up}.0', f'{up}.1')}; sleep 1"
+    say = f'echo "$SLURMD_NODENAME $TORCHX_RANK0_HOST ${{CUDA_VISIBLE_DEVICES:-none}}"; {together}'
     app = AppDef(
         "het",
         [
-            Role("reader", "", entrypoint="sh", args=["-c", say], resource=Resource(1, 0, 200)),
-            Role("train er", "", entrypoint="sh", args=["-c", say], num_replicas=2, resource=Resource(2, 1, 300)),
+            Role("reader", "", entrypoint="sh", args=["-c", say, "reader"], resource=Resource(1, 0, 200)),
+            Role(
+                *("train er", ""),
+                entrypoint="sh",
+                args=["-c", say, macros.replica_id],
+                num_replicas=2,
+                resource=Resource(2, 1, 300),
+            ),
         ],
     )
     app_id = scheduler.submit(app, {})
@@ -35,22 +61,23 @@ def test_two_roles_are_one_heterogeneous_job(scheduler: SlurmScheduler) -> None:
     assert [words[2] for words in (reader, *trainers)] == ["none", "0", "0"]
     # Each step may use the memory of its own role. Accounting hears of it a moment later.
     argv = ("sacct", "-nP", "-j", app_id, "--format=JobID,AllocTRES")
-    until(scheduler, app_id, lambda _: command(*argv).count("mem=300M") == 2, 15)
-    assert command(*argv).count("mem=200M") == 3  # the job, its batch step, and its replica
+    # Of 200 MB: the job, its batch step, and its replica.
+    becomes(lambda: [command(*argv).count(f"mem={mb}M") for mb in (200, 300)], [3, 2])
     hosts = [replica.hostname for role in done.roles_statuses for replica in role.replicas]
     assert hosts == [reader[0], trainers[0][0], trainers[1][0]]
     scheduler.delete(app_id)
 
 
-def test_gpus_are_reserved_and_seen(scheduler: SlurmScheduler, submit: Job) -> None:
+def test_gpus_are_reserved_and_seen(scheduler: SlurmScheduler, submit: Job, tmp_path: Path) -> None:
     """A replica sees as many GPUs as it asked for; two on one node see different ones."""
-    one = submit("echo gpus=$CUDA_VISIBLE_DEVICES; sleep 1", resource=Resource(1, 2, 100))
-    two = submit(
-        "echo gpus=$CUDA_VISIBLE_DEVICES; sleep 1", 2, resource=Resource(1, 2, 100), cfg={"replicas_per_node": 2}
-    )
-    job = running(scheduler, one)
-    assert job.state is AppState.RUNNING
+    go, up = tmp_path / "go", tmp_path / "up"
+    say, gpus = "echo gpus=$CUDA_VISIBLE_DEVICES", Resource(1, 2, 100)
+    one = submit(f"{say}; {wait_for(go)}", resource=gpus)
+    together = f"{say}; touch {up}${{replica_id}}; {wait_for(f'{up}0', f'{up}1')}"
+    two = submit(together, 2, resource=gpus, cfg={"replicas_per_node": 2})
+    running(scheduler, one)
     assert "gres/gpu=2" in command("scontrol", "show", "job", one)
+    go.touch()
     assert ended(scheduler, one).state is AppState.SUCCEEDED
     assert ended(scheduler, two).state is AppState.SUCCEEDED
     assert lines(scheduler, one) == ["gpus=0,1\n"]
@@ -60,13 +87,14 @@ def test_gpus_are_reserved_and_seen(scheduler: SlurmScheduler, submit: Job) -> N
     assert len(hosts) == 1
 
 
-def test_the_first_failure_is_told_and_the_others_are_stopped(scheduler: SlurmScheduler, submit: Job) -> None:
+def test_the_first_failure_is_told_and_the_others_are_stopped(
+    scheduler: SlurmScheduler, submit: Job, tmp_path: Path
+) -> None:
     """The replica that failed is named with its exception; the others hear SIGTERM and are not called failed."""
-    script = (
-        'if [ "$SLURM_NODEID$1" = 01 ]; then sleep 1; python3 -c \'raise ValueError("no data")\'; exit 3; fi;'
-        " trap 'echo told' TERM; sleep 60 & wait; exit 143"
-    )
-    app_id = submit(script.replace("$SLURM_NODEID$1", "0${replica_id}"), 3)
+    up = tmp_path / "up"
+    fail = f"{wait_for(f'{up}0', f'{up}2')}; python3 -c 'raise ValueError(\"no data\")'; exit 3"
+    listen = f"trap 'echo told; exit 143' TERM; touch {up}${{replica_id}}; while :; do sleep 1; done 2>/dev/null"
+    app_id = submit(f"[ ${{replica_id}} = 1 ] && {{ {fail}; }}; {listen}", 3)
     done = ended(scheduler, app_id)
     assert done.state is AppState.FAILED
     host = done.roles_statuses[0].replicas[1].hostname
@@ -75,12 +103,12 @@ def test_the_first_failure_is_told_and_the_others_are_stopped(scheduler: SlurmSc
     assert failure is not None
     assert "Traceback (most recent call last)" in failure.traceback
     assert [str(r.state) for r in done.roles_statuses[0].replicas] == ["CANCELLED", "FAILED", "CANCELLED"]
-    assert lines(scheduler, app_id, 0) == ["told\n"]
+    assert lines(scheduler, app_id, 0) == lines(scheduler, app_id, 2) == ["told\n"]
 
 
 def test_cancelled_jobs_write_their_last_words(scheduler: SlurmScheduler, submit: Job) -> None:
     """A job that is cancelled hears SIGTERM, and those who follow its log read what it says then."""
-    app_id = submit("trap 'echo saving; exec sleep 0.2' TERM; echo ready; sleep 100 & wait")
+    app_id = submit("trap 'echo saving; exec sleep 0.2' TERM; echo ready; while :; do sleep 1; done 2>/dev/null")
     running(scheduler, app_id)
     log = iter(scheduler.log_iter(app_id, "r", 0, should_tail=True))
     assert next(log) == "ready\n"
@@ -93,7 +121,7 @@ def test_cancelled_jobs_write_their_last_words(scheduler: SlurmScheduler, submit
 
 def test_killed_for_its_memory(scheduler: SlurmScheduler, submit: Job) -> None:
     """A job that uses more memory than it may is told apart from one that somebody killed."""
-    greedy = submit("exec python3 -c 'import time; x = bytearray(400 << 20); time.sleep(20)'")
+    greedy = submit("exec python3 -c 'import time; x = bytearray(400 << 20); time.sleep(600)'")
     killed = submit("kill -9 $$")
     done = ended(scheduler, greedy)
     assert done.state is AppState.FAILED
@@ -104,17 +132,29 @@ def test_killed_for_its_memory(scheduler: SlurmScheduler, submit: Job) -> None:
     assert "memory" not in done.msg
 
 
-def test_retried_by_requeue_and_counted(scheduler: SlurmScheduler, submit: Job) -> None:
+def test_retried_by_requeue_and_counted(scheduler: SlurmScheduler, submit: Job, partition: str, tmp_path: Path) -> None:
     """A failure is retried as often as asked for; a requeue by an administrator does not use a retry up."""
-    script = 'echo "try ${SLURM_RESTART_COUNT:-0} $3"; [ "${SLURM_RESTART_COUNT:-0}" = 0 ] && sleep 60; exit 7'
-    app_id = submit(script, max_retries=1)
-    running(scheduler, app_id)
-    until(scheduler, app_id, lambda _: bool(lines(scheduler, app_id)), 10)
+
+    def let(state: str) -> None:
+        command("scontrol", "update", f"partitionname={partition}", f"state={state}")
+
+    fail = tmp_path / "fail"
+    script = f'echo "try ${{SLURM_RESTART_COUNT:-0}} $3"; {wait_for(fail)}; exit 7'
+    app_id = submit(script, max_retries=1, cfg={"partition": partition})
+    becomes(lambda: lines(scheduler, app_id), ["try 0 \n"])
+    let("down")
     command("scontrol", "requeue", app_id)
-    waiting = until(scheduler, app_id, lambda job: job.state is AppState.PENDING, 20)
+    waiting = until(scheduler, app_id, lambda job: job.state is AppState.PENDING)
     assert waiting.num_restarts == 1
-    retrying = until(scheduler, app_id, lambda job: "retry 1 of 1" in job.msg, 40)
+    start_now(app_id)
+    let("up")
+    becomes(lambda: lines(scheduler, app_id)[-1], "try 1 \n")
+    let("down")
+    fail.touch()
+    retrying = until(scheduler, app_id, lambda job: "retry 1 of 1" in job.msg)
     assert retrying.state is AppState.PENDING
+    start_now(app_id)
+    let("up")
     done = ended(scheduler, app_id)
     assert done.state is AppState.FAILED
     assert done.num_restarts == 2
@@ -124,27 +164,27 @@ def test_retried_by_requeue_and_counted(scheduler: SlurmScheduler, submit: Job) 
 
 def test_no_retries_means_no_requeue(scheduler: SlurmScheduler, submit: Job) -> None:
     """A job that asked for no retries is not started again by anybody."""
-    app_id = submit("sleep 60")
+    app_id = submit("sleep 600")
     running(scheduler, app_id)
     done = subprocess.run(["scontrol", "requeue", app_id], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     scheduler.cancel(app_id)
 
 
-def test_one_replica_or_one_role_starts_again_in_place(scheduler: SlurmScheduler, submit: Job, shared: Path) -> None:
+def test_one_replica_or_one_role_starts_again_in_place(scheduler: SlurmScheduler, submit: Job, tmp_path: Path) -> None:
     """With a retry policy of REPLICA or ROLE the job keeps its nodes."""
-    flag = shared / "failed-once"
-    fail_once = f"echo up; [ -e {flag}-$1 ] && exit 0; touch {flag}-$1; exit 5"
+    flag = tmp_path / "once"
+    fail_once = f"echo up; [ -e {flag}-$1 ] && exit 0; touch {flag}-$1; $2 exit 5"
     alone = submit(
-        "if [ ${replica_id} = 0 ]; then " + fail_once.replace("$1", "a") + "; fi; echo up",
+        "if [ ${replica_id} = 0 ]; then " + fail_once.replace("$1", "a").replace("$2", "") + "; fi; echo up",
         2,
         max_retries=1,
         retry_policy=RetryPolicy.REPLICA,
     )
     whole = submit(
         "if [ ${replica_id} = 0 ]; then "
-        + fail_once.replace("$1", "b")
-        + f"; fi; echo up; [ -e {flag}-c ] && exit 0; touch {flag}-c; sleep 60",
+        + fail_once.replace("$1", "b").replace("$2", f"{wait_for(f'{flag}-c')};")
+        + f"; fi; echo up; [ -e {flag}-c ] && exit 0; touch {flag}-c; sleep 600",
         2,
         max_retries=1,
         retry_policy=RetryPolicy.ROLE,
@@ -167,14 +207,15 @@ def test_an_elastic_job_loses_a_replica(scheduler: SlurmScheduler, submit: Job) 
 
 def test_a_node_that_dies(scheduler: SlurmScheduler, submit: Job) -> None:
     """A job whose node is set down ends FAILED, and the message says that it was the node."""
-    app_id = submit("echo up; sleep 60", 2)
-    job = until(scheduler, app_id, lambda _: bool(lines(scheduler, app_id, 0) and lines(scheduler, app_id, 1)), 20)
+    app_id = submit("echo up; sleep 600", 2)
+    becomes(lambda: [lines(scheduler, app_id, k) for k in (0, 1)], [["up\n"], ["up\n"]])
+    job = until(scheduler, app_id, lambda job: job.roles_statuses[0].replicas[1].hostname)
     node = job.roles_statuses[0].replicas[1].hostname
     command("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     try:
         ended(scheduler, app_id)
         # Which node it was is told by the step, a moment later.
-        done = until(scheduler, app_id, lambda j: j.msg == f"a node failed while it ran: {node}", 20)
+        done = until(scheduler, app_id, lambda j: j.msg == f"a node failed while it ran: {node}")
     finally:  # where Slurm has not taken it back by itself
         subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], capture_output=True, check=False)
     assert done.state is AppState.FAILED
@@ -195,17 +236,36 @@ def test_a_program_that_is_not_there(scheduler: SlurmScheduler) -> None:
     scheduler.delete(app_id)
 
 
-def test_logs_by_time_stream_and_end(scheduler: SlurmScheduler, submit: Job) -> None:
+def test_logs_by_time_stream_and_end(scheduler: SlurmScheduler, submit: Job, tmp_path: Path) -> None:
     """Both outputs come in the order of writing; `since` cuts off what is older; `last` finds the end."""
-    from datetime import datetime
-
-    script = "echo one; sleep 3; echo two >&2; sleep 3; printf 'three\\nfour'"
-    app_id = submit(script)
-    assert list(scheduler.log_iter(app_id, "r", 0, should_tail=True)) == ["one\n", "two\n", "three\n", "four"]
-    started = ended(scheduler, app_id).started_at
-    assert started is not None
+    two, three = tmp_path / "two", tmp_path / "three"
+    app_id = submit(f"echo one; {wait_for(two)}; echo two >&2; {wait_for(three)}; printf 'three\\nfour'")
+    log = iter(scheduler.log_iter(app_id, "r", 0, should_tail=True))
+    assert next(log) == "one\n"
+    first = moment_after(scheduler, app_id, ["one\n"])
+    two.touch()
+    assert next(log) == "two\n"
+    second = moment_after(scheduler, app_id, ["one\n", "two\n"])
+    three.touch()
+    assert list(log) == ["three\n", "four"]
+    assert ended(scheduler, app_id).started_at is not None
     assert lines(scheduler, app_id) == ["one\n", "two\n", "three\n", "four"]
-    assert lines(scheduler, app_id, since=datetime.fromtimestamp(started + 5.5)) == ["three\n", "four"]
-    assert lines(scheduler, app_id, until=datetime.fromtimestamp(started + 3)) == ["one\n"]
+    assert lines(scheduler, app_id, since=second) == ["three\n", "four"]
+    assert lines(scheduler, app_id, until=first) == ["one\n"]
     assert list(scheduler.log_iter(app_id, "r", 0).last(2)) == ["three\n", "four"]
     assert lines(scheduler, app_id, regex="^t") == ["two\n", "three\n"]
+
+
+def moment_after(scheduler: SlurmScheduler, app_id: str, written: list[str]) -> datetime:
+    """One at which these lines were there, by the job's own notes, and nothing that is written from now on."""
+
+    def known() -> list[str]:
+        try:
+            return lines(scheduler, app_id, until=datetime.now())
+        except NotSupportedError:  # it has noted nothing yet
+            return []
+
+    becomes(known, written)
+    moment = datetime.now()
+    time.sleep(1.1)  # the notes are to the second
+    return moment

@@ -36,7 +36,7 @@ def killed(mine: Shell, tmp_path: Path, moment: str, *args: str) -> None:
     """A submission that is killed `before` or `after` Slurm gets to know of it."""
     (tmp_path / moment).touch()
     process = mine.start("run", "-s", "slurm", *args)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     (tmp_path / moment).unlink()
     assert (process.returncode, out) == (-9, ""), err
 
@@ -44,7 +44,7 @@ def killed(mine: Shell, tmp_path: Path, moment: str, *args: str) -> None:
 def both(mine: Shell, *args: str) -> tuple[str, str]:
     """What a verb says, and what it says on stderr."""
     process = mine.start(*args)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out, err
 
@@ -55,7 +55,7 @@ def test_killed_between_the_answer_and_the_record(mine: Shell, tmp_path: Path, e
     listed, told = both(mine, "list")
     [handle] = re.findall(r"slurm://torchx/\d+", listed)
     assert f"led to `{handle}`, which is on record now: the submitting process died" in told
-    eventually(lambda: "SUCCEEDED" in mine.torchx("status", "@last"), every_s=0.3)
+    eventually(lambda: "SUCCEEDED" in mine.torchx("status", "@last"), timeout_s=180, every_s=0.3)
     assert mine.torchx("log", "--no-prefix", "@last") == "it ran\n"
     described = mine.torchx("describe", "--json", handle)
     assert re.search(r'"comment": \{\s*"value": "kept"', described)
@@ -101,7 +101,7 @@ def test_a_job_that_slurm_has_forgotten(
     monkeypatch.setattr(scheduler, "_find_submitted", lambda site, token: None)  # as after MinJobAge
     slurm = scheduler._slurm(scheduler._here)
     days = 3 * 86400.0
-    eventually(lambda: slurm.named(Path(folder).name, days))  # accounting hears of it some seconds later
+    eventually(lambda: slurm.named(Path(folder).name, days), timeout_s=180)  # accounting hears of it some seconds later
     with monkeypatch.context() as patch:
         patch.setattr("torchx.schedulers.slurm_scheduler.job_id_in", lambda folder: "")
         assert scheduler.find_submission(intent, {}, age_s=days) == app_id

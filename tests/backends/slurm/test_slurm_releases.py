@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.backends.slurm import releases, roots
 from tests.backends.slurm.cluster import NoClusterHereError
-from tests.backends.slurm.conftest import Job, command, ended, lines, running, until
+from tests.backends.slurm.conftest import PATIENCE_S, Job, becomes, command, ended, lines, running
 from tests.backends.slurm.test_slurm_jobs import (  # noqa: F401  # they run here, too
+    partition,
     test_a_node_that_dies,
     test_a_program_that_is_not_there,
     test_an_elastic_job_loses_a_replica,
@@ -59,12 +59,6 @@ def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             release.down()
 
 
-@pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """A folder that all nodes see, and that no other release has written to."""
-    return tmp_path
-
-
 @pytest.fixture(scope="module", autouse=True)
 def overtime(slurm: releases.Release) -> Iterator[str]:
     """A job with the shortest limit there is, a minute, which other tests need not wait for."""
@@ -86,7 +80,7 @@ def test_every_schema_tells_the_same(slurm: releases.Release, submit: Job, sched
     """`squeue --json` in each schema that the release offers, and plain `squeue`: the same jobs in the same states."""
     if version() < FILTERED_JSON:
         pytest.skip("torchx asks for JSON from 23.02 on")
-    jobs = [submit("true", cfg={"extra": ["--hold"]}), submit("exit 3"), submit("sleep 60", 2)]
+    jobs = [submit("true", cfg={"extra": ["--hold"]}), submit("exit 3"), submit("sleep 600", 2)]
     ended(scheduler, jobs[1])
     running(scheduler, jobs[2])
     argv = squeue_argv(jobs, json=True)
@@ -114,7 +108,7 @@ def _facts(records) -> list[tuple]:
 
 def test_out_of_memory(slurm: releases.Release, scheduler: SlurmScheduler, submit: Job) -> None:
     """A job that takes more memory than it may ends so, be it held by cgroups or watched; another does not."""
-    greedy = submit("exec python3 -c 'import time; x = bytes([7]) * (400 << 20); time.sleep(20)'")
+    greedy = submit("exec python3 -c 'import time; x = bytes([7]) * (400 << 20); time.sleep(600)'")
     parent = submit("python3 -c 'x = bytes([7]) * (400 << 20)'; echo lost a child >&2; exit 1")
     killed = submit("kill -9 $$")
     assert "out of memory" in ended(scheduler, greedy).msg
@@ -127,11 +121,12 @@ def test_out_of_memory(slurm: releases.Release, scheduler: SlurmScheduler, submi
 
 def test_what_runs_is_listed(scheduler: SlurmScheduler, overtime: str) -> None:
     """Our jobs, and a job array of somebody else, a task each."""
-    array = command("sbatch", "--parsable", "--array=1-2", "--mem=50", "--output=/dev/null", "--wrap=sleep 30").strip()
-    until(scheduler, f"{array}_1", lambda job: job.state is AppState.RUNNING, 20)
-    listed = {job.app_id: job.state for job in scheduler.list()}
-    assert listed[overtime] is listed[f"{array}_1"] is listed[f"{array}_2"] is AppState.RUNNING
-    command("scancel", array)
+    array = command("sbatch", "--parsable", "--array=1-2", "--mem=50", "--output=/dev/null", "--wrap=sleep 600").strip()
+    wanted = dict.fromkeys((overtime, f"{array}_1", f"{array}_2"), AppState.RUNNING)
+    try:
+        becomes(lambda: {j.app_id: j.state for j in scheduler.list() if j.app_id in wanted}, wanted)
+    finally:
+        command("scancel", array)
 
 
 def test_reasons_to_wait(slurm: releases.Release, scheduler: SlurmScheduler, submit: Job) -> None:
@@ -139,9 +134,10 @@ def test_reasons_to_wait(slurm: releases.Release, scheduler: SlurmScheduler, sub
     failed = submit("exit 1")
     held = submit("true", cfg={"extra": ["--hold"]})
     ended(scheduler, failed)
-    for cfg in ({"qos": "onejob"}, {"licenses": "matlab:2"}):
-        submit("sleep 60", cfg=cfg)
-    submit("sleep 60", cfg={"qos": "fewcpus"}, resource=Resource(2, 0, 100))
+    first = [submit("sleep 600", cfg=cfg) for cfg in ({"qos": "onejob"}, {"licenses": "matlab:2"})]
+    first.append(submit("sleep 600", cfg={"qos": "fewcpus"}, resource=Resource(2, 0, 100)))
+    for app_id in first:
+        running(scheduler, app_id)
     whole = Resource(8, 0, 100)
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
     command(
@@ -182,7 +178,7 @@ def test_reasons_to_wait(slurm: releases.Release, scheduler: SlurmScheduler, sub
     assert wrong == {}
 
 
-def _explained(scheduler: SlurmScheduler, jobs: dict[str, str], within_s: float = 30.0) -> dict[str, str]:
+def _explained(scheduler: SlurmScheduler, jobs: dict[str, str], within_s: float = PATIENCE_S) -> dict[str, str]:
     """What jobs say that do not come to say what they should."""
     deadline = time.monotonic() + within_s
     while True:
@@ -207,5 +203,5 @@ def test_logs_and_delete(scheduler: SlurmScheduler, submit: Job) -> None:
 
 def test_time_limit(scheduler: SlurmScheduler, overtime: str) -> None:
     """A job over its limit says so."""
-    done = ended(scheduler, overtime, within_s=130)
+    done = ended(scheduler, overtime, within_s=300)
     assert (done.state, done.msg) == (AppState.FAILED, "it reached its time limit")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.backends.shell import ROOT, Shell
-from tests.backends.slurm.conftest import command
+from tests.backends.slurm.conftest import command, start_now
 
 TRAIN = """
 import os, sys, time
@@ -89,18 +89,21 @@ def test_code_as_it_was_at_submission(shell: Shell, tmp_path: Path, eventually: 
     (project / ".torchxconfig").write_text("[cli:run]\nworkspace = .\n")
     script = project / "say.sh"
     start = "${SLURM_RESTART_COUNT:-0}"
-    script.write_text(f'echo "old code, start {start}"; [ "{start}" = 0 ] && sleep 60; exit 7')
+    script.write_text(f'echo "old code, start {start}"; [ "{start}" = 0 ] && exec sleep 600; exit 7')
     (project / "jobs.py").write_text(RETRIED)
     mine = Shell(project, shell.env)
     job_dir = tmp_path / "code"
     handle = mine.launch("-s", "slurm", "-cfg", f"job_dir={job_dir}", "jobs.py:retried")
     script.write_text("echo 'new code'")
     app_id = handle.rpartition("/")[2]
-    eventually(lambda: "start 0" in mine.torchx("log", handle), every_s=0.5)
+    eventually(lambda: "start 0" in mine.torchx("log", handle), timeout_s=180, every_s=0.5)
     command("scontrol", "requeue", app_id)
-    eventually(lambda: status_of(mine, handle)["state"] == "FAILED", timeout_s=90, every_s=0.5)
+    eventually(lambda: status_of(mine, handle)["state"] == "PENDING", timeout_s=100, every_s=0.5)
+    start_now(app_id)
+    eventually(lambda: "retry 1 of 1" in (status_of(mine, handle)["msg"] or ""), timeout_s=100, every_s=0.5)
+    start_now(app_id)
+    eventually(lambda: status_of(mine, handle)["state"] == "FAILED", timeout_s=180, every_s=0.5)
     said = mine.torchx("log", "--no-prefix", handle).splitlines()
-    said = [line for line in said if line != "Terminated"]  # which a shell may say of its `sleep`
     assert said == [f"old code, start {i}" for i in range(3)]
     status = status_of(mine, handle)
     assert status["num_restarts"] == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -84,6 +85,46 @@ def link(serve: Serve, keys: Keys) -> Iterator[Link]:
     server = serve("behind", host=False)
     between = Link(server.port)
     keys.knows(server, between.port)
-    keys.host("far", between.port, "ServerAliveInterval 1", "ServerAliveCountMax 2", "ConnectTimeout 3")
+    keys.host("far", between.port)
     yield between
     between.close()
+
+
+class Endless:
+    """A script for the login node that says when it runs, and ends with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.began = folder / "began"
+        self.goes_on = folder / "goes-on"
+        self.goes_on.touch()
+        self.script = f"touch {self.began}; while [ -e {self.goes_on} ]; do sleep 0.1; done"
+
+    def end(self) -> None:
+        self.goes_on.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def endless(there: Path) -> Iterator[Endless]:
+    made = Endless(there)
+    yield made
+    made.end()
+
+
+@contextlib.contextmanager
+def cut_when(server: Sshd, file: Path) -> Iterator[None]:
+    """Cut the server's connections once the file is there."""
+    over = threading.Event()
+
+    def cut() -> None:
+        while not file.exists():
+            if over.wait(0.02):
+                return
+        server.cut()
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

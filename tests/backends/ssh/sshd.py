@@ -11,8 +11,10 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from tests import ports
 
 PROGRAMS = {
     "sshd": "openssh-server",
@@ -48,7 +50,7 @@ class Sshd:
     def __init__(self, folder: Path, authorized_keys: Path, *options: str) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
-        self.port = free_port()
+        self.port = ports.free()
         self._process: subprocess.Popen[bytes] | None = None
         self.host_key = folder / "host_key"
         make_key(self.host_key)
@@ -82,19 +84,24 @@ class Sshd:
         argv = [program, "-D", "-e", "-f", str(self.folder / "sshd_config")]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + 10
-        while not _listens(self.port):
-            assert self._process.poll() is None and time.monotonic() < deadline, (self.folder / "log").read_text()
-            time.sleep(0.02)
+        self._until(lambda: _listens(self.port))
+        self._until(lambda: not self.connections())  # the question was one, too
 
     def stop(self) -> None:
         """Takes no new connections, and drops those that there are."""
         if self._process is not None:
             connections = self.connections()
             self._process.terminate()
-            self._process.wait(10)
+            self._process.wait(60)
             self._process = None
             _kill(connections)
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert self._process.poll() is None and time.monotonic() < deadline, (self.folder / "log").read_text()
+            time.sleep(0.02)
 
     def connections(self) -> list[int]:
         """Ids of the server's processes that each serve one connection."""
@@ -143,11 +150,17 @@ class Keys:
             f"UserKnownHostsFile {self.known_hosts}",
             "IdentityAgent none",
             *options,
+            "ConnectTimeout 60",  # a server on a busy machine may take its time
         ]
         if not any(option.startswith("IdentityFile") for option in options):
             lines += [f"IdentityFile {self.key}", "IdentitiesOnly yes"]
         with self.config.open("a") as f:
             f.write("\n  ".join(lines) + "\n")
+
+    def prefer(self, name: str, *options: str) -> None:
+        """From now on these options of a ``Host`` count, and not what was said of them before: in ssh_config(5) the first
+        value is the one that is used."""
+        self.config.write_text("\n  ".join([f"Host {name}", *options]) + "\n" + self.config.read_text())
 
     def program(self, folder: Path) -> Path:
         """A folder for PATH whose ``ssh`` reads this configuration: the real one finds ``~/.ssh`` through the system's list of users."""
@@ -170,6 +183,7 @@ class Link:
         self._flows.set()
         self.carried = 0
         """Bytes that came through so far, both ways."""
+        self._cut_at: int | None = None
         self._open = True
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -190,6 +204,10 @@ class Link:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
+    def cut_after(self, more: int | None) -> None:
+        """Reset all connections as soon as so many more bytes have come through; None: do not."""
+        self._cut_at = None if more is None else self.carried + more
+
     def close(self) -> None:
         self._open = False
         self.flow()
@@ -198,7 +216,7 @@ class Link:
         self._listener.close()
         self.cut()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def _accept(self) -> None:
         while self._open:
@@ -225,6 +243,9 @@ class Link:
                         data = end.recv(1 << 16)
                         other[end].sendall(data)
                         self.carried += len(data)
+                        if self._cut_at is not None and self.carried >= self._cut_at:
+                            self._cut_at = None
+                            self.cut()
                     except OSError:
                         data = b""
                     if not data:
@@ -235,17 +256,19 @@ def make_key(path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)], check=True)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def children(pid: int) -> list[int]:
+    """Those that have not ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as f:
-        return [int(word) for word in f.read().split()]
+        return [child for child in map(int, f.read().split()) if is_alive(child)]
     return []
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs: a process that has ended may stay on record until its parent has asked."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
 
 
 def _kill(pids: list[int]) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
-import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from tests.backends.shell import Shell
 from tests.backends.slurm import cluster
-from tests.backends.ssh.conftest import Serve
+from tests.backends.ssh.conftest import Endless, Serve
 from tests.backends.ssh.sshd import Sshd
 from torchx.workspace.content import content_hash, entries, sha256_of
 
@@ -41,14 +42,15 @@ def _slurm() -> Iterator[None]:
 
 @pytest.fixture
 def node(serve: Serve, there: Path) -> Sshd:
-    """A login node of the cluster; an `sbatch` that tells when it is run, and takes its time."""
+    """A login node of the cluster; an `sbatch` that tells when it is run, and waits if it is told to."""
     tools = there / "tools"
     tools.mkdir()
     sbatch = tools / "sbatch"
-    # `slow` holds how long it waits before and after the real one.
+    # As long as `hold` says `began` or `took`, it waits there.
     sbatch.write_text(
-        f'#!/bin/sh\n[ -e {there}/slow ] && {{ touch {there}/began; sleep 0.7; }}\n/usr/bin/sbatch "$@"\ncode=$?\n'
-        f"[ -e {there}/slow ] && {{ touch {there}/took; sleep 0.7; }}\nexit $code\n"
+        f"#!/bin/sh\ncd {there}\n"
+        'reached() { touch "$1"; while [ "$(cat hold 2>/dev/null)" = "$1" ]; do sleep 0.1; done; }\n'
+        'reached began\n/usr/bin/sbatch "$@"\ncode=$?\nreached took\nexit $code\n'
     )
     sbatch.chmod(0o755)
     return serve("login", env=f"PATH={tools}:{VENV}:{SYSTEM_PATH}")
@@ -72,7 +74,7 @@ def run(laptop: Shell, *args: str) -> str:
 
 def ended(laptop: Shell, handle: str) -> str:
     """The status page once the job has ended."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while True:
         said = laptop.torchx("status", handle, check=False)
         if re.search(r"^state: +(SUCCEEDED|FAILED|CANCELLED)", said, re.MULTILINE):
@@ -83,10 +85,12 @@ def ended(laptop: Shell, handle: str) -> str:
 
 def jobs_named(name: str) -> list[str]:
     """Ids of the jobs whose name begins so, as Slurm itself says."""
-    said = subprocess.run(
-        ["squeue", "--noheader", "--states=all", "--format=%A %j"], capture_output=True, text=True, check=True
-    ).stdout
-    return [line.split()[0] for line in said.splitlines() if line.split()[1].startswith(name)]
+    argv = ["squeue", "--noheader", "--states=all", "--format=%A %j"]
+    deadline = time.monotonic() + 120
+    while (done := subprocess.run(argv, capture_output=True, text=True, check=False)).returncode:
+        assert time.monotonic() < deadline, done.stderr  # other tests restart the controller
+        time.sleep(1)
+    return [line.split()[0] for line in done.stdout.splitlines() if line.split()[1].startswith(name)]
 
 
 # -- the five basic jobs ---------------------------------------------------------------------------
@@ -133,19 +137,20 @@ def test_a_rank_that_fails(laptop: Shell) -> None:
 def test_cancel(laptop: Shell, eventually: Eventually) -> None:
     """From another shell."""
     handle = run(laptop, "utils.sh", "sleep", "600")
-    eventually(lambda: "RUNNING" in laptop.torchx("status", handle), every_s=0.5)
+    eventually(lambda: "RUNNING" in laptop.torchx("status", handle), timeout_s=300, every_s=0.5)
     laptop.torchx("cancel", handle)
     assert "CANCELLED" in ended(laptop, handle)
     laptop.torchx("cancel", handle)
     laptop.torchx("delete", handle)
 
 
-def test_a_workspace_that_changed(laptop: Shell, there: Path) -> None:
+def test_a_workspace_that_changed(laptop: Shell, there: Path, endless: Endless) -> None:
     """Each job runs the code as it was when it was submitted."""
     jobs = []
     for version in (1, 2):
         (laptop.cwd / "hello.py").write_text(f"print('version {version}')\n")
-        jobs.append(run(laptop, "utils.sh", "sh", "-c", "sleep 2; python hello.py; echo mine > out.txt"))
+        jobs.append(run(laptop, "utils.sh", "sh", "-c", f"{endless.script}; python hello.py; echo mine > out.txt"))
+    endless.end()
     for version, handle in enumerate(jobs, 1):
         assert "SUCCEEDED" in ended(laptop, handle)
         assert laptop.torchx("log", handle).split() == ["sh/0", "version", str(version)]
@@ -156,7 +161,9 @@ def test_a_workspace_that_changed(laptop: Shell, there: Path) -> None:
 def test_a_log_that_is_followed(laptop: Shell) -> None:
     """To its last line, and no longer."""
     handle = run(laptop, "utils.sh", "sh", "-c", "for i in 1 2 3 4 5 6; do echo line $i; sleep 0.5; done")
-    assert laptop.torchx("log", "--no-prefix", "-f", handle) == "".join(f"line {i}\n" for i in range(1, 7))
+    assert laptop.torchx("log", "--no-prefix", "-f", handle, timeout_s=400) == "".join(
+        f"line {i}\n" for i in range(1, 7)
+    )
 
 
 # -- the link is cut -------------------------------------------------------------------------------
@@ -165,18 +172,18 @@ def test_a_log_that_is_followed(laptop: Shell) -> None:
 @pytest.mark.parametrize("moment", ["code", "folder", "began", "took"])
 def test_a_cut_while_submitting(moment: str, laptop: Shell, node: Sshd, there: Path, eventually: Eventually) -> None:
     """One job, whether the link is cut while the code or the script is brought there, before Slurm is asked, or after it answered."""
-    name = f"cut{moment}{os.getpid()}"  # Slurm remembers those of the last run of these tests
-    (there / "slow").touch()
+    name = f"cut{moment}{uuid.uuid4().hex[:8]}"  # Slurm remembers those of the last run of these tests
+    (there / "hold").write_text(moment)
     process = laptop.start("run", "-s", "slurm", "-cfg", "ssh=login", _named(laptop, name))
     place = {"code": ".torchx/workspaces", "folder": ".torchx/slurm"}.get(moment, moment)
-    eventually((there / place).exists, every_s=0.005)
+    eventually((there / place).exists, timeout_s=300, every_s=0.005)
     assert node.cut() == 1
-    out, err = process.communicate(timeout=120)
+    (there / "hold").unlink()
+    out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
     # Between two commands nobody may have noticed.
     assert "the connection to `login` was lost" in err or moment in {"code", "folder"}
     handle = next(line for line in out.splitlines() if "://" in line).split()[-1]
-    (there / "slow").unlink()
     assert "SUCCEEDED" in ended(laptop, handle)
     assert laptop.torchx("log", "--no-prefix", handle) == "hi\n"
     assert len(jobs_named(name)) == 1
@@ -196,27 +203,26 @@ main(sys.argv[1:])
 @pytest.mark.parametrize("end", ["dead", "killed"])
 def test_a_link_that_stays_dead(end: str, laptop: Shell, node: Sshd, there: Path, eventually: Eventually) -> None:
     """From the submission on, or torchx is killed there: the job runs, and is on record as soon as it can be asked for."""
-    name = f"lost{end}{os.getpid()}"
-    (there / "slow").touch()
+    name = f"lost{end}{uuid.uuid4().hex[:8]}"
+    (there / "hold").write_text("began")
     argv = [sys.executable, "-c", IMPATIENT, "run", "-s", "slurm", "-cfg", "ssh=login", _named(laptop, name)]
     pipe = subprocess.PIPE
     process = subprocess.Popen(argv, cwd=laptop.cwd, env=laptop.env, stdout=pipe, stderr=pipe, text=True)
-    eventually((there / "began").exists, every_s=0.005)
+    eventually((there / "began").exists, timeout_s=300, every_s=0.005)
     node.stop()
     if end == "killed":
         process.kill()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=400)
     assert out == ""
     assert process.returncode == (4 if end == "dead" else -9)
     assert "whether `sbatch` was run is not known" in err or end == "killed"
     told = _stderr(laptop, "list")
     assert "is not known yet: `slurm` will be asked again" in told
     node.start()
-    eventually(lambda: jobs_named(name), every_s=0.2)
-    told = _stderr(laptop, "list")
-    assert f"the submission of `{name}` to `slurm`" in told
-    handle = re.search(r"led to `(slurm://torchx/\d+)`, which is on record now", told)[1]
-    (there / "slow").unlink()
+    (there / "hold").unlink()
+    eventually(lambda: jobs_named(name), timeout_s=300, every_s=0.2)
+    found = rf"the submission of `{name}` to `slurm`.*led to `(slurm://torchx/\d+)`, which is on record now"
+    handle = eventually(lambda: re.search(found, _stderr(laptop, "list")), timeout_s=300)[1]
     assert "SUCCEEDED" in ended(laptop, handle)
     assert laptop.torchx("log", "--no-prefix", "@last") == "hi\n"
     assert len(jobs_named(name)) == 1
@@ -224,34 +230,33 @@ def test_a_link_that_stays_dead(end: str, laptop: Shell, node: Sshd, there: Path
 
 def _stderr(laptop: Shell, *args: str) -> str:
     process = laptop.start(*args)
-    err = process.communicate(timeout=60)[1]
+    err = process.communicate(timeout=400)[1]
     assert process.returncode == 0, err
     return err
 
 
-def test_cuts_while_following(laptop: Shell, node: Sshd) -> None:
+def test_cuts_while_following(laptop: Shell, node: Sshd, endless: Endless) -> None:
     """The output is complete to the byte: no line lost, none twice."""
-    script = "i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo line $i of this job; sleep 0.02; done"
+    line = "i=$((i+1)); echo line $i of this job; sleep 0.02"
+    script = f"i=0; while [ -e {endless.goes_on} ]; do {line}; done; echo that were $i"
     handle = run(laptop, "utils.sh", "sh", "-c", script)
     process = laptop.start("log", "--no-prefix", "-f", handle)
-    cuts = 0
-    stop = threading.Event()
-
-    def cut() -> None:
-        nonlocal cuts
-        while not stop.wait(1.5):
-            cuts += node.cut()
-
-    thread = threading.Thread(target=cut)
-    thread.start()
-    try:
-        out, err = process.communicate(timeout=180)
-    finally:
-        stop.set()
-        thread.join()
+    assert process.stdout is not None and process.stderr is not None
+    chance, out, cuts, wanted = random.Random(1), [], 0, 1
+    with process:
+        for text in process.stdout:
+            out.append(text)
+            if cuts >= 5:
+                endless.end()
+            elif len(out) >= wanted:  # something has come through since the last time
+                time.sleep(chance.uniform(0, 1))
+                cuts += node.cut()
+                wanted = len(out) + 50
+        err = process.stderr.read()
     assert process.returncode == 0, err
-    assert out == "".join(f"line {i} of this job\n" for i in range(1, 401))
-    assert cuts >= 3
+    lines = len(out) - 1
+    assert "".join(out) == "".join(f"line {i} of this job\n" for i in range(1, lines + 1)) + f"that were {lines}\n"
+    assert "the connection to `login` was lost" in err
 
 
 def test_a_login_node_that_is_down(laptop: Shell, node: Sshd) -> None:
@@ -259,14 +264,12 @@ def test_a_login_node_that_is_down(laptop: Shell, node: Sshd) -> None:
     handle = run(laptop, "utils.echo", "--msg", "hi")
     ended(laptop, handle)
     node.stop()
-    begun = time.monotonic()
     process = laptop.start("run", "-s", "slurm", "-cfg", "ssh=login", "utils.echo", "--msg", "hi")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=400)
     assert process.returncode == 4
     assert out == ""
     assert [line.partition(":")[0] for line in err.splitlines()] == ["torchx", "hint"], err
     assert "cannot log in to `login`: nothing listens there" in err
-    assert time.monotonic() - begun < 30
     listed = laptop.torchx("list")
     assert [line.split()[0] for line in listed.splitlines() if "://" in line] == [handle]
 

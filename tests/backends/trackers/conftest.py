@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
+from tests import ports
 from tests.backends import venvs
 from tests.backends.docker import engine
 from tests.backends.shell import Shell
@@ -64,7 +66,7 @@ def bridged_server(docker_image: str, venv: Path, tmp_path_factory: pytest.TempP
 
 
 def mlflow_at(address: str, venv: Path, folder: Path) -> Iterator[str]:
-    port = free_port(address)
+    port = ports.free(address)
     argv = [str(venv / "bin/python"), "-m", "mlflow", "server", "--host", address, "--port", str(port)]
     argv += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
     argv += ["--artifacts-destination", f"{folder}/artifacts"]
@@ -75,7 +77,7 @@ def mlflow_at(address: str, venv: Path, folder: Path) -> Iterator[str]:
 def s3_server(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an S3 server."""
     folder = tmp_path_factory.mktemp("s3")
-    port = free_port()
+    port = ports.free()
     argv = [str(venv / "bin/python"), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     yield from served(argv, folder, f"http://127.0.0.1:{port}", "/moto-api/")
 
@@ -86,7 +88,7 @@ def served(argv: list[str], folder: Path, url: str, page: str) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(argv, env=env, cwd=folder, stdout=log, stderr=log, start_new_session=True)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while not answers(url + page):
             assert server.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, (folder / "log").read_text()
@@ -95,7 +97,7 @@ def served(argv: list[str], folder: Path, url: str, page: str) -> Iterator[str]:
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         try:
-            server.wait(timeout=20)
+            server.wait(timeout=60)
         except subprocess.TimeoutExpired:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
@@ -103,23 +105,42 @@ def served(argv: list[str], folder: Path, url: str, page: str) -> Iterator[str]:
 
 def answers(url: str) -> bool:
     try:
-        with build_opener(ProxyHandler({})).open(url, timeout=5) as page:
+        with build_opener(ProxyHandler({})).open(url, timeout=60) as page:
             return bool(page.status == 200)
-    except (URLError, OSError):
+    except (OSError, HTTPException):
         return False
 
 
-def free_port(address: str = "127.0.0.1") -> int:
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections; it is taken, so that nobody comes to listen there."""
     with socket.socket() as s:
-        s.bind((address, 0))
-        return int(s.getsockname()[1])
+        s.bind(("127.0.0.1", 0))
+        yield s.getsockname()[1]
+
+
+class SilentServer:
+    """Takes connections and never answers."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    def connections(self) -> int:
+        """How many there have been since the last time; a hundred or more are as many as it can hold."""
+        self._listener.setblocking(False)
+        count = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._listener.accept()[0].close()
+                count += 1
+        return count
 
 
 @pytest.fixture
-def silent_server() -> Iterator[str]:
-    """The address of a server that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as s:
-        yield f"http://127.0.0.1:{s.getsockname()[1]}"
+def silent_server() -> Iterator[SilentServer]:
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as s:
+        yield SilentServer(s)
 
 
 @pytest.fixture
@@ -143,7 +164,7 @@ def python(project: Shell) -> Callable[..., str]:
             env={**project.env, **(env or {})},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=500,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

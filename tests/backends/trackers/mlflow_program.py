@@ -109,7 +109,7 @@ def rank(uri: str, number: str) -> None:
 def made(uri: str, experiment: str) -> Any:
     from torchx.tracker.mlflow import create_tracker
 
-    return create_tracker(json.dumps({"tracking_uri": uri, "experiment_name": experiment}))
+    return create_tracker(json.dumps({"tracking_uri": uri, "experiment_name": experiment, "timeout_s": 500}))
 
 
 def main() -> None:

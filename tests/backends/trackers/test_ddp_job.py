@@ -31,7 +31,7 @@ class Place:
         """The handle of a job of ``dist.ddp`` that has ended."""
         given = ",".join(filter(None, (env, self.env)))
         argv = ["run", "-s", self.scheduler, "--wait", "--workspace=", "dist.ddp", "-j", nodes, *self.options]
-        printed = project.torchx(*argv, "--script", str(HERE / script), "--env", given, timeout_s=500)
+        printed = project.torchx(*argv, "--script", str(HERE / script), "--env", given, timeout_s=800)
         return next(line for line in reversed(printed.splitlines()) if "://" in line).split()[-1]
 
 
@@ -62,7 +62,8 @@ def place(request: pytest.FixtureRequest, project: Shell, venv: Path) -> Place:
 def trained(project: Shell, place: Place) -> Iterator[str]:
     """The handle of a job of 2 x 2 ranks that has ended; the project's file names both trackers."""
     (project.cwd / ".torchxconfig").write_text(
-        f"[torchx:tracker]\nfsspec = {project.cwd}/tracked\nmlflow =\n\n[tracker:mlflow]\nconfig = {place.server}\n"
+        f"[torchx:tracker]\nfsspec = {project.cwd}/tracked\nmlflow =\n\n[tracker:mlflow]\n"
+        f"config = {json.dumps({'tracking_uri': place.server, 'timeout_s': 500})}\n"
     )
     (project.cwd / "checkpoints").mkdir()
     yield place.run(project, "2x2", "ddp_tracked.py", f"CHECKPOINTS={project.cwd}/checkpoints")
@@ -74,7 +75,7 @@ def tracked(project: Shell, tracker: str, *words: str) -> Any:
     return json.loads(project.torchx("tracker", "list", *words, "--tracker", tracker, "--json"))
 
 
-@pytest.mark.timeout(900)  # eight interpreters import PyTorch and MLflow, on however few cores
+@pytest.mark.timeout(1800)  # packages are installed, eight interpreters import PyTorch and MLflow, on however few cores
 def test_every_rank_and_both_trackers(project: Shell, place: Place, trained: str, python: Callable[..., str]) -> None:
     """Metadata, metrics and an artifact of each of four ranks are in both; then the lineage of a job that used one."""
     evaluated = place.run(project, "1x1", "evaluate_tracked.py", f"TRAINED={trained}")

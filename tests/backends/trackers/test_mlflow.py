@@ -12,6 +12,8 @@ import pytest
 
 from tests.backends.trackers.conftest import QUIET
 
+pytestmark = pytest.mark.timeout(1800)  # packages are installed, nine interpreters import MLflow
+
 PROGRAM = Path(__file__).with_name("mlflow_program.py")
 RUN = "slurm://nightly/train-1"
 
@@ -21,7 +23,7 @@ def answers(venv: Path, mlflow_server: str, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("mlflow_client")
     env = {**os.environ, **QUIET, "HOME": str(folder), "TMPDIR": str(folder)}
     argv = [str(venv / "bin/python"), str(PROGRAM), mlflow_server, "all"]
-    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=1000, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

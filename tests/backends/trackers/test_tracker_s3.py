@@ -9,12 +9,16 @@ import pytest
 
 from tests.backends.trackers.conftest import AWS
 
+pytestmark = pytest.mark.timeout(1800)  # packages are installed
+
 RUN = "slurm://torchx/train-1"
 WRITERS = """
 import boto3, json, os, subprocess, sys
+from torchx.tracker.backend.fsspec import create as create_tracker
+def create(place):
+    return create_tracker(json.dumps({"root_path": place, "timeout_s": 400}))
 run = sys.argv[1]
 if len(sys.argv) > 2:
-    from torchx.tracker.backend.fsspec import create
     tracker = create("s3://runs/team a")
     for step in range(10):
         tracker.add_metadata(run, **{f"rank{sys.argv[2]}_step{step}": step, "shared": sys.argv[2]})
@@ -24,7 +28,6 @@ if len(sys.argv) > 2:
 boto3.client("s3").create_bucket(Bucket="runs")
 ranks = [subprocess.Popen([sys.executable, "-c", os.environ["WRITERS"], run, str(n)]) for n in range(4)]
 codes = [rank.wait() for rank in ranks]
-from torchx.tracker.backend.fsspec import create
 tracker = create("s3://runs/team a")
 before = len(tracker.metadata(run))
 if os.fork() == 0:  # as a data loader's worker

@@ -7,21 +7,23 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.backends.shell import Shell
+from tests.backends.training.held import Held
 
-SCRIPT = "examples/ddp_digits/train.py"
 
-
-def test_two_by_two_beats_a_linear_model(shell: Shell, eventually: Callable[..., object]) -> None:
+def test_two_by_two_beats_a_linear_model(shell: Shell, tmp_path: Path, eventually: Callable[..., object]) -> None:
     """Four workers train a CNN past any linear model; status, log and list know of it during and after, from elsewhere."""
-    handle = shell.launch("dist.ddp", "-j", "2x2", "--script", SCRIPT)
+    held = Held(tmp_path, 1)
+    handle = shell.launch("dist.ddp", "-j", "2x2", "--script", held.script)
 
-    eventually(lambda: "epoch" in shell.torchx("log", handle))
+    eventually(lambda: "epoch" in shell.torchx("log", handle), timeout_s=240)
     during = json.loads(shell.torchx("status", "--json", handle))
     assert during["state"] == "RUNNING"
 
-    followed = shell.torchx("log", "-f", handle)  # ends when the job does
+    held.go_on()
+    followed = shell.torchx("log", "-f", handle, timeout_s=300)  # ends when the job does
     after = json.loads(shell.torchx("status", "--json", handle))
     assert after["state"] == "SUCCEEDED"
     assert handle in shell.torchx("list")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.docker import engine
 from torchx.errors import ConfigError
 from torchx.specs import Role, Workspace
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
@@ -19,21 +20,17 @@ from torchx.workspace.files import MARKER
 from torchx.workspace.snapshots import SnapshotStore, can_clone
 
 PACKAGES = {"mkfs.btrfs": "btrfs-progs", "mkfs.xfs": "xfsprogs", "mkfs.ext4": "e2fsprogs"}
-PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 MB = 1 << 20
 BIG = 64 * MB
 
 
 def program(name: str) -> str:
     """The path of a program; its package is installed when it is missing."""
-    if shutil.which(name, path=PATH) is None:
-        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for argv in (
-            ["apt-get", "update", "-qq"],
-            ["apt-get", "install", "-qq", "--no-install-recommends", PACKAGES[name]],
-        ):
-            subprocess.run(argv, env=env, capture_output=True, check=False)
-    return shutil.which(name, path=PATH) or pytest.skip(f"`{name}` cannot be installed")
+    try:
+        engine.install(name, PACKAGES[name])
+    except engine.Unavailable as e:
+        pytest.skip(str(e))
+    return shutil.which(name, path=engine.PATH) or pytest.skip(f"`{name}` cannot be installed")
 
 
 def mounted(tmp: Path, make: str, size: int) -> Iterator[Path]:

@@ -16,6 +16,9 @@ import pytest
 import torchx
 from tests.backends import venvs
 
+# Most of it is for the packages, which are installed once on a machine.
+pytestmark = pytest.mark.timeout(1800)
+
 
 @pytest.fixture(scope="module")
 def python() -> str:
@@ -33,7 +36,7 @@ def answers(python: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     env |= {"PYTHONPATH": str(folder / "lib"), "HOME": str(folder), "no_proxy": "*", "PYTHONDONTWRITEBYTECODE": "1"}
     program = str(Path(__file__).with_name("s3_program.py"))
     done = subprocess.run(
-        [python, program, str(folder)], env=env, capture_output=True, text=True, timeout=120, check=False
+        [python, program, str(folder)], env=env, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

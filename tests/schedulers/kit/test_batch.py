@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, TransientError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
+from torchx.schedulers.kit import batch_logs
 from torchx.schedulers.kit.batch import PATIENCE_S, BatchScheduler, Site, Submission
 from torchx.schedulers.kit.batch_folders import JobFolder, JobFolders, LogPaths, folder_name, roles_of
 from torchx.schedulers.kit.batch_logs import BatchLog, Growth
@@ -229,6 +232,7 @@ def test_many_jobs_cost_one_command(toy: Toy, fake: FakeCommandRunner) -> None:
 
 def test_those_who_wait_share_their_questions(toy: Toy, fake: FakeCommandRunner) -> None:
     """An answer of a moment ago is good for all; jobs that are waited for ride along with any question."""
+    toy.fresh_s = 3600
     fake.on("ask", stdout="a RUNNING\nb RUNNING\n")
     for app_id in ("a", "b", "a", "b"):
         assert toy.describe(app_id).state is AppState.RUNNING
@@ -424,9 +428,11 @@ def test_following_ends_with_the_job(tmp_path: Path) -> None:
     assert list(followed) == ["one\n", "two\n", "three\n", "four"]
 
 
-def test_followers_of_many_replicas_look_together(tmp_path: Path) -> None:
+def test_followers_of_many_replicas_look_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round over all of them costs one look at the files."""
     looks = []
+    now = [0.0]
+    monkeypatch.setattr(batch_logs, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
 
     class Counting(LocalFiles):
         def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
@@ -445,8 +451,21 @@ def test_followers_of_many_replicas_look_together(tmp_path: Path) -> None:
         source.poll()
     looks.clear()
     for _ in range(3):
+        now[0] += 1
         assert [source.poll() for source in logs] == [b""] * 20
-    assert len(looks) <= 2
+    assert len(looks) == 3
+
+
+def test_two_read_one_replica(tmp_path: Path) -> None:
+    """Who looks into a log does not disturb who follows it."""
+    growth, where = Growth(LocalFiles()), paths(tmp_path, "one\n")
+    follower = BatchLog(growth, where, LogQuery(follow=True), lambda: False)
+    assert follower.poll() == b"one\n"
+    assert list(BatchLog(growth, where, LogQuery(), lambda: False)) == ["one\n"]
+    with Path(where.stdout).open("a") as f:
+        f.write("two\n")
+    growth.look()
+    assert follower.poll() == b"two\n"
 
 
 def test_a_line_without_end_is_passed_on_in_pieces(tmp_path: Path) -> None:

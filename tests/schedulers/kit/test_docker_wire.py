@@ -39,7 +39,7 @@ class Server:
                 connection.sendall(self._answers.pop(0))
 
     def close(self) -> None:
-        self._thread.join(20)
+        self._thread.join(50)
         self._listener.close()
         assert not self._thread.is_alive()
 

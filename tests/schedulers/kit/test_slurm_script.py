@@ -106,6 +106,53 @@ def test_retries_in_place(programs: Path, policy: RetryPolicy, starts: list[int]
     assert [(folder / f"w/{k}/stdout.log").read_text().count("up") for k in (0, 1)] == starts
 
 
+DEAF = """
+if os.environ["TORCHELASTIC_ERROR_FILE"].endswith("/w/0/error.json") and not os.path.exists("ready"):
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    open("ready", "w").close()
+    while True:
+        signal.pause()
+"""
+
+
+def test_a_role_starts_again_though_a_step_was_deaf(programs: Path) -> None:
+    """A step that has only just been started may miss the signal that ends it: it is sent again until the step ends."""
+    (programs / "srun").write_text(SRUN.replace("os.execvp(", f"{DEAF}os.execvp("))
+    fail = "until [ -e ready ]; do sleep 0.02; done; [ -e once ] && exit 0; : > once; exit 5"
+    role = sh(
+        f"echo up; [ {macros.replica_id} = 0 ] && exit 0; {fail}", 2, max_retries=1, retry_policy=RetryPolicy.ROLE
+    )
+    role.image = str(programs.parent)
+    code, events, folder = run(programs, role)
+    assert (code, events.again) == (0, 1)
+    assert [(folder / f"w/{k}/stdout.log").read_text().count("up") for k in (0, 1)] == [1, 2]
+
+
+HALTING = """
+import re, time
+bus = next(int(n) for n in os.listdir("/proc/self/fd") if int(n) > 9 and os.readlink(f"/proc/self/fd/{n}")[:5] == "pipe:")
+def job():
+    return re.search(r"PPid:\\s*(\\d+)", open(f"/proc/{os.getppid()}/status").read())[1]
+script = job()
+while not re.search("wchar: *[1-9]", open(f"/proc/{os.getppid()}/io").read()):  # it has yet to tell our pid
+    time.sleep(0.02)
+os.write(bus, b"down 0 ")
+time.sleep(1.5)
+os.write(bus, b"4\\n")
+while job() == script:
+    time.sleep(0.02)
+sys.exit(4)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="finds the pipe of the script by /proc")
+def test_news_that_come_in_two_pieces(programs: Path) -> None:
+    """The end of a replica is heard although the script was interrupted while it read of it."""
+    (programs / "srun").write_text(SRUN.replace("os.execvp(", f"{HALTING}os.execvp("))
+    code, events, _ = run(programs, sh("exit 0"))
+    assert (code, events.replicas["w/0"].exit_code) == (4, 4)
+
+
 def test_an_elastic_job_with_fewer_nodes(programs: Path) -> None:
     """Replicas without a node are absent; it fails when too few are left."""
     code, events, _ = run(programs, sh("exit 0", 4, min_replicas=2), nodes="n[1-3]")

@@ -78,11 +78,13 @@ def test_a_program_of_the_login_shell(runner: SSHCommandRunner, fake: FakeSsh, m
     assert runner.run(["sinfo-x"]).stdout == "found\n"
 
 
-def test_too_late(runner: SSHCommandRunner) -> None:
+def test_too_late(runner: SSHCommandRunner, fake: FakeSsh) -> None:
     """A slow command is given up; the connection, which works, is kept."""
     runner.run(["true"])
-    with pytest.raises(TransientError, match=r"`sleep` did not end within 0\.2 s") as caught:
-        runner.run(["sleep", "5"], timeout=0.2)
+    end = fake.there / "end"
+    with pytest.raises(TransientError, match=r"`sh` did not end within 0\.2 s") as caught:
+        runner.run(["sh", "-c", f"until [ -e {end} ]; do sleep 0.05; done"], timeout=0.2)
+    end.touch()  # it has gone on over there
     assert not isinstance(caught.value, ConnectionLostError)
     assert os.path.exists(runner.master.socket)
 
@@ -184,8 +186,8 @@ def test_the_shell_of_a_lost_connection_takes_nothing_away(tmp_path: Path) -> No
                 assert shell.stdin is not None
                 shell.stdin.write(sent)
                 shell.stdin.flush()
-            assert lost.communicate(timeout=30)[0] == b"short\n"
-            out, err = next_.communicate(timeout=30)
+            assert lost.communicate(timeout=50)[0] == b"short\n"
+            out, err = next_.communicate(timeout=50)
             return subprocess.CompletedProcess([], 0, out, err)
 
     done = run_once(Twice(), ["cat"], token="t", find="", stdin="in\n", timeout=10)  # type: ignore[arg-type]  # what it needs of one

@@ -49,6 +49,10 @@ class Growth:
         self._news: dict[str, bytes] = {}
         self._looked = 0.0
 
+    def reads(self, path: str) -> bool:
+        """Whether somebody reads the file."""
+        return path in self._offsets
+
     def begin(self, path: str, offset: int) -> None:
         """Read a file from ``offset`` on."""
         self._offsets[path] = offset
@@ -237,6 +241,8 @@ class BatchLog:
         """Blocks of whole lines; only the last may lack its line end. Impatient: an empty one when nothing is new."""
         streams = self._streams()
         start, end, times = self._window(streams)
+        if any(self._growth.reads(path) for path in streams):  # another reader of this replica is elsewhere in it
+            self._growth = Growth(self._files)
         cursors = [_Cursor(self._growth, path, start[path], end[path]) for path in streams]
         try:
             yield from self._backlog(cursors, times)

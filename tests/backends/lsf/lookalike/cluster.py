@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,10 +19,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def default_config(envdir: str, **changes: object) -> Config:
-    """Four hosts of eight slots, with two GPUs each; a minute of a second; bkill's patience of half a second."""
+    """Four hosts of eight slots, with two GPUs each; a minute of a second; LSF's own patience of bkill."""
     hosts = [Host(f"127.0.0.1{n}", slots=8, mem_mb=16384, gpus=2) for n in range(1, 5)]
     queues = [Queue("normal"), Queue("urgent", priority=60), Queue("narrow", user_slots=1)]
-    config = Config(envdir, hosts, queues, apps=["docker-app"], minute_s=1, terminate_interval_s=0.5)
+    config = Config(envdir, hosts, queues, apps=["docker-app"], minute_s=1)
     for name, value in changes.items():
         setattr(config, name, value)
     return config
@@ -51,8 +52,8 @@ def up(config: Config) -> int:
             stderr=log,
             start_new_session=True,
         )
-    deadline = time.monotonic() + 10
-    while not os.path.exists(config.socket):
+    deadline = time.monotonic() + 60
+    while not _answers(config):
         if process.poll() is not None or time.monotonic() > deadline:
             with open(log.name) as file:
                 raise RuntimeError(f"the look-alike did not start: {file.read()}")
@@ -61,6 +62,11 @@ def up(config: Config) -> int:
         file.write(str(process.pid))
     process.returncode = 0  # it is stopped by its pid
     return process.pid
+
+
+def _answers(config: Config) -> bool:
+    with socket.socket(socket.AF_UNIX) as s:
+        return s.connect_ex(config.socket) == 0
 
 
 def down(envdir: str) -> None:
@@ -73,7 +79,7 @@ def down(envdir: str) -> None:
 
 
 def _wait(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG)[0] == pid:

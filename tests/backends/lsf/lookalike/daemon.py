@@ -66,10 +66,10 @@ class Daemon:
 
     def _answer(self, server: socket.socket) -> None:
         connection, _ = server.accept()
-        with connection, connection.makefile("rwb") as stream:
-            connection.settimeout(5)
-            with contextlib.suppress(OSError, ValueError):
-                stream.write(json.dumps(answer(self, json.loads(stream.readline()))).encode() + b"\n")
+        connection.settimeout(60)
+        # Who asked may be gone by now.
+        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rwb") as stream:
+            stream.write(json.dumps(answer(self, json.loads(stream.readline()))).encode() + b"\n")
 
     def turn(self) -> None:
         """Everything that is due now."""
@@ -215,7 +215,7 @@ class Daemon:
     def _stop_everything(self) -> None:
         for job in self.cluster.started():
             processes.send(job.pid, signal.SIGKILL)
-        deadline = time.time() + 5
+        deadline = time.time() + 60
         while any(processes.family(j.pid) for j in self.cluster.jobs.values() if j.stat in STARTED):
             if time.time() > deadline:
                 break

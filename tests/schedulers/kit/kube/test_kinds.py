@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -10,6 +11,7 @@ from torchx.errors import SpecError
 from torchx.schedulers.kit.kube import kinds, pods
 from torchx.schedulers.kit.kube.kinds import JobRules, render, role_names
 from torchx.schedulers.kit.kube.pods import PodRules
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, Resource, RetryPolicy, Role, VolumeMount, macros
 
 RULES = JobRules(
@@ -106,6 +108,33 @@ def test_a_role_is_one_job_whatever_its_size():
     assert trainer["spec"]["completionMode"] == "Indexed"
     assert trainer["spec"]["parallelism"] == trainer["spec"]["completions"] == 3
     assert script(trainer["spec"]["template"]) == "echo $(TORCHX_REPLICA_ID) train-x1"
+
+
+@pytest.mark.parametrize("kind", [kinds.JOB, kinds.JOBSET, kinds.VOLCANO])
+def test_the_work_of_a_dry_run_grows_no_faster_than_the_job(kind):
+    """In lines of Python that are executed."""
+    scheduler = create_scheduler("me")
+
+    def lines(replicas):
+        given, count = app(), 0
+        given.roles[0].num_replicas = replicas
+
+        def trace(_frame, event, _arg):
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            scheduler.submit_dryrun(given, {"kind": kind})
+        finally:
+            sys.settrace(before)
+        return count
+
+    lines(2)  # what is done once
+    small, medium, large = lines(50), lines(100), lines(200)
+    assert large - medium <= 2.2 * (medium - small) + 100, (small, medium, large)
 
 
 def test_rank_0_has_a_name_before_it_is_ready():

@@ -110,6 +110,7 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
     """
     import docker.errors
     import requests.exceptions
+    import urllib3.exceptions  # of what is read as a stream
 
     if isinstance(error, docker.errors.APIError):
         said = explanation(error)
@@ -118,9 +119,9 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
         return BackendError(text, hint=hint)
     if isinstance(error, docker.errors.DockerException):
         return BackendError(f"{doing}: {error}")
-    if isinstance(error, requests.exceptions.ReadTimeout):
+    if isinstance(error, (requests.exceptions.ReadTimeout, urllib3.exceptions.ReadTimeoutError)):
         return TransientError(f"{doing}: the engine did not answer in time", hint="is it overloaded? try again")
-    if isinstance(error, (requests.exceptions.RequestException, OSError)):
+    if isinstance(error, (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)):
         return TransientError(
             f"{doing}: the Docker engine does not answer any more: {_innermost(error)}",
             hint="is it running? `docker version` shows it; `DOCKER_HOST` says where it is looked for",

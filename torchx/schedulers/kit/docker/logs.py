@@ -127,7 +127,9 @@ def _all_entries(
         try:
             with engine_errors("the log cannot be read"):
                 may_come = may_come and goes_on()  # before reading: what was written by then is still read
-                with Stream(client, f"/containers/{container_id}/logs", params, read_s=None) as stream:
+                # Podman follows the log of a container that has ended for a quarter of a second, read or not.
+                asked = {**params, "follow": int(may_come)}
+                with Stream(client, f"/containers/{container_id}/logs", asked, read_s=None) as stream:
                     for entry in seen.news(entries(stream.read)):
                         attempt = 0
                         yield entry

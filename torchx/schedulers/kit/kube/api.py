@@ -274,14 +274,30 @@ class KubeApi:
     ) -> _Object:
         import json
 
-        response = self._open(_Request(method, path, query or {}, body, content_type))
+        text = self._whole(_Request(method, path, query or {}, body, content_type))
         try:
-            found = json.loads(response.read())
+            found = json.loads(text)
         except ValueError as e:
             raise BackendError(f"the Kubernetes API answered `{method} {path}` with what is no JSON: {e}") from None
-        finally:
-            response.release_conn()
         return found if isinstance(found, dict) else {}
+
+    def _whole(self, request: _Request) -> bytes:
+        """An answer to its end; one that breaks off is asked for again."""
+        import urllib3
+
+        attempt = 0
+        while True:
+            attempt += 1
+            response = self._open(request)
+            try:
+                return bytes(response.read())
+            except urllib3.exceptions.HTTPError as e:
+                if attempt == _ATTEMPTS:
+                    said = f"the Kubernetes API breaks off its answer to `{request.method} {request.path}`: {_cause(e)}"
+                    raise TransientError(said) from None
+            finally:
+                response.release_conn()
+            self._sleep(_pause(None, attempt))
 
     def _open(self, request: _Request) -> Any:
         """One answer, however often it takes: what may pass is tried again, with pauses that grow.
@@ -366,8 +382,12 @@ def _error(request: _Request, response: Any) -> BackendError | NotFoundError:
     import json
     import re
 
+    import urllib3
+
     try:
         text = response.read().decode("utf-8", "replace")
+    except urllib3.exceptions.HTTPError:  # it broke off: the status says what there is to know
+        text = ""
     finally:
         response.release_conn()
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 
-from torchx.errors import BackendError, NotFoundError
+from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kit.kube.api import path_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from typing import Any
 
     from torchx.schedulers.kit.kube.api import KubeApi
@@ -23,6 +23,7 @@ _SILENCE_S = 300.0
 """A stream that says nothing for so long is asked for again: a connection may die without a word."""
 _SECOND = 10**9
 _MOST_SKIPPED = 7
+_ATTEMPTS = 3
 # In the zone of the node: `2026-01-31T12:00:00.123456789+01:00`
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
 _PIECE = 1 << 14
@@ -64,7 +65,7 @@ class ContainerLog:
         if restarts > self._runs:
             # The run before the present one is kept; what an older one wrote is not.
             self._runs, self._ended = restarts, False
-            yield from self._read(previous=True, follow=False)
+            yield from self._read_all(previous=True)
         over = "terminated" in state
         if self._ended or not (over or "running" in state):
             return
@@ -74,12 +75,28 @@ class ContainerLog:
             if self._skip >= 0:
                 return
         before = (self._last, self._same)
-        yield from self._read(previous=False, follow=follow and not over)
+        if follow and not over:
+            yield from self._read(previous=False, follow=True)  # what breaks off goes on at the next look
+        else:
+            yield from self._read_all(previous=False)
         self._vain = 0 if before != (self._last, self._same) else min(2 * self._vain + 1, _MOST_SKIPPED)
         self._skip = self._vain
         self._ended = over
 
-    def _read(self, *, previous: bool, follow: bool) -> Iterator[tuple[int, str]]:
+    def _read_all(self, *, previous: bool) -> Iterator[tuple[int, str]]:
+        """All there is now, however often the connection breaks off, as long as each gets any further."""
+        vain = 0
+        while vain < _ATTEMPTS:
+            before = (self._last, self._same)
+            if (yield from self._read(previous=previous, follow=False)):
+                return
+            vain = 0 if before != (self._last, self._same) else vain + 1
+        raise TransientError(f"the log of `{self._name}` breaks off again and again at the same line")
+
+    def _read(self, *, previous: bool, follow: bool) -> Generator[tuple[int, str], None, bool]:
+        """Those lines that were not read before. Returns whether that is all; False: the connection broke off."""
+        import urllib3
+
         query = {
             "container": self._name,
             "timestamps": "true",
@@ -90,13 +107,17 @@ class ContainerLog:
         try:
             response = self._api.stream(self._path, query, timeout_s=_SILENCE_S)
         except NotFoundError:
-            return  # removed meanwhile, or its previous run is no longer kept
+            return True  # removed meanwhile, or its previous run is no longer kept
         except BackendError:
             if previous:
-                return
+                return True
             raise
         try:
             yield from self._new(_lines(response), previous=previous)
+        except urllib3.exceptions.HTTPError:
+            return False
+        else:
+            return True
         finally:
             response.close()
             response.release_conn()
@@ -163,18 +184,17 @@ def _second(text: bytes, zone: bytes) -> int:
 
 
 def _lines(response: Any) -> Iterator[bytes]:
-    """Whole lines of a stream. One that breaks off ends, and its last piece is asked for again."""
-    import urllib3
+    """Whole lines of a stream. The last piece of one that breaks off is not among them: it is asked for again.
 
+    Raises:
+        urllib3.exceptions.HTTPError: it breaks off.
+    """
     rest = b""
-    try:
-        for chunk in response.stream(_CHUNK, decode_content=False):
-            head, newline, tail = (rest + chunk).rpartition(b"\n")
-            rest = tail if newline else rest + chunk
-            if newline:
-                for line in head.split(b"\n"):
-                    yield line + b"\n"
-    except urllib3.exceptions.HTTPError:
-        return
+    for chunk in response.stream(_CHUNK, decode_content=False):
+        head, newline, tail = (rest + chunk).rpartition(b"\n")
+        rest = tail if newline else rest + chunk
+        if newline:
+            for line in head.split(b"\n"):
+                yield line + b"\n"
     if rest:
         yield rest

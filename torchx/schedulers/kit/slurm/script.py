@@ -112,6 +112,7 @@ choose_dir() {
 start() {  # replica
   local i=$1 path=$folder/${paths[$1]}
   rm -f "$path/error.json"
+  unset "pid[$i]"  # that of an earlier start may be somebody else's by now
   alive=$((alive + 1)) ended[$i]=0
   note up "${paths[$i]}" "${host[$i]}"
   (
@@ -218,15 +219,23 @@ for i in "${!paths[@]}"; do
     lost[${role_of[$i]}]=$((${lost[${role_of[$i]}]-0} + 1))
   fi
 done
+news=
 while ((alive)); do
-  if read -r -t 1 -u "$bus" what i value; then
-    case $what in pid) pid[$i]=$value ;; down) down "$i" "$value" ;; esac
+  line=
+  if ! IFS= read -r -t 1 -u "$bus" line; then
+    news+=$line  # its time may be over in the middle of a line
+  else
+    words=($news$line) news=
+    case ${words[0]} in pid) pid[${words[1]}]=${words[2]} ;; down) down "${words[@]:1}" ;; esac
   fi
   if ((SECONDS - stamped > SECONDS / 3600 + ${#paths[@]} / 100)); then
     stamp
     stamped=$SECONDS
   fi
   if ((stopping && SECONDS >= deadline)); then kill_steps; fi
+  for role in "${!again[@]}"; do  # once more: an srun that has only just been started hears no signal
+    if [[ ${again[$role]} == 1 ]]; then kill_steps "$role"; fi
+  done
 done
 
 if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
@@ -235,7 +244,8 @@ if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
     echo $((used + 1)) >retried
     note retry $((used + 1))
     if scontrol requeue "$SLURM_JOB_ID"; then
-      for ((i = 0; i < 60; i++)); do sleep 1; done  # the end of this script comes from outside
+      # The end of this script comes from outside: Slurm would take an exit code for the end of the job.
+      for ((i = 0; i < 60; i++)); do sleep 1; done
     fi
     # Where a job cannot be requeued from within, it starts again on the nodes that it has.
     ((terminated)) || TORCHX_TRY=$((used + 1)) exec "$BASH" "$folder/job.sh"
