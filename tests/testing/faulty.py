@@ -311,11 +311,12 @@ class IgnoresMounts(Good):
 
 
 class GoesThroughAShell(Good):
-    """Words are joined with blanks, and a shell takes them apart."""
+    """Words are joined with blanks, and a shell takes them apart; scripts for a shell come through."""
 
     def schedule(self, dryrun_info: AppDryRunInfo[Request]) -> str:
         for role in dryrun_info.request.members:
-            role.args = ["-c", " ".join([role.entrypoint, *role.args])]
+            words = role.args[1:] if role.entrypoint == "/bin/sh" else [role.entrypoint, *role.args]
+            role.args = ["-c", " ".join(words)]
             role.entrypoint = "/bin/sh"
         return super().schedule(dryrun_info)
 

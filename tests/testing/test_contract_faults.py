@@ -34,7 +34,7 @@ FAULTS: dict[str, set[str]] = {
     "ClaimsLogs": {"test_logs_are_refused_when_there_are_none", "test_logs_of_an_unknown_job"},
     "EmptyLogOfAnybody": {"test_logs_of_an_unknown_job"},
     "IgnoresMounts": {*MOUNTS, *RETRIES, "test_what_it_cannot_do_is_refused[elastic]"},
-    "GoesThroughAShell": {"test_hostile_arguments_arrive_as_they_are", "test_a_failure_is_told", "test_logs"},
+    "GoesThroughAShell": {"test_hostile_arguments_arrive_as_they_are"},
     "KeepsTheReason": {"test_a_failure_is_told"},
     "StripsLines": {"test_logs", "test_log_query_is_honoured_or_refused"},
     "OptionWithoutHelp": {"test_options_explain_themselves"},

@@ -356,7 +356,7 @@ class SchedulerContract:
 
     def test_cancel_twice_is_quiet(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
         """A running job is cancelled; cancelling it again does nothing."""
-        app_id = submit(self.app("-c", "sleep 100", entrypoint="/bin/sh"))
+        app_id = submit(self.app("-c", "sleep 1000", entrypoint="/bin/sh"))
         self.wait(scheduler, app_id, AppState.RUNNING)
         scheduler.cancel(app_id)
         scheduler.cancel(app_id)
