@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import subprocess
 import sys
 
@@ -174,13 +175,18 @@ def test_a_busy_server_is_waited_for(no_waiting):
 
 
 def test_a_server_that_is_down_is_one_clear_line(no_waiting):
-    """After five tries."""
+    """After five tries. One that cannot be trusted is asked once; one that ends in the handshake is being restarted."""
     cluster = Cluster()
+    for eof, tries in ((ssl.SSLEOFError(8, "EOF occurred"), 5), (ssl.SSLCertVerificationError(1, "self-signed"), 1)):
+        cluster.faults = [("GET", "/", urllib3.exceptions.SSLError(eof), "before")] * 9
+        with pytest.raises(BackendError, match="EOF occurred" if tries == 5 else r"cannot be trusted: .*self-signed"):
+            create_scheduler("me", client=cluster).describe("default:x")
+        assert (9 - len(cluster.faults), len(no_waiting)) == (tries, 4)
     refused = urllib3.exceptions.NewConnectionError(None, "Failed to establish a new connection: refused")
-    cluster.faults += [("GET", "/", refused, "before")] * 9
+    cluster.faults = [("GET", "/", refused, "before")] * 9
     with pytest.raises(TransientError, match="`https://cluster:6443` does not answer: Failed to establish"):
         create_scheduler("me", client=cluster).describe("default:x")
-    assert len(no_waiting) == 4
+    assert len(no_waiting) == 8
 
 
 def test_missing_rights_are_named():

@@ -341,6 +341,7 @@ class KubeApi:
 
     def _send(self, request: _Request) -> Any:
         import json
+        import ssl
         from urllib.parse import urlencode
 
         import urllib3
@@ -362,12 +363,12 @@ class KubeApi:
                 retries=False,
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=request.timeout_s),
             )
-        except urllib3.exceptions.SSLError as e:
-            raise BackendError(
-                f"the Kubernetes API at `{configuration.host}` cannot be trusted: {_cause(e)}",
-                hint="kubeconfig's `certificate-authority` must be of this cluster",
-            ) from None
         except urllib3.exceptions.HTTPError as e:
+            if isinstance(e, urllib3.exceptions.SSLError) and not isinstance(e.args[0], ssl.SSLEOFError):
+                raise BackendError(
+                    f"the Kubernetes API at `{configuration.host}` cannot be trusted: {_cause(e)}",
+                    hint="kubeconfig's `certificate-authority` must be of this cluster",
+                ) from None
             raise TransientError(
                 f"the Kubernetes API at `{configuration.host}` does not answer: {_cause(e)}",
                 hint="is the cluster up, and the right one? `kubectl cluster-info` asks the same",
