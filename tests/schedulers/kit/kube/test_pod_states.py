@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx.schedulers.kit.kube.pod_states import ENDED, PHASES, WAITING, read_pod, read_pods
+from torchx.schedulers.kit.kube.pod_states import ENDED, PHASES, WAITING, by_age, read_pod, read_pods
 from torchx.specs import AppState
 
 
@@ -140,6 +141,22 @@ def test_the_newest_pod_of_a_replica_counts():
     for order in ([old, new], [new, old]):
         (view,) = read_pods(order)
         assert (view.name, view.state, view.restarts) == ("b", AppState.RUNNING, 1)
+
+
+@pytest.mark.parametrize(("old", "new"), [("a", "b"), ("b", "a")])
+def test_a_pod_that_was_replaced_in_the_second_of_its_making(old, new):
+    """Times are in whole seconds and names random: one that goes on is newer than one that has ended, which is newer than
+    one that ended before it."""
+    first = pod(ended(exitCode=1, finishedAt="2026-01-01T00:00:00Z"), name=f"{old}1")
+    second = pod(ended(exitCode=2, finishedAt="2026-01-01T00:00:01Z"), name=f"{new}2")
+    third = pod({"phase": "Pending"}, name=f"{old}0")
+    lost = pod({"phase": "Failed", "reason": "NodeLost"}, name=f"{old}9")
+    for pods in itertools.permutations([first, second, third, lost]):
+        (view,) = read_pods(pods)
+        assert (view.name, view.state, view.restarts, view.before) == (f"{old}0", AppState.PENDING, 3, "exit code 2")
+        assert sorted(pods, key=by_age) == [lost, first, second, third]
+    (view,) = read_pods([second, first])
+    assert view.name == f"{new}2"
 
 
 def test_replicas_are_told_by_our_label_or_the_jobs_annotation():

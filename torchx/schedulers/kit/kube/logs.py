@@ -10,7 +10,7 @@ import time
 
 from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.kit.kube.container_logs import ContainerLog
-from torchx.schedulers.kit.kube.pod_states import main_container, read_pod, replica_of
+from torchx.schedulers.kit.kube.pod_states import by_age, main_container, read_pod, replica_of
 from torchx.schedulers.kit.kube.pods import LABEL_ROLE_NAME, label_value
 from torchx.specs.api import is_terminal
 
@@ -125,7 +125,7 @@ def pods_of(items: list[_Object], replica: tuple[str, int]) -> list[_Object]:
         if replica_of(pod["metadata"]) == k
         and (pod["metadata"].get("labels") or {}).get(LABEL_ROLE_NAME) == label_value(role)
     ]
-    return sorted(mine, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+    return sorted(mine, key=by_age)
 
 
 class PodLog:

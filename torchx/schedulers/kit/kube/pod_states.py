@@ -93,6 +93,7 @@ class PodView:
         before: why the pod that it replaces failed.
         started, ended: Unix times; 0 when not known.
         image: digest of the image that the node really used; empty when not known.
+        age: for sorting the pods of one replica; see :func:`by_age`.
     """
 
     name: str
@@ -107,7 +108,7 @@ class PodView:
     node: str = ""
     started: float = 0
     ended: float = 0
-    created: str = ""
+    age: tuple[str, bool, float, str] = ("", False, 0, "")
     image: str = ""
     before: str = ""
 
@@ -128,14 +129,14 @@ def read_pods(items: Iterable[_Object]) -> list[PodView]:
         view = read_pod(item)
         key = (view.role_index, view.replica)
         other = newest.get(key)
-        if other is None or (view.created, view.name) > (other.created, other.name):
+        if other is None or view.age > other.age:
             newest[key], view = view, other  # type: ignore[assignment]  # None where there was none
         if view is not None:
             replaced.setdefault(key, []).append(view)
     found = []
     for key in sorted(newest):
         fields = dict(vars(newest[key]))
-        older = sorted(replaced.get(key, ()), key=lambda view: view.created)
+        older = sorted(replaced.get(key, ()), key=lambda view: view.age)
         fields["restarts"] += len(older)
         fields["before"] = older[-1].why if older and older[-1].failure else ""
         found.append(PodView(**fields))
@@ -174,9 +175,18 @@ def read_pod(pod: _Object) -> PodView:
         node=node,
         started=unix_time(status.get("startTime")),
         ended=unix_time(ended.get("finishedAt")) if state in (AppState.SUCCEEDED, AppState.FAILED) else 0,
-        created=str(metadata.get("creationTimestamp") or ""),
+        age=by_age(pod),
         image=_digest(str(main_container(containers).get("imageID") or "")),
     )
+
+
+def by_age(pod: _Object) -> tuple[str, bool, float, str]:
+    """For sorting the pods of one replica, oldest first. The API's times are in whole seconds: of two that were made in
+    the same one, the one that has ended is the one that was replaced."""
+    metadata, status = _dict(pod, "metadata"), _dict(pod, "status")
+    goes_on = PHASES.get(str(status.get("phase"))) not in (AppState.SUCCEEDED, AppState.FAILED)
+    ended = unix_time(_terminated(main_container(_list(status, "containerStatuses"))).get("finishedAt"))
+    return str(metadata.get("creationTimestamp") or ""), goes_on, ended, str(metadata.get("name") or "")
 
 
 def replica_of(metadata: _Object) -> int:
