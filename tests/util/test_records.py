@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -367,3 +369,26 @@ def _root() -> str:
     import torchx
 
     return torchx.__path__[0].rpartition("/")[0]
+
+
+def test_ctrl_c_while_a_record_is_made_can_be_handled(tmp_path: Path) -> None:
+    """Whoever catches it decides on the exit code, in `python -m` too: the interpreter does not end by SIGINT afterwards."""
+    (tmp_path / "program.py").write_text(
+        "import sys\n"
+        "from torchx.util.records import dataclass\n"
+        "def interrupted(frame, event, arg):\n"
+        "    if event == 'call' and frame.f_code.co_filename.startswith('<'):\n"
+        "        sys.setprofile(None)\n"
+        "        raise KeyboardInterrupt\n"
+        "sys.setprofile(interrupted)\n"
+        "try:\n"
+        "    @dataclass\n"
+        "    class Record:\n"
+        "        x: int = 1\n"
+        "    Record()\n"
+        "except KeyboardInterrupt:\n"
+        "    sys.exit(130)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-m", "program"], env=env, cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"")

@@ -233,7 +233,9 @@ def _make_init(cls: Any, fields: dict[str, _Field], frozen: bool) -> Callable[..
         body.append("  self.__post_init__()")
     args = ", ".join(["self", *params, *(["*", *keywords] if keywords else [])])
     # As in the standard library: the source is made of identifiers of the class body only.
-    exec(f"def __init__({args}):\n" + ("\n".join(body) or "  pass"), scope)  # noqa: S102
+    # Compiled first: a Ctrl-C in the exec of a text would end `python -m torchx` by SIGINT, whoever has handled it.
+    code = compile(f"def __init__({args}):\n" + ("\n".join(body) or "  pass"), "<record>", "exec")
+    exec(code, scope)  # noqa: S102
     init: Any = scope["__init__"]
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__module__ = cls.__module__
