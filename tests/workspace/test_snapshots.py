@@ -156,6 +156,17 @@ def test_a_new_submission_sweeps(store: SnapshotStore, source: Path) -> None:
     assert old not in kept(store)
 
 
+def test_a_draft_is_its_makers_while_that_lives(store: SnapshotStore) -> None:
+    """However old it is; that of a process of this machine that has ended goes, as one of another machine does by its age."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    host = os.uname().nodename
+    ours, theirs, far = (f".draft-{name}-x" for name in (f"{host}-{os.getpid()}", f"{host}-{ended.pid}", "far-1"))
+    make(Path(store.path), {f"{ours}/": "", f"{theirs}/": "", f"{far}/": ""})
+    store.sweep(unused_for_s=-60)
+    assert kept(store) == [ours]
+
+
 def test_a_snapshot_that_is_removed_under_our_hands(
     store: SnapshotStore, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,13 +103,15 @@ class SnapshotStore:
         return content
 
     def sweep(self, unused_for_s: float = UNUSED_FOR_S) -> None:
-        """Removes snapshots that no job folder was made of and that were not used for so long, in seconds."""
+        """Removes what no job folder was made of and was not used for so long, in seconds: snapshots, and left drafts."""
         try:
             names = os.listdir(self.path)
         except OSError:
             return
         for name in names:
             path = os.path.join(self.path, name)
+            if _is_being_made(name):
+                continue
             try:
                 lease = os.stat(path if name.startswith(".") else os.path.join(path, "lease"))
             except OSError:
@@ -133,7 +135,7 @@ class SnapshotStore:
 
     def _make(self, files: list[Entry], hashes: FileHashes) -> str:
         """Makes a snapshot; returns its content hash, which is another one if files have changed by now."""
-        draft = os.path.join(self.path, f".draft-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}")
+        draft = os.path.join(self.path, f"{_drafts()}{os.getpid()}-{os.urandom(4).hex()}")
         digests: dict[str, str] = {}
 
         def store(entry: Entry, path: str) -> None:
@@ -163,6 +165,25 @@ class SnapshotStore:
         except OSError:  # another process was quicker
             return
         remove_tree(trash)
+
+
+def _drafts() -> str:
+    """How the names of snapshots begin that are being made on this machine; their makers' process ids come next."""
+    return f".draft-{os.uname().nodename}-"
+
+
+def _is_being_made(name: str) -> bool:
+    """Whether it is a draft whose maker lives; of those of other machines only their age tells."""
+    pid = name.removeprefix(_drafts()).partition("-")[0]
+    if not name.startswith(_drafts()) or not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _is_whole(snapshot: str, files: list[Entry]) -> bool:
