@@ -103,7 +103,7 @@ class SnapshotStore:
         return content
 
     def sweep(self, unused_for_s: float = UNUSED_FOR_S) -> None:
-        """Removes what no job folder was made of and was not used for so long, in seconds: snapshots, and left drafts."""
+        """Removes snapshots that no job folder was made of, and left drafts, unused for so long, in seconds."""
         try:
             names = os.listdir(self.path)
         except OSError:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.backends.docker import engine
 from tests.backends.docker.engine import IMAGE, Unavailable
 from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.jobs import Gate, Jobs, audited
@@ -23,8 +24,10 @@ from torchx.schedulers.kit.kube.api import KubeApi
 
 @pytest.fixture(scope="session")
 def kubeconfig() -> Iterator[str]:
-    """The cluster is up; it is stopped again if any of it was not."""
+    """The cluster is up, and the engine under it; they are stopped again if they were not."""
+    engine_started = False
     try:
+        engine_started = engine.up()
         yield cluster.up()
     except Unavailable as e:
         if os.environ.get("CI"):
@@ -33,6 +36,8 @@ def kubeconfig() -> Iterator[str]:
     finally:
         if cluster.ours():
             cluster.down()
+        if engine_started:
+            engine.down()
 
 
 @pytest.fixture
