@@ -11,7 +11,7 @@ import functools
 import time
 
 from torchx.runner.asking import answers_within
-from torchx.runner.waiting import is_near
+from torchx.runner.waiting import is_near, warn
 from torchx.runs import submitter
 from torchx.specs.api import make_app_handle
 
@@ -61,12 +61,12 @@ def _settle(registry: RunRegistry, run: Run, app_id: str | None, *, elsewhere: b
     if app_id:
         handle = make_app_handle(run.scheduler, run.session, app_id)
         registry.submitted(run.id, handle)
-        _say(f"{_what(run)} led to `{handle}`, which is on record now: {_LOST}")
+        warn(f"{_what(run)} led to `{handle}`, which is on record now: {_LOST}")
     elif _age(run) > _GIVEN_UP_AFTER_S or (app_id == "" and not elsewhere):
         registry.abandoned(run.id, f"nothing was submitted: {_LOST} before")
-        _say(f"{_what(run)} led to no job: {_LOST} before")
+        warn(f"{_what(run)} led to no job: {_LOST} before")
     elif not elsewhere:
-        _say(f"whether {_what(run)} led to a job is not known yet: `{run.scheduler}` will be asked again")
+        warn(f"whether {_what(run)} led to a job is not known yet: `{run.scheduler}` will be asked again")
 
 
 def _ask(run: Run, find: Find) -> str | None:
@@ -100,9 +100,3 @@ def _age(run: Run) -> float:
 def _what(run: Run) -> str:
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created_at))
     return f"the submission of `{run.name}` to `{run.scheduler}` of {began}"
-
-
-def _say(text: str) -> None:
-    import logging
-
-    logging.getLogger("torchx.runner").warning(text)

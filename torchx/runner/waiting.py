@@ -121,7 +121,7 @@ class Waiter:
             self._outages.pop(what, None)  # who waits once more is patient once more
             raise error
         if not pause:
-            _warn(f"{error}; `{what}` goes on, and is asked about again for {OUTAGE_S / 60:.0f} minutes")
+            warn(f"{error}; `{what}` goes on, and is asked about again for {OUTAGE_S / 60:.0f} minutes")
         pause = min(2 * pause or _FIRST_OUTAGE_PAUSE_S, _MOST_OUTAGE_PAUSE_S)
         self._outages[what] = (since, pause)
         return pause
@@ -159,7 +159,8 @@ def _pauses(scheduler: Scheduler[Any], interval_s: float) -> tuple[float, float]
     return min(float(getattr(scheduler, "wait_hint", 1.0)), interval_s), interval_s
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
+    """Tells the user."""
     import logging
 
     logging.getLogger("torchx.runner").warning(message)
