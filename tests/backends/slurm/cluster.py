@@ -8,6 +8,7 @@ in ``/etc/slurm`` and lines in ``/etc/hosts``, carries its mark and goes with ``
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.backends.slurm.conf import GPUS, NODES, gres_conf, slurm_conf, slurmdbd_conf
@@ -47,20 +48,22 @@ def up() -> None:
         raise NoClusterHereError("a Slurm cluster needs root: its daemons run jobs as any user")
     if "/usr/sbin" not in os.environ["PATH"].split(":"):
         os.environ["PATH"] += ":/usr/sbin:/sbin"
-    _install()
-    STATE.mkdir(parents=True, exist_ok=True)
-    STATE.chmod(0o755)
-    _munge()
-    _database()
-    write_config()
-    _links()
-    _start("slurmdbd", ["slurmdbd", "-D"], MYSQL_UNIX_PORT=str(STATE / "mysql/my.sock"))
-    _until(lambda: _ok("sacctmgr", "-n", "show", "cluster"), "slurmdbd does not answer", "slurmdbd")
-    _sacctmgr("add cluster tst")
-    start_controller()
-    _accounts()
-    for node in (*NODES, "bare1"):
-        start_node(node)
+    with _alone():
+        _install()
+        STATE.mkdir(parents=True, exist_ok=True)
+        STATE.chmod(0o755)
+        _munge()
+        _database()
+        if not is_up():  # other tests may run here, on a cluster without accounting
+            write_config()
+        _links()
+        _start("slurmdbd", ["slurmdbd", "-D"], MYSQL_UNIX_PORT=str(STATE / "mysql/my.sock"))
+        _until(lambda: _ok("sacctmgr", "-n", "show", "cluster"), "slurmdbd does not answer", "slurmdbd")
+        _sacctmgr("add cluster tst")
+        start_controller()
+        _accounts()
+        for node in (*NODES, "bare1"):
+            start_node(node)
     for node, state in nodes().items():
         if state.startswith(("drain", "drng", "down")):  # left so by a test that was interrupted
             _ok("scontrol", "update", f"nodename={node}", "state=resume")
@@ -90,17 +93,31 @@ def down() -> None:
 
 def write_config(*, accounting: bool = True) -> None:
     """Write the configuration; ``accounting=False``: as on a cluster without slurmdbd."""
-    (STATE / "slurm.conf").write_text(slurm_conf(STATE, socket.gethostname(), accounting=accounting))
-    (STATE / "gres.conf").write_text(gres_conf(STATE))
-    dbd = STATE / "slurmdbd.conf"
-    dbd.write_text(slurmdbd_conf(STATE))
-    dbd.chmod(0o600)  # slurmdbd refuses any other
+    _write("slurm.conf", slurm_conf(STATE, socket.gethostname(), accounting=accounting))
+    _write("gres.conf", gres_conf(STATE))
+    _write("slurmdbd.conf", slurmdbd_conf(STATE), mode=0o600)  # slurmdbd refuses any other
     for i in range(GPUS):
         device = STATE / f"fakegpu{i}"
         if not device.exists():
             os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # Slurm insists on a device
     for folder in ("ctld", *(f"spool-{n}" for n in (*NODES, "bare1"))):
         (STATE / folder).mkdir(exist_ok=True)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """One at a time: the tests of two folders share the cluster."""
+    with open(f"{STATE}.lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write(name: str, text: str, mode: int = 0o644) -> None:
+    """Write a file at once: every command of Slurm's reads it, and those of other tests may run now."""
+    draft = STATE / f"{name}.{os.getpid()}"
+    draft.write_text(text)
+    draft.chmod(mode)
+    draft.replace(STATE / name)
 
 
 def start_controller() -> None:
@@ -111,9 +128,10 @@ def start_controller() -> None:
 
 def restart_controller(*, accounting: bool = True) -> None:
     """Stop slurmctld, change the configuration, start it again; jobs go on."""
-    stop("slurmctld")
-    write_config(accounting=accounting)
-    start_controller()
+    with _alone():
+        stop("slurmctld")
+        write_config(accounting=accounting)
+        start_controller()
 
 
 def start_node(node: str) -> None:
@@ -187,6 +205,8 @@ def _links() -> None:
     for name in _LINKS:
         link = _ETC / name
         if link.is_symlink():
+            if link.readlink() == STATE / name:
+                continue
             link.unlink()
         elif link.exists():
             raise NoClusterHereError(f"{link} is a file: this machine belongs to a cluster already")

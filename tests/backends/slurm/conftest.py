@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -91,8 +92,24 @@ def until(
         found = scheduler.describe(app_id)
         if found is not None and wanted(found):
             return found
-        assert time.monotonic() < deadline, f"{app_id} is {found} after {within_s} s"
+        if time.monotonic() > deadline:
+            pytest.fail(f"{app_id} is {found} after {within_s} s\n{evidence(app_id)}")
         time.sleep(0.1)
+
+
+def evidence(app_id: str) -> str:
+    """What Slurm, its daemons and the job itself have to say of the job."""
+    shown = subprocess.run(["scontrol", "show", "job", app_id], capture_output=True, text=True, check=False).stdout
+    folder = Path(shown.partition("StdOut=")[2].partition("\n")[0]).parent
+    about = re.compile(rf"(JobId=|[Jj]ob |JOB |\[){app_id}\b")
+    daemons = [
+        f"{log.name}: {line}"
+        for log in sorted(cluster.STATE.glob("slurm*.log"))
+        for line in log.read_text(errors="replace").splitlines()
+        if about.search(line)
+    ]
+    files = [f"{name}:\n{(folder / name).read_text()}" for name in ("events", "slurm.log") if (folder / name).exists()]
+    return "\n".join([shown, *files, *daemons])
 
 
 def becomes(answer: Callable[[], object], wanted: object, within_s: float = PATIENCE_S) -> None:

@@ -207,9 +207,10 @@ if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
   if ((used < retries[guilty])); then
     echo $((used + 1)) >retried
     note retry $((used + 1))
-    if scontrol requeue "$SLURM_JOB_ID"; then
+    # Slurm ends all of the job while it answers: scontrol must be deaf to it, or a requeue would look like a refusal.
+    if (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID"); then
       # The end of this script comes from outside: Slurm would take an exit code for the end of the job.
-      for ((i = 0; i < 60; i++)); do sleep 1; done
+      for ((i = 0; i < 60 || terminated; i++)); do sleep 1; done
     fi
     # Where a job cannot be requeued from within, it starts again on the nodes that it has.
     ((terminated)) || TORCHX_TRY=$((used + 1)) exec "$BASH" "$folder/job.sh"

@@ -50,7 +50,8 @@ def run(programs: Path, *roles: Role, nodes: str = "n[1-4]", **cfg: object) -> t
         "SLURM_JOB_NODELIST": nodes,
     }
     for name in ("scontrol", "scancel"):  # of a cluster on this machine
-        (programs / name).write_text("#!/bin/sh\nexit 1\n")
+        if not (programs / name).exists():
+            (programs / name).write_text("#!/bin/sh\nexit 1\n")
         (programs / name).chmod(0o755)
     done = subprocess.run(["bash", "job.sh"], cwd=folder, env=env, capture_output=True, text=True, check=False)
     return done.returncode, parse_events((folder / "events").read_text()), folder
@@ -92,6 +93,15 @@ def test_where_a_job_cannot_be_requeued_it_starts_again_in_place(programs: Path)
         "--rdzv_id 7-1 7",
         "--rdzv_id 7-2 7",
     ]
+
+
+def test_a_job_that_is_requeued_while_slurm_answers(programs: Path) -> None:
+    """Slurm ends the whole job while `scontrol` waits for its answer: the script waits for its end, and does not exit."""
+    (programs / "scontrol").write_text("#!/bin/sh\n[ $1 = requeue ] || exit 1\n: > requeued\nkill $PPID $$\nexit 0\n")
+    (programs / "sleep").write_text("#!/bin/sh\n[ ! -e requeued ] || kill -9 $PPID\n")
+    code, events, _ = run(programs, sh("exit 3", max_retries=1))
+    assert (code, events.starts, events.retries) == (-9, 1, 1)
+    assert events.exit_code is None
 
 
 @pytest.mark.parametrize(("policy", "starts"), [(RetryPolicy.REPLICA, [1, 2]), (RetryPolicy.ROLE, [2, 2])])
