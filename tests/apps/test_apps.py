@@ -96,7 +96,7 @@ def test_booth_needs_its_point() -> None:
 
 def monitor(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torchx.apps.utils.process_monitor", "--poll_rate", "0.02", *words]
-    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=50)
+    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=300)
 
 
 @pytest.mark.parametrize(("line", "code"), [("exit 0", 0), ("exit 5", 5), ("kill -9 $$", 128 + 9)])
@@ -188,7 +188,7 @@ def test_monitor_is_stopped_before_the_start(tmp_path: Path) -> None:
         "import os, signal, sys; from torchx.apps.utils import process_monitor as m; "
         "m._exists = lambda path: os.kill(os.getpid(), signal.SIGTERM); m.main(sys.argv[1:])"
     )
-    done = subprocess.run([sys.executable, "-c", code, *words], check=False, timeout=50)
+    done = subprocess.run([sys.executable, "-c", code, *words], check=False, timeout=300)
     assert done.returncode == 128 + signal.SIGTERM
     assert not (tmp_path / "started").exists()
 
@@ -208,7 +208,7 @@ def test_monitor_passes_on_a_signal() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.terminate()
-        assert process.wait(timeout=50) == 7
+        assert process.wait(timeout=300) == 7
 
 
 def test_monitor_of_what_is_meant_to_run_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ def made(name: str, packages: list[str], *, beside: bool = False) -> Path:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not stamp.exists() or stamp.read_text() != state:
+            stamp.unlink(missing_ok=True)  # if we are ended in the middle, it is made anew
             _make(folder / "venv", packages, beside)
             stamp.write_text(state)
     return folder / "venv"

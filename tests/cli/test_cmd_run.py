@@ -338,7 +338,7 @@ def test_builtins_are_found_where_programs_look() -> None:
 def spawn(project: Path, *argv: str) -> Any:
     """``torchx <argv>`` in a terminal of its own."""
     return pexpect.spawn(
-        sys.executable, ["-m", "torchx", *argv], cwd=str(project), encoding="utf-8", timeout=120, dimensions=(24, 100)
+        sys.executable, ["-m", "torchx", *argv], cwd=str(project), encoding="utf-8", timeout=300, dimensions=(24, 100)
     )
 
 
@@ -350,6 +350,7 @@ def test_ctrl_c_cancels_the_job(torchx: Call, project: Path) -> None:
     child.sendintr()
     child.expect("cancelling the job")
     child.expect(pexpect.EOF)
+    child.wait()  # closed before it has ended, it would get a SIGHUP
     child.close()
     assert child.exitstatus == 130
     assert json.loads(torchx("status", "@last", "--json").out)["state"] == "CANCELLED"
@@ -365,6 +366,7 @@ def test_second_ctrl_c_leaves_at_once(torchx: Call, project: Path) -> None:
     child.expect("cancelling the job")
     child.sendintr()
     child.expect(pexpect.EOF)
+    child.wait()  # closed before it has ended, it would get a SIGHUP
     child.close()
     assert child.exitstatus == 130
     assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
@@ -395,6 +397,7 @@ def test_progress_is_shown_on_a_terminal_only(project: Path) -> None:
     (project / "go").touch()
     child.expect("SUCCEEDED")
     child.expect(pexpect.EOF)
+    child.wait()  # closed before it has ended, it would get a SIGHUP
     child.close()
     assert child.exitstatus == 0
 

@@ -369,7 +369,7 @@ class ComponentsAreComponents(ComponentTestCase):
         def line(text: str) -> AppDef:
             return sh(text)
 
-        status = self.run_component(line, {"text": f"echo hi > {self.test_dir}/out"}, timeout=50)
+        status = self.run_component(line, {"text": f"echo hi > {self.test_dir}/out"}, timeout=300)
         assert status is not None
         self.assertEqual(AppState.SUCCEEDED, status.state)
         self.assertEqual("hi\n", (Path(self.test_dir) / "out").read_text())

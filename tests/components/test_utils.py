@@ -221,7 +221,7 @@ def test_hydra_on_this_machine(groups: Path) -> None:
     words = ["-cn", "job", "--", "size=large", "roles.0.entrypoint=echo"]
     with get_runner("hydra") as runner:
         handle = runner.run_component("utils.hydra", words, "local_cwd")
-        status = runner.wait(handle, wait_interval=0.1, timeout=50)
+        status = runner.wait(handle, wait_interval=0.1, timeout=300)
         assert status is not None
         assert str(status.state) == "SUCCEEDED"
         lines = ["".join(runner.log_lines(handle, "trainer", k)) for k in range(4)]

@@ -105,7 +105,7 @@ def _output(block: Block, argv: list[str]) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=400,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, f"{block.where}: exit code {done.returncode} of\n{argv[-1]}\n{done.stdout}"

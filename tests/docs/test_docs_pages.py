@@ -30,7 +30,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(1200)  # a page is many real jobs, one after the other; each block has a limit of its own
+@pytest.mark.timeout(1800)  # a page is many real jobs, one after the other; each block has a limit of its own
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_run_as_written(page: str, reader: Path) -> None:
     """Each block does what the page shows, in the page's order, in an empty directory with the examples."""

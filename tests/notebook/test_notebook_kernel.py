@@ -37,7 +37,9 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
     def run(*cells: str) -> list[Outputs]:
         page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         resources = {"metadata": {"path": str(tmp_path / "project")}}
-        client = nbclient.NotebookClient(page, timeout=300, startup_timeout=300, allow_errors=True, resources=resources)
+        # `iopub_timeout` is how long outputs may come behind the end of their cell: what is later is lost.
+        waits = {"timeout": 300, "startup_timeout": 300, "iopub_timeout": 300}
+        client = nbclient.NotebookClient(page, **waits, allow_errors=True, resources=resources)
         asyncio.run(client.async_execute())  # `execute` leaves its event loop open
         return [cell.outputs for cell in page.cells]
 

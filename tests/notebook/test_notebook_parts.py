@@ -259,7 +259,7 @@ def test_a_job_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.chdir(tmp_path)
     job = commands.run(["run", "-s", "local_cwd", "utils.echo", "--msg", "from the job"])
     assert isinstance(job, Job)
-    status = job.wait(timeout=50)
+    status = job.wait(timeout=300)
     assert status is not None
     assert status.state == AppState.SUCCEEDED
     assert list(job.log_lines()) == ["from the job\n"]

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from torchx.errors import NotFoundError
-from torchx.runs import NewRun, RunRegistry, schema
+from torchx.runs import NewRun, RunRegistry, schema, store
 from torchx.specs import AppState
 
 from .run_rows import add, ids, warnings_of
@@ -213,6 +213,33 @@ def test_fifty_processes_at_once_lose_nothing(tmp_path, found):
     assert sorted(run.app_id for run in runs) == sorted(f"job-{i}-{k}" for i in range(50) for k in range(4))
     assert {run.state for run in runs} == {AppState.FAILED}
     assert len(glob.glob(path + ".damaged-*")) == (1 if found == "a-damaged-file" else 0)
+
+
+@pytest.mark.parametrize("comes_free", [True, False])
+def test_a_file_that_is_locked_for_long(registry, caplog, monkeypatch, comes_free):
+    """Longer than SQLite waits: it is tried again, some times, and then a run goes without a record, with a warning."""
+    add(registry, "old")
+    monkeypatch.setattr(store, "BUSY_TIMEOUT_S", 0.0)
+    registry.close()
+    holder = sqlite3.connect(registry.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    tries = []
+
+    def in_transaction(*args, real=store._in_transaction):
+        tries.append(1)
+        if comes_free and len(tries) == 5:
+            holder.execute("ROLLBACK")
+        return real(*args)
+
+    monkeypatch.setattr(store, "_in_transaction", in_transaction)
+    add(registry, "new")
+    holder.close()
+    if comes_free:
+        assert (len(tries), set(ids(registry.list())), warnings_of(caplog)) == (5 + 1, {"old", "new"}, [])
+    else:
+        [text] = warnings_of(caplog)
+        assert "database is locked" in text and "new runs will not be in" in text
+        assert ids(registry.list()) == ["old"]
 
 
 def test_threads_share_a_registry(registry):

@@ -193,7 +193,7 @@ def test_two_threads_that_look_at_once_see_one_copy() -> None:
 
     class Slow(list):  # type: ignore[type-arg]  # of anything
         def __deepcopy__(self, memo: dict[int, Any]) -> list[int]:
-            start.wait(10)
+            start.wait(300)
             return [1]
 
     field = CopiedOnLook("value")
@@ -207,6 +207,6 @@ def test_two_threads_that_look_at_once_see_one_copy() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(300)
     assert len(found) == 8
     assert len({id(value) for value in found}) == 1

@@ -146,7 +146,6 @@ class Good(Scheduler[Mapping[str, Any]]):
 class Contract(SchedulerContract):
     can_run = True
     raw_states = STATES
-    timeout_s = 50.0
     make: type[Good] = Good
 
     def create_scheduler(self, folder: str) -> Scheduler[Any]:

@@ -16,7 +16,6 @@ class TestLocalCwd(SchedulerContract):
 
     scheduler_name = "local_cwd"
     can_run = True
-    timeout_s = 50
 
     def create_scheduler(self, folder: str) -> Scheduler[Any]:
         return get_scheduler_factories()[self.scheduler_name]("contract")

@@ -12,7 +12,7 @@ from torchx.tracker.bounded import Bounded
 
 def test_answers_and_errors() -> None:
     """What the call returns, or raises, comes back; one call after the other, in one thread."""
-    bounded = Bounded(30)
+    bounded = Bounded(300)
     threads = {bounded.call(threading.get_ident) for _ in range(10)}
     assert len(threads) == 1
     assert threads != {threading.get_ident()}
@@ -38,16 +38,16 @@ def test_a_call_that_hangs() -> None:
     stuck = bounded._stuck
     assert stuck is not None
     go_on.set()
-    assert stuck.ended.wait(30)
+    assert stuck.ended.wait(300)
     assert ended.is_set()
-    bounded._timeout_s = 30
+    bounded._timeout_s = 300
     assert bounded.call(lambda: "again") == "again"
     assert made == []
 
 
 def test_callers_in_several_threads() -> None:
     """They wait for each other, and none is refused."""
-    bounded = Bounded(30)
+    bounded = Bounded(300)
     seen: list[int] = []
     threads = [threading.Thread(target=lambda n=n: bounded.call(lambda: seen.append(n))) for n in range(8)]
     for thread in threads:
@@ -61,7 +61,7 @@ def test_callers_in_several_threads() -> None:
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_in_a_forked_process() -> None:
     """The thread is the parent's: a forked process gets one of its own."""
-    bounded = Bounded(30)
+    bounded = Bounded(300)
     assert bounded.call(lambda: 1) == 1
     read, write = os.pipe()
     pid = os.fork()

@@ -264,8 +264,8 @@ def test_a_store_that_hangs(tmp_path: Path) -> None:
     stuck = tracker._bounded._stuck  # type: ignore[union-attr]  # it has one: this is no local disk
     assert stuck is not None
     answer.set()
-    assert stuck.ended.wait(50)
-    tracker._bounded._timeout_s = 30  # type: ignore[union-attr]  # as above
+    assert stuck.ended.wait(300)
+    tracker._bounded._timeout_s = 300  # type: ignore[union-attr]  # as above
     tracker.add_metadata(RUN, c=1)
     assert tracker.metadata(RUN) == {"a": 1, "c": 1}
 

@@ -105,7 +105,7 @@ def test_a_slow_reader_holds_the_writers_back() -> None:
 
     class Slow(io.BytesIO):
         def write(self, data: object) -> int:  # type: ignore[override]
-            go_on.wait(50)
+            go_on.wait(600)
             return super().write(data)  # type: ignore[arg-type]
 
     def lines() -> Iterator[str]:

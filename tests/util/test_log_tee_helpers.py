@@ -38,7 +38,7 @@ def test_all_replicas_are_copied(should_tail: bool) -> None:
     """The thread ends with the logs; every line is there, under its replica, and the query was passed on."""
     file, runner = io.StringIO(), Runner(AppState.PENDING, AppState.RUNNING)
     thread = tee_logs(file, "x://s/app", "re", runner, should_tail=should_tail)
-    thread.join(10)
+    thread.join(300)
     assert sorted(file.getvalue().splitlines()) == ["a/0 line 0", "a/0 line 1", "a/1 line 0", "a/1 line 1"]
     assert runner.asked == [{"regex": "re", "should_tail": should_tail, "streams": None}] * 2
     assert thread.error is None  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def test_an_error_is_kept() -> None:
     """What went wrong can be asked for after the end; nothing is printed by the thread."""
     error = ValueError("no logs")
     thread = tee_logs(io.StringIO(), "x://s/app", None, Runner(AppState.SUCCEEDED, error=error))
-    thread.join(10)
+    thread.join(300)
     assert thread.error is error  # type: ignore[attr-defined]
 
 

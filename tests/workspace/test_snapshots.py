@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import stat
 import subprocess
@@ -167,22 +166,48 @@ def test_a_draft_is_its_makers_while_that_lives(store: SnapshotStore) -> None:
     assert kept(store) == [ours]
 
 
+@pytest.mark.parametrize("at", ["lease", "files/lib/run.sh"])
 def test_a_snapshot_that_is_removed_under_our_hands(
-    store: SnapshotStore, source: Path, monkeypatch: pytest.MonkeyPatch
+    store: SnapshotStore, source: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """Another process sweeps between our look and our link: it is made again."""
+    """Another process removes it between our look and our last link: it is made again."""
     place(store, source, "1")
     real, left = os.link, [2]
 
     def link(source_path: str, path: str) -> None:
-        if left[0] and source_path.endswith("lease"):
+        if left[0] and source_path.endswith(at):
             left[0] -= 1
-            subprocess.run(["rm", "-rf", os.path.dirname(source_path)], check=True)
+            subprocess.run(["rm", "-rf", source_path.removesuffix(at)], check=True)
         real(source_path, path)
 
     monkeypatch.setattr(snapshots.os, "link", link)
     assert tree(place(store, source, "2"))["train.py"] == "train"
     assert left == [0]
+
+
+def test_a_snapshot_that_others_use_since_we_looked(
+    store: SnapshotStore, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays: whoever is to remove it looks once more."""
+    real, jobs = os.rename, iter(("2", "3"))
+
+    def rename(fro: str, to: str) -> None:
+        if ".trash" in to and (job := next(jobs, "")):
+            place(store, source, job)
+        real(fro, to)
+
+    def lease(path: Path) -> int:
+        return os.stat(path).st_ino
+
+    monkeypatch.setattr(snapshots.os, "rename", rename)
+    first = place(store, source, "1")
+    [kept_one] = kept(store)
+    assert lease(first / MARKER) == lease(first.parent / "2" / MARKER) == lease(Path(store.path, kept_one, "lease"))
+    for job in ("1", "2"):
+        subprocess.run(["rm", "-rf", first.parent / job], check=True)
+    store.sweep(unused_for_s=-60)
+    assert lease(first.parent / "3" / MARKER) == lease(Path(store.path, kept_one, "lease"))
+    assert kept(store) == [kept_one]
 
 
 def test_as_many_jobs_as_there_are_links(store: SnapshotStore, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,4 +275,3 @@ def test_many_submitters_at_once(source: Path, tmp_path: Path) -> None:
         assert found == FILES
     [name] = kept(SnapshotStore(str(jobs)))
     assert name.startswith("sha256-")
-    assert glob.glob(f"{jobs}/*/.draft*") == []

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 10.0
-"""How long a transaction waits for those of other processes. Ours take well under a millisecond."""
+"""How long SQLite waits for the transactions of other processes. Ours take well under a millisecond, where they are let
+run; on a busy machine they may wait for the processor, and there is no queue: whoever comes next may be first. So this
+is done several times, and a Ctrl-C is heard in between."""
+
+_TRIES = 6
 
 _USUAL_PAGE = 4096  # bytes
 
@@ -73,12 +77,12 @@ class Store:
         import sqlite3
 
         with self._lock:
-            for last_try in (False, False, False, True):  # others may be setting the file aside, too
+            for tries_left in reversed(range(_TRIES)):  # others may be setting the file aside, too
                 try:
                     db = self._connected(create=create)
                     return default if db is None else work(db)
                 except (sqlite3.Error, OSError, _NewerSchemaError) as e:
-                    if last_try or not self._recover(e):
+                    if not tries_left or not self._recover(e):
                         self._warn(e, writing=create)
                         return default
         return default
@@ -126,9 +130,11 @@ class Store:
         return db
 
     def _recover(self, error: Exception) -> bool:
-        """Whether it is worth trying again: the file was damaged or newer, and is out of the way now."""
+        """Whether it is worth trying again: others held the file, or it was damaged or newer and is out of the way."""
         import sqlite3
 
+        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+            return True
         if isinstance(error, sqlite3.OperationalError) and not os.path.exists(self.path):
             self._drop()
             return True  # somebody else has set it aside since we looked

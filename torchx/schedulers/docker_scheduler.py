@@ -85,7 +85,7 @@ ENV_TORCHX_IMAGE = ENV_IMAGE
 
 # https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate; 63 is DNS's.
 NAME_RULE = NameRule(63)
-_CANCELS = 5  # a warden may have been starting replicas again in the same moment
+_CANCELS = 10  # a warden may just start replicas again; and an engine lists an end a moment after it has told it
 
 CAPABILITIES = Capabilities(
     logs=True,
@@ -303,7 +303,9 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         """End what runs, all at once: SIGTERM, and SIGKILL after the grace period. Containers and logs are kept."""
         with engine.engine_errors(f"`{app_id}` could not be cancelled"):
             ours: set[str] = set()
-            for _ in range(_CANCELS):
+            for attempt in range(_CANCELS):
+                if attempt > 1:
+                    engine.pause(attempt)
                 job = self._find(app_id)
                 if job is None:
                     return

@@ -24,6 +24,7 @@ from torchx.supervisor.statefile import (
 )
 
 _GIVE_UP_S = 5.0  # a process in an uninterruptible wait does not even die of SIGKILL
+_LEAST_KILLS = 50  # by the clock alone whoever was stopped meanwhile would leave what it had not seen yet
 
 
 def bury(folder: str, reason: str) -> bool:
@@ -81,7 +82,9 @@ def _bury(folder: str, path: str, reason: str) -> bool:
 
 def _end_processes(folder: str, recorded: set[tuple[int, int]]) -> None:
     deadline = time.monotonic() + _GIVE_UP_S
-    while time.monotonic() < deadline:
+    kills = 0
+    while kills < _LEAST_KILLS or time.monotonic() < deadline:
+        kills += 1
         processes = proctree.snapshot()
         ours = {p.pid: p for p in processes.values() if (p.pid, p.ticks) in recorded and p.state not in "ZX"}
         ours.update((p.pid, p) for p in proctree.marked(folder))

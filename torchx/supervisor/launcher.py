@@ -79,8 +79,9 @@ class Launcher:
                 if fd == self._wake:
                     os.read(fd, 512)
                     self._reap()
-                else:
-                    self._read_news()
+                elif not self._read_news():
+                    poll.unregister(fd)  # it would tell of its end again and again, for as long as a job runs
+                    self._reap()
 
     def _fork_spare(self) -> None:
         pid = os.fork()
@@ -95,12 +96,16 @@ class Launcher:
         finally:
             os._exit(code)
 
-    def _read_news(self) -> None:
-        """``pid folder`` of a supervisor that took a request, ``pid`` of one that is free again; NUL at the end."""
+    def _read_news(self) -> bool:
+        """``pid folder`` of a supervisor that took a request, ``pid`` of one that is free again; NUL at the end.
+
+        False when there can be no more of them: no process is left that would take a request.
+        """
         try:
-            self._partial += os.read(self._news, 1 << 16)
+            data = os.read(self._news, 1 << 16)
         except BlockingIOError:
-            return
+            return True
+        self._partial += data
         *lines, self._partial = self._partial.split(b"\0")
         for line in lines:
             word, _, folder = line.partition(b" ")
@@ -112,12 +117,14 @@ class Launcher:
                 del self.jobs[pid]
                 self.idle.add(pid)
                 self._last_return = time.monotonic()
+        return bool(data)
 
     def _reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
+                self.jobs.clear()  # whoever had one is gone: nothing would ever end our waiting for it
                 return
             if not pid:
                 return

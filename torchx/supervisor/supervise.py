@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 _STARTS_PER_TURN = 16  # between two looks at the control FIFO
 _SWEEP_S = 0.02
 _SHORT_S = 0.05  # a job that lasts longer lets go of what only a supervisor between two jobs needs
-_UNKILLABLE_S = 10.0  # a process in an uninterruptible wait does not even die of SIGKILL
+# A process in an uninterruptible wait does not even die of SIGKILL. Told that often, in ten seconds at least: by the
+# clock alone whoever was stopped for that long, or a machine that slept, would give up without having told it once.
+_MOST_KILLS = 500
 _DEFAULT_SIGNALS = (  # what we, or Python, handle or ignore, and a replica must not
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE),
     *(signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ),
@@ -47,9 +49,10 @@ class Replica:
         stopping: it is being ended by us; its end is no failure.
         restart: the wave of restarts that it waits for; None when it does not.
         deadline: when what is left of it is ended with SIGKILL.
+        kills: how often that was done since it was started.
     """
 
-    __slots__ = ("deadline", "follower", "index", "k", "line", "request", "restart", "role", "stopping")
+    __slots__ = ("deadline", "follower", "index", "k", "kills", "line", "request", "restart", "role", "stopping")
 
     def __init__(self, index: int, role: int, k: int, *, request: dict[str, Any], line: ReplicaLine) -> None:
         self.index = index
@@ -60,6 +63,7 @@ class Replica:
         self.stopping = False
         self.restart: object = None
         self.deadline = 0.0
+        self.kills = 0
         self.follower: Follower | None = None
 
 
@@ -102,6 +106,7 @@ class Supervisor:
         self._next_sweep = 0.0
         self._outcome = ""  # set once nothing more is to be started
         self._last_deadline = 0.0
+        self._last_kills = 0
         self._cwd = ""
         self._lasting = lasting
         # Looking at all silent replicas takes a hundredth of a processor at most.
@@ -224,6 +229,7 @@ class Supervisor:
         line.ticks = 0
         line.state = RUNNING
         replica.stopping = False
+        replica.kills = 0
         self._by_pid[line.pid] = replica
         self._has_children = True
         if replica.follower is None:
@@ -395,9 +401,11 @@ class Supervisor:
             family = proctree.descendants(processes, pids)
             if now >= replica.deadline:
                 proctree.send_all(family, signal.SIGKILL)
+                replica.kills += 1
             else:
                 self._terminate(family)
-        self._settle(left, now)
+        if all(pid in processes and processes[pid].state not in "ZX" for pid in orphans):
+            self._settle(left, now)  # else one has died since they were counted, and what it left may be ours by now
 
     def _owner(self, process: proctree.Process | None) -> Replica | None:
         if process is None or process.state in "ZX":
@@ -420,7 +428,7 @@ class Supervisor:
         """Those that ended and left nothing are clean; waves of restarts whose members all are begin."""
         for replica in list(self._unclean):
             ended = replica.line.pid not in self._by_pid
-            if ended and (replica not in left or now > replica.deadline + _UNKILLABLE_S):
+            if ended and (replica not in left or replica.kills > _MOST_KILLS):
                 if not proctree.HAS_PROC:
                     _signal_group(replica.line.pid, signal.SIGKILL)
                 self._unclean.discard(replica)
@@ -443,13 +451,14 @@ class Supervisor:
 
     def _end_the_rest(self, now: float) -> bool:
         """After the last replica: daemons that hid from us. False when nothing is left, or nothing can be done."""
-        if not proctree.HAS_PROC or now > self._last_deadline + _UNKILLABLE_S:
+        if not proctree.HAS_PROC or self._last_kills > _MOST_KILLS:
             return False
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP_S
             family = proctree.descendants(proctree.snapshot(), self._orphans())
             if now >= self._last_deadline:
                 proctree.send_all(family, signal.SIGKILL)
+                self._last_kills += 1
             else:
                 self._terminate(family)
         return True

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 TAG_JOB = "torchx.job_id"
 TAG_DUPLICATE_OF = "torchx.duplicate_of"
+TAG_TURN = "torchx.turn"  # of the runs that ranks have made at once, the lowest counts
+_CHOOSING = "choosing"
+_CHOOSING_S = 10.0  # so long a rank that is about to take its turn is waited for: it may have died
 _PAGE = 1000
 _ENV_SILENT = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
 _PROBE_TIMEOUT_S = 5.0
@@ -86,22 +89,39 @@ class Runs:
     def made(self, name: str) -> str:
         """MLflow's id for the run of that name, which is made when it is missing.
 
-        Several ranks may find none, and each makes one. Then all choose the oldest, and the others are marked as its
+        Several ranks may find none, and each makes one. All choose the same then, and the others are marked as its
         duplicates and deleted; :meth:`found` still reads what was written to them in that moment.
         """
         if name not in self._ids:
-            there = self._active(name)
-            if not there:
-                mine = self.client.create_run(self.experiment_id(), run_name=name, tags={TAG_JOB: name})
-                there = [*self._active(name), mine]
-                first = min(there, key=_age)
-                if first.info.run_id != mine.info.run_id:
-                    self.client.set_tag(mine.info.run_id, TAG_DUPLICATE_OF, first.info.run_id)
-                    self.client.delete_run(mine.info.run_id)
-            chosen = min(there, key=_age)
+            chosen = self._first(name) or self._elected(name)
             self._ids[name] = chosen.info.run_id
             self._own(chosen)
         return self._ids[name]
+
+    def _elected(self, name: str) -> Run:
+        """Makes a run, and says which of those that ranks make in this moment counts: for all ranks the same.
+
+        The times of their start do not tell: clocks differ, and who asked first may make its own last. So each says
+        that it takes a turn, then takes the one after all that it sees, and waits for those that are about to take
+        theirs (Lamport's bakery): nobody who begins after another has chosen has an earlier turn.
+        """
+        tags = {TAG_JOB: name, TAG_TURN: _CHOOSING}
+        mine = self.client.create_run(self.experiment_id(), run_name=name, tags=tags)
+        taken = [_turn(run) for run in self._active(name) if not _is_choosing(run)]
+        self.client.set_tag(mine.info.run_id, TAG_TURN, str(int(max(taken, default=0)) + 1))
+        first = self._first(name) or mine
+        if first.info.run_id != mine.info.run_id:
+            self.client.set_tag(mine.info.run_id, TAG_DUPLICATE_OF, first.info.run_id)
+            self.client.delete_run(mine.info.run_id)
+        return first
+
+    def _first(self, name: str) -> Run | None:
+        """The active run that counts, once no rank is about to take its turn."""
+        deadline, pause = time.monotonic() + _CHOOSING_S, 0.05
+        while any(map(_is_choosing, there := self._active(name))) and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)  # there may be a thousand ranks that ask
+        return min(there, key=lambda run: (_turn(run), *_age(run)), default=None)
 
     def found(self, name: str) -> list[Run]:
         """The MLflow runs that hold what is known of a run, oldest first; none when there is no such run."""
@@ -282,6 +302,15 @@ def _named(name: str) -> str:
 
 def _age(run: Run) -> tuple[int, str]:
     return run.info.start_time or 0, run.info.run_id
+
+
+def _is_choosing(run: Run) -> bool:
+    return bool(run.data.tags.get(TAG_TURN) == _CHOOSING)
+
+
+def _turn(run: Run) -> float:
+    """Runs of others, and those of earlier versions, which were there before, come first."""
+    return float("inf") if _is_choosing(run) else float(run.data.tags.get(TAG_TURN, 0))
 
 
 def _is_active(run: Run) -> bool:

@@ -13,10 +13,12 @@ its last use, since the next submission may well be of the same code, and remove
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 import time
 
+from torchx.errors import ConfigError
 from torchx.workspace.content import FILE, Entry, content_hash
 from torchx.workspace.copies import clone, copy_file, remove_tree, unwritable, write_marker, write_tree
 from torchx.workspace.files import MARKER, STORE
@@ -93,13 +95,17 @@ class SnapshotStore:
                 content = self._ensure(files, content, hashes)
                 snapshot = self._folder(content)
                 os.link(os.path.join(snapshot, "lease"), os.path.join(target, MARKER))
+                write_tree(files, target, _linker(snapshot) if shared else _cloner(snapshot))
                 break
             except FileNotFoundError:  # it was removed as soon as it was made
                 if last_try:
                     raise
+            except ConfigError as e:  # or a little later
+                if last_try or not isinstance(e.__cause__, FileNotFoundError):
+                    raise
+                remove_tree(target, keep=True)
             except OSError as e:
                 raise unwritable(self.path, e) from e
-        write_tree(files, target, _linker(snapshot) if shared else _cloner(snapshot))
         return content
 
     def sweep(self, unused_for_s: float = UNUSED_FOR_S) -> None:
@@ -110,15 +116,9 @@ class SnapshotStore:
             return
         for name in names:
             path = os.path.join(self.path, name)
-            if _is_being_made(name):
-                continue
-            try:
-                lease = os.stat(path if name.startswith(".") else os.path.join(path, "lease"))
-            except OSError:
-                continue
-            unused = name.startswith(".") or lease.st_nlink == 1
-            if unused and lease.st_mtime < time.time() - unused_for_s:
-                self._remove(path)
+            if not _is_being_made(name):
+                unused = functools.partial(_is_unused, for_s=unused_for_s, draft=name.startswith("."))
+                self._remove_if(unused, path)
 
     def _folder(self, content: str) -> str:
         return os.path.join(self.path, content.replace(":", "-"))
@@ -128,7 +128,7 @@ class SnapshotStore:
         if _is_whole(snapshot, files):
             os.utime(os.path.join(snapshot, "lease"))
             return content
-        self._remove(snapshot)
+        self._remove_if(lambda path: not _is_whole(path, files), snapshot)
         content = self._make(files, hashes)
         self.sweep()
         return content
@@ -157,14 +157,27 @@ class SnapshotStore:
             remove_tree(draft)
         return content
 
-    def _remove(self, path: str) -> None:
+    def _remove_if(self, condition: Callable[[str], bool], path: str) -> None:
         """Takes a snapshot out of the store at once, then removes it."""
         trash = os.path.join(self.path, f".trash-{os.getpid()}-{os.urandom(4).hex()}")
+        if not condition(path):
+            return
         try:
             os.rename(path, trash)
+            if not condition(trash):  # another process has used or replaced it since we looked
+                os.rename(trash, path)
+                return
         except OSError:  # another process was quicker
-            return
+            pass
         remove_tree(trash)
+
+
+def _is_unused(path: str, *, for_s: float, draft: bool) -> bool:
+    try:
+        lease = os.stat(path if draft else os.path.join(path, "lease"))
+    except OSError:
+        return False
+    return (draft or lease.st_nlink == 1) and lease.st_mtime < time.time() - for_s
 
 
 def _drafts() -> str:

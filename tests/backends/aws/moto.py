@@ -37,10 +37,12 @@ _processes: list[subprocess.Popen[bytes]] = []
 
 _LAUNCHER = '''
 import re, sys
+import docker.client
 from docker.models.containers import ContainerCollection
 from moto.batch.models import Job
 from moto.server import main
 
+docker.client.DEFAULT_TIMEOUT_SECONDS = 600  # a job fails whose container a busy engine is slower to start
 describe = Job.describe
 
 def describe_with_exit_code(self):

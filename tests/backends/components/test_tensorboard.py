@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from tests import ports
 from torchx.runner import Runner, get_runner
-from torchx.specs import AppState, is_terminal
+from torchx.specs import AppState
 
 pytest.importorskip("tensorboard", reason="tensorboard is not installed; the extra `ci` has it")
 
@@ -32,6 +33,22 @@ for step in range(5):
     value = Summary.Value(tag="loss", simple_value=1 / (step + 1))
     writer.add_event(Event(step=step, wall_time=step, summary=Summary(value=[value])))
 writer.close()
+"""
+
+# Time is over when the test says so, however long the server needs to begin.
+CLOCK = """
+import os, sys, time
+
+if "torchx.apps.utils.process_monitor" in sys.orig_argv:
+    now, sleep = time.monotonic, time.sleep
+
+    def slept(seconds):
+        if sys._getframe(1).f_globals["__name__"] == "__main__":  # not in `subprocess`, which waits for the server
+            open("waits", "w").close()
+        sleep(seconds)
+
+    time.monotonic = lambda: now() + 900 * os.path.exists("over")
+    time.sleep = slept
 """
 
 
@@ -101,14 +118,25 @@ def test_until_a_file_appears(runner: Runner, port: int, tmp_path: Path, eventua
         runner.cancel(handle)
 
 
-def test_until_time_is_over(runner: Runner, port: int, eventually: Callable[..., object]) -> None:
+@pytest.fixture
+def _clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """900 s are over when the file `over` is there; the file `waits` says that the job waits for its start."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(CLOCK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)
+
+
+@pytest.mark.usefixtures("_clock")
+def test_until_time_is_over(runner: Runner, port: int, tmp_path: Path, eventually: Callable[..., object]) -> None:
     """It begins when the training says so; to have run for as long as was asked is to have succeeded."""
-    handle = launched(runner, port, "--start_on_file", "runs/first/begun", "--timeout", "15")
+    handle = launched(runner, port, "--start_on_file", "runs/first/begun", "--timeout", "900")
     try:
+        eventually((tmp_path / "waits").exists)
         assert page(port, "/") == b""
-        Path("runs/first/begun").touch()
-        # On a busy machine time may be over before the page is there: the state says whether it had begun.
-        eventually(lambda: b"TensorBoard" in page(port, "/") or is_terminal(runner.status(handle).state))
+        (tmp_path / "runs" / "first" / "begun").touch()
+        eventually(lambda: b"TensorBoard" in page(port, "/"))
+        assert runner.status(handle).state == AppState.RUNNING
+        (tmp_path / "over").touch()
         assert ended(runner, handle) == AppState.SUCCEEDED
         assert page(port, "/") == b""
     finally:

@@ -36,6 +36,7 @@ def docker_image() -> Iterator[str]:
     except engine.Unavailable as e:
         pytest.skip(f"no Docker engine can be had: {e}")
     yield tag
+    leftovers.gone("warden.py", PATIENCE_S)  # of jobs whose containers a slow engine is still removing
     if started:
         engine.down()
 

@@ -62,7 +62,7 @@ def test_fifty_replicas(scheduler: DockerScheduler, submit: Job, meet: Path, cal
     assert found.state is AppState.FAILED
     with calls() as made:
         scheduler.describe(app_id)
-        assert len(made) <= 5, made
+        assert len(made) <= 9, made  # four of them only where the engine has forgotten when replicas have failed
     assert state_of(found)[0] in {AppState.SUCCEEDED, AppState.CANCELLED}
     assert set(state_of(found)[1:]) <= {AppState.FAILED, AppState.CANCELLED}
     assert AppState.FAILED in state_of(found)

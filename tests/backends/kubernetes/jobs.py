@@ -57,7 +57,7 @@ class Jobs:
         return self.scheduler.submit(app, {"namespace": self.namespace, **room, **(cfg or {})})
 
     def until(
-        self, app_id: str, question: Callable[[DescribeAppResponse], object] | None = None, timeout_s: float = 240
+        self, app_id: str, question: Callable[[DescribeAppResponse], object] | None = None, timeout_s: float = 480
     ) -> DescribeAppResponse:
         """What is said of the job, once it answers the question with yes; by default, once it has ended."""
         deadline = time.monotonic() + timeout_s

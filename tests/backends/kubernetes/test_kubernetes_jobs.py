@@ -16,7 +16,7 @@ def status(torchx, handle="@last"):
     return json.loads(torchx("status", "--json", handle, code=None).stdout)
 
 
-def wait_for(torchx, handle, question, timeout_s=240):
+def wait_for(torchx, handle, question, timeout_s=480):
     deadline = time.monotonic() + timeout_s
     while not question(found := status(torchx, handle)):
         assert time.monotonic() < deadline, found

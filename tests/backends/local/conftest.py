@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import torchx
 from torchx.schedulers.local_scheduler import LocalScheduler, create_scheduler
 from torchx.specs.api import AppDef, AppState, Role
 from torchx.supervisor import proctree
@@ -42,6 +43,20 @@ def submit(scheduler: LocalScheduler) -> Job:
         return scheduler.submit(app, {"cancel_grace_s": 1, **(cfg or {})})
 
     return run
+
+
+@pytest.fixture
+def program(monkeypatch, tmp_path) -> Iterator[Callable[..., None]]:
+    """Have jobs launched by this program, in which `{root}` is where torchx is."""
+
+    def use(text: str, **words: str) -> None:
+        path = tmp_path / "launcher.py"
+        path.write_text(text.format(root=os.path.dirname(os.path.dirname(torchx.__file__)), **words))
+        shared.close()
+        monkeypatch.setattr("torchx.supervisor.launcher_path", lambda: str(path))
+
+    yield use
+    shared.close()
 
 
 def ended(scheduler: LocalScheduler, app_id: str, within_s: float = 120.0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 
 import pytest
 
-from tests.backends.leftovers import gone
+from tests.backends.leftovers import gone, living
 from torchx.specs.api import AppState
 from torchx.supervisor import proctree
 from torchx.supervisor.layout import STATE_FILE
@@ -240,6 +241,54 @@ def test_the_launcher_lets_go_of_the_callers_pipes(scheduler) -> None:
     scheduler.delete(app_id)
 
 
+def test_the_guardian_of_a_job_without_a_caller_sleeps(scheduler) -> None:
+    """It costs nothing while the job runs, and ends with it, although somebody has removed the job's folder."""
+    code = SUBMIT.replace("print(i, flush=True)\nsys.stdin.readline()", "print(i, flush=True)")
+    out = subprocess.run(
+        [sys.executable, "-c", code, "sleep 1000"], input="\n", capture_output=True, text=True, timeout=300, check=True
+    ).stdout
+    app_id = out.split()[-1]
+    guardian = _state(scheduler, app_id).guardian[0]
+
+    def sleeps() -> bool:
+        for _ in range(50):  # one that spins is on the processor, or waits for it, each time
+            if proctree._read_process(guardian).state != "S":
+                return False
+            time.sleep(0.002)
+        return True
+
+    eventually(sleeps)
+    replicas = eventually(lambda: processes_of(scheduler, app_id))
+    shutil.rmtree(scheduler._jobs.find(app_id))
+    proctree.send_all(replicas, signal.SIGKILL)
+    gone("launcher.py")
+
+
+SLEEPER = """
+import os, sys, time
+from types import SimpleNamespace
+sys.path.append({root!r})
+from torchx.supervisor import launcher, supervise
+supervise.time = SimpleNamespace(time=lambda: time.time() + 36000 * os.path.exists({slept!r}))
+launcher.main()
+"""
+
+
+def test_the_machine_sleeps_while_a_job_ends(scheduler, submit, program, tmp_path) -> None:
+    """The grace period is over when it wakes, and all patience: a daemon that hides is ended all the same."""
+    told, slept = tmp_path / "told", tmp_path / "slept"
+    program(SLEEPER, slept=str(slept))
+    daemon = f"trap 'touch {told}' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    app_id = submit(
+        f'(setsid env -u TORCHX_LOCAL_JOB sh -c "{daemon}" &); while [ ! -e {tmp_path}/up ]; do sleep 0.01; done',
+        cfg={"cancel_grace_s": 600},
+    )
+    eventually(told.exists)
+    slept.touch()
+    assert ended(scheduler, app_id).state == AppState.SUCCEEDED
+    assert not living(f"touch {told}")
+
+
 WITHOUT_PROC = """
 import sys
 sys.path.append({root!r})
@@ -253,23 +302,14 @@ launcher.main()
 """
 
 
-def test_a_system_without_proc(scheduler, submit, monkeypatch, tmp_path) -> None:
+def test_a_system_without_proc(scheduler, submit, program) -> None:
     """Where there is neither /proc nor a subreaper (macOS), jobs run, fail, retry and are cancelled by process group."""
-    import torchx
-    from torchx.supervisor.client import shared
-
-    program = tmp_path / "launcher.py"
-    program.write_text(WITHOUT_PROC.format(root=os.path.dirname(os.path.dirname(torchx.__file__))))
-    shared.close()
-    monkeypatch.setattr("torchx.supervisor.launcher_path", lambda: str(program))
-    try:
-        good, bad, long = submit("echo hi"), submit("exit 3", 2, max_retries=1), submit("sleep 1000 & sleep 1000", 2)
-        assert ended(scheduler, good).state == AppState.SUCCEEDED
-        described = ended(scheduler, bad)
-        assert (described.state, described.num_restarts) == (AppState.FAILED, 1)
-        eventually(lambda: len(processes_of(scheduler, long)) == 6)
-        scheduler.cancel(long)
-        assert ended(scheduler, long).state == AppState.CANCELLED
-        eventually(lambda: processes_of(scheduler, long) == [])  # they were told; nobody can see whether they have gone
-    finally:
-        shared.close()
+    program(WITHOUT_PROC)
+    good, bad, long = submit("echo hi"), submit("exit 3", 2, max_retries=1), submit("sleep 1000 & sleep 1000", 2)
+    assert ended(scheduler, good).state == AppState.SUCCEEDED
+    described = ended(scheduler, bad)
+    assert (described.state, described.num_restarts) == (AppState.FAILED, 1)
+    eventually(lambda: len(processes_of(scheduler, long)) == 6)
+    scheduler.cancel(long)
+    assert ended(scheduler, long).state == AppState.CANCELLED
+    eventually(lambda: processes_of(scheduler, long) == [])  # they were told; nobody can see whether they have gone

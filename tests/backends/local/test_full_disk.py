@@ -8,12 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from torchx.schedulers.api import Stream
 from torchx.specs.api import AppState
-from torchx.supervisor.layout import STATE_FILE
+from torchx.supervisor.layout import COMBINED_LOG, STATE_FILE
 from torchx.supervisor.statefile import read_state
 
 from .conftest import ended, eventually, lines, processes_of
@@ -46,11 +47,23 @@ def _is_full(disk) -> bool:
     return left.f_bavail * left.f_frsize < 4096
 
 
-def _fill(disk) -> None:
-    with open(disk / "ballast", "ab", buffering=0) as f, contextlib.suppress(OSError):
-        while True:
-            f.write(b"x" * 4096)
-    assert _is_full(disk)
+def _fill(disk) -> int:
+    """Take what room there is; returns how many bytes."""
+    with open(disk / "ballast", "ab", buffering=0) as f:
+        begin = f.tell()
+        with contextlib.suppress(OSError):
+            while True:
+                f.write(b"x" * 4096)
+        return f.tell() - begin
+
+
+def _stays_full(disk) -> bool:
+    """Fill it, for good: a supervisor that finds no room for a whole line gives back what it has taken so far."""
+    for _ in range(10):
+        if _fill(disk):
+            return False
+        time.sleep(0.02)
+    return _is_full(disk)
 
 
 def test_a_job_that_fills_the_disk_and_succeeds(scheduler, submit, disk) -> None:
@@ -89,19 +102,21 @@ def test_each_of_several_replicas_has_its_own_fate(scheduler, submit, disk, tmp_
     assert states == [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED]
 
 
-def test_a_full_disk_does_not_keep_a_job_from_being_cancelled(scheduler, submit, disk) -> None:
+def test_a_full_disk_does_not_keep_a_job_from_being_cancelled(scheduler, submit, disk, tmp_path) -> None:
     """CANCELLED is written, and nothing is left of the job."""
-    app_id = submit(f"{FILL}; sleep 1000")
-    eventually(lambda: _is_full(disk))
+    app_id = submit(f"{FILL}; touch {tmp_path}/filled; sleep 1000")
+    eventually((tmp_path / "filled").exists)
+    eventually(lambda: _stays_full(disk))
     scheduler.cancel(app_id)
     assert ended(scheduler, app_id).state == AppState.CANCELLED
     assert processes_of(scheduler, app_id) == []
 
 
-def test_a_supervisor_killed_on_a_full_disk(scheduler, submit, disk) -> None:
+def test_a_supervisor_killed_on_a_full_disk(scheduler, submit, disk, tmp_path) -> None:
     """FAILED, with that reason."""
-    app_id = submit(f"{FILL}; sleep 1000")
-    eventually(lambda: _is_full(disk))
+    app_id = submit(f"{FILL}; touch {tmp_path}/filled; sleep 1000")
+    eventually((tmp_path / "filled").exists)
+    eventually(lambda: _stays_full(disk))
     os.kill(read_state(os.path.join(scheduler._jobs.find(app_id), STATE_FILE)).supervisor, signal.SIGKILL)
     described = ended(scheduler, app_id)
     assert described.state == AppState.FAILED
@@ -114,18 +129,24 @@ def test_room_that_comes_back_makes_the_log_whole(scheduler, submit, disk, tmp_p
     go, end, ballast = tmp_path / "go", tmp_path / "end", disk / "ballast"
     wait = "while [ ! -e {} ]; do sleep 0.01; done"
     app_id = submit(f"{wait.format(go)}; seq 100000; {wait.format(end)}; echo end")
-    stdout = os.path.join(scheduler._jobs.find(app_id), "r/0/stdout.log")
+    numbers = [f"{n}\n" for n in range(1, 100_001)]
+    folder = scheduler._jobs.find(app_id)
+    stdout, combined = (os.path.join(folder, "r/0", name) for name in ("stdout.log", COMBINED_LOG))
     eventually(lambda: os.path.exists(stdout))
     with open(ballast, "wb") as f:  # what is left holds stdout.log, not both
         left = os.statvfs(disk)
         f.write(b"x" * (left.f_bavail * left.f_frsize - 800_000))
+    supervisor = read_state(os.path.join(folder, STATE_FILE)).supervisor
+    os.kill(supervisor, signal.SIGSTOP)  # a copy that is made meanwhile takes the room that stdout.log needs
     go.touch()
-    eventually(lambda: os.path.getsize(stdout) > 580_000)
+    eventually(lambda: os.path.getsize(stdout) == len("".join(numbers)))
+    os.kill(supervisor, signal.SIGCONT)
+    eventually(lambda: os.path.exists(combined))  # it has tried
     ballast.unlink()
     end.touch()
     described = ended(scheduler, app_id)
     assert (described.state, described.msg) == (AppState.SUCCEEDED, "<NONE>")
-    assert lines(scheduler, app_id) == [f"{n}\n" for n in range(1, 100_001)] + ["end\n"]
+    assert lines(scheduler, app_id) == [*numbers, "end\n"]
 
 
 def test_replicas_that_find_no_room_for_their_folders(scheduler, submit, disk) -> None:
@@ -154,7 +175,7 @@ def test_commands_on_a_full_disk(disk, tmp_path, monkeypatch) -> None:
     code, out, err = torchx("run", "--wait", "utils.sh", f"echo first; {FILL}; exit 5")
     handle = out.splitlines()[0]
     assert code == 1
-    _fill(disk)  # what the registry had borrowed, and given back
+    eventually(lambda: _stays_full(disk))  # what the registry had borrowed, and given back
     assert "exit code 5" in err
     code, out, _ = torchx("status", "--json", handle)
     status = json.loads(out)

@@ -104,6 +104,39 @@ def test_a_retry_begins_when_nothing_of_the_last_attempt_is_left(scheduler, subm
     assert (described.state, described.num_restarts) == (S, 1)
 
 
+# A look at the processes that lasts: what was counted before it has ended when it is over, and left something behind.
+SLOW_LOOK = """
+import os, sys, time
+sys.path.append({root!r})
+from torchx.supervisor import launcher, proctree
+
+look = proctree.snapshot
+
+def snapshot():
+    open({begun!r}, "w").close()
+    while not os.path.exists({up!r}) or not any(look()[pid].state == "Z" for pid in proctree.children_of_self()):
+        time.sleep(0.005)
+    proctree.snapshot = look
+    return look()
+
+proctree.snapshot = snapshot
+launcher.main()
+"""
+
+
+def test_a_retry_does_not_begin_beside_what_was_left_during_a_look(scheduler, submit, program, tmp_path) -> None:
+    """A daemon whose parent ends just then belongs to the attempt, too."""
+    begun, up = tmp_path / "begun", tmp_path / "up"
+    program(SLOW_LOOK, begun=str(begun), up=str(up))
+    daemon = f"setsid sh -c 'echo $$ > {up}.new; mv {up}.new {up}; exec sleep 1000' &"
+    command = (
+        f"if [ -e {up} ]; then kill -0 $(cat {up}) 2> /dev/null && exit 5; exit 0; fi; "
+        f"(while [ ! -e {begun} ]; do sleep 0.01; done; {daemon}) & exit 1"
+    )
+    described = ended(scheduler, submit(command, max_retries=1))
+    assert (described.state, described.num_restarts) == (S, 1)
+
+
 def test_an_elastic_role_goes_on(scheduler, submit, tmp_path) -> None:
     """Of two replicas, at least one wanted, one is killed: the other goes on, and the job succeeds."""
     go = tmp_path / "go"

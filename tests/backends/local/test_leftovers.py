@@ -16,6 +16,7 @@ from .moments import command
 def test_our_own_launcher_is_not_waited_for(scheduler, submit) -> None:
     """With a job of our own on it, and without: nobody else's launcher is there, and ours goes on."""
     app_id = submit("sleep 1000")
+    eventually(lambda: living("sleep 1000"))
     assert living("launcher.py")
     eventually(lambda: {p.pid for p in living("launcher.py")} == own_launcher())
     gone("launcher.py")
@@ -29,6 +30,7 @@ def test_our_own_launcher_is_not_waited_for(scheduler, submit) -> None:
 def test_the_launcher_of_a_command_is_waited_for(scheduler, submit, tmp_path) -> None:
     """It is seen for as long as its job runs, whatever ours does."""
     app_id = submit("sleep 1000")
+    eventually(lambda: living("sleep 1000"))
     run = command("run", "utils.sh", "sleep 1001")
     handle = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
     with pytest.raises(AssertionError, match="still there"):

@@ -37,7 +37,7 @@ def torchx(tmp_path):
     return call
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_thousand_replicas_through_every_verb(torchx, tmp_path) -> None:
     """Started, described, logged, followed and cancelled: all thousand of them, and nothing is left."""
     handle = torchx(
@@ -109,7 +109,7 @@ def _finished(home: Path, begin: int, end: int) -> None:
     registry.close()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_every_verb_stays_flat_with_thousands_of_runs(tmp_path, monkeypatch) -> None:
     """With 5,000 finished runs on record each verb does the same work as with 50, and SQLite nearly so."""
     home = tmp_path / "home"

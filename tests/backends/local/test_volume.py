@@ -72,7 +72,7 @@ def torchx(tmp_path):
     return call
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_gigabyte_from_one_replica(torchx, tmp_path) -> None:
     """1 GB, in every file and from `torchx log`, complete to the byte."""
 
@@ -96,7 +96,7 @@ LONG = 300_000_000
 DOTS = f"head -c {LONG} /dev/zero | tr '\\0' ."
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_line_of_three_hundred_megabytes(torchx, tmp_path) -> None:
     """A line without an end is shown while it grows, and complete to the byte in every form; nobody holds it whole."""
 
@@ -139,7 +139,7 @@ def test_a_line_of_three_hundred_megabytes(torchx, tmp_path) -> None:
     torchx("delete", handle)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("options", [[], ["--regex", "line .*more", "--tail", "7"]], ids=["all", "regex and tail"])
 def test_followers_keep_up_with_ten_thousand_lines_a_second_from_each_of_32(torchx, tmp_path, options) -> None:
     """`torchx log -f` of all ends with them, having shown each line whole, in order, once, under its replica's name."""

@@ -54,7 +54,7 @@ def test_two_roles(scheduler) -> None:
 
 def test_the_cause_of_a_failure(scheduler, submit) -> None:
     """A replica that fails takes the others with it; the message names it, its exit code and its last words."""
-    script = f"if [ {macros.replica_id} = 1 ]; then {sys.executable} -c 'raise ValueError(7)'; else sleep 100; fi"
+    script = f"if [ {macros.replica_id} = 1 ]; then {sys.executable} -c 'raise ValueError(7)'; else sleep 1000; fi"
     app_id = submit(script, 3)
     done = ended(scheduler, app_id)
     assert done.state is AppState.FAILED
@@ -71,7 +71,7 @@ def test_killed_by_a_signal(scheduler, submit) -> None:
 
 def test_memory_limit(scheduler, submit) -> None:
     """A replica that uses more memory than it asked for is FAILED, and that is why."""
-    eats = f"{sys.executable} -c 'import time; x = bytearray(300 << 20); time.sleep(60)'"
+    eats = f"{sys.executable} -c 'import time; x = bytearray(300 << 20); time.sleep(1000)'"
     done = ended(scheduler, submit(eats, resource=Resource(cpu=1, gpu=0, memMB=100)))
     assert done.state is AppState.FAILED
     assert done.msg == "r/0 failed: it used more memory than it asked for (TERM_MEMLIMIT)"
@@ -79,7 +79,7 @@ def test_memory_limit(scheduler, submit) -> None:
 
 def test_run_limit(scheduler, submit) -> None:
     """The option `time` is a limit; a replica that exceeds it is FAILED, and that is why."""
-    done = ended(scheduler, submit("sleep 60", cfg={"time": "1"}))  # a minute is a second here
+    done = ended(scheduler, submit("sleep 1000", cfg={"time": "1"}))  # a minute is a second here
     assert done.state is AppState.FAILED
     assert done.msg == "r/0 failed: it ran longer than its time limit (TERM_RUNLIMIT)"
 
@@ -92,7 +92,7 @@ def test_cancel(scheduler, submit) -> None:
     scheduler.cancel(app_id)
     assert ended(scheduler, app_id).state is AppState.CANCELLED
     assert lines(scheduler, app_id) == ["up\n", "bye\n"]
-    stubborn = submit("sleep 100", 2)
+    stubborn = submit("sleep 1000", 2)
     eventually(lambda: scheduler.describe(stubborn).state is AppState.RUNNING)
     scheduler.cancel(stubborn)
     done = ended(scheduler, stubborn)
@@ -107,15 +107,15 @@ def test_cancel(scheduler, submit) -> None:
         ([], {}, Resource(1, 0, 99 << 10), "no host has enough free memory, GPUs or the like (4 hosts)"),
         (["badmin qinact urgent"], {"lsf_queue": "urgent"}, SMALL, "its queue starts no jobs now"),
         (["badmin hclose 127.0.0.12"], {"hosts": "127.0.0.12"}, SMALL, "hosts are closed by an administrator (1 host)"),
-        (["bsub -q narrow sleep 100"], {"lsf_queue": "narrow"}, SMALL, "you use as many slots of this queue as one"),
+        (["bsub -q narrow sleep 1000"], {"lsf_queue": "narrow"}, SMALL, "you use as many slots of this queue as one"),
         (
-            ["bsub -m 127.0.0.13 sleep 100"],
+            ["bsub -m 127.0.0.13 sleep 1000"],
             {"hosts": "127.0.0.13", "exclusive": True},
             SMALL,
             "it wants a host for itself",
         ),
         (
-            ["bsub -x -m 127.0.0.13 sleep 100"],
+            ["bsub -x -m 127.0.0.13 sleep 1000"],
             {"hosts": "127.0.0.13"},
             SMALL,
             "hosts are taken by exclusive jobs (1 host)",
@@ -277,7 +277,7 @@ def test_the_environment_arrives(scheduler, tmp_path) -> None:
 def test_list_and_delete(scheduler, submit) -> None:
     """One query lists all jobs of the user, with their states; other people's LSF jobs are not among them."""
     command("bsub", "-J", "make all", "sleep", "100")
-    ids = [submit("true"), submit("sleep 100", 2)]
+    ids = [submit("true"), submit("sleep 1000", 2)]
     ended(scheduler, ids[0])
     eventually(lambda: scheduler.describe(ids[1]).state is AppState.RUNNING)
     listed = {job.app_id: (job.name, job.state) for job in scheduler.list()}

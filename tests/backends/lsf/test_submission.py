@@ -17,7 +17,7 @@ from torchx.specs.api import AppDef, AppState, Resource, Role
 from .conftest import command, ended, eventually, lines
 
 
-def app(n: int = 3, script: str = "sleep 100") -> AppDef:
+def app(n: int = 3, script: str = "sleep 1000") -> AppDef:
     role = Role("r", "", entrypoint="sh", args=["-c", script], num_replicas=n, resource=Resource(1, 0, 64))
     return AppDef("job", [role])
 
@@ -120,7 +120,7 @@ def test_what_lsf_has_forgotten(tmp_path, monkeypatch) -> None:
         lsf = LsfScheduler("test")
         lsf.fresh_s = 0
         good, bad = lsf.submit(app(2, "echo hi"), {}), lsf.submit(app(2, "exit 5"), {})
-        long = lsf.submit(app(1, f"exec {os.path.realpath('/usr/bin/sleep')} 100"), {"time": "1"})
+        long = lsf.submit(app(1, f"exec {os.path.realpath('/usr/bin/sleep')} 1000"), {"time": "1"})
         waits = lsf.submit(app(1), {"hosts": "127.0.0.11", "bsub_args": "-n 99"})
         lsf.cancel(waits)
         eventually(lambda: not command("bjobs", "-a", "-noheader"))

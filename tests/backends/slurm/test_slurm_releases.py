@@ -119,10 +119,11 @@ def test_out_of_memory(slurm: releases.Release, scheduler: SlurmScheduler, submi
     assert "memory" not in msg
 
 
-def test_what_runs_is_listed(scheduler: SlurmScheduler, overtime: str) -> None:
+def test_what_runs_is_listed(scheduler: SlurmScheduler, submit: Job) -> None:
     """Our jobs, and a job array of somebody else, a task each."""
+    ours = submit("sleep 600")
     array = command("sbatch", "--parsable", "--array=1-2", "--mem=50", "--output=/dev/null", "--wrap=sleep 600").strip()
-    wanted = dict.fromkeys((overtime, f"{array}_1", f"{array}_2"), AppState.RUNNING)
+    wanted = dict.fromkeys((ours, f"{array}_1", f"{array}_2"), AppState.RUNNING)
     try:
         becomes(lambda: {j.app_id: j.state for j in scheduler.list() if j.app_id in wanted}, wanted)
     finally:

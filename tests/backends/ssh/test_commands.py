@@ -172,7 +172,7 @@ def test_a_master_that_was_killed(runner: SSHCommandRunner, eventually: Callable
 
 def test_a_link_that_goes_silent(link: Link, keys: Keys) -> None:
     """No reset, no answer: the command ends all the same, and when the network is back so are we."""
-    keys.prefer("far", "ServerAliveInterval 5", "ServerAliveCountMax 2")
+    keys.prefer("far", "ServerAliveInterval 5", "ServerAliveCountMax 4")
     runner = SSHCommandRunner("far")
     assert runner.run(["echo", "x"]).stdout == "x\n"
     link.stall()

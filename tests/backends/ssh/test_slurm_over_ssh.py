@@ -19,6 +19,7 @@ from tests.backends.shell import Shell
 from tests.backends.slurm import cluster
 from tests.backends.ssh.conftest import Endless, Serve
 from tests.backends.ssh.sshd import Sshd
+from torchx.schedulers.kit.ssh.master import Master
 from torchx.workspace.content import content_hash, entries, sha256_of
 
 VENV = os.path.dirname(sys.executable)
@@ -209,9 +210,9 @@ def test_a_link_that_stays_dead(end: str, laptop: Shell, node: Sshd, there: Path
     pipe = subprocess.PIPE
     process = subprocess.Popen(argv, cwd=laptop.cwd, env=laptop.env, stdout=pipe, stderr=pipe, text=True)
     eventually((there / "began").exists, timeout_s=300, every_s=0.005)
-    node.stop()
     if end == "killed":
         process.kill()
+    node.stop()
     out, err = process.communicate(timeout=400)
     assert out == ""
     assert process.returncode == (4 if end == "dead" else -9)
@@ -259,11 +260,12 @@ def test_cuts_while_following(laptop: Shell, node: Sshd, endless: Endless) -> No
     assert "the connection to `login` was lost" in err
 
 
-def test_a_login_node_that_is_down(laptop: Shell, node: Sshd) -> None:
+def test_a_login_node_that_is_down(laptop: Shell, node: Sshd, eventually: Eventually) -> None:
     """One line and a hint, soon; nothing is on record of a job that never was, and a job that is there is not forgotten."""
     handle = run(laptop, "utils.echo", "--msg", "hi")
     ended(laptop, handle)
     node.stop()
+    eventually(lambda: not Master("login").is_up())
     process = laptop.start("run", "-s", "slurm", "-cfg", "ssh=login", "utils.echo", "--msg", "hi")
     out, err = process.communicate(timeout=400)
     assert process.returncode == 4

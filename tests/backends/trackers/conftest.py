@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPException
@@ -88,7 +89,7 @@ def served(argv: list[str], folder: Path, url: str, page: str) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(argv, env=env, cwd=folder, stdout=log, stderr=log, start_new_session=True)
     try:
-        deadline = time.monotonic() + 400
+        deadline = time.monotonic() + 900
         while not answers(url + page):
             assert server.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, (folder / "log").read_text()
@@ -120,27 +121,39 @@ def closed_port() -> Iterator[int]:
 
 
 class SilentServer:
-    """Takes connections and never answers."""
+    """Takes connections and never answers; the file ``met`` is there once there has been one."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
+    def __init__(self, listener: socket.socket, met: Path) -> None:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self.met = met
+        self._listener = listener
+        self._taken: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._take)
+        self._thread.start()
 
     def connections(self) -> int:
-        """How many there have been since the last time; a hundred or more are as many as it can hold."""
-        self._listener.setblocking(False)
-        count = 0
-        with contextlib.suppress(BlockingIOError):
+        """How many there have been."""
+        return len(self._taken)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        for connection in self._taken:
+            connection.close()
+
+    def _take(self) -> None:
+        with contextlib.suppress(OSError):  # by `close`
             while True:
-                self._listener.accept()[0].close()
-                count += 1
-        return count
+                self._taken.append(self._listener.accept()[0])
+                self.met.touch()
 
 
 @pytest.fixture
-def silent_server() -> Iterator[SilentServer]:
+def silent_server(tmp_path: Path) -> Iterator[SilentServer]:
     with socket.create_server(("127.0.0.1", 0), backlog=100) as s:
-        yield SilentServer(s)
+        server = SilentServer(s, tmp_path / "met")
+        yield server
+        server.close()
 
 
 @pytest.fixture

@@ -6,8 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
+
+from torchx.tracker import mlflow_runs
 
 RUN = "slurm://nightly/train-1"
 
@@ -87,6 +91,68 @@ def together(uri: str, count: int) -> dict[str, Any]:
     }
 
 
+class Held:
+    """A tracker whose first call of one function of MLflow's client waits until it is let go."""
+
+    def __init__(self, uri: str, name: str) -> None:
+        self.tracker, self.come, self._go = made(uri, "held"), threading.Event(), threading.Event()
+        client = self.tracker._runs.client
+        self._made_at, self._real = int(time.time() * 1000), getattr(client, name)
+        setattr(client, name, self._call)
+        self._thread = threading.Thread(target=lambda: self.tracker.add_metadata(name, late=1))
+        self._thread.start()
+
+    def let_go(self) -> str:
+        """The run that it has chosen then."""
+        self._go.set()
+        self._thread.join()
+        return str(self.tracker.get_run_id(self._real.__name__))
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._go.is_set():
+            self.come.set()
+            self._go.wait()
+            if self._real.__name__ == "create_run":
+                kwargs["start_time"] = self._made_at
+        return self._real(*args, **kwargs)
+
+
+def slower_to_make(uri: str) -> list[Any]:
+    """A rank that has found no run, and makes its own after another has chosen, with an earlier time of start."""
+    late, tracker = Held(uri, "create_run"), made(uri, "held")
+    late.come.wait()
+    tracker.add_metadata("create_run", early=1)
+    before = tracker.get_run_id("create_run")
+    after = late.let_go()
+    return [before == after, dict(tracker.metadata("create_run")), actives(tracker, "create_run")]
+
+
+def waited_for(uri: str) -> list[Any]:
+    """A rank that has made a run and has not taken its turn: another waits for it; or not for long, if it has died."""
+    mlflow_runs._CHOOSING_S = 500.0
+    late, tracker = Held(uri, "set_tag"), made(uri, "held")
+    late.come.wait()
+    looks, look = threading.Semaphore(0), tracker._runs._active
+    tracker._runs._active = lambda name: (looks.release(), look(name))[1]
+    waits = threading.Thread(target=lambda: tracker.add_metadata("set_tag", early=1))
+    waits.start()
+    for _ in range(5):
+        looks.acquire()
+    undecided = "set_tag" not in tracker._runs._ids
+    impatient = made(uri, "held")
+    mlflow_runs._CHOOSING_S = 0.0
+    impatient.add_metadata("set_tag", impatient=1)
+    mlflow_runs._CHOOSING_S = 500.0
+    after = late.let_go()
+    waits.join()
+    same = after == tracker.get_run_id("set_tag") == impatient.get_run_id("set_tag")
+    return [undecided, same, sorted(tracker.metadata("set_tag")), actives(tracker, "set_tag")]
+
+
+def actives(tracker: Any, name: str) -> int:
+    return len(tracker._runs.client.search_runs([tracker.experiment_id], f"attributes.run_name = '{name}'"))
+
+
 def restarted(tracker: Any) -> list[str]:
     """The state of the MLflow run of a job that has ended and is started again, during that and after it."""
     os.environ["TORCHX_JOB_ID"] = "job"
@@ -122,6 +188,7 @@ def main() -> None:
     answers["experiment"] = [tracker.experiment_name, bool(tracker.experiment_id), tracker.artifact_location]
     answers["run"] = tracker.get_run(RUN).info.run_name
     answers["together"] = together(uri, 8)
+    answers["slower to make"], answers["waited for"] = slower_to_make(uri), waited_for(uri)
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
     files = made(f"file://{os.getcwd()}/mlruns", "files")
     files.add_metadata(RUN, a=1)

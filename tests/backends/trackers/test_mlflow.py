@@ -78,6 +78,13 @@ def test_ranks_that_begin_together(answers: Any) -> None:
     assert together["status"] == ["FINISHED", "RUNNING", "FINISHED"]
 
 
+def test_ranks_whose_clocks_differ(answers: Any) -> None:
+    """The one that was slower takes the run that the other has chosen, whatever its clock says; who is about to say which
+    run it would take is waited for."""
+    assert answers["slower to make"] == [True, {"early": 1, "late": 1}, 1]
+    assert answers["waited for"] == [True, True, ["early", "impatient", "late"], 1]
+
+
 def test_a_run_that_is_deleted_meanwhile(answers: Any) -> None:
     """The job goes on with a new MLflow run of the same name."""
     assert answers["deleted"] == [{"b": 2}, True]

@@ -12,17 +12,22 @@ from tests.backends.trackers.conftest import AWS, SilentServer
 
 pytestmark = pytest.mark.timeout(1800)  # packages are installed
 
+# A call that is given up goes on in its thread: with MET, until it has come to the server, however late that is.
 SCRIPT = """
-import time
+import os, time
 from torchx.tracker import app_run_from_env
 app_run = app_run_from_env()
 slept = []
-time.sleep = lambda seconds, sleep=time.sleep: (slept.append(seconds), sleep(seconds))
+sleep = time.sleep
+time.sleep = lambda seconds: (slept.append(seconds), sleep(seconds))
 started = time.monotonic()
 for step in range(50):
     app_run.add_metadata(step=step)
     app_run.add_artifact("model", "/m")
-print(f"took {time.monotonic() - started:.1f} s; slept {sum(slept):.1f} s; the job has done its work")
+took = time.monotonic() - started
+while not os.path.exists(os.environ.get("MET", "/")):
+    sleep(0.1)
+print(f"took {took:.1f} s; slept {sum(slept):.1f} s; the job has done its work")
 """
 
 
@@ -65,13 +70,14 @@ def test_nobody_listens(run, closed_port: int, tmp_path: Path) -> None:  # type:
 @pytest.mark.parametrize("kind", ["mlflow", "s3"])
 def test_nobody_answers(run, silent_server: SilentServer, kind: str) -> None:  # type: ignore[no-untyped-def]  # see the fixture
     """A server that takes the connection and says nothing costs the job its timeout once, not at each of 100 writes."""
+    met = str(silent_server.met)
     if kind == "mlflow":
         config = json.dumps({"tracking_uri": silent_server.url, "timeout_s": 2})
-        took, _, log = run({"mlflow": config})
+        took, _, log = run({"mlflow": config}, MET=met)
         name = "MLflowTracker"
     else:
         config = json.dumps({"root_path": "s3://runs/x", "timeout_s": 2})
-        took, _, log = run({"fsspec": config}, **AWS, AWS_ENDPOINT_URL=silent_server.url)
+        took, _, log = run({"fsspec": config}, **AWS, AWS_ENDPOINT_URL=silent_server.url, MET=met)
         name = "FsspecTracker"
     assert [line.partition(" (")[0] for line in warnings(log)] == [
         f"tracker `{name}` could not be written to: TimeoutError: no answer within 2 s"

@@ -340,7 +340,7 @@ def test_grown_waits_for_news(tmp_path: Path) -> None:
     path.write_text("old")
     timer = threading.Timer(0.05, lambda: path.write_text("old new"))
     timer.start()
-    assert LocalFiles().grown({str(path): 3}, wait_s=30) == {str(path): b" new"}
+    assert LocalFiles().grown({str(path): 3}, wait_s=600) == {str(path): b" new"}
     timer.join()
 
 

@@ -35,7 +35,7 @@ class Engine:
             gangs.LABEL_RULES: Rules(retries or {}, 10, "here").to_json(),
         }
         self.states: dict[str, tuple[str, int]] = {f"r-{k}": ("running", 0) for k in range(n)}
-        self.names = {c: c for c in self.states}
+        self.names = {c: f"a-1-{c}" for c in self.states}
         self.restarts: dict[str, int] = {}
         self.script: list[Callable[[], Any] | Exception] = []
         self.faults: dict[str, list[int]] = {}
@@ -91,7 +91,8 @@ class Engine:
         return [self._post(urlsplit(t)) for t in targets]
 
     def _post(self, url: Any) -> int:
-        _, container, verb = re.findall(r"[^/]+", url.path)
+        _, given, verb = re.findall(r"[^/]+", url.path)
+        container = next((c for c, name in self.names.items() if given in {c, name}), given)
         self.calls.append(f"{verb} {container}")
         faults = self.faults.get(verb)
         if faults and (status := faults.pop(0)) != 204:
@@ -227,6 +228,28 @@ def test_a_cancellation_in_the_middle() -> None:
     engine.watch()
     assert engine.calls.count("start r-1") == engine.calls.count("start r-2") == 0
     assert {state for state, _ in engine.done.values()} == {"exited"}
+
+
+@pytest.mark.parametrize("at", range(11))
+def test_a_cancellation_while_it_stands_still(at: int) -> None:
+    """Somebody cancels from beginning to end between two calls of a warden: what it had decided before is not carried
+    out, and no replica loses its mark."""
+    engine = Engine(3, retries={"r": (9, "ROLE")})
+    engine.states["r-2"] = BAD
+    post = engine._post
+
+    def cancelling(url: Any) -> int:
+        if len(engine.calls) == at:
+            engine.states = dict.fromkeys(engine.states, ("exited", 137))
+            engine.names = {c: f"{name}.cancelled" for c, name in engine.names.items()}
+        answer = post(url)
+        assert len(engine.calls) <= at or not {"running"} & {state for state, _ in engine.states.values()}, engine.calls
+        return answer
+
+    engine._post = cancelling  # type: ignore[method-assign]  # somebody else
+    engine.watch()
+    assert len(engine.calls) > at
+    assert all(mark.endswith("cancelled") for _, mark in engine.done.values()), engine.done
 
 
 def test_the_list_lags_behind_the_event() -> None:

@@ -78,8 +78,9 @@ def test_a_program_of_the_login_shell(runner: SSHCommandRunner, fake: FakeSsh, m
     assert runner.run(["sinfo-x"]).stdout == "found\n"
 
 
-def test_too_late(runner: SSHCommandRunner, fake: FakeSsh) -> None:
+def test_too_late(runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow command is given up; the connection, which works, is kept."""
+    monkeypatch.setattr("torchx.schedulers.kit.ssh.runner._PROBE_S", 120)
     runner.run(["true"])
     end = fake.there / "end"
     with pytest.raises(TransientError, match=r"`sh` did not end within 0\.2 s") as caught:
@@ -131,11 +132,14 @@ def test_a_command_that_cannot_have_run_is_run_again(runner: SSHCommandRunner, f
     assert fake.calls().count("login") == 2
 
 
-def test_sessions_that_are_always_refused(runner: SSHCommandRunner, fake: FakeSsh) -> None:
+def test_sessions_that_are_always_refused(
+    runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a while it is said why."""
+    monkeypatch.setattr("torchx.schedulers.kit.ssh.runner._BUSY_S", 0.2)
     fake.refuses(10_000)
     with pytest.raises(TransientError, match="takes no further session") as caught:
-        runner.run(["echo", "x"], timeout=0.2)
+        runner.run(["echo", "x"])
     assert "MaxSessions" in caught.value.hint
 
 
@@ -186,11 +190,11 @@ def test_the_shell_of_a_lost_connection_takes_nothing_away(tmp_path: Path) -> No
                 assert shell.stdin is not None
                 shell.stdin.write(sent)
                 shell.stdin.flush()
-            assert lost.communicate(timeout=50)[0] == b"short\n"
-            out, err = next_.communicate(timeout=50)
+            assert lost.communicate()[0] == b"short\n"
+            out, err = next_.communicate()
             return subprocess.CompletedProcess([], 0, out, err)
 
-    done = run_once(Twice(), ["cat"], token="t", find="", stdin="in\n", timeout=10)  # type: ignore[arg-type]  # what it needs of one
+    done = run_once(Twice(), ["cat"], token="t", find="", stdin="in\n", timeout=120)  # type: ignore[arg-type]  # what it needs of one
     assert (done.returncode, done.stdout, done.stderr) == (0, "in\n", "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import selectors
 import signal
 import socket
@@ -13,7 +14,7 @@ import time
 
 from . import processes
 from .config import Config, read_config
-from .model import STARTED, Job, requeue_codes
+from .model import Job, requeue_codes
 from .report import job_report
 from .requests import answer
 from .scheduler import Cluster
@@ -35,7 +36,8 @@ class Daemon:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.cluster = Cluster(config.hosts, config.queues)
-        self.next_id = 1
+        # Jobs choose ports by their ids: those of another cluster on this machine are others.
+        self.next_id = random.randrange(1, 1_000_000)
         self.stopping = False
 
     # -- the loop ---------------------------------------------------------------------------------
@@ -213,10 +215,9 @@ class Daemon:
         job_report(self.config, job)
 
     def _stop_everything(self) -> None:
-        for job in self.cluster.started():
-            processes.send(job.pid, signal.SIGKILL)
         deadline = time.time() + 60
-        while any(processes.family(j.pid) for j in self.cluster.jobs.values() if j.stat in STARTED):
+        # Again and again: one look may miss a process that is just being forked.
+        while sum(processes.send(job.pid, signal.SIGKILL) for job in self.cluster.started()):
             if time.time() > deadline:
                 break
             time.sleep(0.02)

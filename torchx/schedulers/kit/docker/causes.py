@@ -29,13 +29,16 @@ _NEVER = float("inf")
 def explain(client: Any, job: Job, state: AppState) -> Explanation:
     """When a job of this state has ended, and what its first failure was.
 
-    It takes a few calls, whatever the number of replicas: the events (or the details of some candidates), then of one
-    container its details, its error file and the end of its log. What the engine cannot tell is left out.
+    It takes a few calls, whatever the number of replicas: the events (and the details of some failures whose events the
+    engine has forgotten), then of one container its details, its error file and the end of its log. What the engine
+    cannot tell is left out.
     """
     times, count = _end_times(client, job)
+    repeats = count - len(times) - sum(c.mark.app + c.mark.role for c in job.containers if c.id in times)
     failed = None
     if state is AppState.FAILED:
-        for candidate in [] if times else failures(job.containers)[:_CANDIDATES]:
+        forgotten = [c for c in failures(job.containers) if c.id not in times]
+        for candidate in forgotten[:_CANDIDATES]:
             times[candidate.id] = seconds(str(_state(_inspect(client, candidate.id)).get("FinishedAt") or "")) or _NEVER
         failed = next(iter(failures(job.containers, times)), None)
     chosen = failed or max(job.containers, key=lambda c: times.get(c.id, 0.0))
@@ -43,11 +46,10 @@ def explain(client: Any, job: Job, state: AppState) -> Explanation:
     over = all(is_terminal(c.state) for c in job.containers)
     known = [at for at in times.values() if at < _NEVER]
     ended = max(known, default=0.0) or seconds(str(_state(details).get("FinishedAt", "")))
-    together = sum(c.mark.app + c.mark.role for c in job.containers if c.id in times)
     return Explanation(
         failed=failed,
         failure=None if failed is None else _failure(client, failed, details),
-        restarts=max(int(details.get("RestartCount") or 0), count - len(times) - together if count else 0),
+        restarts=max(int(details.get("RestartCount") or 0), repeats),
         ended_at=ended if over and ended > 0 else None,
     )
 

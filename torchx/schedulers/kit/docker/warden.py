@@ -193,7 +193,8 @@ class Warden:
         """Starts containers again once all have ended. False: it is to be tried again."""
         by_failure = sorted(step.again, key=lambda c: c.state is not AppState.FAILED)
         # From the first of these on the decision stands, and counts, whoever carries it out.
-        self._rename((c, step.mark(c, due=True)) for c in by_failure[:1])
+        if not self._rename((c, step.mark(c, due=True)) for c in by_failure[:1]):
+            return False
         self._rename((c, step.mark(c, due=True)) for c in by_failure[1:])
         if not self._end(job, [c for c in step.again if not is_terminal(c.state)]):
             return False
@@ -203,7 +204,7 @@ class Warden:
             if fresh is None or any(c.mark.cancelled for c in fresh.containers):
                 return True
             due = [c for c in fresh.containers if c.id in ids and c.mark.due and (c.k == 0) is first]
-            answers = self.wire.post((f"/containers/{c.id}/start" for c in due), timeout_s=_ANSWER_S)
+            answers = self.wire.post((f"/containers/{_called(c)}/start" for c in due), timeout_s=_ANSWER_S)
             for container in due:
                 self._ended.pop(container.id, None)
             # One that could not be started has failed; only where nobody has answered it is tried again.
@@ -219,9 +220,11 @@ class Warden:
         if not any(c.mark.cancelled for c in found):
             self._rename((c, step.mark(c, due=False)) for c in found if c.id in started)
 
-    def _rename(self, which: Iterable[tuple[Container, marks.Mark]]) -> None:
+    def _rename(self, which: Iterable[tuple[Container, marks.Mark]]) -> bool:
+        """False: not all of them could be, as when somebody has cancelled the job since it was looked at."""
         wanted = [(c, marks.join(c.name, mark)) for c, mark in which if mark != c.mark]
-        self.wire.post(target(f"/containers/{c.id}/rename", {"name": name}) for c, name in wanted)
+        answers = self.wire.post(target(f"/containers/{_called(c)}/rename", {"name": name}) for c, name in wanted)
+        return all(answer == 204 for answer in answers)
 
     def _end(self, job: Job, which: list[Container]) -> bool:
         grace = gangs.rules_of(job).grace_s
@@ -234,6 +237,11 @@ class Warden:
             return is_deaf(self.wire.get(f"/containers/{container.id}/json"))
         except (RefusedError, ValueError):  # it was removed
             return False
+
+
+def _called(container: Container) -> str:
+    """What the engine calls it, unless its marks have changed since it was listed: then it does not find it."""
+    return marks.join(container.name, container.mark)
 
 
 def main() -> None:

@@ -50,6 +50,7 @@ class ContainerLog:
         self._until = None if query.until is None else int(query.until * _SECOND)
         self._last = 0
         self._same = 0
+        self._begun = (0, 0)
         self._runs = 0
         self._ended = False
         self._vain = self._skip = 0
@@ -65,7 +66,7 @@ class ContainerLog:
         if restarts > self._runs:
             # The run before the present one is kept; what an older one wrote is not.
             self._runs, self._ended = restarts, False
-            yield from self._read_all(previous=True)
+            yield from self._read_previous()
         over = "terminated" in state
         if self._ended or not (over or "running" in state):
             return
@@ -74,7 +75,7 @@ class ContainerLog:
             self._skip -= 1
             if self._skip >= 0:
                 return
-        before = (self._last, self._same)
+        self._begun = before = (self._last, self._same)
         if follow and not over:
             yield from self._read(previous=False, follow=True)  # what breaks off goes on at the next look
         else:
@@ -82,6 +83,39 @@ class ContainerLog:
         self._vain = 0 if before != (self._last, self._same) else min(2 * self._vain + 1, _MOST_SKIPPED)
         self._skip = self._vain
         self._ended = over
+
+    def _read_previous(self) -> Iterator[tuple[int, str]]:
+        """What the run before the present one wrote, and was not read.
+
+        Should it have ended between the look at the pod and the last read, then that read the present run in its place,
+        and all that was read is later than anything of the run before: it comes late, but it comes.
+        """
+        now = (self._last, self._same)
+        skipped = 0 < self._end_of_previous() < self._last
+        if skipped:
+            self._last, self._same = self._begun
+        yield from self._read_all(previous=True)
+        if skipped:
+            self._last, self._same = now
+
+    def _end_of_previous(self) -> int:
+        """Time (ns) of the last line of the run before the present one; 0: there is none."""
+        import urllib3
+
+        if not self._last:
+            return 0
+        query = {"container": self._name, "timestamps": "true", "previous": "true", "tailLines": "1"}
+        try:
+            response = self._api.stream(self._path, query, timeout_s=_SILENCE_S)
+        except (NotFoundError, BackendError):
+            return 0
+        try:
+            return max((_split(raw)[0] or 0 for raw in _lines(response)), default=0)
+        except urllib3.exceptions.HTTPError:
+            return 0
+        finally:
+            response.close()
+            response.release_conn()
 
     def _read_all(self, *, previous: bool) -> Iterator[tuple[int, str]]:
         """All there is now, however often the connection breaks off, as long as each gets any further."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _EVERY_S = 1.0
 _SHARE = 10
 """Of a large job, the looks take one part in so many of the time."""
+_SELDOM_S = 15.0
+"""But for no longer is nobody told of new pods: a look takes long, too, when the cluster is away, or we are stopped."""
 
 
 class Glance:
@@ -52,8 +54,8 @@ class Glance:
             begun = time.monotonic()
             if anew or begun >= self._due:
                 self._seen = self._ask()
-                took = time.monotonic() - begun
-                self._due = begun + max(_EVERY_S, took * _SHARE)
+                now = time.monotonic()
+                self._due = max(begun + _EVERY_S, now + min((now - begun) * (_SHARE - 1), _SELDOM_S))
             return self._seen
 
 

@@ -73,8 +73,12 @@ torchx_rank0() {
             torchx_pause 0.5; tries=$((tries + 1))
             [ $((tries % 40)) = 0 ] || continue
             answer=$(bjobs -a -noheader -o "stat exec_host delimiter=','" -J "$rank0" 2>/dev/null)
+            ls "$job" >/dev/null
+            [ ! -s "$file" ] || continue # it has come in the meantime, be replica 0 over or not
             case $answer in
-                RUN*) host=${answer#*,}; host=${host%%:*}; host=${host#*\*}; port=; break ;;
+                RUN*)
+                    [ "$tries" -ge 240 ] || continue
+                    host=${answer#*,}; host=${host%%:*}; host=${host#*\*}; port=; break ;;
                 EXIT*|DONE*|"") echo "torchx: replica 0 is over, or LSF cannot be asked about it" >&2; return 1 ;;
             esac
         done

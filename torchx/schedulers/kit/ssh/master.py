@@ -26,6 +26,7 @@ DIALOGUE_S = 180.0
 
 _PERSIST_S = 1800  # an idle connection ends then
 _CONNECT_S = 10
+_ANSWER_S = 30.0  # of the master, which is on this machine: one that is slow is not one that is gone
 _ALIVE_S, _ALIVE_COUNT = 15, 3
 _LONGEST_SOCKET = 80  # 104 on macOS, less the 17 characters that ssh adds while it makes the socket
 _TARGET = re.compile(r"[A-Za-z0-9_.%+@:\[\]/~^-]+")
@@ -189,7 +190,7 @@ class Master:
 
     def _tell(self, command: str) -> bool:
         where = [] if self._is_users() else ["-F", "none", "-S", self.socket]
-        return _ssh([*where, "-O", command, self.target], _CONNECT_S)[0] == 0
+        return _ssh([*where, "-O", command, self.target], _ANSWER_S)[0] == 0
 
 
 def end_all() -> None:
@@ -198,7 +199,7 @@ def end_all() -> None:
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         if name.startswith(_prefix()) and not name.endswith(".lock"):
-            _ssh(["-F", "none", "-S", path, "-O", "exit", "torchx"], _CONNECT_S)
+            _ssh(["-F", "none", "-S", path, "-O", "exit", "torchx"], _ANSWER_S)
             _unlink(path)
         if name.startswith(_prefix()) and name.endswith(".lock"):
             _unlink(path)

@@ -1,0 +1,69 @@
+"""The script of LSF's replicas, run by bash with a ``bjobs`` that answers what a test wants."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torchx.schedulers.lsf_scheduler import LsfScheduler
+from torchx.specs import AppDef, Resource, Role
+
+RANK0 = "rank0.0.0"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """The folder of a job of two replicas, which tell where replica 0 is; it is asked for without pauses."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    args = ["-c", 'echo "$TORCHX_RANK0_HOST ${TORCHX_RANK0_PORT-}"']
+    role = Role("r", "", entrypoint="sh", args=args, num_replicas=2, resource=Resource(1, 0, 64))
+    script = LsfScheduler("s").submit_dryrun(AppDef("job", [role]), {}).request.replicas()
+    pause = "torchx_pause() { local _; "
+    assert pause in script
+    quick = 'ls() { :; }; torchx_pause() { [ "$1" = 0.5 ] || sleep 0.01; return; '
+    (folder / "replicas.sh").write_text(script.replace(pause, quick))
+    return folder
+
+
+def second(job: Path, bjobs: str) -> int:
+    """Run replica 1; its exit code. ``bjobs``: what that program does, in the job's folder, each time it is asked about
+    replica 0."""
+    programs = job.parent / "bin"
+    programs.mkdir()
+    asked = f'case "$*" in *-J*) echo x >>asked; {bjobs} ;; esac'
+    for name, text in (("bjobs", f"cd {job}; {asked}"), ("bkill", ":")):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "LSB_JOBID": "7"}
+    argv = ["bash", str(job / "replicas.sh"), "0", "1"]
+    return subprocess.run(argv, cwd=job, env=env, capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize("stat", ["RUN", "DONE", "EXIT"])
+def test_replica_0_says_where_it_is_while_lsf_is_asked(job: Path, stat: str) -> None:
+    """What it says itself counts, its port, too: also when it has ended since, and LSF's answer is late."""
+    assert second(job, f"echo here 20007 >{RANK0}; echo {stat},4*elsewhere:other") == 0
+    assert (job / "r" / "1" / "stdout.log").read_text() == "here 20007\n"
+
+
+def test_replica_0_starts_slowly(job: Path) -> None:
+    """LSF says that it runs, and its script has not come to say where: it is waited for."""
+    assert second(job, f"[ $(wc -l <asked) -lt 3 ] || echo here 20007 >{RANK0}; echo RUN,4*elsewhere") == 0
+    assert (job / "r" / "1" / "stdout.log").read_text() == "here 20007\n"
+
+
+def test_replica_0_is_never_heard(job: Path) -> None:
+    """Where the file does not come in the end, LSF's word for the host is used; the port is not known."""
+    assert second(job, "echo RUN,4*elsewhere:other") == 0
+    assert (job / "r" / "1" / "stdout.log").read_text() == "elsewhere \n"
+
+
+@pytest.mark.parametrize("answer", ["EXIT,", "DONE,elsewhere", ""])
+def test_replica_0_is_over(job: Path, answer: str) -> None:
+    """Who has not heard from it before has lost it."""
+    assert second(job, f"echo {answer}") == 1
+    assert "replica 0 is over" in (job / "r" / "1" / "stderr.log").read_text()
