@@ -154,10 +154,10 @@ def test_out_of_memory_is_the_cause(scheduler: DockerScheduler, submit: Job, eve
     # Of memory that ran out after its first process has ended, an engine may hear too late.
     program = "python3 -c 'x = bytearray(10**9)'; code=$?; until test -e /tmp/go; do sleep 0.1; done; exit $code"
     app_id = submit(program, resource=Resource(cpu=1, gpu=0, memMB=64))
+    filters = {"event": ["oom"], "label": [f"{LABEL_APP_ID}={app_id}"]}
     api = scheduler._docker_client.api
-    eventually(
-        lambda: api.inspect_container(f"{app_id}-r-0")["State"]["OOMKilled"], timeout_s=PATIENCE_S
-    )  # its event may be forgotten by then: an engine remembers few
+    since = int(time.time()) - 3600
+    eventually(lambda: list(api.events(since=since, until=int(time.time()) + 1, filters=filters)), timeout_s=PATIENCE_S)
     put_file(scheduler, f"{app_id}-r-0", "go")
     found = ended(scheduler, app_id)
     assert found.state is AppState.FAILED
