@@ -205,7 +205,7 @@ class Link:
                     end.shutdown(socket.SHUT_RDWR)
 
     def cut_after(self, more: int | None) -> None:
-        """Reset all connections as soon as so many more bytes have come through; None: do not."""
+        """Reset all connections once just so many more bytes have come through; None: do not."""
         self._cut_at = None if more is None else self.carried + more
 
     def close(self) -> None:
@@ -241,6 +241,8 @@ class Link:
                     self._flows.wait()
                     try:
                         data = end.recv(1 << 16)
+                        if self._cut_at is not None:
+                            data = data[: self._cut_at - self.carried]  # what is beyond does not come through
                         other[end].sendall(data)
                         self.carried += len(data)
                         if self._cut_at is not None and self.carried >= self._cut_at:
