@@ -194,10 +194,11 @@ def test_a_write_that_is_cut_leaves_the_old_file(
         with monkeypatch.context() as impatient, pytest.raises(TransientError):
             impatient.setattr("torchx.schedulers.kit.ssh.remote_files.PATIENCE_S", 0)
             files.write(str(target), data)
-        assert target.read_bytes() == b"old"
+        assert target.stat().st_size == len(b"old"), f"cut after {part} of it"
     link.cut_after(None)
     files.write(str(target), data)
-    assert target.read_bytes() == data
+    arrived = target.read_bytes() == data
+    assert arrived  # without eight megabytes of differences
     eventually(lambda: not [name for name in os.listdir(there) if name not in ("file", ".torchx")])
 
 
