@@ -195,7 +195,7 @@ def _is_being_made(name: str) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True
+        pass  # somebody else's
     return True
 
 
