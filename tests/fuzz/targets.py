@@ -21,8 +21,8 @@ from torchx.cli.log_targets import parse_ids, parse_target
 from torchx.components import dist, utils
 from torchx.errors import TorchXError
 from torchx.runner import inifile
-from torchx.schedulers.kit import log_matches
-from torchx.schedulers.kit.local import logs as local_logs
+from torchx.schedulers.local import log_matches
+from torchx.schedulers.local import logs as local_logs
 from torchx.specs import AppDef, Role, arguments, file_linter, materialize_appdef, parse_app_handle, runopts, signature
 from torchx.specs.component_help import format_help, get_fn_docstring
 from torchx.specs.failures import parse_failure

@@ -22,7 +22,7 @@ from torchx.components import dist, utils
 from torchx.errors import HandleError, NotFoundError, TorchXError
 from torchx.runner import get_runner
 from torchx.runs import NewRun, RunRegistry
-from torchx.schedulers.kit.local.request import PopenRequest
+from torchx.schedulers.local.request import PopenRequest
 from torchx.specs import AppDef, Role, materialize_appdef
 from torchx.specs.serialize import appdef_from_json, appdef_to_json
 

@@ -11,8 +11,8 @@ pytest.importorskip("botocore")
 from tests.schedulers.aws_cloud import ARN, Cloud
 from tests.schedulers.test_aws_batch_scheduler import role, scheduler, submit
 from torchx.errors import NotFoundError, NotSupportedError
+from torchx.schedulers.aws import batch_nodes
 from torchx.schedulers.aws_batch_scheduler import to_datetime
-from torchx.schedulers.kit.aws import batch_nodes
 from torchx.specs.api import AppState, Resource, macros
 
 

@@ -18,8 +18,8 @@ from tests.schedulers.aws_cloud import refusal, validate
 from tests.schedulers.sagemaker_cloud import AT, SageMaker
 from torchx.components.dist import ddp
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError, SpecError, TransientError
+from torchx.schedulers.aws.clients import Clients
 from torchx.schedulers.aws_sagemaker_scheduler import AWSSageMakerScheduler
-from torchx.schedulers.kit.aws.clients import Clients
 from torchx.specs.api import AppDef, AppState, BindMount, Role, macros
 from torchx.specs.named_resources_aws import NAMED_RESOURCES
 

@@ -20,7 +20,7 @@ from tests.schedulers.aws_cloud import refusal
 from tests.schedulers.test_aws_sagemaker_scheduler import CFG, role, scheduler, submit
 from torchx.components.dist import ddp
 from torchx.errors import BackendError, ConfigError, NotSupportedError, TransientError
-from torchx.schedulers.kit.aws.sagemaker_source import as_hyperparameters
+from torchx.schedulers.aws.sagemaker_source import as_hyperparameters
 from torchx.specs.api import AppDef, macros
 
 BUCKET = "sagemaker-us-east-1-123456789012"

@@ -305,7 +305,7 @@ class TestSubmission:
         """One that has answered before is waited for, and then it is said that it is gone."""
         import requests
 
-        from torchx.schedulers.kit.docker import engine as docker_engine
+        from torchx.schedulers.docker import engine as docker_engine
 
         now = [0.0]
         monkeypatch.setattr(docker_engine.time, "monotonic", lambda: now[0])
@@ -397,7 +397,7 @@ class TestAnswers:
 
     def test_a_submission_that_was_killed(self, scheduler: Any, fake: Any) -> None:
         """Containers that nobody has started for long are a failed job; for a moment they are one being submitted."""
-        from torchx.schedulers.kit.docker.containers import describe, jobs_of
+        from torchx.schedulers.docker.containers import describe, jobs_of
 
         app_id = scheduler.submit(AppDef("a", [role(n=2)]), {})
         first, second = fake.containers_made
@@ -428,7 +428,7 @@ class TestAnswers:
     ) -> None:
         """An engine that stumbles over its own work is asked again; one that refuses is not."""
         from tests.schedulers.fake_docker import refusal
-        from torchx.schedulers.kit.docker import calls
+        from torchx.schedulers.docker import calls
 
         pauses: list[int] = []
         monkeypatch.setattr(calls, "pause", pauses.append)
@@ -461,7 +461,7 @@ class TestAnswers:
         self, scheduler: Any, fake: Any, since: str, cut: str, monkeypatch: Any
     ) -> None:
         """The engine closes the stream in the middle of a job, or dies: no line is lost and none comes twice."""
-        from torchx.schedulers.kit.docker import logs as docker_logs
+        from torchx.schedulers.docker import logs as docker_logs
 
         monkeypatch.setattr(docker_logs, "pause", lambda attempt: None)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from torchx.errors import BackendError
+from torchx.schedulers.docker import wardens
 from torchx.schedulers.docker_scheduler import DockerScheduler, create_scheduler
-from torchx.schedulers.kit.docker import wardens
 from torchx.specs.api import AppDef, AppState, Resource, Role
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchx.schedulers.kit.kube.kinds import ANNOTATION_APP
+from torchx.schedulers.kubernetes.kinds import ANNOTATION_APP
 from torchx.schedulers.kubernetes_mcad_scheduler import create_scheduler as create_mcad
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, DeviceMount, Resource, RetryPolicy, Role, VolumeMount

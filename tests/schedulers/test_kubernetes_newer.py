@@ -8,10 +8,10 @@ import pytest
 
 from tests.schedulers.kube_cluster import Cluster, Response, refusal
 from torchx.errors import BackendError
-from torchx.schedulers.kit.kube import kinds
-from torchx.schedulers.kit.kube.kinds import JobRules, render
-from torchx.schedulers.kit.kube.pod_states import read_pod
-from torchx.schedulers.kit.kube.pods import PodRules
+from torchx.schedulers.kubernetes import kinds
+from torchx.schedulers.kubernetes.kinds import JobRules, render
+from torchx.schedulers.kubernetes.pod_states import read_pod
+from torchx.schedulers.kubernetes.pods import PodRules
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from torchx.specs.overlays import set_overlay

@@ -13,7 +13,7 @@ import urllib3
 from tests.schedulers.kube_cluster import Cluster, Response, refusal
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError, TransientError
 from torchx.schedulers.api import Stream
-from torchx.schedulers.kit.kube import api as kube_api
+from torchx.schedulers.kubernetes import api as kube_api
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 
@@ -416,9 +416,9 @@ def test_logs_of_a_replica():
 
 def test_a_node_that_is_in_another_zone():
     """Its stamps have an offset: what is asked for next is in UTC, and no line is shown twice."""
-    from torchx.schedulers.kit.kube.api import KubeApi
-    from torchx.schedulers.kit.kube.container_logs import ContainerLog
     from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.kubernetes.api import KubeApi
+    from torchx.schedulers.kubernetes.container_logs import ContainerLog
 
     cluster = Cluster()
     pod = {"metadata": {"namespace": "default", "name": "p"}}

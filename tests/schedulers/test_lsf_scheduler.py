@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from torchx.errors import BackendError, CommandError, ConfigError, NotFoundError, SpecError
 from torchx.schedulers.api import DescribeAppResponse, Stream
-from torchx.schedulers.kit.lsf.reasons import ENDED, PENDING, why_ended, why_pending
-from torchx.schedulers.kit.lsf.rows import FIELDS, FORMAT, Row, group_of, job_name, moment, name_parts, report_end, rows
-from torchx.schedulers.kit.lsf.status import FirstFailure, describe_rows
+from torchx.schedulers.lsf.reasons import ENDED, PENDING, why_ended, why_pending
+from torchx.schedulers.lsf.rows import FIELDS, FORMAT, Row, group_of, job_name, moment, name_parts, report_end, rows
+from torchx.schedulers.lsf.status import FirstFailure, describe_rows
 from torchx.schedulers.lsf_scheduler import (
     JOB_STATE,
     RANK0_HOST,

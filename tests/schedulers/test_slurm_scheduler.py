@@ -13,7 +13,7 @@ import pytest
 from torchx.components import dist
 from torchx.errors import CommandError, ConfigError, NotSupportedError, SpecError, TransientError
 from torchx.schedulers import slurm_scheduler
-from torchx.schedulers.kit.slurm.answers import SEPARATOR
+from torchx.schedulers.slurm.answers import SEPARATOR
 from torchx.schedulers.slurm_scheduler import (
     SLURM_STATES,
     SlurmBatchRequest,

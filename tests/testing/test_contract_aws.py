@@ -9,12 +9,12 @@ pytest.importorskip("botocore")
 from tests.schedulers.aws_cloud import Cloud
 from tests.schedulers.sagemaker_cloud import SageMaker
 from torchx.schedulers.api import Scheduler
+from torchx.schedulers.aws.batch_status import state_of
+from torchx.schedulers.aws.clients import Clients
+from torchx.schedulers.aws.sagemaker_status import state_of as training_state_of
 from torchx.schedulers.aws_batch_scheduler import JOB_STATE, AWSBatchScheduler
 from torchx.schedulers.aws_sagemaker_scheduler import JOB_STATE as SAGEMAKER_STATE
 from torchx.schedulers.aws_sagemaker_scheduler import AWSSageMakerScheduler
-from torchx.schedulers.kit.aws.batch_status import state_of
-from torchx.schedulers.kit.aws.clients import Clients
-from torchx.schedulers.kit.aws.sagemaker_status import state_of as training_state_of
 from torchx.specs import AppState
 from torchx.testing import SchedulerContract
 

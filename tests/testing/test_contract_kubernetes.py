@@ -9,7 +9,7 @@ pytest.importorskip("urllib3")
 
 from tests.schedulers.kube_cluster import Cluster
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.kit.kube.kinds import ANNOTATION_APP
+from torchx.schedulers.kubernetes.kinds import ANNOTATION_APP
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppState
 from torchx.testing import SchedulerContract
@@ -49,7 +49,7 @@ class TestVolcano(TestKubernetes):
         return JOB_STATE
 
     def map_state(self, raw: str) -> AppState:
-        from torchx.schedulers.kit.kube.status import read_owner
+        from torchx.schedulers.kubernetes.status import read_owner
 
         return read_owner("volcano", {"status": {"state": {"phase": raw}}}).state
 
@@ -70,7 +70,7 @@ class TestMcad(TestKubernetes):
 
     @property
     def raw_states(self):
-        from torchx.schedulers.kit.kube.appwrapper import PHASES, STATES
+        from torchx.schedulers.kubernetes.appwrapper import PHASES, STATES
 
         return PHASES if self.form == "v1beta2" else STATES
 

@@ -15,19 +15,18 @@ from __future__ import annotations
 
 from torchx.errors import ConfigError, NotSupportedError, TorchXError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse
-from torchx.schedulers.ids import random_id
-from torchx.schedulers.kit.aws import batch_calls as calls
-from torchx.schedulers.kit.aws import batch_queues
-from torchx.schedulers.kit.aws import batch_status as status
-from torchx.schedulers.kit.aws.base import AwsScheduler
-from torchx.schedulers.kit.aws.batch_fargate import to_fargate
-from torchx.schedulers.kit.aws.batch_parts import (
+from torchx.schedulers.aws import batch_calls as calls
+from torchx.schedulers.aws import batch_queues
+from torchx.schedulers.aws import batch_status as status
+from torchx.schedulers.aws.base import AwsScheduler
+from torchx.schedulers.aws.batch_fargate import to_fargate
+from torchx.schedulers.aws.batch_parts import (
     ResourceType,
     parse_ulimits,
     resource_from_resource_requirements,
     resource_requirements_from_resource,
 )
-from torchx.schedulers.kit.aws.batch_request import (
+from torchx.schedulers.aws.batch_request import (
     AUTO,
     FARGATE,
     NAME_RULE,
@@ -37,10 +36,11 @@ from torchx.schedulers.kit.aws.batch_request import (
     render_job,
     with_name,
 )
-from torchx.schedulers.kit.aws.batch_status import JOB_STATE
-from torchx.schedulers.kit.aws.clients import Clients
-from torchx.schedulers.kit.aws.marks import DEFAULT_ROLE_NAME, ENV_ROLE_INDEX, ENV_ROLE_NAME, TAG_APP_NAME, TAG_USER
-from torchx.schedulers.kit.aws.marks import TAG_VERSION as TAG_TORCHX_VER
+from torchx.schedulers.aws.batch_status import JOB_STATE
+from torchx.schedulers.aws.clients import Clients
+from torchx.schedulers.aws.marks import DEFAULT_ROLE_NAME, ENV_ROLE_INDEX, ENV_ROLE_NAME, TAG_APP_NAME, TAG_USER
+from torchx.schedulers.aws.marks import TAG_VERSION as TAG_TORCHX_VER
+from torchx.schedulers.ids import random_id
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import MISSING, AppDryRunInfo, AppState, runopts
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from torchx.schedulers.kit.aws.batch_queues import Queue
+    from torchx.schedulers.aws.batch_queues import Queue
     from torchx.specs.api import AppDef, CfgVal
 
     _Object = dict[str, Any]

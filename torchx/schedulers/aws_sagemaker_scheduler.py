@@ -16,15 +16,15 @@ import functools
 
 from torchx.errors import TorchXError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse
+from torchx.schedulers.aws import sagemaker_calls as calls
+from torchx.schedulers.aws import sagemaker_source as source
+from torchx.schedulers.aws import sagemaker_status as status
+from torchx.schedulers.aws.base import AwsScheduler
+from torchx.schedulers.aws.clients import Clients
+from torchx.schedulers.aws.errors import LostAnswerError
+from torchx.schedulers.aws.sagemaker_request import NAME_RULE, AWSSageMakerJob, AWSSageMakerOpts, render_job
+from torchx.schedulers.aws.sagemaker_status import JOB_STATE
 from torchx.schedulers.ids import random_id
-from torchx.schedulers.kit.aws import sagemaker_calls as calls
-from torchx.schedulers.kit.aws import sagemaker_source as source
-from torchx.schedulers.kit.aws import sagemaker_status as status
-from torchx.schedulers.kit.aws.base import AwsScheduler
-from torchx.schedulers.kit.aws.clients import Clients
-from torchx.schedulers.kit.aws.errors import LostAnswerError
-from torchx.schedulers.kit.aws.sagemaker_request import NAME_RULE, AWSSageMakerJob, AWSSageMakerOpts, render_job
-from torchx.schedulers.kit.aws.sagemaker_status import JOB_STATE
 from torchx.specs.api import AppDryRunInfo, AppState, is_terminal, runopts
 
 TYPE_CHECKING = False

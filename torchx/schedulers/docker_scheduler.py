@@ -23,19 +23,19 @@ from torchx.schedulers.api import (
     ListAppResponse,
     Scheduler,
     Stream,
-    StructuredOpts,
 )
-from torchx.schedulers.ids import make_unique
-from torchx.schedulers.kit.docker import calls, containers, engine, gangs, wardens
-from torchx.schedulers.kit.docker.causes import explain
-from torchx.schedulers.kit.docker.containers import (
+from torchx.schedulers.docker import calls, containers, engine, gangs, wardens
+from torchx.schedulers.docker.causes import explain
+from torchx.schedulers.docker.containers import (
     CONTAINER_STATE,
     LABEL_APP_ID,
     LABEL_REPLICA_ID,
     LABEL_ROLE_NAME,
     LABEL_VERSION,
 )
-from torchx.schedulers.kit.docker.request import DockerContainer, DockerJob, label_of, render_job
+from torchx.schedulers.docker.options import Opts
+from torchx.schedulers.docker.request import DockerContainer, DockerJob, label_of, render_job
+from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import NameRule
 from torchx.settings import ENV_IMAGE
@@ -46,18 +46,15 @@ from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from dataclasses import dataclass
     from datetime import datetime
     from typing import Any
 
-    from torchx.schedulers.kit.docker.containers import Job
+    from torchx.schedulers.docker.containers import Job
     from torchx.specs.api import AppDef, CfgVal
 
     _Jobs = list[ListAppResponse]
     _Base = Scheduler[Mapping[str, CfgVal]]
 else:
-    from torchx.util.records import dataclass
-
     _Base = Scheduler
 
 __all__ = [
@@ -105,23 +102,6 @@ CAPABILITIES = Capabilities(
     durable=True,
     describe_many=True,
 )
-
-
-@dataclass
-class Opts(StructuredOpts):
-    """Run options of ``local_docker``."""
-
-    copy_env: list[str] | None = None
-    """environment variables to copy from this shell into the containers; `*` and `?` match, as in `NCCL_*`"""
-
-    env: dict[str, str] | None = None
-    """environment variables for all containers, such as `A:1,B:2`; those of a role go before them"""
-
-    privileged: bool = False
-    """give the containers all rights and devices of the engine's machine"""
-
-    cancel_grace_s: int = gangs.CANCEL_GRACE_S
-    """seconds between SIGTERM and SIGKILL when containers of a job are ended"""
 
 
 DockerOpts = Opts
@@ -281,7 +261,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         streams: Stream | None = None,
     ) -> Iterable[str]:
         """What the replica wrote, all its attempts."""
-        from torchx.schedulers.kit.docker.logs import log_lines
+        from torchx.schedulers.docker.logs import log_lines
 
         query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
         with engine.engine_errors(f"the log of `{app_id}` cannot be read"):

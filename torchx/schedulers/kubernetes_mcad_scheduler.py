@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
-from torchx.schedulers.kit.kube import appwrapper, kinds
-from torchx.schedulers.kit.kube.base import KubeScheduler
-from torchx.schedulers.kit.kube.mcad_aliases import (
+from torchx.schedulers.kubernetes import appwrapper, kinds
+from torchx.schedulers.kubernetes.base import KubeScheduler
+from torchx.schedulers.kubernetes.mcad_aliases import (
     JOB_STATE,
     RETRY_POLICIES,
     TASK_STATE,
@@ -31,7 +31,7 @@ from torchx.schedulers.kit.kube.mcad_aliases import (
     role_to_pod,
     sanitize_for_serialization,
 )
-from torchx.schedulers.kit.kube.pods import (
+from torchx.schedulers.kubernetes.pods import (
     ANNOTATION_ISTIO_SIDECAR,
     LABEL_APP_NAME,
     LABEL_INSTANCE_TYPE,
@@ -148,7 +148,7 @@ class KubernetesMCADJob:
 
     def __str__(self) -> str:
         """YAML that ``kubectl apply`` takes, secrets masked."""
-        from torchx.schedulers.kit.kube.show import to_yaml
+        from torchx.schedulers.kubernetes.show import to_yaml
 
         return to_yaml(self.resource)
 

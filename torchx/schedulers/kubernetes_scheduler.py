@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.api import ListAppResponse, StructuredOpts
-from torchx.schedulers.kit.kube import kinds, verbs
-from torchx.schedulers.kit.kube.aliases import (
+from torchx.schedulers.kubernetes import kinds, verbs
+from torchx.schedulers.kubernetes.aliases import (
     BLUE,
     ENDC,
     JOB_STATE,
@@ -27,10 +27,10 @@ from torchx.schedulers.kit.kube.aliases import (
     role_to_pod,
     sanitize_for_serialization,
 )
-from torchx.schedulers.kit.kube.api import KubeApi
-from torchx.schedulers.kit.kube.base import KubeScheduler
-from torchx.schedulers.kit.kube.kinds import JOB, JOBSET, RETRY_POLICIES, VOLCANO, JobRules
-from torchx.schedulers.kit.kube.pods import (
+from torchx.schedulers.kubernetes.api import KubeApi
+from torchx.schedulers.kubernetes.base import KubeScheduler
+from torchx.schedulers.kubernetes.kinds import JOB, JOBSET, RETRY_POLICIES, VOLCANO, JobRules
+from torchx.schedulers.kubernetes.pods import (
     ANNOTATION_ISTIO_SIDECAR,
     LABEL_APP_NAME,
     LABEL_INSTANCE_TYPE,
@@ -169,7 +169,7 @@ class KubernetesJob:
 
     def __str__(self) -> str:
         """YAML that ``kubectl apply`` takes, secrets masked."""
-        from torchx.schedulers.kit.kube.show import to_yaml
+        from torchx.schedulers.kubernetes.show import to_yaml
 
         note = (
             "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
@@ -214,7 +214,7 @@ class KubernetesScheduler(KubeScheduler):
     def _rules(  # what there is to know of a submission
         self, kind: str, app: AppDef, app_id: str, opts: KubernetesOpts, version: tuple[int, int]
     ) -> JobRules:
-        from torchx.schedulers.kit.kube.show import read_overlay
+        from torchx.schedulers.kubernetes.show import read_overlay
 
         return JobRules(
             pods=PodRules(

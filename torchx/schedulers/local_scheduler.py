@@ -27,11 +27,14 @@ from torchx.schedulers.api import (
     StructuredOpts,
 )
 from torchx.schedulers.ids import make_unique
-from torchx.schedulers.kit.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
-from torchx.schedulers.kit.local.jobs import SCHEME, LocalJob, LocalJobs, discard, write_request
-from torchx.schedulers.kit.local.logs import LogIterator, open_log
-from torchx.schedulers.kit.local.processes import PopenProtocol, SignalException, start_process
-from torchx.schedulers.kit.local.request import (
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.names import FILE_NAME
+from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.local.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
+from torchx.schedulers.local.jobs import SCHEME, LocalJob, LocalJobs, discard, write_request
+from torchx.schedulers.local.logs import LogIterator, open_log
+from torchx.schedulers.local.processes import PopenProtocol, SignalException, start_process
+from torchx.schedulers.local.request import (
     PopenRequest,
     ReplicaParam,
     RoleRules,
@@ -39,9 +42,6 @@ from torchx.schedulers.kit.local.request import (
     move_logs,
     replica_requests,
 )
-from torchx.schedulers.kit.logs import LogQuery
-from torchx.schedulers.kit.names import FILE_NAME
-from torchx.schedulers.kit.replicas import replicas
 from torchx.settings import torchx_home
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOUT_LOG, folder_name, replica_folder
@@ -225,7 +225,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
         With fewer GPUs than are asked for nothing is set, and it is warned of.
         """
-        from torchx.schedulers.kit.local.resources import share_gpus
+        from torchx.schedulers.local.resources import share_gpus
 
         if cfg.auto_set_cuda_visible_devices:
             share_gpus(role_params, app)
@@ -249,7 +249,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if not ours:
             _make_log_dir(request.log_dir)
         if app is not None:
-            from torchx.schedulers.kit.local.resources import warn_of_shortage
+            from torchx.schedulers.local.resources import warn_of_shortage
 
             warn_of_shortage(app)
         folder = self._jobs.create(request.app_id)
@@ -376,7 +376,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         log = open_log(self, app_id, job.replica_folder(role_name, k), query)
         if query.regex is None:
             return log
-        from torchx.schedulers.kit.log_matches import MatchingLines
+        from torchx.schedulers.local.log_matches import MatchingLines
 
         return MatchingLines(log, query.regex.search)
 
@@ -398,7 +398,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def _delete_existing(self, app_id: str) -> None:
         """End the job if it runs, and remove its files; files of others in its folders stay."""
-        from torchx.schedulers.kit.local.jobs import delete
+        from torchx.schedulers.local.jobs import delete
 
         job = self._find(app_id)
         if job is not None:
@@ -455,7 +455,7 @@ def _make_log_dir(path: str) -> None:
 
 
 def _program_path() -> str:
-    from torchx.schedulers.kit.local.path import program_path
+    from torchx.schedulers.local.path import program_path
 
     return program_path(os.environ)
 

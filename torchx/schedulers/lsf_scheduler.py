@@ -1,7 +1,7 @@
 """``lsf``: one LSF job for each replica, tied together by a job group; submitted all or none.
 
 What is produced: ``submit.sh`` with a ``bsub`` for each replica, and ``replicas.sh``, which those jobs run
-(:mod:`torchx.schedulers.kit.lsf.script`). The first job is submitted on hold and let go last, and all others wait for
+(:mod:`torchx.schedulers.lsf.script`). The first job is submitted on hold and let go last, and all others wait for
 it to start: a submission that breaks off leaves nothing that runs. A replica runs in the role's image if that is a
 folder (a workspace: ``jobdir``), else in the folder of submission; with ``docker`` in a container of the image.
 
@@ -17,12 +17,14 @@ from collections.abc import Mapping
 
 from torchx.errors import CommandError, NotFoundError
 from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse, Stream
+from torchx.schedulers.batch.base import COMMAND_TIMEOUT_S, BatchScheduler, Site, Submission
+from torchx.schedulers.batch.folders import STDERR_LOG, STDOUT_LOG, JobFolder, folder_name
+from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
-from torchx.schedulers.kit.batch import COMMAND_TIMEOUT_S, BatchScheduler, Site, Submission
-from torchx.schedulers.kit.batch_folders import STDERR_LOG, STDOUT_LOG, JobFolder, folder_name
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import Completed
-from torchx.schedulers.kit.lsf.bsub import (
+from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.lsf.bsub import (
     NAMES,
     NO_LSF,
     RANK0_HOST,
@@ -39,18 +41,16 @@ from torchx.schedulers.kit.lsf.bsub import (
     refusal,
     sample,
 )
-from torchx.schedulers.kit.lsf.options import Opts
-from torchx.schedulers.kit.lsf.rows import FORMAT, Row, group_of, job_name, rows, was_let_go
-from torchx.schedulers.kit.lsf.script import (
+from torchx.schedulers.lsf.options import Opts
+from torchx.schedulers.lsf.rows import FORMAT, Row, group_of, job_name, rows, was_let_go
+from torchx.schedulers.lsf.script import (
     ENV_RANK0_HOST,
     REPLICAS_FILE,
     STARTED_FILE,
     SUBMIT_FILE,
     render_replicas,
 )
-from torchx.schedulers.kit.lsf.status import STATES, describe_jobs, describe_rows, list_rows
-from torchx.schedulers.kit.replicas import replicas
-from torchx.schedulers.kit.ssh.site_workspace import SiteWorkspaceMixin
+from torchx.schedulers.lsf.status import STATES, describe_jobs, describe_rows, list_rows
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, runopts
 
 TYPE_CHECKING = False

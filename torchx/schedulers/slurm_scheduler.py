@@ -19,18 +19,20 @@ from collections.abc import Callable, Iterable, Mapping
 
 from torchx.errors import BackendError, CommandError, NotSupportedError
 from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListAppResponse
+from torchx.schedulers.batch.base import BatchScheduler, Site, Submission
+from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
-from torchx.schedulers.kit.batch import BatchScheduler, Site, Submission
-from torchx.schedulers.kit.batch_folders import JobFolder
 from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.replicas import replicas
-from torchx.schedulers.kit.slurm.commands import HINTS, NO_MEMORY, OVER, parse_sbatch, parse_version
-from torchx.schedulers.kit.slurm.folders import LegacyFolder, files_of, job_id_in
-from torchx.schedulers.kit.slurm.options import SlurmOpts, job_words
-from torchx.schedulers.kit.slurm.queries import SlurmQueries
-from torchx.schedulers.kit.slurm.reasons import SLURM_STATES, app_state
-from torchx.schedulers.kit.slurm.request import (
+from torchx.schedulers.kit.states import fold
+from torchx.schedulers.slurm.commands import HINTS, NO_MEMORY, OVER, parse_sbatch, parse_version
+from torchx.schedulers.slurm.folders import LegacyFolder, files_of, job_id_in
+from torchx.schedulers.slurm.options import SlurmOpts, job_words
+from torchx.schedulers.slurm.queries import SlurmQueries
+from torchx.schedulers.slurm.reasons import SLURM_STATES, app_state
+from torchx.schedulers.slurm.request import (
     APP_ID,
     RANK0_ENV,
     SBATCH_GROUP_OPTIONS,
@@ -39,10 +41,8 @@ from torchx.schedulers.kit.slurm.request import (
     SlurmBatchRequest,
     SlurmReplicaRequest,
 )
-from torchx.schedulers.kit.slurm.script import LAUNCH_FILE, MOST_SCRIPT, SCRIPT_FILE, SLURM_LOG, launcher
-from torchx.schedulers.kit.slurm.status import Job, describe, is_quiet
-from torchx.schedulers.kit.ssh.site_workspace import SiteWorkspaceMixin
-from torchx.schedulers.kit.states import fold
+from torchx.schedulers.slurm.script import LAUNCH_FILE, MOST_SCRIPT, SCRIPT_FILE, SLURM_LOG, launcher
+from torchx.schedulers.slurm.status import Job, describe, is_quiet
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 
 TYPE_CHECKING = False

@@ -17,9 +17,9 @@ from typing import Any
 
 from torchx.errors import BackendError, CommandError, NotSupportedError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, StructuredOpts
+from torchx.schedulers.batch.base import BatchScheduler, Site, Submission
+from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.ids import make_unique
-from torchx.schedulers.kit.batch import BatchScheduler, Site, Submission
-from torchx.schedulers.kit.batch_folders import JobFolder
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.names import NameRule
 from torchx.specs import AppDef, AppDryRunInfo, CfgVal, RetryPolicy, runopts

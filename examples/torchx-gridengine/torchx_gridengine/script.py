@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.schedulers.kit.batch_folders import folder_name
+from torchx.schedulers.batch.folders import folder_name
 from torchx.schedulers.kit.replicas import Replica, replicas
 from torchx.schedulers.kit.shell import env_words, exports, quote
 from torchx.specs import AppDef

@@ -29,9 +29,9 @@ from tests.backends.docker.conftest import (
     wrote,
 )
 from tests.backends.shell import Shell
+from torchx.schedulers.docker import wardens
+from torchx.schedulers.docker.logs import seconds
 from torchx.schedulers.docker_scheduler import DockerScheduler
-from torchx.schedulers.kit.docker import wardens
-from torchx.schedulers.kit.docker.logs import seconds
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 
 SLEEP = "trap 'exit 0' TERM; sleep 600 & wait $!"
@@ -243,7 +243,7 @@ class TestWithoutWarden:
 
     def test_a_killed_submission_is_ended(self, scheduler: DockerScheduler, docker_image: str) -> None:
         """Nothing of a job runs on of which only a part was started."""
-        from torchx.schedulers.kit.docker import calls, engine
+        from torchx.schedulers.docker import calls, engine
 
         info = scheduler.submit_dryrun(AppDef("job", [role_of(SLEEP, 3, image=docker_image)]), {})
         app_id, client = info.request.app_id, scheduler._docker_client

@@ -12,7 +12,7 @@ import pytest
 from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.jobs import audited
 from torchx.errors import NotFoundError
-from torchx.schedulers.kit.kube.container_logs import _split
+from torchx.schedulers.kubernetes.container_logs import _split
 from torchx.specs import AppState
 
 
@@ -187,7 +187,7 @@ def test_a_stream_that_breaks_off_goes_on(jobs, gate, monkeypatch):
     """The connection to the API server is cut twice in the middle: no line is lost, and none is shown again."""
     import urllib3
 
-    from torchx.schedulers.kit.kube import container_logs
+    from torchx.schedulers.kubernetes import container_logs
 
     app_id = jobs.run(f"{count(1, 8)}; {gate.wait('cut')}; {count(9, 20)}", mounts=[gate.mount])
     cut = []
@@ -212,7 +212,7 @@ def test_the_log_of_what_has_ended_goes_on_where_it_broke_off(jobs, monkeypatch)
     """Nobody would ask for the rest later: all of it is shown all the same."""
     import urllib3
 
-    from torchx.schedulers.kit.kube import container_logs
+    from torchx.schedulers.kubernetes import container_logs
 
     app_id = jobs.run("seq 1 1000")
     jobs.until(app_id)

@@ -67,7 +67,7 @@ def test_a_submission_opens_one_file_makes_one_folder_and_starts_nothing(counted
 
 def test_blocks_of_a_log_are_its_lines(tmp_path):
     """The command line copies blocks: whole lines, nothing changed, whatever their length; small enough to be cached."""
-    from torchx.schedulers.kit.local.logs import LogIterator
+    from torchx.schedulers.local.logs import LogIterator
 
     line_ends = [b"a" * n + b"\n" for n in (0, 1, 70_000, 3, 200_000)] * 3
     content = b"".join(line_ends) + b"\xff no line end"

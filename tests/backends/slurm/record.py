@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.backends.slurm.releases import Release
-from torchx.schedulers.kit.slurm.commands import sacct_argv, squeue_argv
+from torchx.schedulers.slurm.commands import sacct_argv, squeue_argv
 from torchx.schedulers.slurm_scheduler import SlurmScheduler, create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role, is_terminal
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.backends.ssh import sshd
 from tests.backends.ssh.sshd import Keys, Link, Sshd
-from torchx.schedulers.kit.ssh import master as ssh_master
-from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
+from torchx.schedulers.batch.ssh import master as ssh_master
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 
 
 @pytest.fixture(scope="session", autouse=True)

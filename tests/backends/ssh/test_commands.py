@@ -15,8 +15,8 @@ import pytest
 from tests.backends.ssh.conftest import Endless, Serve, cut_when
 from tests.backends.ssh.sshd import Keys, Link, Sshd, is_alive, make_key
 from torchx.errors import CommandError, ConfigError, TransientError
-from torchx.schedulers.kit.ssh.errors import ConnectionLostError, LoginError, UnreachableError
-from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
+from torchx.schedulers.batch.ssh.errors import ConnectionLostError, LoginError, UnreachableError
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 
 HOSTILE = [
     "it's",
@@ -73,7 +73,7 @@ def test_exit_codes_are_the_commands_own(script: str, code: int, runner: SSHComm
 
 def test_all_commands_share_one_login(runner: SSHCommandRunner, login: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     """From threads, and from another runner, as in another process; more at once than sshd allows sessions."""
-    monkeypatch.setattr("torchx.schedulers.kit.ssh.runner._BUSY_S", 120)
+    monkeypatch.setattr("torchx.schedulers.batch.ssh.runner._BUSY_S", 120)
     results: list[str] = []
 
     def work(i: int) -> None:
@@ -129,7 +129,7 @@ def test_a_slow_command_does_not_cost_the_connection(
     runner: SSHCommandRunner, login: Sshd, endless: Endless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is given up in time, and the others go on over the same login."""
-    monkeypatch.setattr("torchx.schedulers.kit.ssh.runner._PROBE_S", 120)
+    monkeypatch.setattr("torchx.schedulers.batch.ssh.runner._PROBE_S", 120)
     with pytest.raises(TransientError, match="`sh` did not end within 1 s on `login`") as caught:
         runner.run(["sh", "-c", endless.script], timeout=1)
     assert not isinstance(caught.value, ConnectionLostError)

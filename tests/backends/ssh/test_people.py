@@ -14,7 +14,7 @@ from tests.backends.ssh.sshd import Keys, Sshd, make_key
 pexpect = pytest.importorskip("pexpect")
 
 PROGRAM = """\
-from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 print("answer:", SSHCommandRunner("asks").run(["echo", "hello"]).stdout)
 """
 

@@ -14,9 +14,9 @@ import pytest
 from tests.backends.ssh.conftest import Endless
 from tests.backends.ssh.sshd import Link, Sshd
 from torchx.errors import BackendError, ConfigError, TransientError
+from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.schedulers.kit.files import MOST_GROWN
-from torchx.schedulers.kit.ssh.remote_files import RemoteFiles
-from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 
 ODD_NAMES = ["it's", "a b  c ", "-rf", "$HOME", "*", "back\\slash", "ü", "日本", "per%cent", '"q"', "tab\there", ";id"]
 BYTES = bytes(range(256)) * 20
@@ -129,7 +129,7 @@ def test_growth(files: RemoteFiles, there: Path) -> None:
 
 def test_growth_is_waited_for(files: RemoteFiles, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer comes soon after the news, and after the time that was given when there are none."""
-    monkeypatch.setattr("torchx.schedulers.kit.ssh.remote_files._ONE_WAIT_S", 3000.0)
+    monkeypatch.setattr("torchx.schedulers.batch.ssh.remote_files._ONE_WAIT_S", 3000.0)
     log = there / "log"
     timer = threading.Timer(1.0, log.write_bytes, (b"news",))
     timer.start()
@@ -192,7 +192,7 @@ def test_a_write_that_is_cut_leaves_the_old_file(
     for part in (0.01, 0.1, 0.5, 0.9, 1.0):  # all of what is sent is more than the file
         link.cut_after(int(part * len(data)))
         with monkeypatch.context() as impatient, pytest.raises(TransientError):
-            impatient.setattr("torchx.schedulers.kit.ssh.remote_files.PATIENCE_S", 0)
+            impatient.setattr("torchx.schedulers.batch.ssh.remote_files.PATIENCE_S", 0)
             files.write(str(target), data)
         assert target.read_bytes()[:64] == b"old"  # all of it: of what was sent more would be there
     link.cut_after(None)

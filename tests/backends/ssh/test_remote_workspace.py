@@ -12,8 +12,8 @@ import pytest
 from tests.backends.ssh.conftest import Serve
 from tests.backends.ssh.sshd import Link
 from torchx.errors import BackendError, ConfigError, SpecError
-from torchx.schedulers.kit.ssh.remote_workspace import place_workspace
-from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
+from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.specs.api import Workspace
 
 SMALL_SYSTEM = [

@@ -19,7 +19,7 @@ from tests.backends.shell import Shell
 from tests.backends.slurm import cluster
 from tests.backends.ssh.conftest import Endless, Serve
 from tests.backends.ssh.sshd import Sshd
-from torchx.schedulers.kit.ssh.master import Master
+from torchx.schedulers.batch.ssh.master import Master
 from torchx.workspace.content import content_hash, entries, sha256_of
 
 VENV = os.path.dirname(sys.executable)
@@ -192,8 +192,8 @@ def test_a_cut_while_submitting(moment: str, laptop: Shell, node: Sshd, there: P
 
 IMPATIENT = """
 import sys
-from torchx.schedulers.kit.ssh import once
-from torchx.schedulers.kit.batch_sites import SiteScheduler
+from torchx.schedulers.batch.ssh import once
+from torchx.schedulers.batch.sites import SiteScheduler
 once.PATIENCE_S = 2
 SiteScheduler.run_command.__kwdefaults__["patience_s"] = 1
 from torchx.cli.main import main

@@ -13,10 +13,10 @@ import pytest
 
 from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, TransientError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
-from torchx.schedulers.kit import batch_logs
-from torchx.schedulers.kit.batch import PATIENCE_S, BatchScheduler, Site, Submission
-from torchx.schedulers.kit.batch_folders import JobFolder, JobFolders, LogPaths, folder_name, roles_of
-from torchx.schedulers.kit.batch_logs import BatchLog, Growth
+from torchx.schedulers.batch import logs as batch_logs
+from torchx.schedulers.batch.base import PATIENCE_S, BatchScheduler, Site, Submission
+from torchx.schedulers.batch.folders import JobFolder, JobFolders, LogPaths, folder_name, roles_of
+from torchx.schedulers.batch.logs import BatchLog, Growth
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.logs import LogQuery

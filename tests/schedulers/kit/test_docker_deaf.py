@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.kit.docker.deaf import is_deaf
+from torchx.schedulers.docker.deaf import is_deaf
 
 STATUS = "Name:\tpython\nNSpid:\t{nspid}\nSigBlk:\t{blk:016x}\nSigIgn:\t{ign:016x}\nSigCgt:\t{cgt:016x}\n"
 TERM, OTHERS = 1 << 14, 0x180000002

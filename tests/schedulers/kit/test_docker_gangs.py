@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.schedulers.kit.docker import gangs, marks
-from torchx.schedulers.kit.docker.containers import Job, describe, jobs_of
-from torchx.schedulers.kit.docker.gangs import Rules, is_over, needs_warden, next_step, rules_for, waves
-from torchx.schedulers.kit.docker.marks import Mark
+from torchx.schedulers.docker import gangs, marks
+from torchx.schedulers.docker.containers import Job, describe, jobs_of
+from torchx.schedulers.docker.gangs import Rules, is_over, needs_warden, next_step, rules_for, waves
+from torchx.schedulers.docker.marks import Mark
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 
 R, OK, BAD, KILLED, NEW = "running", "exited 0", "exited 1", "exited 143", "created"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.schedulers.kit.docker.containers import describe, jobs_of, parse_container
-from torchx.schedulers.kit.docker.engine import meaning_of, side_by_side
-from torchx.schedulers.kit.docker.logs import Entry, entries, whole_lines
+from torchx.schedulers.docker.containers import describe, jobs_of, parse_container
+from torchx.schedulers.docker.engine import meaning_of, side_by_side
+from torchx.schedulers.docker.logs import Entry, entries, whole_lines
 from torchx.specs.api import AppState
 
 LABELS = {

@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from torchx.schedulers.kit.docker import gangs
-from torchx.schedulers.kit.docker.gangs import Rules
-from torchx.schedulers.kit.docker.warden import GIVE_UP_S, LOOK_S, Warden
-from torchx.schedulers.kit.docker.wire import RefusedError
+from torchx.schedulers.docker import gangs
+from torchx.schedulers.docker.gangs import Rules
+from torchx.schedulers.docker.warden import GIVE_UP_S, LOOK_S, Warden
+from torchx.schedulers.docker.wire import RefusedError
 
 BAD = ("exited", 1)
 

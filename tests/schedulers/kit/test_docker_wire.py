@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchx.schedulers.kit.docker.wire import RefusedError, Wire, target
+from torchx.schedulers.docker.wire import RefusedError, Wire, target
 
 
 class Server:
@@ -117,7 +117,7 @@ def test_events(serve: Callable[..., tuple]) -> None:
 
 def test_waiting_ends() -> None:
     """When nothing comes, nothing is told."""
-    from torchx.schedulers.kit.docker.wire import Events
+    from torchx.schedulers.docker.wire import Events
 
     ours, theirs = socket.socketpair()
     with theirs, Events(ours, b"") as events:

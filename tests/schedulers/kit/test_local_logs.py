@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchx.schedulers.kit.local.logs import LogIterator
-from torchx.schedulers.kit.log_matches import MatchingLines
+from torchx.schedulers.local.log_matches import MatchingLines
+from torchx.schedulers.local.logs import LogIterator
 from torchx.specs.api import AppState
 from torchx.util.log_streams import Part
 
@@ -215,7 +215,7 @@ def test_pieces_that_match(log) -> None:
 
 def test_a_poll_without_a_match_does_not_keep_the_others_waiting(log, monkeypatch) -> None:
     """A long log in which nothing matches is read a part at a time."""
-    monkeypatch.setattr("torchx.schedulers.kit.log_matches._PATIENCE_S", -1.0)
+    monkeypatch.setattr("torchx.schedulers.local.log_matches._PATIENCE_S", -1.0)
     polled = MatchingLines(log(b"no match\n" * 100_000), re.compile("x").search)
     polls = list(iter(polled.poll, None))
     assert len(polls) > 10

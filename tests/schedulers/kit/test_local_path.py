@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchx.schedulers.kit.local.path import program_path
+from torchx.schedulers.local.path import program_path
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.schedulers.kit.fake_ssh import FakeSsh
 from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.batch.ssh import master as ssh_master
+from torchx.schedulers.batch.ssh.remote_files import RemoteFiles, blocks
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
-from torchx.schedulers.kit.ssh import master as ssh_master
-from torchx.schedulers.kit.ssh.remote_files import RemoteFiles, blocks
-from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
 
 AnyFiles = LocalFiles | RemoteFiles
 BYTES = bytes(range(256)) * 3

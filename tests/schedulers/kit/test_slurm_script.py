@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchx.schedulers.kit.slurm.events import JobEvents, parse_events
+from torchx.schedulers.slurm.events import JobEvents, parse_events
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Resource, RetryPolicy, Role, macros
 

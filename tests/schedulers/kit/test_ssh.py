@@ -13,10 +13,10 @@ import pytest
 
 from tests.schedulers.kit.fake_ssh import FakeSsh
 from torchx.errors import CommandError, ConfigError, TransientError
-from torchx.schedulers.kit.ssh import master as ssh_master
-from torchx.schedulers.kit.ssh.errors import ConnectionLostError, LoginError, UnreachableError
-from torchx.schedulers.kit.ssh.once import run_once
-from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
+from torchx.schedulers.batch.ssh import master as ssh_master
+from torchx.schedulers.batch.ssh.errors import ConnectionLostError, LoginError, UnreachableError
+from torchx.schedulers.batch.ssh.once import run_once
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_program_of_the_login_shell(runner: SSHCommandRunner, fake: FakeSsh, m
 
 def test_too_late(runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow command is given up; the connection, which works, is kept."""
-    monkeypatch.setattr("torchx.schedulers.kit.ssh.runner._PROBE_S", 120)
+    monkeypatch.setattr("torchx.schedulers.batch.ssh.runner._PROBE_S", 120)
     runner.run(["true"])
     end = fake.there / "end"
     with pytest.raises(TransientError, match=r"`sh` did not end within 0\.2 s") as caught:
@@ -136,7 +136,7 @@ def test_sessions_that_are_always_refused(
     runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a while it is said why."""
-    monkeypatch.setattr("torchx.schedulers.kit.ssh.runner._BUSY_S", 0.2)
+    monkeypatch.setattr("torchx.schedulers.batch.ssh.runner._BUSY_S", 0.2)
     fake.refuses(10_000)
     with pytest.raises(TransientError, match="takes no further session") as caught:
         runner.run(["echo", "x"])
@@ -202,7 +202,7 @@ def test_a_submission_without_a_way_back(
     runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said that nobody knows, and what to do before trying again; the answer can still be had later."""
-    monkeypatch.setattr("torchx.schedulers.kit.ssh.once.PATIENCE_S", 0.2)
+    monkeypatch.setattr("torchx.schedulers.batch.ssh.once.PATIENCE_S", 0.2)
     runner.run(["true"])
     fake.loses("after")
     fake.login_fails(*["ssh: connect to host login port 22: No route to host"] * 3)

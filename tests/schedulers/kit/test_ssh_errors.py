@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchx.errors import CommandError, ConfigError
-from torchx.schedulers.kit.ssh.errors import LoginError, UnreachableError, login_error
+from torchx.schedulers.batch.ssh.errors import LoginError, UnreachableError, login_error
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@

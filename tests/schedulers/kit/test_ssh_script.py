@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx.schedulers.kit.ssh.script import command_line, enclose, join, parse
+from torchx.schedulers.batch.ssh.script import command_line, enclose, join, parse
 
 # what a process can be given as an argument
 WORDS = st.lists(

@@ -12,11 +12,11 @@ import pytest
 
 from tests.schedulers.kit.fake_ssh import FakeSsh
 from torchx.errors import ConfigError
-from torchx.schedulers.kit.ssh import master as ssh_master
-from torchx.schedulers.kit.ssh.remote_workspace import place_workspace
-from torchx.schedulers.kit.ssh.runner import SSHCommandRunner
-from torchx.schedulers.kit.ssh.site import SITE_OPTS, site_of
-from torchx.schedulers.kit.ssh.site_workspace import SiteWorkspaceMixin
+from torchx.schedulers.batch.ssh import master as ssh_master
+from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+from torchx.schedulers.batch.ssh.site import SITE_OPTS, site_of
+from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.specs.api import AppDef, AppDryRunInfo, Role, Workspace
 from torchx.specs.images import reported_workspace_hashes, workspace_hashes
 

@@ -11,9 +11,9 @@ pytest.importorskip("botocore")
 
 from tests.schedulers.aws_cloud import Cloud, refusal, validate
 from torchx.errors import BackendError
+from torchx.schedulers.aws.clients import Clients
+from torchx.schedulers.aws.ecr import EcrLogins
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler
-from torchx.schedulers.kit.aws.clients import Clients
-from torchx.schedulers.kit.aws.ecr import EcrLogins
 from torchx.workspace.images import registry_auth
 
 HOST = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.schedulers.kube_cluster import Cluster, refusal
-from torchx.schedulers.kit.kube.api import KubeApi
-from torchx.schedulers.kit.kube.container_logs import ContainerLog
 from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kubernetes.api import KubeApi
+from torchx.schedulers.kubernetes.container_logs import ContainerLog
 
 
 def stamped(first, *lines):

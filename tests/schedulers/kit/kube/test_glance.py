@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchx.schedulers.kit.kube import logs
+from torchx.schedulers.kubernetes import logs
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from torchx.errors import SpecError
-from torchx.schedulers.kit.kube import kinds, pods
-from torchx.schedulers.kit.kube.kinds import JobRules, render, role_names
-from torchx.schedulers.kit.kube.pods import PodRules
+from torchx.schedulers.kubernetes import kinds, pods
+from torchx.schedulers.kubernetes.kinds import JobRules, render, role_names
+from torchx.schedulers.kubernetes.pods import PodRules
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, Resource, RetryPolicy, Role, VolumeMount, macros
 

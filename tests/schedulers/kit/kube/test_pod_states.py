@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx.schedulers.kit.kube.pod_states import ENDED, PHASES, WAITING, by_age, read_pod, read_pods
+from torchx.schedulers.kubernetes.pod_states import ENDED, PHASES, WAITING, by_age, read_pod, read_pods
 from torchx.specs import AppState
 
 

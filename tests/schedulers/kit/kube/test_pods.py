@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchx.errors import SpecError
-from torchx.schedulers.kit.kube import pods
-from torchx.schedulers.kit.kube.pods import PodRules, label_value, lay_over, literal, render_pod, render_resources
+from torchx.schedulers.kubernetes import pods
+from torchx.schedulers.kubernetes.pods import PodRules, label_value, lay_over, literal, render_pod, render_resources
 from torchx.specs import BindMount, DeviceMount, Resource, Role, VolumeMount, resource
 from torchx.specs.overlays import DEL, PUT, set_overlay
 

@@ -1,0 +1,108 @@
+"""Logins of Amazon ECR, the registry of an AWS account, for whoever pulls and pushes images there.
+
+A login is a token for 12 hours: https://docs.aws.amazon.com/AmazonECR/latest/APIReference/API_GetAuthorizationToken.html
+It is kept in memory and written nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+
+from torchx.errors import BackendError
+from torchx.schedulers.aws.clients import call
+from torchx.schedulers.aws.errors import AwsError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from torchx.schedulers.aws.clients import Clients
+    from torchx.workspace.images.registry_auth import Credentials
+
+_HOST = r"(?P<account>\d{12})\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.aws)"
+
+
+def region_of(registry: str) -> str:
+    """The region of an ECR registry; empty for any other registry.
+
+    >>> region_of("123456789012.dkr.ecr.eu-west-1.amazonaws.com"), region_of("ghcr.io")
+    ('eu-west-1', '')
+    """
+    found = re.fullmatch(_HOST, registry)
+    return found["region"] if found else ""
+
+
+class EcrLogins:
+    """Logins by registry, each asked for once.
+
+    Args:
+        clients: whose account is asked.
+    """
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._known: dict[str, Credentials] = {}
+
+    def credentials(self, registry: str) -> Credentials | None:
+        """Of an ECR registry; None for any other.
+
+        Raises:
+            TorchXError: AWS gives none.
+        """
+        region = region_of(registry)
+        if not region:
+            return None
+        if registry not in self._known:
+            self._known[registry] = self._ask(registry, region)
+        return self._known[registry]
+
+    def _ask(self, registry: str, region: str) -> Credentials:
+        import base64
+
+        from torchx.workspace.images.registry_auth import Credentials
+
+        client = self._clients.client("ecr", region=region)
+        answer = call(client, "get_authorization_token", f"there is no login for `{registry}`")
+        found = answer["authorizationData"][0]
+        user, _, password = base64.b64decode(found["authorizationToken"]).decode().partition(":")
+        return Credentials(user, password)
+
+    def prepare(self, pushes: Iterable[tuple[str, str]], engine: Any | None, *, create: bool) -> None:
+        """Before images are pushed.
+
+        Args:
+            pushes: repository and tag of each.
+            engine: the Docker client that pushes; None when no engine does.
+            create: make repositories that are not there.
+        """
+        for repository in dict.fromkeys(repository for repository, _ in pushes):
+            registry, _, name = repository.partition("/")
+            login = self.credentials(registry)
+            if login is None:
+                continue
+            if create:
+                self._create(registry, name)
+            if engine is not None:
+                _log_in(engine, registry, login)
+
+    def _create(self, registry: str, name: str) -> None:
+        doing = f"repository `{name}` could not be created"
+        try:
+            call(
+                self._clients.client("ecr", region=region_of(registry)), "create_repository", doing, repositoryName=name
+            )
+        except AwsError as e:
+            if e.code != "RepositoryAlreadyExistsException":
+                raise
+
+
+def _log_in(engine: Any, registry: str, login: Credentials) -> None:
+    """For this client alone: unlike ``docker login``, it writes no file."""
+    try:
+        engine.login(username=login.username, password=login.password, registry=registry, reauth=True)
+    except Exception as e:
+        if type(e).__module__.partition(".")[0] not in ("docker", "requests"):
+            raise
+        said = " ".join(str(getattr(e, "explanation", None) or e).split())
+        raise BackendError(f"the Docker engine could not log in to `{registry}`: {said}") from None

@@ -1,0 +1,134 @@
+"""Lines of a CloudWatch log stream: page by page, followed, between two times.
+
+https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_GetLogEvents.html
+"""
+
+from __future__ import annotations
+
+from torchx.errors import NotSupportedError
+from torchx.schedulers.aws.clients import call
+from torchx.schedulers.aws.errors import AwsError, is_missing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from torchx.schedulers.kit.logs import LogQuery
+
+_POLL_S = 2.0
+_TAIL_EVENTS = 200
+# After the end of a job its last lines take a moment to be seen.
+_LATE_POLLS = 3
+_DOING = "the log cannot be read"
+
+
+def refuse_streams(query: LogQuery) -> None:
+    """Raises NotSupportedError when stdout or stderr alone is asked for: CloudWatch has one stream of both."""
+    from torchx.schedulers.api import Stream
+
+    if query.stream not in (None, Stream.COMBINED):
+        raise NotSupportedError(
+            f"CloudWatch keeps one log of stdout and stderr, and cannot show `{query.stream.value}` alone",
+            hint="leave out `--streams`",
+        )
+
+
+class StreamReader:
+    """Reads one stream from its beginning; what was read is not read again."""
+
+    def __init__(self, client: Any, group: str, stream: str, query: LogQuery) -> None:
+        self._client = client
+        self._params: dict[str, object] = {"logGroupName": group, "logStreamName": stream, "startFromHead": True}
+        if query.since is not None:
+            self._params["startTime"] = max(int(query.since * 1000), 0)
+        if query.until is not None:
+            self._params["endTime"] = max(int(query.until * 1000), 0)  # exclusive, as our `until`
+        self._query = query
+        self._token: str | None = None
+
+    def news(self) -> Iterator[str]:
+        """What has come since the last call, each line with its line end.
+
+        The end is where CloudWatch gives the token back that it was asked with; pages before it may be empty.
+        """
+        while True:
+            page = self._page()
+            if page is None:
+                return
+            for event in page.get("events") or ():
+                if self._wanted(event):
+                    yield f"{event.get('message', '')}\n"
+            token = page.get("nextForwardToken")
+            if not token or token == self._token:
+                return
+            self._token = token
+
+    def _page(self) -> dict[str, Any] | None:
+        given = {"nextToken": self._token} if self._token else {}
+        try:
+            return call(self._client, "get_log_events", _DOING, **self._params, **given)
+        except AwsError as e:
+            if is_missing(e):
+                return None  # nothing was written yet, or it has been removed
+            raise
+
+    def _wanted(self, event: dict[str, Any]) -> bool:
+        at = event.get("timestamp", 0)
+        query = self._query
+        return (query.since is None or at >= int(query.since * 1000)) and (
+            query.until is None or at < query.until * 1000
+        )
+
+
+def follow(
+    client: Any,
+    group: str,
+    find_streams: Callable[[], list[str]],
+    query: LogQuery,
+    *,
+    over: Callable[[], bool],
+    sleep: Callable[[float], None],
+) -> Iterator[str]:
+    """Lines of a replica, through the streams of all its attempts.
+
+    Args:
+        find_streams: names of the streams there are by now, oldest first.
+        over: whether no more will be written.
+        sleep: called with seconds between two looks.
+    """
+    readers: dict[str, StreamReader] = {}
+    quiet = 0
+    while True:
+        ended = over() if query.follow else True  # before reading: what was written by then is still read
+        seen = False
+        for name in find_streams():
+            reader = readers.setdefault(name, StreamReader(client, group, name, query))
+            for line in reader.news():
+                seen = True
+                yield line
+        if not query.follow:
+            return
+        quiet = 0 if seen or not ended else quiet + 1
+        if quiet >= _LATE_POLLS:
+            return
+        sleep(_POLL_S)
+
+
+def tail(client: Any, group: str, stream: str) -> str:
+    """The end of a stream as text; empty when it cannot be read: it is asked for to explain something else."""
+    from torchx.errors import TorchXError
+
+    try:
+        page = call(
+            client,
+            "get_log_events",
+            _DOING,
+            logGroupName=group,
+            logStreamName=stream,
+            startFromHead=False,
+            limit=_TAIL_EVENTS,
+        )
+    except TorchXError:
+        return ""
+    return "".join(f"{event.get('message', '')}\n" for event in page.get("events") or ())

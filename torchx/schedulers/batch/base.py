@@ -1,0 +1,377 @@
+"""The base of backends that are driven by commands: it alone runs them, waits, tries again, and reads files of jobs.
+
+A backend brings pure functions: what to submit (:class:`Submission`), what an answer means (``parse_*``), and which
+commands ask for what (``*_argv``). It opens no process and no file by itself. Where commands and files are, here or
+behind a login node, is the business of a :class:`Site`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+
+from torchx.errors import BackendError, CommandError, NotFoundError, TransientError
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
+from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.sites import (
+    COMMAND_TIMEOUT_S,
+    FIRST_PAUSE_S,
+    MOST_PAUSE_S,
+    PATIENCE_S,
+    Site,
+    SiteScheduler,
+    last_line,
+    log,
+)
+from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.specs.api import CfgVal, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field
+    from datetime import datetime
+    from typing import Any
+
+    from torchx.schedulers.batch.logs import BatchLog, Growth
+    from torchx.schedulers.kit.commands import CommandRunner
+    from torchx.schedulers.kit.files import Files
+    from torchx.specs.api import AppDryRunInfo
+
+    Answers = dict[str, DescribeAppResponse | None]
+    _Jobs = list[ListAppResponse]
+else:
+    from torchx.util.records import dataclass, field
+
+__all__ = ["COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Site", "Submission"]
+
+_WATCHED_S = 60.0
+_PREPARED = "_batch_submission"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One job, ready to be handed over.
+
+    Attributes:
+        token: nobody else's; also the job's name in its scheduler, by which it is found when an answer is lost.
+        argv: the command. It is run in the folder of the caller.
+        folder: the job's own folder, absolute.
+        files: path within the folder to content; written before the command runs.
+        stdin: what the command reads.
+        timeout_s: how long it may take, seconds.
+    """
+
+    token: str
+    argv: list[str]
+    folder: str
+    files: dict[str, str] = field(default_factory=dict)
+    stdin: str = ""
+    timeout_s: float = COMMAND_TIMEOUT_S
+
+
+class BatchScheduler(SiteScheduler):
+    """Base class; what a backend overrides stands under "the backend's part". Arguments: see :class:`SiteScheduler`."""
+
+    wait_hint = 2.0
+
+    submission_s = 2 * COMMAND_TIMEOUT_S  # the submitting command may outlive the process that started it
+
+    fresh_s: float = 0.5
+    """So old an answer about a job may be, seconds: many who wait share one query."""
+
+    def __init__(
+        self,
+        backend: str,
+        session_name: str,
+        *,
+        commands: CommandRunner | None = None,
+        files: Files | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(backend, session_name, commands=commands, files=files, sleep=sleep)
+        self._answers: dict[str, tuple[float, DescribeAppResponse | None]] = {}
+        self._watched: dict[str, float] = {}
+        self._attempts = itertools.count()
+        self._growth: dict[int, Growth] = {}
+
+    # -- the backend's part ----------------------------------------------------------------------
+
+    @abstractmethod
+    def _submission(self, info: AppDryRunInfo[Any], site: Site) -> Submission:
+        """What to submit. Pure: no command is run and no file is touched."""
+
+    @abstractmethod
+    def _parse_submitted(self, done: Completed) -> str:
+        """The id of the job, out of the answer of the submitting command, which succeeded."""
+
+    @abstractmethod
+    def _find_submitted(self, site: Site, token: str) -> str | None:
+        """The id of the job of that name; None when the scheduler knows none. What is incomplete is taken away."""
+
+    def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:  # noqa: ARG002  # a hook
+        """The same long after the submission, by whoever finds it on record.
+
+        Args:
+            folder: where that of the job would be.
+            age_s: seconds since it began.
+
+        Returns:
+            As :meth:`find_submission`.
+        """
+        found = self._find_submitted(site, token)
+        return found or ("" if age_s > self.submission_s else None)
+
+    @abstractmethod
+    def _query(
+        self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
+    ) -> dict[str, DescribeAppResponse]:
+        """These jobs, by as few commands as possible; jobs that nobody knows are left out.
+
+        Args:
+            folders: those of the jobs whose folder is known.
+        """
+
+    @abstractmethod
+    def _query_all(self, site: Site) -> list[ListAppResponse]:
+        """The jobs of this user."""
+
+    @abstractmethod
+    def _cancel_argv(self, app_id: str) -> list[str]:
+        """The command that ends a job."""
+
+    def _accept_cancel(self, done: Completed) -> None:
+        """Looks at the answer of that command; raises when it failed and the job goes on."""
+        done.check()
+
+    def _second_submission(self, info: AppDryRunInfo[Any], site: Site, done: Completed) -> Submission | None:  # noqa: ARG002  # a hook
+        """What to submit instead of that which was refused; None: nothing.
+
+        Args:
+            done: how it was refused.
+        """
+        return None
+
+    def _bring(self, info: AppDryRunInfo[Any], site: Site, made: list[str]) -> None:
+        """Brings to the site what the job needs and the dry run has only named; may correct the request.
+
+        Args:
+            made: takes the paths of what was made for the job alone, as soon as it is there.
+        """
+
+    def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
+        """The folder with the logs of a job; None when there is no such job."""
+        return self.folders(site).of(app_id)
+
+    # -- submission ------------------------------------------------------------------------------
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Submits the job, once: when the answer is lost, its scheduler is asked before it is tried again.
+
+        Raises:
+            CommandError: the scheduler refuses it. Nothing of it is left.
+            TransientError: the scheduler cannot be reached, and whether it took the job is not known.
+        """
+        site = self._site_of(dryrun_info._cfg)
+        submission = vars(dryrun_info).pop(_PREPARED, None) or self._prepared(dryrun_info, site)
+        folder = JobFolder(site.files, submission.folder)
+        brought: list[str] = []
+        try:
+            try:
+                self._bring(dryrun_info, site, brought)
+                submission = self._submission(dryrun_info, site) if brought else submission
+                folder.create(submission.files, dryrun_info._app, submission.token)
+            except TransientError as e:  # nothing was submitted, and whoever called must know that for certain
+                raise BackendError(e.message, hint=e.hint) from e
+            done = self._submit(site, submission)
+            if isinstance(done, Completed):  # refused
+                second = self._second_submission(dryrun_info, site, done)
+                if second is None:
+                    raise self._refusal(done)
+                folder.create(second.files, dryrun_info._app, second.token)
+                done = self._submit(site, second)
+            if isinstance(done, Completed):
+                raise self._refusal(done)
+        except TransientError:
+            raise  # it may be there all the same
+        except Exception:
+            for path in (folder.path, *brought):
+                site.files.remove(path)
+            raise
+        app_id = done
+        self.folders(site).remember(app_id, folder.path)
+        self._answers.pop(app_id, None)
+        self._recorded_cfg.cache_clear()
+        if site is not self._here:
+            self._sites[f"job {app_id}"] = site
+        return app_id
+
+    def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        if type(self).schedule is not BatchScheduler.schedule:
+            return ""  # a subclass of others: it may submit another request than this, or change it first
+        site = self._site_of(dryrun_info._cfg)
+        submission = vars(dryrun_info)[_PREPARED] = self._prepared(dryrun_info, site)
+        return f"{submission.token} {submission.folder}"
+
+    def _prepared(self, info: AppDryRunInfo[Any], site: Site) -> Submission:
+        try:
+            return self._submission(info, site)
+        except TransientError as e:  # as in `schedule`
+            raise BackendError(e.message, hint=e.hint) from e
+
+    def find_submission(self, token: str, cfg: Mapping[str, CfgVal], *, age_s: float) -> str | None:
+        token, _, place = token.partition(" ")
+        if not place:
+            return super().find_submission(token, cfg, age_s=age_s)
+        site = self._site_of(cfg)
+        app_id = self._find_late(site, token, JobFolder(site.files, place), age_s)
+        if app_id:
+            self.folders(site).remember(app_id, place)
+            self._recorded_cfg.cache_clear()
+        return app_id
+
+    def _submit(self, site: Site, submission: Submission) -> str | Completed:
+        """The id of the job, or the answer by which the scheduler refused it."""
+        once = getattr(site.commands, "run_once", None)
+        attempt = next(self._attempts)
+        spent, pause = 0.0, FIRST_PAUSE_S
+        while True:
+            run = functools.partial(once, token=f"{submission.token}.{attempt}") if once else site.commands.run
+            try:
+                done = run(submission.argv, stdin=submission.stdin, timeout=submission.timeout_s)
+                attempt = next(self._attempts)  # there is an answer: the next attempt is another one
+                if done.returncode == 0:
+                    return self._parse_submitted(done)
+                if not self.transient.search(done.stderr):
+                    return done
+                failure = TransientError(f"`{submission.argv[0]}` failed: {last_line(done.stderr)}")
+            except TransientError as e:
+                failure = e
+            except CommandError as e:
+                raise self._missing(site, e) from e
+            # The job may have been taken, and the answer lost. Its name is nobody else's.
+            self._sleep(pause)
+            try:
+                found = self._find_submitted(site, submission.token)
+            except TransientError as e:
+                raise failure from e
+            if found is not None:
+                return found
+            spent += pause
+            pause = min(pause * 2, MOST_PAUSE_S)
+            if spent + pause > PATIENCE_S:
+                raise failure
+            log(f"{failure}; the job is not there, submitting it again")
+
+    def _refusal(self, done: Completed) -> BackendError:
+        """The error for a submission that was refused. Backends add hints."""
+        try:
+            done.check()
+        except CommandError as e:
+            return e
+        return BackendError(f"`{done.argv[0]}` answered what cannot be understood: {done.stdout!r}")
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        return self.describe_many([app_id])[app_id]
+
+    def describe_many(self, app_ids: Iterable[str]) -> Answers:
+        """The jobs, by one query for each site. Jobs that are being waited for are asked about along with them."""
+        wanted = list(dict.fromkeys(app_ids))
+        now = time.monotonic()
+        fresh = {i: answer for i in wanted if (answer := self._fresh(i, now)) is not None}
+        missing = [i for i in wanted if i not in fresh]
+        if missing:
+            also = [i for i, until in self._watched.items() if until > now and i not in wanted]
+            for site, ids in self._by_site([*missing, *also]):
+                self._answer(site, ids)
+        for app_id in wanted:
+            found = self._answers[app_id][1]
+            if found is not None and not is_terminal(found.state):
+                self._watched[app_id] = now + _WATCHED_S
+            else:
+                self._watched.pop(app_id, None)
+        return {app_id: self._answers[app_id][1] for app_id in wanted}
+
+    def _fresh(self, app_id: str, now: float) -> tuple[float, DescribeAppResponse | None] | None:
+        known = self._answers.get(app_id)
+        return known if known is not None and now - known[0] < self.fresh_s else None
+
+    def _by_site(self, app_ids: list[str]) -> list[tuple[Site, list[str]]]:
+        groups: dict[int, tuple[Site, list[str]]] = {}
+        for app_id in app_ids:
+            site = self._sites.get(f"job {app_id}") or self._site(app_id)
+            groups.setdefault(id(site), (site, []))[1].append(app_id)
+        return list(groups.values())
+
+    def _answer(self, site: Site, app_ids: list[str]) -> None:
+        folders = self.folders(site).of_many(app_ids)
+        asked = [i for i in app_ids if folders.get(i, JobFolder) is not None]
+        known = {i: folder for i, folder in folders.items() if folder is not None}
+        found = self._query(site, asked, known) if asked else {}
+        now = time.monotonic()
+        for app_id in app_ids:
+            self._answers[app_id] = (now, found.get(app_id))
+
+    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
+        site = self._site_of(self._defaults() if cfg is None else cfg)
+        jobs = self._query_all(site)
+        folders = self.folders(site).of_many([job.app_id for job in jobs])
+        return [job for job in jobs if folders.get(job.app_id, JobFolder) is not None]
+
+    def log_iter(  # noqa: PLR0917  # the contract's signature
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> BatchLog:
+        from torchx.schedulers.batch.logs import BatchLog, Growth
+
+        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
+        ((site, _),) = self._by_site([app_id])
+        folder = self._log_folder(site, app_id)
+        if folder is None:
+            raise NotFoundError(
+                f"no logs of job `{app_id}` are known",
+                hint="`torchx list` shows the jobs; logs go with `torchx delete`",
+            )
+        growth = self._growth.get(id(site)) or self._growth.setdefault(id(site), Growth(site.files))
+        return BatchLog(growth, folder.log_paths(role_name, k), query, lambda: self._is_over(app_id))
+
+    def _is_over(self, app_id: str) -> bool:
+        found = self.describe(app_id)
+        return found is None or is_terminal(found.state)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        ((site, _),) = self._by_site([app_id])
+        found = self.describe(app_id)
+        if found is None or is_terminal(found.state):
+            return
+        self._accept_cancel(self.run_command(site, self._cancel_argv(app_id)))
+        self._answers.pop(app_id, None)
+
+    def _delete_existing(self, app_id: str) -> None:
+        """Ends the job if it runs, removes its folder, and remembers not to show it again."""
+        ((site, _),) = self._by_site([app_id])
+        self._cancel_existing(app_id)
+        folder = self._log_folder(site, app_id)
+        self.folders(site).delete(app_id, folder.path if folder is not None and folder.is_ours() else "")
+        self._answers.pop(app_id, None)
+
+    def close(self) -> None:
+        """Forgets what was asked, and lets go of connections; jobs go on."""
+        super().close()
+        self._answers.clear()
+        self._watched.clear()
+        self._growth.clear()

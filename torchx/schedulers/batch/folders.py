@@ -1,0 +1,209 @@
+"""The folders of batch jobs: what is in one, and how it is found again from the id of its job.
+
+::
+
+    <home>/<backend>/<token>/          or  <job_dir>/torchx-jobs/<token>/
+        job.json                       the AppDef, secrets masked, and the job's name
+        <role>/<k>/stdout.log          what replica k wrote
+        <role>/<k>/stderr.log
+        <role>/<k>/times.idx           sizes of the two by the time, for `--since`; see batch_logs
+        <role>/<k>/error.json          torchelastic's error file
+    <home>/<backend>/ids/<app id>      path of the folder, or `deleted`
+
+``<home>`` is torchx's home (``$TORCHX_HOME``, else ``~/.torchx``) on the machine where the commands run.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from torchx.errors import BackendError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from torchx.schedulers.kit.files import Files
+    from torchx.specs.api import AppDef, Role
+    from torchx.specs.failures import Failure
+
+JOB_FILE = "job.json"
+STDOUT_LOG = "stdout.log"
+STDERR_LOG = "stderr.log"
+TIMES_INDEX = "times.idx"
+ERROR_FILE = "error.json"
+IN_JOB_DIR = "torchx-jobs"
+_IDS = "ids"
+_DELETED = b"deleted"
+_TAIL_BYTES = 1 << 16
+
+
+class JobFolders:
+    """All folders of one backend at one site.
+
+    Args:
+        files: of the site.
+        backend: name of the backend.
+    """
+
+    def __init__(self, files: Files, backend: str) -> None:
+        self._files = files
+        self._root = files.torchx_home(backend)
+
+    def place(self, token: str, job_dir: str | None = None) -> str:
+        """Path of the folder of a new job; nothing is created."""
+        return posixpath.join(job_dir, IN_JOB_DIR, token) if job_dir else posixpath.join(self._root, token)
+
+    def remember(self, app_id: str, folder: str) -> None:
+        """Write down whose folder it is. Where that cannot be written the job runs all the same."""
+        self._note(app_id, folder.encode("utf-8", "surrogateescape"))
+
+    def of(self, app_id: str) -> JobFolder | None:
+        """The folder of a job; None when it is not known."""
+        return self.of_many([app_id]).get(app_id)
+
+    def of_many(self, app_ids: Iterable[str]) -> dict[str, JobFolder | None]:
+        """The folders of many jobs, by one look. None: the job was deleted, though its scheduler may go on showing it.
+
+        Jobs whose folder is not known are left out.
+        """
+        markers = {self._marker(i): i for i in app_ids}
+        noted = self._files.grown(dict.fromkeys(markers, 0)) if markers else {}
+        return {
+            markers[path]: None if text == _DELETED else JobFolder(self._files, text.decode("utf-8", "surrogateescape"))
+            for path, text in noted.items()
+        }
+
+    def delete(self, app_id: str, folder: str) -> None:
+        """Remove a job's folder, where one is given, and remember that the job is deleted."""
+        if folder:
+            self._files.remove(folder)
+        self._note(app_id, _DELETED)
+
+    def _marker(self, app_id: str) -> str:
+        safe = "".join(c if c.isalnum() or c in "+-_" else f"%{ord(c):x}" for c in app_id)
+        return posixpath.join(self._root, _IDS, safe)
+
+    def _note(self, app_id: str, text: bytes) -> None:
+        path = self._marker(app_id)
+        try:
+            self._files.make_folder(posixpath.dirname(path))
+            self._files.write(path, text)
+        except BackendError as e:
+            import logging
+
+            logging.getLogger("torchx.schedulers").warning("%s; the job's folder may not be found again", e)
+
+
+class JobFolder:
+    """The folder of one job.
+
+    Args:
+        files: of the site.
+        path: absolute.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self.files = files
+        self.path = path
+
+    def create(self, files: dict[str, str], app: AppDef | None, token: str, **facts: str) -> None:
+        """Make the folder with ``job.json`` and these files (path within it to content) in it.
+
+        Raises:
+            BackendError: it cannot be written.
+        """
+        import json
+
+        record: dict[str, Any] = {"format": 1, "name": token, **facts}
+        if app is not None:
+            from torchx.specs.serialize import appdef_to_dict, masked
+
+            record["app"] = appdef_to_dict(masked(app), fallback=repr)
+        self.files.make_folder(self.path)
+        for name, text in {JOB_FILE: json.dumps(record), **files}.items():
+            path = posixpath.join(self.path, name)
+            if "/" in name:
+                self.files.make_folder(posixpath.dirname(path))
+            self.files.write(path, text.encode("utf-8", "surrogateescape"))
+
+    def is_ours(self) -> bool:
+        """Whether torchx made this folder: nothing else is ever removed."""
+        return bool(self.files.read(posixpath.join(self.path, JOB_FILE), 0, 1))
+
+    def roles(self) -> list[Role]:
+        """The roles that were submitted, secrets masked; none when they are not on record."""
+        return roles_of(self.files.read(posixpath.join(self.path, JOB_FILE)))
+
+    def replica(self, role: str, k: int) -> str:
+        """Path of the folder of one replica."""
+        return posixpath.join(self.path, folder_name(role), str(k))
+
+    def log_paths(self, role: str, k: int) -> LogPaths:
+        """Where one replica's output is."""
+        base = self.replica(role, k)
+        return LogPaths(*(posixpath.join(base, name) for name in (STDOUT_LOG, STDERR_LOG, TIMES_INDEX)))
+
+    def failure(self, role: str, k: int, *, exit_code: int | None, signal_name: str = "", ended: float = 0) -> Failure:
+        """Why a replica failed: out of torchelastic's error file, else the end of its stderr."""
+        from torchx.schedulers.kit.causes import failure_in
+
+        base = self.replica(role, k)
+        stderr = posixpath.join(base, STDERR_LOG)
+        size = self.files.sizes([stderr])[stderr] or 0
+        offsets = {posixpath.join(base, ERROR_FILE): 0, stderr: max(0, size - _TAIL_BYTES)}
+        found = self.files.grown(offsets)
+        tail = found.get(stderr, b"")
+        if size > _TAIL_BYTES:
+            tail = tail[tail.find(b"\n") + 1 :]
+        error = found.get(posixpath.join(base, ERROR_FILE))
+        return failure_in(
+            None if error is None else error.decode("utf-8", "replace"),
+            tail.decode("utf-8", "replace"),
+            exit_code=exit_code,
+            ended=ended,
+            signal_name=signal_name,
+        )
+
+
+class LogPaths:
+    """The files of one replica's output. Where stderr goes to stdout, or there are no times, the path is empty."""
+
+    __slots__ = ("stderr", "stdout", "times")
+
+    def __init__(self, stdout: str, stderr: str = "", times: str = "") -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        self.times = times
+
+
+def roles_of(record: bytes | None) -> list[Role]:
+    """The roles in a ``job.json``; none in what is not one."""
+    import json
+
+    from torchx.errors import SpecError
+    from torchx.specs.serialize import appdef_from_dict
+
+    try:
+        found = json.loads(record or b"{}")
+        return appdef_from_dict(found["app"]).roles
+    except (ValueError, KeyError, TypeError, SpecError):
+        return []
+
+
+def folder_name(role: str) -> str:
+    """A role's name as the name of a folder: every role has its own, and none leads out of the job's folder.
+
+    >>> folder_name("trainer"), folder_name("../x y")
+    ('trainer', '%2e%2e%2fx%20y')
+    """
+    plain = all(c.isascii() and (c.isalnum() or c in "_-.") for c in role)
+    if plain and role.strip(".") and len(role) <= 100:
+        return role
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"%{ord(c):02x}" for c in role)
+    if len(name) <= 200:
+        return name
+    import hashlib
+
+    return f"{name[:100]}-{hashlib.sha256(role.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"

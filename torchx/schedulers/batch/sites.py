@@ -1,0 +1,209 @@
+"""Where the commands of a cluster run, here or behind a login node, and how they are run until there is an answer."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping
+
+from torchx.errors import BackendError, CommandError, TransientError
+from torchx.schedulers.api import Scheduler
+from torchx.schedulers.batch.folders import JobFolders
+from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
+from torchx.schedulers.kit.files import LocalFiles
+from torchx.specs.api import CfgVal, make_app_handle, runopts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+    from typing import Any
+
+    from torchx.schedulers.kit.commands import CommandRunner
+    from torchx.schedulers.kit.files import Files
+else:
+    from torchx.util.records import dataclass
+
+PATIENCE_S = 45.0
+"""How long a scheduler that does not answer is tried again: a restart of its daemon takes less."""
+
+COMMAND_TIMEOUT_S = 60.0
+FIRST_PAUSE_S = 0.25
+MOST_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the commands of one cluster run and its files are.
+
+    Attributes:
+        name: empty for this machine; else what messages call it, for example ``me@login``.
+    """
+
+    commands: CommandRunner
+    files: Files
+    name: str = ""
+
+
+class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
+    """A backend whose jobs may be at any of several sites; it knows which.
+
+    Args:
+        backend: name of the backend.
+        session_name: groups the jobs.
+        commands: runs the scheduler's commands; this machine's when None.
+        files: the files of the machine on which they run.
+        sleep: for tests, which do not wait.
+    """
+
+    transient: re.Pattern[str] = re.compile(r"(?!)")
+    """Found in the stderr of commands that failed for a reason that passes."""
+
+    programs: str = ""
+    """What to say when a command is missing: whose commands they are."""
+
+    def __init__(
+        self,
+        backend: str,
+        session_name: str,
+        *,
+        commands: CommandRunner | None = None,
+        files: Files | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(backend, session_name)
+        self._here = Site(commands or LocalCommandRunner(), files or LocalFiles())
+        self._sites: dict[str, Site] = {}
+        self._sleep = sleep
+        self._defaults: Callable[[], Mapping[str, CfgVal]] = dict
+
+    # -- sites -----------------------------------------------------------------------------------
+
+    def _run_opts(self) -> runopts:
+        """Options of every batch backend: those that say where it is. Backends add their own."""
+        opts = runopts()
+        opts.update(_site_module("SITE_OPTS"))
+        return opts
+
+    def _site_of(self, cfg: Mapping[str, CfgVal] | None) -> Site:
+        """The site that the run options name; this machine when they name none."""
+        target = str((cfg or {}).get("ssh") or "")
+        if cfg is None or not target:
+            return self._here
+        key = f"{target} {cfg.get('ssh_dir') or ''}"
+        if key not in self._sites:
+            site_of = _site_module("site_of")
+            if site_of is None:
+                raise BackendError("run option `ssh`: this build cannot reach other machines")
+            self._sites[key] = site_of(cfg)
+        return self._sites[key]
+
+    def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
+        """Says where the run options of jobs that are not on record come from: config files and the environment."""
+        self._defaults = defaults
+
+    def _site(self, app_id: str) -> Site:
+        """The site that a job was submitted to, as the record of runs says, or else the configuration."""
+        return self._site_of(self._recorded_cfg(app_id))
+
+    @functools.cache  # noqa: B019  # a scheduler lives as long as its program
+    def _recorded_cfg(self, app_id: str) -> Mapping[str, CfgVal]:
+        from torchx.runs import default_registry
+
+        run = default_registry().get(make_app_handle(self.backend, self.session_name, app_id))
+        if run is None:
+            return self._defaults()
+        return {key: setting.get("value") for key, setting in run.cfg.items() if isinstance(setting, dict)}
+
+    def folders(self, site: Site) -> JobFolders:
+        """Where the jobs of this backend have their folders."""
+        return JobFolders(site.files, self.backend)
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def run_command(
+        self,
+        site: Site,
+        argv: list[str],
+        *,
+        stdin: str = "",
+        patience_s: float = PATIENCE_S,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> Completed:
+        """Runs a command that changes nothing, or may be repeated, until it ends; its failure is in the answer.
+
+        Args:
+            patience_s: how long a failure that may pass is tried again, seconds.
+            timeout_s: of one attempt, seconds.
+
+        Raises:
+            CommandError: the command is not there; the hint says what to do.
+            TransientError: it does not answer.
+        """
+        spent, pause = 0.0, FIRST_PAUSE_S
+        while True:
+            failure = None
+            try:
+                done = site.commands.run(argv, stdin=stdin, timeout=timeout_s)
+            except TransientError as e:
+                failure = e
+            except CommandError as e:
+                raise self._missing(site, e) from e
+            else:
+                if done.returncode == 127 and argv[0] == "env":
+                    program = next(word for word in argv[1:] if "=" not in word)
+                    raise self._missing(site, CommandError(argv=[program], returncode=127))
+                if done.returncode == 0 or not self.transient.search(done.stderr):
+                    return done
+                failure = TransientError(
+                    f"`{argv[0]}` failed: {last_line(done.stderr)}", hint="the scheduler does not answer; try again"
+                )
+            if spent + pause > patience_s:
+                raise failure
+            if not spent:
+                log(f"{failure}; trying again for {patience_s:g} s")
+            self._sleep(pause)
+            spent += pause
+            pause = min(pause * 2, MOST_PAUSE_S)
+
+    def _missing(self, site: Site, error: CommandError) -> CommandError:
+        if error.returncode != 127:
+            return error
+        if site.name and error.hint:  # it knows that machine
+            return error
+        where = f"on `{site.name}`" if site.name else "on this machine"
+        return CommandError(
+            f"`{error.argv[0] if error.argv else self.backend}` is not installed {where}, or not on PATH",
+            argv=error.argv,
+            returncode=127,
+            hint=f"{self.programs or 'the commands of the scheduler'} are on the login nodes of the cluster: run torchx"
+            " there, or from here with `-cfg ssh=<user>@<login node>`",
+        )
+
+    def close(self) -> None:
+        """Lets go of connections; jobs go on."""
+        for site in {id(s): s for s in self._sites.values()}.values():
+            close = getattr(site.commands, "close", None)
+            if close is not None:
+                close()
+        self._sites.clear()
+        self._recorded_cfg.cache_clear()
+
+
+def _site_module(name: str) -> Any:
+    from torchx.schedulers.batch.ssh import site as ssh_site  # it knows this module
+
+    return getattr(ssh_site, name)
+
+
+def last_line(text: str) -> str:
+    """What a command said last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+def log(message: str) -> None:
+    """Tells the user."""
+    import logging
+
+    logging.getLogger("torchx.schedulers").warning(message)

@@ -1,0 +1,271 @@
+"""Files on a login node, by nothing but a POSIX shell there."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.batch.ssh.script import quote
+from torchx.schedulers.kit.files import MOST_GROWN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+    from torchx.schedulers.batch.ssh.script import Answer
+
+PATIENCE_S = 45.0
+"""How long a lost connection is tried again."""
+
+FOLLOW_PATIENCE_S = 300.0
+"""The same where somebody follows a log: they may be on a train."""
+
+_MISSING = 44  # exit code of our scripts
+_ONE_WAIT_S = 15.0  # a script that nobody listens to any more ends by itself after so long
+_MOST_PATHS = 1000  # of one command
+_MOST_ANSWER = 8 << 20  # bytes of one answer
+
+_WRITE = """\
+umask 077
+if [ -d {path} ]; then echo "it is a folder" >&2; exit 1; fi
+if cat > {new} && [ "$(wc -c < {new})" -eq {size} ] && chmod {mode} {new} && mv -f {new} {path}; then exit 0; fi
+rm -f {new}
+exit 1
+"""
+_READ = """\
+[ -e {path} ] || exit {missing}
+if [ -d {path} ]; then echo "it is a folder" >&2; exit 1; fi
+exec < {path}
+{read}
+"""
+_NAMES = r"""
+cd {folder} 2>/dev/null || {{ [ -d {folder} ] || exit {missing}; cd {folder}; exit 1; }}
+for name in * .[!.]* ..?*; do
+  if [ -e "$name" ] || [ -L "$name" ]; then printf '%s\0' "$name"; fi
+done
+"""
+# Lines of stdin are `OFFSET PATH`. `wc -c` asks for sizes of regular files and reads none: one process for any number.
+_SIZES = """\
+IFS='
+'
+set -f
+list=$(cat)
+set -- $(printf '%s\\n' "$list" | sed 's/^[0-9]* //')
+sizes() { wc -c -- "$@" 2>/dev/null; }
+"""
+_GROWN = (
+    _SIZES
+    + """\
+news() {
+  { printf '%s\\n' "$list"; echo; sizes "$@"; } | awk '
+    !listed && $0 == "" { listed = 1; next }
+    { line = $0; sub(/^ +/, "", line); at = index(line, " "); number = substr(line, 1, at - 1) + 0 }
+    { path = substr(line, at + 1) }
+    !listed { offset[path] = number; place[path] = NR - 1; next }
+    path in offset && number > offset[path] && room > 0 {
+      news = number - offset[path]; room -= news < most ? news : most
+      printf "%d %.0f %s\\n", place[path], offset[path], path
+    }' room=@ROOM@ most=@MOST@
+}
+ticks=@TICKS@
+while :; do
+  found=$(news "$@")
+  if [ -n "$found" ] || [ "$ticks" -le 0 ]; then break; fi
+  ticks=$((ticks - 1))
+  if [ "$ticks" -ge @SLOW@ ]; then sleep 0.2 2>/dev/null || sleep 1; else sleep 1; fi
+done
+for line in $found; do
+  place=${line%%" "*}; line=${line#*" "}; offset=${line%%" "*}; path=${line#*" "}
+  printf '@KEY@%s\\n' "$place"
+  tail -c +"$((offset + 1))" -- "$path" | head -c @MOST@
+done
+"""
+)
+
+
+class RemoteFiles:
+    """Files as seen from a login node; see :class:`torchx.schedulers.kit.files.LocalFiles`, method by method.
+
+    A call is repeated when the connection is lost: none does harm when it is made twice.
+
+    Args:
+        runner: runs commands there.
+    """
+
+    wait_s = 1.0
+    """How long it pays to wait there for news, and not to ask again."""
+
+    def __init__(self, runner: SSHCommandRunner) -> None:
+        self._runner = runner
+        self._home = ""
+        self._torchx_home = ""
+
+    def home(self) -> str:
+        """The user's home folder."""
+        self._learn()
+        return self._home
+
+    def torchx_home(self, *parts: str) -> str:
+        """A path below torchx's own folder; nothing is created."""
+        self._learn()
+        return os.path.join(self._torchx_home, *parts)
+
+    def expanded(self, path: str) -> str:
+        """An absolute path; ``~`` is the home folder, and what is relative is below it."""
+        if path.startswith("/"):
+            return _checked(path)
+        rest = path[1:].lstrip("/") if path == "~" or path.startswith("~/") else path
+        return _checked(os.path.normpath(f"{self.home()}/{rest}"))
+
+    def cwd(self) -> str:
+        """The folder that commands are run in."""
+        return self.home()
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it; new ones are the user's alone. Quiet when it is there."""
+        self._script(f"umask 077; mkdir -p -- {quote(_checked(path))}", path, "be made")
+
+    def write(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        """Write a file, whole or not at all; the folder must be there."""
+        new = quote(f"{_checked(path)}.{os.urandom(4).hex()}.new")
+        # The size is counted there: an input that ends early looks like one that is complete.
+        script = _WRITE.format(path=quote(path), new=new, size=len(data), mode=f"{mode:04o}")
+        self._script(script, path, "be written", stdin=data)
+
+    def read(self, path: str, offset: int = 0, size: int = -1) -> bytes | None:
+        """What is in a file from ``offset`` on, at most ``size`` bytes; None when there is no such file."""
+        read = f"tail -c +{offset + 1}" if offset else "cat"
+        if size >= 0:
+            read += f" | head -c {size}"
+        script = _READ.format(path=quote(_checked(path)), missing=_MISSING, read=read)
+        answer = self._script(script, path, "be read", allowed=(_MISSING,))
+        return None if answer.returncode == _MISSING else answer.stdout
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
+        """Size of each file, bytes; None when there is no such file. One command for a thousand files."""
+        found: dict[str, int | None] = dict.fromkeys(map(_checked, paths))
+        for batch in _batches([*found]):
+            answer = self._script(
+                _SIZES + 'sizes "$@"; :', batch[0], "be looked at", stdin=_list(dict.fromkeys(batch, 0))
+            )
+            for line in os.fsdecode(answer.stdout).splitlines():
+                number, _, path = line.lstrip().partition(" ")
+                if path in found and number.isdigit():
+                    found[path] = int(number)
+        return found
+
+    def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
+        """What came into files after the offsets, at most ``MOST_GROWN`` bytes of each; files without news left out.
+
+        One command for a thousand files, however long it waits. What it returns is whole: when the connection is cut in
+        between, the same bytes are asked for again.
+
+        Args:
+            offsets: path to the number of bytes that are known.
+            wait_s: seconds to wait for the first news; 0: do not.
+        """
+        deadline = time.monotonic() + wait_s
+        batches = _batches([*map(_checked, offsets)])
+        while batches:
+            left = deadline - time.monotonic()
+            # Of several commands none may wait while another has news.
+            patience = min(max(left, 0), _ONE_WAIT_S if len(batches) == 1 else 0)
+            news: dict[str, bytes] = {}
+            for batch in batches:
+                news.update(self._grown({path: offsets[path] for path in batch}, patience))
+            if news or left <= 0:
+                return news
+            if len(batches) > 1:
+                time.sleep(min(1.0, left))
+        return {}
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder; nothing when there is none."""
+        script = _NAMES.format(folder=quote(_checked(folder)), missing=_MISSING)
+        answer = self._script(script, folder, "be read", allowed=(_MISSING,))
+        return [os.fsdecode(name) for name in answer.stdout.split(b"\0") if name]
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder with all in it, or one file. Quiet when it is not there; links are not followed.
+
+        Raises:
+            ConfigError: it is the root or the home folder.
+        """
+        path = os.path.normpath(_checked(folder))
+        if path in ("/", "//", self.home()):
+            raise ConfigError(f"`{path}` on `{self._runner.target}` is not removed")
+        self._script(f"rm -rf -- {quote(path)}", path, "be removed")
+
+    def _learn(self) -> None:
+        if not self._home:
+            script = f"printf '%s\\n' \"$HOME\" {self._runner.folder}"
+            lines = os.fsdecode(self._script(script, "~", "be found").stdout).splitlines()
+            self._home, self._torchx_home = _checked(lines[0]), _checked(os.path.normpath(lines[1]))
+
+    # -- scripts ---------------------------------------------------------------------------------
+
+    def _grown(self, offsets: dict[str, int], wait_s: float) -> dict[str, bytes]:
+        key = f"torchx-{os.urandom(8).hex()}:"
+        quick = min(int(wait_s / 0.2), 10)
+        slow = max(int(wait_s - 2), 0)
+        numbers = {"ROOM": _MOST_ANSWER, "MOST": MOST_GROWN, "TICKS": quick + slow, "SLOW": slow, "KEY": key}
+        script = _GROWN
+        for name, value in numbers.items():
+            script = script.replace(f"@{name}@", str(value))
+        paths = [*offsets]
+        answer = self._script(
+            script, paths[0], "be followed", stdin=_list(offsets), timeout=wait_s + 60, patience=FOLLOW_PATIENCE_S
+        )
+        found = {}
+        for part in answer.stdout.split(key.encode())[1:]:
+            place, _, data = part.partition(b"\n")
+            if data:
+                found[paths[int(place)]] = data
+        return found
+
+    def _script(
+        self,
+        script: str,
+        path: str,
+        what: str,
+        *,
+        stdin: bytes = b"",
+        allowed: tuple[int, ...] = (),
+        timeout: float | None = None,
+        patience: float | None = None,
+    ) -> Answer:
+        patience = PATIENCE_S if patience is None else patience
+        what_for = f"access to `{path}`"
+        answer = self._runner.script(script, stdin=stdin, timeout=timeout, patience=patience, what=what_for)
+        if answer.returncode and answer.returncode not in allowed:
+            reason = answer.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit code {answer.returncode}"]
+            raise BackendError(f"`{path}` cannot {what} on `{self._runner.target}`: {reason[-1]}")
+        return answer
+
+
+def _checked(path: str) -> str:
+    """A path that is safe in our lists.
+
+    Raises:
+        ConfigError: it is relative, or has a character that no sound file name has.
+    """
+    if not path.startswith("/") or any(char in path for char in "\0\n"):
+        raise ConfigError(f"`{path!r}` cannot be a path on a login node", hint="give an absolute path in one line")
+    return path
+
+
+def _list(offsets: Mapping[str, int]) -> bytes:
+    return os.fsencode("".join(f"{offset} {path}\n" for path, offset in offsets.items()))
+
+
+def _batches(paths: list[str]) -> list[list[str]]:
+    return [paths[i : i + _MOST_PATHS] for i in range(0, len(paths), _MOST_PATHS)]
+
+
+def blocks(files: RemoteFiles, path: str, offset: int = 0) -> Iterator[bytes]:
+    """A file from ``offset`` to its end as it is now, in blocks of at most ``MOST_GROWN`` bytes."""
+    while data := files.read(path, offset, MOST_GROWN):
+        yield data
+        offset += len(data)

@@ -1,0 +1,317 @@
+"""Brings a workspace to a login node: only what changed, and nothing when that content was there before.
+
+On the login node, in ``workspaces`` of torchx's own folder::
+
+    <hash>          a workspace as it was; it is never changed, and goes when it was not used for a month
+    latest.<key>    the hash that came last from one folder of one machine: the next one is likely to resemble it
+    part.<hash>.*   one that is on its way
+
+Jobs run in copies, made there, which they may write into.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.batch.ssh.script import quote
+from torchx.workspace.content import DIRECTORY, LINK, content_hash, entries
+from torchx.workspace.hashes import FileHashes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Iterable
+    from dataclasses import dataclass
+    from typing import BinaryIO
+
+    from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+    from torchx.specs.api import Workspace
+    from torchx.workspace.content import Entry
+else:
+    from torchx.util.records import dataclass
+
+_NOT_EMPTY = 45  # exit code of our script
+_SEND_S = 3600.0
+_PLACE_S = 600.0
+_SAFE = re.compile(r"[A-Za-z0-9_./+@%,:=-]+")
+_LOST = (10, 12, 30, 35, 255)  # rsync(1), EXIT VALUES: socket, protocol stream, timeouts; and ssh's own
+_SEND_ATTEMPTS = 3
+_LARGE = 500_000_000  # bytes; most code is a thousandth of that
+
+_LOOK = """\
+umask 077
+mkdir -p {folder}/workspaces && cd {folder}/workspaces || exit 1
+pwd
+if [ -d {hash} ] && touch {hash}; then echo there; else echo missing; fi
+cat latest.{key} 2>/dev/null || echo none
+for program in rsync gzip; do if command -v $program >/dev/null 2>&1; then echo $program; else echo none; fi; done
+"""
+_PLACE = """\
+umask 077
+cd {folder}/workspaces || exit 1
+if [ ! -d {hash} ]; then mv {part} {hash} || exit 1; fi
+rm -rf {part} {hash}/{part}  # the latter: somebody else was a moment quicker
+touch {hash}; echo {hash} > latest.{key}
+find . -mindepth 1 -maxdepth 1 \\( -mtime +30 -o -name 'part.*' -mtime +1 \\) -exec rm -rf {{}} + 2>/dev/null
+mkdir -p -- {target} || exit 1
+if [ -n "$(ls -A -- {target})" ]; then exit {not_empty}; fi
+cp -RPp {hash}/. {target}/ || {{ rm -rf -- {target}; exit 1; }}
+"""
+_UNPACK = """\
+umask 077
+cd {folder}/workspaces && rm -rf {part} && mkdir {part} && cd {part} || exit 1
+cat > ../{part}.tar && [ "$(wc -c < ../{part}.tar)" -eq {size} ] && {tar}
+code=$?
+rm -f ../{part}.tar
+exit $code
+"""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A workspace that has arrived.
+
+    Attributes:
+        folder: where the job finds it.
+        hash: of its content.
+        sent: ``rsync``, ``tar``, or empty when it was there before.
+    """
+
+    folder: str
+    hash: str
+    sent: str
+
+
+@dataclass(frozen=True)
+class _There:
+    """What is found on the login node."""
+
+    place: str
+    has_it: bool
+    latest: str
+    has_rsync: bool
+    has_gzip: bool
+
+
+def workspace_hash(workspace: Workspace | str) -> str:
+    """The hash of a workspace's content, as it is now.
+
+    Raises:
+        SpecError: it does not exist or cannot be read.
+    """
+    with FileHashes(_source_name(workspace)) as hashes:
+        return content_hash(entries(workspace), hashes.of)
+
+
+def place_workspace(runner: SSHCommandRunner, workspace: Workspace | str, target: str) -> Placed:
+    """Copies a workspace into the new folder ``target`` of the login node.
+
+    Args:
+        target: absolute; it may exist if it is empty. Rsync is used where both sides have it, else tar.
+
+    Raises:
+        SpecError: the workspace does not exist or cannot be read.
+        ConfigError: ``target`` is not empty.
+        BackendError: it cannot be brought there.
+    """
+    source = _source_name(workspace)
+    files = entries(workspace)
+    with FileHashes(source) as hashes:
+        digest = content_hash(files, hashes.of)
+    key = _digest(f"{os.uname().nodename} {source}")[:16]
+    there = _look(runner, _folder_name(digest), key)
+    part, sent = "part.none", ""
+    if not there.has_it:
+        digest, part, sent = _send(runner, files, digest, there)
+    parts = {"folder": runner.folder, "hash": _folder_name(digest), "key": key, "part": part}
+    script = _PLACE.format(**parts, target=quote(target), not_empty=_NOT_EMPTY)
+    token = f"workspace-{os.urandom(8).hex()}"
+    done = runner.run_once(["/bin/sh", "-c", script], token=token, timeout=_PLACE_S)
+    if done.returncode == _NOT_EMPTY:
+        raise ConfigError(f"job_dir `{target}` is not empty on `{runner.target}`", hint="name a new folder")
+    if done.returncode:
+        raise BackendError(f"`{target}` cannot be filled on `{runner.target}`: {_last_line(done.stderr)}")
+    return Placed(target, digest, sent)
+
+
+def _look(runner: SSHCommandRunner, name: str, key: str) -> _There:
+    script = _LOOK.format(folder=runner.folder, hash=name, key=key)
+    answer = runner.script(script, patience=60.0, what="a look at the workspaces")
+    if answer.returncode:
+        reason = _last_line(answer.stderr.decode("utf-8", "replace"))
+        raise BackendError(
+            f"torchx's folder cannot be made on `{runner.target}`: {reason}",
+            hint="name another with `-cfg ssh_dir=...`",
+        )
+    place, state, latest, rsync, gzip = os.fsdecode(answer.stdout).splitlines()
+    return _There(place, state == "there", latest, rsync != "none", gzip != "none")
+
+
+# -- sending ---------------------------------------------------------------------------------------
+
+
+def _send(runner: SSHCommandRunner, files: list[Entry], digest: str, there: _There) -> tuple[str, str, str]:
+    """Brings the files to a ``part`` folder.
+
+    Returns:
+        Hash of what was sent, should somebody have written to the workspace meanwhile; the part; and by which way.
+    """
+    import shutil
+    import tempfile
+
+    size = sum(entry.size for entry in files)
+    if size > _LARGE:
+        _log().warning(
+            "the workspace has %.1f GB: name in `.torchxignore` what the job does not need, or use `--workspace ''`",
+            size / 1e9,
+        )
+    with tempfile.TemporaryDirectory(prefix="torchx-workspace-") as staged:
+        folder = os.path.join(staged, "files")
+        digest = _stage(files, folder)
+        part = f"part.{_folder_name(digest)}.{os.urandom(4).hex()}"
+        usable = there.has_rsync and shutil.which("rsync") is not None and _SAFE.fullmatch(there.place)
+        if usable and _by_rsync(runner, folder, f"{there.place}/{part}", there.latest):
+            return digest, part, "rsync"
+        with open(os.path.join(staged, "tar"), "w+b") as archive:
+            _pack(files, folder, archive, compress=there.has_gzip)
+            _by_tar(runner, archive, part, compressed=there.has_gzip)
+        return digest, part, "tar"
+
+
+def _stage(files: list[Entry], folder: str) -> str:
+    """Copies the files as they are now; returns the hash of the copy."""
+    import hashlib
+
+    digests: dict[str, str] = {}
+    os.mkdir(folder, 0o700)
+    for entry in files:
+        path = os.path.join(folder, entry.path)
+        if entry.kind == DIRECTORY:
+            os.mkdir(path)
+            os.chmod(path, entry.mode | 0o700)
+        elif entry.kind == LINK:
+            os.symlink(entry.target, path)
+        else:
+            digest = hashlib.sha256()
+            with open(path, "xb") as f:
+                for chunk in entry.chunks():
+                    digest.update(chunk)
+                    f.write(chunk)
+            os.utime(path, (entry.mtime, entry.mtime))
+            os.chmod(path, entry.mode | 0o400)
+            digests[entry.path] = digest.hexdigest()
+    return content_hash(files, lambda entry: digests[entry.path])
+
+
+def _by_rsync(runner: SSHCommandRunner, folder: str, target: str, latest: str) -> bool:
+    """Whether rsync has brought the folder there. Files that ``latest`` has are copied on the login node."""
+    import subprocess
+
+    argv = ["rsync", "-rlptcz", "--delete", "--timeout=60", "-e", _remote_shell(runner.master.session()[:-1])]
+    if re.fullmatch(r"[0-9a-f]+", latest):
+        argv.append(f"--copy-dest=../{latest}")
+    argv += [f"{folder}/", f"{_rsync_host(runner.target)}:{target}/"]
+    for _ in range(_SEND_ATTEMPTS):
+        runner.master.ensure()
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SEND_S, check=False, env=_c_locale()
+            )
+        except (OSError, subprocess.TimeoutExpired) as e:
+            return _not_by_rsync(str(e))
+        if done.returncode == 0:
+            return True
+        if done.returncode not in _LOST:
+            break
+        runner.master.login()
+    return _not_by_rsync(_last_line(done.stderr.decode("utf-8", "replace")))
+
+
+def _not_by_rsync(reason: str) -> bool:
+    _log().info("rsync failed (%s); the workspace is sent by tar", reason)
+    return False
+
+
+def _pack(files: Iterable[Entry], folder: str, archive: BinaryIO, *, compress: bool) -> None:
+    import tarfile
+
+    kind = "w|gz" if compress else "w|"
+    options = {"compresslevel": 1} if compress and _knows_levels() else {}
+    # GNU's format, which any tar reads, with names of any length and bytes.
+    with tarfile.open(fileobj=archive, mode=kind, format=tarfile.GNU_FORMAT, **options) as tar:  # type: ignore[call-overload]  # mode is a str
+        for entry in files:
+            info = tar.gettarinfo(os.path.join(folder, entry.path), arcname=f"./{entry.path}")
+            info.uid = info.gid = 0
+            info.uname = info.gname = ""
+            if info.isreg():
+                with open(os.path.join(folder, entry.path), "rb") as f:
+                    tar.addfile(info, f)
+            else:
+                tar.addfile(info)
+
+
+def _by_tar(runner: SSHCommandRunner, archive: BinaryIO, part: str, *, compressed: bool) -> None:
+    archive.flush()
+    tar = f"gzip -dc < ../{part}.tar | tar -xof -" if compressed else f"tar -xof ../{part}.tar"
+    script = _UNPACK.format(folder=runner.folder, part=part, size=os.fstat(archive.fileno()).st_size, tar=tar)
+    answer = runner.script(script, stdin=archive, timeout=_SEND_S, patience=60.0, what="sending the workspace")
+    if answer.returncode:
+        reason = _last_line(answer.stderr.decode("utf-8", "replace"))
+        raise BackendError(f"the workspace cannot be unpacked on `{runner.target}`: {reason}")
+
+
+# -- small things ----------------------------------------------------------------------------------
+
+
+def _remote_shell(words: list[str]) -> str:
+    """The words as rsync takes them for ``-e``: it knows quotes, a quote in quotes is doubled (rsync(1))."""
+    return " ".join("'" + word.replace("'", "''") + "'" if re.search(r"[\s'\"]", word) else word for word in words)
+
+
+def _rsync_host(target: str) -> str:
+    """What stands before the colon. The shared connection decides where it leads."""
+    plain = re.fullmatch(r"[A-Za-z0-9_.@-]+", target)
+    return target if plain else "login"
+
+
+def _folder_name(digest: str) -> str:
+    """A hash as the name of a folder.
+
+    >>> _folder_name("sha256:" + "0a" * 32)
+    '0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a'
+    """
+    return digest.rpartition(":")[2][:32]
+
+
+def _source_name(workspace: Workspace | str) -> str:
+    if isinstance(workspace, str):
+        return os.path.abspath(workspace) if "://" not in workspace else workspace
+    return " ".join(f"{_source_name(source)}={place}" for source, place in workspace.projects.items())
+
+
+def _digest(text: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(os.fsencode(text)).hexdigest()
+
+
+def _log() -> logging.Logger:
+    import logging
+
+    return logging.getLogger("torchx.ssh")
+
+
+def _knows_levels() -> bool:
+    import sys
+
+    return sys.version_info >= (3, 12)  # `compresslevel` of streams
+
+
+def _c_locale() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1].strip() if text.strip() else "it said nothing"

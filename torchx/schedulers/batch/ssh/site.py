@@ -1,0 +1,42 @@
+"""The run options that put a cluster behind a login node, and the site that they stand for."""
+
+from __future__ import annotations
+
+from torchx.schedulers.batch.sites import Site
+from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+from torchx.specs.api import runopts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchx.specs.api import CfgVal
+
+SITE_OPTS = runopts()
+SITE_OPTS.add(
+    "ssh",
+    type_=str,
+    help="login node to run the scheduler's commands on: `host`, `user@host` or a `Host` of ~/.ssh/config;"
+    " they run on this machine when it is not given",
+)
+SITE_OPTS.add(
+    "ssh_dir",
+    type_=str,
+    help="with `ssh`: folder for jobs and their logs, on a file system that login node and compute nodes share;"
+    " $TORCHX_HOME there, or else ~/.torchx, when it is not given",
+)
+
+
+def site_of(cfg: Mapping[str, CfgVal]) -> Site:
+    """The site behind ``cfg["ssh"]``. Nothing is connected to yet.
+
+    Raises:
+        ConfigError: that cannot be the name of a host.
+
+    >>> site_of({"ssh": "me@login"}).name
+    'me@login'
+    """
+    target = str(cfg["ssh"])
+    runner = SSHCommandRunner(target, str(cfg.get("ssh_dir") or ""))
+    return Site(runner, RemoteFiles(runner), target)

@@ -1,0 +1,107 @@
+"""Workspaces of jobs on a cluster: copied here, or to the login node that the jobs go through."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from torchx.errors import ConfigError, NotSupportedError
+from torchx.specs.images import report_workspace_hash, set_workspace_hash
+from torchx.workspace.dir_workspace import DirWorkspaceMixin
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from torchx.schedulers.batch.sites import Site
+    from torchx.specs.api import AppDryRunInfo, CfgVal, Role, Workspace
+
+_TAKEN = "site_workspace.job_dirs"
+
+
+class SiteWorkspaceMixin(DirWorkspaceMixin):
+    """As :class:`DirWorkspaceMixin`; with run option ``ssh`` the folder is one of the login node.
+
+    There a job always gets a copy of the workspace, for it cannot run in the folder that it is submitted from: in
+    ``job_dir``, or else in a new folder below ``code`` in torchx's own folder there. A dry run names that folder and
+    hashes the workspace; nothing is sent before the job is submitted.
+    """
+
+    def caching_build_workspace_and_update_role(
+        self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
+    ) -> None:
+        if not cfg.get("ssh"):
+            super().caching_build_workspace_and_update_role(role, cfg, build_cache)
+        elif role.workspace:
+            from torchx.schedulers.batch.ssh.remote_workspace import workspace_hash
+
+            key = tuple(role.workspace.projects.items())
+            if key not in build_cache:
+                folder = self._name_folder(role, cfg, build_cache)
+                build_cache[key] = folder
+                self._named_folders()[folder] = (role.workspace, workspace_hash(role.workspace))
+            role.image = str(build_cache[key])
+            set_workspace_hash(role, self._named_folders()[role.image][1])
+
+    def discard_workspaces(self, roles: list[Role]) -> None:
+        """As :class:`DirWorkspaceMixin`; of what is named only, there is nothing to remove."""
+        for role in roles:
+            self._named_folders().pop(role.image, None)
+        super().discard_workspaces(roles)
+
+    def _bring(self, info: AppDryRunInfo[Any], site: Site, made: list[str]) -> None:
+        """Sends the workspaces that the dry run has named, as they are now; corrects hashes of what changed."""
+        from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
+        from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+
+        roles = info._app.roles if info._app is not None else []
+        for folder in dict.fromkeys(role.image for role in roles if role.image in self._named_folders()):
+            workspace, promised = self._named_folders()[folder]
+            if not isinstance(site.commands, SSHCommandRunner):
+                raise NotSupportedError(f"a workspace cannot be brought to `{site.name}` but by SSH")
+            placed = place_workspace(site.commands, workspace, folder)
+            made.append(folder)
+            if placed.hash != promised:
+                self._correct(info, {role.name for role in roles if role.image == folder}, placed.hash)
+        for folder in made:
+            del self._named_folders()[folder]
+
+    def _correct(self, info: AppDryRunInfo[Any], names: set[str], content: str) -> None:
+        for name, env in self._environments(info):
+            if name in names:
+                set_workspace_hash(env, content)
+        for name in names:
+            report_workspace_hash(info, name, content)
+
+    def _environments(self, info: AppDryRunInfo[Any]) -> Iterable[tuple[str, dict[str, str]]]:
+        """Name of the role, and environment, of all that a request has environments for."""
+        return [(role.name, role.env) for role in info._app.roles] if info._app is not None else []
+
+    def _name_folder(self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]) -> str:
+        """The folder on the login node that the role's workspace will be in."""
+        from torchx.schedulers.batch.ssh.site import site_of
+
+        job_dir = str(cfg.get("job_dir") or "")
+        if job_dir and not job_dir.startswith("/"):
+            raise ConfigError(
+                f"job_dir `{job_dir}` is relative, and with `ssh` it is a folder of `{cfg['ssh']}`",
+                hint="give an absolute path, or leave it out",
+            )
+        if not job_dir:
+            unique = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+            own = str(cfg.get("ssh_dir") or "")
+            if own.startswith("/"):  # there is nothing to ask for
+                job_dir = os.path.join(own, "code", unique)
+            else:
+                find_site = getattr(self, "_site_of", site_of)  # a scheduler keeps its connections
+                job_dir = find_site(cfg).files.torchx_home("code", unique)
+        if build_cache.setdefault(_TAKEN, False):
+            job_dir = f"{job_dir}.{role.name}"
+        build_cache[_TAKEN] = True
+        return job_dir
+
+    def _named_folders(self) -> dict[str, tuple[Workspace, str]]:
+        """Folders of workspaces that were not sent yet: the workspace, and the hash that it had."""
+        named: dict[str, tuple[Workspace, str]] = vars(self).setdefault("_torchx_named_folders", {})
+        return named

@@ -1,0 +1,177 @@
+"""What is to be done about the containers of a job: the rules of `torchx.supervisor.gang`, over the engine's list.
+
+Pure decisions. What was decided before is in the containers' marks, so that the same list always gives the same answer:
+the warden acts on it, and ``status`` tells of it, whether or not a warden has come to it yet.
+"""
+
+from __future__ import annotations
+
+from torchx.schedulers.docker.marks import Mark
+from torchx.specs.api import AppState, is_terminal
+from torchx.supervisor.gang import GIVE_UP, GO_ON, RESTART_APPLICATION, Gang, RoleRules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from dataclasses import dataclass, field
+
+    from torchx.schedulers.docker.containers import Container, Job
+    from torchx.specs.api import AppDef
+else:
+    from torchx.util.records import dataclass, field
+
+LABEL_RULES = "torchx.pytorch.org/rules"
+"""On each container, :class:`Rules` as JSON."""
+
+CANCEL_GRACE_S = 10
+"""Between SIGTERM and SIGKILL, unless the job says otherwise."""
+
+REPLICA = "REPLICA"
+_AS_GANG = {AppState.FAILED: "FAILED", AppState.SUCCEEDED: "SUCCEEDED", AppState.CANCELLED: "CANCELLED"}
+
+
+@dataclass
+class Rules:
+    """How failures of a job are dealt with.
+
+    Attributes:
+        retries: role -> how often, and by which policy. With ``REPLICA`` it is the engine that starts again.
+        grace_s: seconds between SIGTERM and SIGKILL.
+        place: where the job's warden runs, see `wardens.place`; empty where it has none.
+    """
+
+    retries: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    grace_s: int = CANCEL_GRACE_S
+    place: str = ""
+
+    def to_json(self) -> str:
+        """The label's value."""
+        import json
+
+        said = {"retries": self.retries, "grace_s": self.grace_s, "place": self.place}
+        return json.dumps(said, separators=(",", ":"))
+
+
+def rules_for(app: AppDef, grace_s: int, place: str) -> Rules:
+    """The rules of a job. What concerns one container alone is left to the engine.
+
+    Args:
+        place: where its warden would run; empty where it can have none, and the engine starts each by itself.
+    """
+    everybody = sum(role.num_replicas for role in app.roles)
+    retries = {}
+    for role in app.roles:
+        together = {"APPLICATION": everybody, "ROLE": role.num_replicas}.get(role.retry_policy.name, 1)
+        policy = role.retry_policy.name if together > 1 and place else REPLICA
+        retries[role.name] = (max(role.max_retries, 0), policy)
+    return Rules(retries, grace_s, place if everybody > 1 else "")
+
+
+def rules_of(job: Job) -> Rules:
+    """The rules on the job's containers; none where it was submitted without."""
+    import json
+
+    try:
+        said = json.loads(job.labelled(LABEL_RULES))
+        retries = {str(role): (int(most), str(policy)) for role, (most, policy) in said["retries"].items()}
+        return Rules(retries, max(int(said["grace_s"]), 0), str(said["place"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Rules()
+
+
+@dataclass
+class Step:
+    """What is to be done now.
+
+    Attributes:
+        stop: end these, and mark them as cancelled.
+        again: start these again, together, once all of them have ended.
+        app: how often the application has been started again then.
+        roles: how often each role.
+    """
+
+    stop: list[Container] = field(default_factory=list)
+    again: list[Container] = field(default_factory=list)
+    app: int = 0
+    roles: dict[str, int] = field(default_factory=dict)
+
+    def mark(self, container: Container, *, due: bool) -> Mark:
+        """The mark of one of ``again``."""
+        return Mark(self.app, self.roles.get(container.role, 0), due=due)
+
+
+def next_step(job: Job) -> Step:
+    """What the rules demand, in this order: a submission is waited for; nothing of a cancelled job goes on; replicas
+    that are being started again are seen through; a role that has failed has its consequences.
+    """
+    if any(c.state is AppState.SUBMITTED for c in job.containers):
+        return Step()
+    live = [c for c in job.containers if not is_terminal(c.state)]
+    if any(c.mark.cancelled for c in job.containers):
+        return Step(stop=live)
+    members: dict[str, list[Container]] = {name: [] for name, _, _ in job.sizes()}
+    for container in job.containers:
+        members.setdefault(container.role, []).append(container)
+    app = max((c.mark.app for c in job.containers), default=0)
+    roles = {name: max((c.mark.role for c in found), default=0) for name, found in members.items()}
+    if again := _behind(job, app, roles):
+        return Step(again=again, app=app, roles=roles)
+    return _consequences(job, members, app, roles, live)
+
+
+def _consequences(
+    job: Job, members: Mapping[str, list[Container]], app: int, roles: dict[str, int], live: list[Container]
+) -> Step:
+    sizes = job.sizes()
+    retries = rules_of(job).retries
+    gang = Gang([_role_rules(*retries.get(name, (0, REPLICA)), least) for name, _, least in sizes])
+    gang.application_restarts = app
+    gang.role_restarts = [roles[name] for name, _, _ in sizes]
+    decisions = set()
+    for index, (name, count, least) in enumerate(sizes):
+        states = ["FAILED"] * count  # a container that was removed has failed
+        for container in members[name]:
+            if container.k < count:
+                states[container.k] = _AS_GANG.get(container.state, "RUNNING")
+        if "FAILED" not in states or RESTART_APPLICATION in decisions:
+            continue
+        decision = gang.failed(index, states.index("FAILED"), states)
+        decisions.add(decision)
+        short = len(members[name]) < (count if least is None else least)
+        if decision == GIVE_UP or (decision != GO_ON and short):
+            return Step(stop=live)
+    roles = {name: done for (name, _, _), done in zip(sizes, gang.role_restarts, strict=True)}
+    again = _behind(job, gang.application_restarts, roles)
+    return Step(again=again, app=gang.application_restarts, roles=roles)
+
+
+def _role_rules(most: int, policy: str, least: int | None) -> RoleRules:
+    return RoleRules(0 if policy == REPLICA else most, policy, least)  # the engine has done its part before
+
+
+def _behind(job: Job, app: int, roles: Mapping[str, int]) -> list[Container]:
+    return [c for c in job.containers if c.mark.due or c.mark.app < app or c.mark.role < roles.get(c.role, 0)]
+
+
+def waves(job: Job) -> int:
+    """How often replicas of a job were started again together."""
+    roles: dict[str, int] = {}
+    for container in job.containers:
+        roles[container.role] = max(roles.get(container.role, 0), container.mark.role)
+    return max((c.mark.app for c in job.containers), default=0) + sum(roles.values())
+
+
+def goes_on(job: Job, container: Container) -> bool:
+    """Whether a container runs, or is about to be started again."""
+    return not is_terminal(container.state) or any(c.id == container.id for c in next_step(job).again)
+
+
+def is_over(job: Job) -> bool:
+    """Whether nothing of it runs, and nothing of it is to be done."""
+    step = next_step(job)
+    return not step.again and not step.stop and all(is_terminal(c.state) for c in job.containers)
+
+
+def needs_warden(job: Job) -> bool:
+    """Whether somebody has to see to it that the rules are kept: it goes on, and has several containers."""
+    return bool(rules_of(job).place) and not is_over(job)

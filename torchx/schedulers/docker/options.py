@@ -1,0 +1,29 @@
+"""Run options of ``local_docker``."""
+
+from __future__ import annotations
+
+from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.docker import gangs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+
+@dataclass
+class Opts(StructuredOpts):
+    """Run options of ``local_docker``."""
+
+    copy_env: list[str] | None = None
+    """environment variables to copy from this shell into the containers; `*` and `?` match, as in `NCCL_*`"""
+
+    env: dict[str, str] | None = None
+    """environment variables for all containers, such as `A:1,B:2`; those of a role go before them"""
+
+    privileged: bool = False
+    """give the containers all rights and devices of the engine's machine"""
+
+    cancel_grace_s: int = gangs.CANCEL_GRACE_S
+    """seconds between SIGTERM and SIGKILL when containers of a job are ended"""

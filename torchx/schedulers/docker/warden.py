@@ -1,0 +1,274 @@
+"""The process that stays beside a job in containers: ends the others when a replica has failed, starts gangs again.
+
+Run as ``python -I -S warden.py APP_ID``, with the engine's address in the environment and a pipe as stdin; see
+:mod:`wardens` for the other end. The pipe says ``go`` when the job is submitted; if it is closed without that, the
+submission was killed, and what there is of the job is ended. It leaves the caller's session at once.
+
+It owns nothing: what the engine lists and what the containers' names say decides (:mod:`gangs`), so another one may
+take its work up at any point. A name in the kernel, which goes with the process, sees to it that there is but one. It
+holds no secret and no file, looks at the job after each event that the engine tells and now and then besides, outlives
+restarts of the engine, and is gone when nothing of the job runs any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    if os.fork():  # nobody is to wait for us; first of all, for the caller waits for this one
+        os._exit(0)
+    os.setsid()
+    # Isolated as it runs, it sees only the standard library: this package comes last, so that it can hide none of it.
+    _root = os.path.abspath(__file__)
+    for _ in range(4):
+        _root = os.path.dirname(_root)
+    sys.path.append(_root)
+
+import signal
+import time
+
+from torchx.schedulers.docker import gangs, marks
+from torchx.schedulers.docker.containers import LABEL_APP_ID, jobs_of
+from torchx.schedulers.docker.deaf import is_deaf
+from torchx.schedulers.docker.wardens import hold
+from torchx.schedulers.docker.wire import RefusedError, Wire, target
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torchx.schedulers.docker.containers import Container, Job
+    from torchx.schedulers.docker.gangs import Step
+    from torchx.schedulers.docker.wire import Events
+
+LOOK_S = 30.0
+"""The job is looked at so often even when no event tells of it."""
+GIVE_UP_S = 600.0
+"""An engine that has not answered for so long has ended its containers; who asks for the job starts another warden."""
+
+_LAG_S = 10.0  # an engine tells of an end, takes the container off its network, and lists it as ended only then
+_SETTLE_S = 2.0  # Podman lists a container as ended that it is about to start again
+_ANSWER_S = 60.0
+_ENDS = ("die", "died", "destroy", "remove")
+
+
+class Warden:
+    """Sees one job through to its end.
+
+    Args:
+        sleep: waits for so many seconds.
+        clock: seconds, from wherever.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        app_id: str,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.wire = wire
+        self.app_id = app_id
+        self.sleep = sleep
+        self.clock = clock
+        self._labels = [f"{LABEL_APP_ID}={app_id}"]
+        self._ended: dict[str, float] = {}  # containers that are said to have ended -> when we heard of it
+        self._failed: dict[str, float] = {}  # those that the engine may start again -> when we saw them ended
+
+    def run(self) -> None:
+        """Return when the job is over, or when there is no engine any more."""
+        heard = self.clock()
+        attempt = 0
+        while True:
+            try:
+                job = self._job()
+                if job is None:
+                    return
+                with self._listen(job) as events:
+                    attempt = 0
+                    self._see_through(events)
+                    return
+            except (OSError, RefusedError, ValueError):
+                now = self.clock()
+                heard = now if attempt == 0 else heard
+                if self.wire.is_gone() or now - heard > GIVE_UP_S:
+                    return
+            self.sleep(min(0.1 * 1.5**attempt, 5.0))
+            attempt += 1
+
+    def end_all(self) -> None:
+        """End the job as it is, and mark it as cancelled."""
+        for attempt in range(10):
+            try:
+                job = self._job()
+                if job is None or self._stop(job, [c for c in job.containers if not is_terminal(c.state)]):
+                    return
+            except (OSError, RefusedError, ValueError):
+                pass
+            self.sleep(0.2 * 1.5**attempt)
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def _listen(self, job: Job) -> Events:
+        # From the job's beginning on: an engine begins to listen for us some time after it has answered.
+        since = min(c.created for c in job.containers)
+        return self.wire.events({"type": ["container"], "event": [*_ENDS, "start"], "label": self._labels}, since)
+
+    def _job(self) -> Job | None:
+        import json
+
+        filters = json.dumps({"label": self._labels})
+        return jobs_of(self.wire.get("/containers/json", {"all": 1, "filters": filters})).get(self.app_id)
+
+    def _see_through(self, events: Events) -> None:
+        before: object = None
+        repeats = 0
+        while True:
+            job = self._job()
+            if job is None:
+                return
+            patience = self._lag(job)
+            step = gangs.next_step(job)
+            if step.again or step.stop:
+                patience = min(patience, self._settling(job))
+                if patience == LOOK_S:
+                    self._stop(job, step.stop) if step.stop else self._again(job, step)
+                    task = [(c.id, c.mark) for c in step.stop or step.again]
+                    repeats = repeats + 1 if task == before else 0
+                    before = task
+                    if not repeats:
+                        continue
+                    # The engine refuses, or has not got through with it yet.
+                    patience = min(0.05 * 1.5 ** min(repeats, 20), LOOK_S)
+            elif all(is_terminal(c.state) for c in job.containers):
+                return
+            self._hear(events.wait(patience))
+
+    def _hear(self, events: Iterable[dict[str, object]]) -> None:
+        for event in events:
+            actor = event.get("Actor")
+            container = str(event.get("id") or (actor.get("ID") if isinstance(actor, dict) else ""))
+            if str(event.get("status") or event.get("Action")) in _ENDS:
+                self._ended[container] = self.clock()
+            else:
+                self._ended.pop(container, None)
+
+    def _lag(self, job: Job) -> float:
+        """How long to wait until looking again: soon, where the list does not say yet what an event has said."""
+        now = self.clock()
+        running = {c.id for c in job.containers if c.raw == "running"}
+        self._ended = {c: at for c, at in self._ended.items() if c in running and now - at < _LAG_S}
+        return min((0.02 + (now - at) / 4 for at in self._ended.values()), default=LOOK_S)
+
+    def _settling(self, job: Job) -> float:
+        """The same, where the engine may yet start a replica again by itself."""
+        now = self.clock()
+        retries = gangs.rules_of(job).retries
+        failed = [c for c in job.containers if c.state is AppState.FAILED and not c.mark.cancelled]
+        self._failed = {c.id: self._failed.get(c.id, now) for c in failed}
+        for container in failed:
+            most, policy = retries.get(container.role, (0, ""))
+            since = self._failed[container.id]
+            if policy == gangs.REPLICA and most > 0 and now - since < _SETTLE_S and self._restarts(container) < most:
+                return 0.2
+        return LOOK_S
+
+    def _restarts(self, container: Container) -> int:
+        try:
+            return int(self.wire.get(f"/containers/{container.id}/json").get("RestartCount") or 0)
+        except RefusedError:  # it was removed
+            return sys.maxsize
+
+    # -- doing -----------------------------------------------------------------------------------
+
+    def _stop(self, job: Job, which: list[Container]) -> bool:
+        """Ends containers, and marks them as cancelled first. False: not all of them could be."""
+        self._rename((c, marks.Mark(c.mark.app, c.mark.role, c.mark.due, cancelled=True)) for c in which)
+        return self._end(job, which)
+
+    def _again(self, job: Job, step: Step) -> bool:
+        """Starts containers again once all have ended. False: it is to be tried again."""
+        by_failure = sorted(step.again, key=lambda c: c.state is not AppState.FAILED)
+        # From the first of these on the decision stands, and counts, whoever carries it out.
+        if not self._rename((c, step.mark(c, due=True)) for c in by_failure[:1]):
+            return False
+        self._rename((c, step.mark(c, due=True)) for c in by_failure[1:])
+        if not self._end(job, [c for c in step.again if not is_terminal(c.state)]):
+            return False
+        ids = {c.id for c in step.again}
+        for first in (True, False):  # the others look for its name at once
+            fresh = self._job()
+            if fresh is None or any(c.mark.cancelled for c in fresh.containers):
+                return True
+            due = [c for c in fresh.containers if c.id in ids and c.mark.due and (c.k == 0) is first]
+            answers = self.wire.post((f"/containers/{_called(c)}/start" for c in due), timeout_s=_ANSWER_S)
+            for container in due:
+                self._ended.pop(container.id, None)
+            # One that could not be started has failed; only where nobody has answered it is tried again.
+            answered = {c.id for c, answer in zip(due, answers, strict=True) if answer}
+            self._settle(step, answered)
+            if len(answered) < len(due):
+                return False
+        return True
+
+    def _settle(self, step: Step, started: set[str]) -> None:
+        fresh = self._job()
+        found = fresh.containers if fresh else []
+        if not any(c.mark.cancelled for c in found):
+            self._rename((c, step.mark(c, due=False)) for c in found if c.id in started)
+
+    def _rename(self, which: Iterable[tuple[Container, marks.Mark]]) -> bool:
+        """False: not all of them could be, as when somebody has cancelled the job since it was looked at."""
+        wanted = [(c, marks.join(c.name, mark)) for c, mark in which if mark != c.mark]
+        answers = self.wire.post(target(f"/containers/{_called(c)}/rename", {"name": name}) for c, name in wanted)
+        return all(answer == 204 for answer in answers)
+
+    def _end(self, job: Job, which: list[Container]) -> bool:
+        grace = gangs.rules_of(job).grace_s
+        targets = [target(f"/containers/{c.id}/stop", {"t": 0 if self._is_deaf(c) else grace}) for c in which]
+        answers = self.wire.post(targets, timeout_s=grace + _ANSWER_S)
+        return all(answer in (204, 304, 404) for answer in answers)
+
+    def _is_deaf(self, container: Container) -> bool:
+        try:
+            return is_deaf(self.wire.get(f"/containers/{container.id}/json"))
+        except (RefusedError, ValueError):  # it was removed
+            return False
+
+
+def _called(container: Container) -> str:
+    """What the engine calls it, unless its marks have changed since it was listed: then it does not find it."""
+    return marks.join(container.name, container.mark)
+
+
+def main() -> None:
+    """See to the job of the command line."""
+    app_id = sys.argv[1]
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    os.chdir("/")
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what the caller let us inherit
+    lock = hold(app_id)
+    for _ in range(2):  # somebody may just be asking whether there is one
+        if lock is None:
+            time.sleep(0.05)
+            lock = hold(app_id)
+    if lock is None:
+        return
+    warden = Warden(Wire(os.environ), app_id)
+    told = os.read(0, 16)
+    os.dup2(1, 0)
+    if told != b"go":
+        job = warden._job()
+        submitted = job is not None and len(job.containers) == sum(count for _, count, _ in job.sizes())
+        if job is None or not submitted or any(c.state is AppState.SUBMITTED for c in job.containers):
+            warden.end_all()
+            return
+    warden.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""How a job gets its warden: one at a time, started by whoever submits the job, or finds it without."""
+
+# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torchx.schedulers.docker.wire import ENVIRONMENT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+    from typing import Any
+
+# All that its own start, or the way to the engine, may need. Not the rest: it would keep the caller's secrets.
+_KEPT_ENVIRONMENT = (
+    *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8", "TMPDIR"),
+    *ENVIRONMENT,
+    *("HOME", "USER", "SSH_AUTH_SOCK"),
+)
+_HAS_NAMES = sys.platform == "linux"  # sockets whose names are in no file system
+
+
+class Starting:
+    """A warden that waits to be told that its job is submitted; :meth:`go` or :meth:`drop` it."""
+
+    def __init__(self, pid: int, pipe: int) -> None:
+        self._pid = pid
+        self._pipe = pipe
+
+    def go(self) -> None:
+        """The job is submitted."""
+        try:
+            os.write(self._pipe, b"go")
+        except BrokenPipeError:
+            pass  # it has ended, for there is one already
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Let go of it. Where it was not told to go, it ends what there is of the job."""
+        os.close(self._pipe)
+        try:
+            os.waitpid(self._pid, 0)  # it has forked the warden proper, and ended, long ago
+        except ChildProcessError:
+            pass
+
+
+def start(app_id: str, environ: Mapping[str, str]) -> Starting:
+    """Start a warden. It ends at once if the job has one.
+
+    Args:
+        environ: says where the engine is.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    inner, outer = os.pipe()
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), "warden.py"), app_id],
+            {name: environ[name] for name in _KEPT_ENVIRONMENT if name in environ},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, inner, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_RDWR, 0),
+                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0),
+            ],
+        )
+    except BaseException:
+        os.close(outer)
+        raise
+    finally:
+        os.close(inner)
+    return Starting(pid, outer)
+
+
+def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[str, str] | None:
+    """The environment that leads a warden to the engine; None when there is no such.
+
+    Args:
+        given: the client that a program has made by itself; None: it is made from the environment.
+    """
+    from torchx.schedulers.docker.wire import Wire
+
+    found = dict(environ)
+    if given is not None:
+        for name in ENVIRONMENT:
+            found.pop(name, None)
+        path = getattr(getattr(given.api, "_custom_adapter", None), "socket_path", None)
+        plain = given.api.base_url.startswith("http://") and "localhost" not in given.api.base_url
+        found["DOCKER_HOST"] = f"unix://{path}" if path else given.api.base_url if plain else "none://"
+    try:
+        Wire(found)
+    except ValueError:
+        return None
+    return found
+
+
+def place() -> str:
+    """Where there is one lock for a job: this machine, or this container in it."""
+    try:
+        network = os.stat("/proc/self/ns/net").st_ino if _HAS_NAMES else 0
+    except OSError:
+        network = 0
+    return f"{os.uname().nodename}/{network}"
+
+
+def lives(app_id: str) -> bool:
+    """Whether the job has a warden, here."""
+    import socket
+
+    if not _HAS_NAMES:
+        lock = _held_file(app_id)
+        if lock is not None:
+            lock.close()
+        return lock is None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_name(app_id))
+        except OSError:
+            return False
+        return True
+
+
+def hold(app_id: str) -> socket.socket | _File | None:
+    """The right to be the job's warden, until it is closed or this process ends; None while another one has it."""
+    import socket
+
+    if not _HAS_NAMES:
+        return _held_file(app_id)
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        lock.bind(_name(app_id))
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+def _name(app_id: str) -> str:
+    return f"\0torchx-warden/{app_id}"
+
+
+class _File:
+    """A lock on a file that is removed with it."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.unlink(self._path)
+            os.close(self._fd)
+            self._fd = -1
+
+    __del__ = close
+
+
+def _held_file(app_id: str) -> _File | None:
+    import fcntl
+    import tempfile
+
+    path = os.path.join(tempfile.gettempdir(), f"torchx-warden-{os.getuid()}-{app_id}")
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.stat(path).st_ino == os.fstat(fd).st_ino:
+                return _File(path, fd)
+        except FileNotFoundError:
+            pass  # its holder has just removed it
+        except OSError:
+            os.close(fd)
+            return None
+        os.close(fd)

@@ -1,0 +1,116 @@
+"""Names that programs written against earlier versions of the ``kubernetes`` scheduler import."""
+
+from __future__ import annotations
+
+from torchx.schedulers.kubernetes import kinds, pods
+from torchx.schedulers.kubernetes.status import VOLCANO_PHASES
+from torchx.specs.api import AppDef, AppState, ReplicaState, Role
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _Object = dict[str, Any]
+
+BLUE = "\033[34m"
+ENDC = "\033[0m"
+
+JOB_STATE: dict[str, AppState] = VOLCANO_PHASES
+"""Phase of a Volcano job -> state."""
+
+# https://volcano.sh/en/docs/podgroup/ (the states of a task)
+TASK_STATE: dict[str, ReplicaState] = {
+    "Pending": AppState.PENDING,
+    "Allocated": AppState.PENDING,
+    "Pipelined": AppState.PENDING,
+    "Binding": AppState.PENDING,
+    "Bound": AppState.PENDING,
+    "Running": AppState.RUNNING,
+    "Releasing": AppState.RUNNING,
+    "Succeeded": AppState.SUCCEEDED,
+    "Failed": AppState.FAILED,
+    "Unknown": AppState.UNKNOWN,
+}
+"""State of a task of Volcano's scheduler -> state."""
+
+
+def app_to_resource(  # noqa: PLR0917  # public signature
+    app: AppDef,
+    queue: str,
+    service_account: str | None,
+    priority_class: str | None = None,
+    reserved_millicpu: int = pods.RESERVED_MILLICPU,
+    reserved_memmb: int = pods.RESERVED_MEMMB,
+    efa_device_count: int | None = None,
+) -> _Object:
+    """The Volcano job of an app."""
+    rules = kinds.JobRules(
+        pods=_rules(service_account, reserved_millicpu, reserved_memmb, efa_device_count),
+        queue=queue,
+        priority_class=priority_class,
+    )
+    return kinds.render_volcano(app, kinds.unique_id(app), rules)
+
+
+def role_to_pod(  # noqa: PLR0917  # public signature
+    name: str,
+    role: Role,
+    service_account: str | None,
+    reserved_millicpu: int = pods.RESERVED_MILLICPU,
+    reserved_memmb: int = pods.RESERVED_MEMMB,
+    efa_device_count: int | None = None,
+) -> Any:
+    """The pod of a replica as a ``kubernetes.client.V1Pod``, whose container has the pod's name.
+
+    Raises:
+        MissingDependencyError: the Kubernetes client is not installed.
+    """
+    rules = _rules(service_account, reserved_millicpu, reserved_memmb, efa_device_count)
+    pod = pods.render_pod(role, rules, labels={}, env={})
+    pod["metadata"]["name"] = pod["spec"]["containers"][0]["name"] = name
+    return to_model(pod, "V1Pod")
+
+
+def pod_labels(app: AppDef, role_idx: int, role: Role, replica_id: int, app_id: str) -> dict[str, str]:  # noqa: ARG001
+    """The labels of a replica's pod."""
+    return {**pods.role_labels(app, role_idx, app_id), pods.LABEL_REPLICA_ID: str(replica_id)}
+
+
+def prefix_container_name(container_name: str, role_name: str, replica_id: int) -> str:
+    """The name of one container in the logs of a pod that has several."""
+    return f"{role_name}/{replica_id}/{container_name}"
+
+
+def sanitize_for_serialization(obj: object) -> object:
+    """A model of the official client, or what holds some, as plain dicts and lists."""
+    from torchx.schedulers.kubernetes.credentials import official
+
+    return official().ApiClient().sanitize_for_serialization(obj)
+
+
+def to_model(item: _Object, kind: str) -> Any:
+    """Plain dicts as a model of the official client, whatever its version."""
+    import json
+
+    from torchx.schedulers.kubernetes.credentials import official
+
+    client = official()
+    model = getattr(client, kind)
+    if hasattr(model, "from_dict"):
+        return model.from_dict(item)
+
+    class Answer:
+        data = json.dumps(item)
+
+    return client.ApiClient().deserialize(Answer, kind)
+
+
+def _rules(
+    service_account: str | None, reserved_millicpu: int, reserved_memmb: int, efa_device_count: int | None
+) -> pods.PodRules:
+    return pods.PodRules(
+        service_account=service_account,
+        reserved_millicpu=reserved_millicpu,
+        reserved_memmb=reserved_memmb,
+        efa_device_count=efa_device_count,
+    )

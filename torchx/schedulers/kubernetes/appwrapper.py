@@ -1,0 +1,167 @@
+"""An app as an AppWrapper of MCAD (CodeFlare): one object that holds a Service and a pod for each replica.
+
+Both forms are known: ``workload.codeflare.dev/v1beta2`` (https://project-codeflare.github.io/appwrapper/) and the older
+``mcad.ibm.com/v1beta1``, whose parts are called generic items.
+"""
+
+from __future__ import annotations
+
+from torchx.schedulers.kubernetes import kinds, pods
+from torchx.schedulers.kubernetes.kinds import JobRules
+from torchx.specs.api import AppState, RetryPolicy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.specs.api import AppDef, Role
+
+    _Object = dict[str, Any]
+
+V1BETA1 = "mcad.ibm.com/v1beta1"
+V1BETA2 = "workload.codeflare.dev/v1beta2"
+
+# https://project-codeflare.github.io/appwrapper/arch-controller/ (phases)
+PHASES = {
+    "Suspended": AppState.PENDING,
+    "Resuming": AppState.PENDING,
+    "Running": AppState.RUNNING,
+    "Resetting": AppState.PENDING,
+    "Suspending": AppState.PENDING,
+    "Succeeded": AppState.SUCCEEDED,
+    "Failed": AppState.FAILED,
+    "Terminating": AppState.CANCELLED,
+}
+# States of v1beta1.
+STATES = {
+    "Pending": AppState.PENDING,
+    "Running": AppState.RUNNING,
+    "RunningHoldCompletion": AppState.RUNNING,
+    "Completed": AppState.SUCCEEDED,
+    "Failed": AppState.FAILED,
+    "Deleted": AppState.CANCELLED,
+}
+
+
+def retries_of(wrapper: _Object) -> int:
+    """How often MCAD makes a wrapper's pods anew, of either form."""
+    if wrapper.get("apiVersion") == V1BETA1:
+        scheduling = (wrapper.get("spec") or {}).get("schedulingSpec") or {}
+        return int((scheduling.get("requeuing") or {}).get("maxNumRequeuings") or 0)
+    return int(((wrapper.get("metadata") or {}).get("annotations") or {}).get(RETRY_LIMIT) or 0)
+
+
+def state_of(wrapper: _Object) -> tuple[str, AppState]:
+    """MCAD's word for the state of an AppWrapper of either form, and what it means."""
+    status = wrapper.get("status") or {}
+    if not status:
+        return "", AppState.SUBMITTED
+    word = str(status.get("phase") or status.get("state") or "")
+    table = STATES if wrapper.get("apiVersion") == V1BETA1 else {**STATES, **PHASES}
+    return word, table.get(word, AppState.UNKNOWN)
+
+
+RETRY_LIMIT = "workload.codeflare.dev.appwrapper/retryLimit"
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+"""Of Multus: which networks a pod is attached to besides the cluster's own."""
+POD_GROUP_LABEL = "pod-group.scheduling.sigs.k8s.io"
+"""Of the coscheduling plugin."""
+
+
+def render(
+    app: AppDef,
+    app_id: str,
+    rules: JobRules,
+    *,
+    form: str = V1BETA2,
+    priority: int | None = None,
+    network: str | None = None,
+) -> _Object:
+    """The AppWrapper of an app.
+
+    Args:
+        form: :data:`V1BETA2` or :data:`V1BETA1`.
+        priority: of v1beta1; higher ones are dispatched first.
+        network: attached to every pod, by Multus.
+    """
+    parts = [_service(app, app_id, rules)]
+    for i, (role, name) in enumerate(zip(app.roles, kinds.role_names(app))):  # noqa: B905  # one name per role
+        if rules.pods.scheduler_name:
+            parts.append(pod_group(role, f"{app_id}-{name}", rules.namespace, pods.role_labels(app, i, app_id)))
+        parts += _pods(app, i, app_id, rules, network)
+    labels = pods.object_labels(app, app_id, session=rules.session)
+    metadata = kinds.metadata_of(app_id, rules, labels, rules.metadata)
+    wrapper: _Object = {"apiVersion": form, "kind": "AppWrapper", "metadata": metadata}
+    retries = max(role.max_retries for role in app.roles)
+    if form == V1BETA2:
+        metadata["annotations"][RETRY_LIMIT] = str(retries)
+        wrapper["spec"] = {"components": [_component(part) for part in parts]}
+        return wrapper
+    spec: _Object = {"resources": {"GenericItems": [_generic_item(part) for part in parts]}}
+    if priority is not None:
+        spec["priority"] = priority
+    if retries:
+        spec["schedulingSpec"] = scheduling_spec(retries, sum(r.num_replicas for r in app.roles))
+    return {**wrapper, "spec": spec}
+
+
+def scheduling_spec(retries: int, pods_needed: int) -> _Object:
+    """How often MCAD queues a v1beta1 job again when pods of it are lost."""
+    return {"minAvailable": pods_needed, "requeuing": {"maxNumRequeuings": retries}}
+
+
+def pod_group(role: Role, name: str, namespace: str, labels: dict[str, str]) -> _Object:
+    """What the coscheduling plugin starts together: the pods of one role.
+
+    https://github.com/kubernetes-sigs/scheduler-plugins/tree/master/pkg/coscheduling
+    """
+    return {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {"minMember": role.num_replicas if role.min_replicas is None else role.min_replicas},
+    }
+
+
+def _service(app: AppDef, app_id: str, rules: JobRules) -> _Object:
+    # The metadata of what lies in a wrapper is the wrapper's to mark.
+    service = kinds.headless_service(app, app_id, rules)
+    service["metadata"].pop("annotations", None)
+    return service
+
+
+def _pods(app: AppDef, index: int, app_id: str, rules: JobRules, network: str | None) -> list[_Object]:
+    found = []
+    role, name = app.roles[index], kinds.role_names(app)[index]
+    labels = pods.role_labels(app, index, app_id, session=rules.session)
+    if rules.pods.scheduler_name:
+        labels[POD_GROUP_LABEL] = f"{app_id}-{name}"
+    for k in range(role.num_replicas):
+        own = {**labels, pods.LABEL_REPLICA_ID: str(k)}
+        host = f"{app_id}-{name}-{k}"
+        rank0 = f"{app_id}-{name}-0.{app_id}"
+        template = kinds.template_of(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
+        template["metadata"].update(name=host, namespace=rules.namespace)
+        if network:
+            template["metadata"]["annotations"][NETWORKS] = network
+        template["spec"].update(hostname=host, subdomain=app_id)
+        if role.retry_policy is RetryPolicy.REPLICA and role.max_retries:
+            template["spec"]["restartPolicy"] = "OnFailure"
+        found.append({"apiVersion": "v1", "kind": "Pod", **template})
+    return found
+
+
+def _component(part: _Object) -> _Object:
+    # Pods must be found in what may be anything: the path says where their template is.
+    if part["kind"] == "Pod":
+        return {"podSets": [{"replicas": 1, "path": "template"}], "template": part}
+    return {"template": part}
+
+
+def _generic_item(part: _Object) -> _Object:
+    item: _Object = {"replicas": 1, "generictemplate": part}
+    if part["kind"] == "Pod":
+        container = part["spec"]["containers"][0]
+        item["completionstatus"] = "Complete"
+        item["custompodresources"] = [{"replicas": 1, **container["resources"]}]
+    return item

@@ -1,0 +1,185 @@
+"""Names that programs written against earlier versions of the ``kubernetes_mcad`` scheduler import."""
+
+from __future__ import annotations
+
+from torchx.schedulers.kit.names import DNS_LABEL
+from torchx.schedulers.kubernetes import appwrapper, kinds, pods
+from torchx.schedulers.kubernetes.aliases import sanitize_for_serialization, to_model
+from torchx.specs.api import AppDef, AppState, ReplicaState, RetryPolicy, Role
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    _Object = dict[str, Any]
+
+__all__ = [
+    "JOB_STATE",
+    "RETRY_POLICIES",
+    "TASK_STATE",
+    "app_to_resource",
+    "cleanup_str",
+    "create_pod_group",
+    "enable_retry",
+    "get_appwrapper_status",
+    "get_port_for_service",
+    "get_role_information",
+    "get_tasks_status_description",
+    "get_unique_truncated_appid",
+    "mcad_svc",
+    "object_labels",
+    "pod_labels",
+    "role_to_pod",
+    "sanitize_for_serialization",
+]
+
+JOB_STATE: dict[str, AppState] = {name: appwrapper.STATES[name] for name in ("Pending", "Running", "Failed", "Deleted")}
+TASK_STATE: dict[str, ReplicaState] = {
+    "Pending dispatch": AppState.PENDING,
+    "pending": AppState.PENDING,
+    "running": AppState.RUNNING,
+    "Succeeded": AppState.SUCCEEDED,
+    "failed": AppState.FAILED,
+    "Unknown": AppState.UNKNOWN,
+}
+RETRY_POLICIES: dict[str, list[dict[str, str]]] = {
+    name: kinds.RETRY_POLICIES[name] for name in (RetryPolicy.REPLICA, RetryPolicy.APPLICATION)
+}
+_DEFAULT_PORT = "29500"
+
+
+def app_to_resource(  # noqa: PLR0917  # public signature
+    app: AppDef,
+    namespace: str,
+    service_account: str | None,
+    image_secret: str | None,
+    coscheduler_name: str | None,
+    priority_class_name: str | None,
+    network: str | None,
+    priority: int | None = None,
+) -> _Object:
+    """The AppWrapper of an app."""
+    rules = kinds.JobRules(
+        pods=_rules(service_account, image_secret, coscheduler_name, priority_class_name), namespace=namespace
+    )
+    return appwrapper.render(app, get_unique_truncated_appid(app), rules, priority=priority, network=network)
+
+
+def cleanup_str(data: str) -> str:
+    """``data`` as a DNS label."""
+    return DNS_LABEL.make(data)
+
+
+def get_unique_truncated_appid(app: AppDef) -> str:
+    """A name for the app that nobody else has."""
+    return kinds.unique_id(app)
+
+
+def create_pod_group(app: AppDef, role: Role, role_idx: int, namespace: str, app_id: str) -> _Object:
+    """The PodGroup of one role, as a generic item of a v1beta1 AppWrapper."""
+    name = f"{app_id}-{kinds.role_names(app)[role_idx]}"
+    group = appwrapper.pod_group(role, name, namespace, pods.role_labels(app, role_idx, app_id))
+    return {"replicas": 1, "generictemplate": group}
+
+
+def enable_retry(job_spec: _Object, appwrapper_retries: int, total_pods: int) -> None:
+    """Puts the retries into the spec of a v1beta1 AppWrapper."""
+    job_spec["schedulingSpec"] = appwrapper.scheduling_spec(appwrapper_retries, total_pods)
+
+
+def get_appwrapper_status(app: _Object) -> AppState:
+    """The state of an AppWrapper of either form."""
+    return appwrapper.state_of(app)[1]
+
+
+def get_port_for_service(app: AppDef) -> str:
+    """The first port that a role exposes; torchrun's usual one when none does."""
+    return next((str(port) for role in app.roles for port in role.port_map.values()), _DEFAULT_PORT)
+
+
+def get_role_information(generic_items: Iterable[_Object]) -> dict[str, Any]:
+    """Role name -> role, out of the pods of a v1beta1 AppWrapper."""
+    found: dict[str, Role] = {}
+    for item in generic_items:
+        template = item.get("generictemplate") or {}
+        if template.get("kind") != "Pod":
+            continue
+        name = (template["metadata"].get("labels") or {}).get(pods.LABEL_ROLE_NAME, "")
+        container = template["spec"]["containers"][0]
+        if name in found:
+            found[name].num_replicas += 1
+            continue
+        entrypoint, *args = container.get("command") or [""]
+        env = {v["name"]: v["value"] for v in container.get("env") or () if "value" in v}
+        found[name] = Role(name, container["image"], entrypoint=entrypoint, args=args, env=env)
+    return found
+
+
+def get_tasks_status_description(status: _Object) -> dict[str, int]:
+    """How many pods of a v1beta1 AppWrapper are in which state.
+
+    >>> get_tasks_status_description({"running": 2, "Succeeded": 1, "state": "Running"})
+    {'running': 2, 'Succeeded': 1}
+    """
+    return {name: int(status[name]) for name in TASK_STATE if str(status.get(name, "")).isdigit()}
+
+
+def mcad_svc(app: AppDef, svc_name: str, namespace: str, service_port: str) -> Any:
+    """The headless Service as a ``kubernetes.client.V1Service``."""
+    service = kinds.headless_service(app, svc_name, kinds.JobRules(pods=pods.PodRules(), namespace=namespace))
+    service["spec"]["ports"] = [{"name": "port", "port": int(service_port)}]
+    return to_model(service, "V1Service")
+
+
+def object_labels(app: AppDef, app_id: str) -> dict[str, str]:
+    """The labels of everything that belongs to an app."""
+    return pods.object_labels(app, app_id)
+
+
+def pod_labels(  # noqa: PLR0917  # public signature
+    app: AppDef,
+    role_idx: int,
+    role: Role,  # noqa: ARG001  # public signature
+    replica_id: int,
+    coscheduler_name: str | None,
+    app_id: str,
+) -> dict[str, str]:
+    """The labels of a replica's pod."""
+    labels = {**pods.role_labels(app, role_idx, app_id), pods.LABEL_REPLICA_ID: str(replica_id)}
+    if coscheduler_name:
+        labels[appwrapper.POD_GROUP_LABEL] = f"{app_id}-{kinds.role_names(app)[role_idx]}"
+    return labels
+
+
+def role_to_pod(  # noqa: PLR0917  # public signature
+    name: str,
+    unique_app_id: str,
+    namespace: str,
+    role: Role,
+    service_account: str | None,
+    image_secret: str | None,
+    coscheduler_name: str | None,
+    priority_class_name: str | None,
+    network: str | None,
+) -> Any:
+    """The pod of a replica as a ``kubernetes.client.V1Pod``."""
+    rules = _rules(service_account, image_secret, coscheduler_name, priority_class_name)
+    pod = pods.render_pod(role, rules, labels={}, env={})
+    pod["metadata"].update(name=name, namespace=namespace)
+    pod["spec"].update(hostname=name, subdomain=unique_app_id)
+    pod["spec"]["containers"][0]["name"] = name
+    if network:
+        pod["metadata"]["annotations"][appwrapper.NETWORKS] = network
+    return to_model(pod, "V1Pod")
+
+
+def _rules(
+    service_account: str | None, image_secret: str | None, scheduler_name: str | None, priority_class: str | None
+) -> pods.PodRules:
+    return pods.PodRules(
+        service_account=service_account,
+        image_secrets=[image_secret] if image_secret else [],
+        scheduler_name=scheduler_name,
+        priority_class=priority_class,
+    )

@@ -1,0 +1,147 @@
+"""What is done to a job on a cluster: it is made, cancelled, removed, as several calls that belong together."""
+
+from __future__ import annotations
+
+import time
+
+from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
+from torchx.schedulers.kubernetes.api import ApiError, kind_of, path_of
+from torchx.schedulers.kubernetes.finding import OWNERS, Found, queue_of, workloads
+from torchx.schedulers.kubernetes.kinds import JOB, OLD_APPWRAPPER, VOLCANO
+from torchx.schedulers.kubernetes.status import ANNOTATION_CANCELLED, read_owner
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.schedulers.kubernetes.api import KubeApi
+
+    _Object = dict[str, Any]
+
+
+def create_all(api: KubeApi, objects: list[_Object], *, mutual: bool = False) -> None:
+    """Makes all objects, the first of which becomes the owner of the others: whoever removes it removes them.
+
+    Args:
+        mutual: the others own the first, too: it goes when the last of them has gone, as a TTL makes them go.
+
+    Raises:
+        BackendError: one was refused. Those made before it have been removed, or the message names what was left.
+    """
+    owner, *others = objects
+    try:
+        made = api.create(owner)
+    except TransientError as e:  # it may be there all the same
+        _undo(api, owner, e)
+        raise
+    references = []
+    try:
+        for item in others:
+            child = {**item, "metadata": {**item["metadata"], "ownerReferences": [_reference(owner, made)]}}
+            references.append(_reference(item, api.create(child)))
+        if mutual and references:
+            metadata = owner["metadata"]
+            path = path_of(kind_of(owner), metadata["namespace"], metadata["name"])
+            api.patch(path, {"metadata": {"ownerReferences": references}})
+    except TorchXError as e:
+        _undo(api, owner, e)
+        raise
+
+
+def _reference(item: _Object, made: _Object) -> _Object:
+    return {
+        "apiVersion": item["apiVersion"],
+        "kind": item["kind"],
+        "name": item["metadata"]["name"],
+        "uid": made["metadata"]["uid"],
+    }
+
+
+def _undo(api: KubeApi, owner: _Object, why: TorchXError) -> None:
+    """Removes what a submission that failed has made; what may be left is named."""
+    kind, name, namespace = owner["kind"], owner["metadata"]["name"], owner["metadata"]["namespace"]
+    try:
+        api.delete(path_of(kind_of(owner), namespace, name))
+    except TorchXError as e:
+        said = f"{why}; and what may have been made could not be removed: {e}"
+        raise BackendError(said, hint=f"kubectl delete -n {namespace} {kind} {name}") from why
+
+
+def counted(item: _Object) -> AppState:
+    """The state of a Job or JobSet that has not ended, by its own count of pods: good enough for a list."""
+    status = item.get("status") or {}
+    return AppState.RUNNING if status.get("active") or status.get("ready") else AppState.PENDING
+
+
+def cancel(api: KubeApi, found: Found) -> None:
+    """Ends a job and keeps what can be looked at: its objects, and the pods that had ended.
+
+    A Job is suspended, and one of a cluster before 1.22 is given no pods any more; a Volcano job is aborted. Kueue
+    would start a suspended job again: what it has admitted is taken out of its queue.
+    """
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    for item in found.owners:
+        metadata = item["metadata"]
+        state = read_owner(found.kind, item).state
+        if state is not None and is_terminal(state):
+            continue
+        path = path_of(OWNERS[found.kind], metadata["namespace"], metadata["name"])
+        if found.kind == VOLCANO:
+            api.create(_abort_command(item))
+            continue
+        if found.kind == OLD_APPWRAPPER:
+            api.delete(path)  # it cannot be held
+            continue
+        mark = {"metadata": {"annotations": {ANNOTATION_CANCELLED: now}}}
+        if queue_of(item) and _leave_queue(api, item):
+            api.patch(path, mark)
+            continue
+        done = api.patch(path, {**mark, "spec": {"suspend": True}})
+        if not (done.get("spec") or {}).get("suspend"):
+            api.patch(path, {"spec": {"parallelism": 0}})
+
+
+def _leave_queue(api: KubeApi, item: _Object) -> bool:
+    """Takes a job out of Kueue's queue, which suspends it for good; False where Kueue has not seen it."""
+    namespace = item["metadata"]["namespace"]
+    try:
+        found = workloads(api, namespace, item)
+    except (NotFoundError, ApiError):
+        return False
+    for workload in found:
+        kind = "Workload" if str(workload.get("apiVersion", "")).endswith("v1beta1") else "WorkloadV1Beta2"
+        api.patch(path_of(kind, namespace, workload["metadata"]["name"]), {"spec": {"active": False}})
+    return bool(found)
+
+
+def delete(api: KubeApi, found: Found, namespace: str, name: str) -> None:
+    """Removes a job and all that belongs to it."""
+    for item in found.owners:
+        api.delete(path_of(OWNERS[found.kind], namespace, item["metadata"]["name"]))
+    if found.kind == JOB:
+        api.delete(path_of("Service", namespace, name))
+
+
+def _abort_command(item: _Object) -> _Object:
+    """How Volcano is told to abort a job: https://volcano.sh/en/docs/vcjob/"""
+    metadata = item["metadata"]
+    reference = {
+        "apiVersion": item["apiVersion"],
+        "kind": "Job",
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+    }
+    return {
+        "apiVersion": "bus.volcano.sh/v1alpha1",
+        "kind": "Command",
+        "metadata": {
+            "name": f"{metadata['name']}-abort",
+            "namespace": metadata["namespace"],
+            "ownerReferences": [reference],
+            "annotations": {ANNOTATION_CANCELLED: metadata["uid"]},
+        },
+        "target": reference,
+        "action": "AbortJob",
+    }

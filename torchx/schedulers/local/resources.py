@@ -1,0 +1,69 @@
+"""What the replicas of a local job ask for, against what the machine has."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.schedulers.local.request import ReplicaParam
+    from torchx.specs.api import AppDef
+
+ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+def share_gpus(role_params: dict[str, list[ReplicaParam]], app: AppDef) -> None:
+    """Set ``CUDA_VISIBLE_DEVICES`` of each replica to GPUs of its own; nothing when there are too few."""
+    from torchx.util.machine import gpu_ids
+
+    asked = {role.name: max(role.resource.gpu, 0) for role in app.roles}
+    total = sum(asked[name] * len(params) for name, params in role_params.items())
+    if not total:
+        return
+    free = gpu_ids()
+    if total > len(free):
+        _warn(
+            f"the replicas ask for {total} GPUs and this machine has {len(free)}: "
+            f"{ENV_CUDA_VISIBLE_DEVICES} is not set, and they may share GPUs"
+        )
+        return
+    for name, params in role_params.items():
+        for param in params:
+            mine, free = free[: asked[name]], free[asked[name] :]
+            param.env.setdefault(ENV_CUDA_VISIBLE_DEVICES, ",".join(mine))
+
+
+def warn_of_shortage(app: AppDef) -> None:
+    """One warning when all replicas together ask for more than the machine has; mounts are named in it, too."""
+    problems = _shortages(app)
+    unmounted = sorted({mount.dst_path for role in app.roles for mount in role.mounts if not _is_there(mount)})
+    if unmounted:
+        problems.append(f"nothing is mounted here: {', '.join(f'`{path}`' for path in unmounted)}")
+    if problems:
+        _warn("; ".join(problems))
+
+
+def _shortages(app: AppDef) -> list[str]:
+    from torchx.util.machine import cpu_count, gpu_ids, memory_mb
+
+    cpus = sum(max(role.resource.cpu, 0) * role.num_replicas for role in app.roles)
+    gpus = sum(max(role.resource.gpu, 0) * role.num_replicas for role in app.roles)
+    memory = sum(max(role.resource.memMB, 0) * role.num_replicas for role in app.roles)
+    short = []
+    if cpus > cpu_count():
+        short.append(f"{cpus} CPUs of {cpu_count()}")
+    if gpus and gpus > len(gpu_ids()):
+        short.append(f"{gpus} GPUs of {len(gpu_ids())}")
+    if memory_mb() and memory > memory_mb():
+        short.append(f"{memory} MB of memory of {memory_mb()} MB")
+    return [f"the replicas ask for more than this machine has ({', '.join(short)})"] if short else []
+
+
+def _is_there(mount: object) -> bool:
+    """A path that is mounted at itself is what a local process sees anyway."""
+    source = getattr(mount, "src_path", None)
+    return source is not None and source == getattr(mount, "dst_path", None)
+
+
+def _warn(message: str) -> None:
+    import logging
+
+    logging.getLogger("torchx.schedulers.local").warning(message)

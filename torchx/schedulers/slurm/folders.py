@@ -1,0 +1,92 @@
+"""The files of Slurm jobs: those of this version, read for many jobs at once, and those of earlier ones."""
+
+from __future__ import annotations
+
+import posixpath
+
+from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, LogPaths, roles_of
+from torchx.schedulers.slurm.events import parse_events
+from torchx.schedulers.slurm.script import EVENTS_FILE
+from torchx.schedulers.slurm.status import Job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx.schedulers.kit.files import Files
+    from torchx.schedulers.slurm.answers import JobRecord
+
+
+def files_of(
+    files: Files, records: Mapping[str, Sequence[JobRecord]], folders: Mapping[str, JobFolder]
+) -> dict[str, Job]:
+    """Jobs with what their folders tell, by one look at all of them.
+
+    Args:
+        records: Slurm's; a job of which there are none is one that Slurm has forgotten.
+        folders: those that are known; others are where their records say, if torchx made them.
+    """
+    paths = {app_id: folder.path for app_id, folder in folders.items()}
+    for app_id, found in records.items():
+        if app_id not in paths and found and found[0].folder.startswith("/"):
+            paths[app_id] = found[0].folder
+    wanted = {posixpath.join(path, name): 0 for path in paths.values() for name in (JOB_FILE, EVENTS_FILE)}
+    texts = _whole(files, wanted)
+    jobs = {}
+    for app_id in {**records, **folders}:
+        path = paths.get(app_id, "")
+        record = texts.get(posixpath.join(path, JOB_FILE)) if path else None
+        if record is None and not records.get(app_id):
+            continue  # its folder is gone, and Slurm does not know it
+        events = texts.get(posixpath.join(path, EVENTS_FILE), b"") if record is not None else b""
+        jobs[app_id] = Job(
+            app_id=app_id,
+            records=list(records.get(app_id, ())),
+            events=parse_events(events.decode("utf-8", "replace")),
+            folder=JobFolder(files, path) if record is not None else None,
+            roles=roles_of(record),
+        )
+    return jobs
+
+
+def job_id_in(folder: JobFolder) -> str:
+    """The id of the job whose folder it is, as its script wrote it down; empty when it has not started."""
+    return parse_events((folder.files.read(posixpath.join(folder.path, EVENTS_FILE)) or b"").decode()).job_id
+
+
+def _whole(files: Files, offsets: Mapping[str, int]) -> dict[str, bytes]:
+    """Files from the beginning to the end; those that are not there are left out."""
+    found: dict[str, bytes] = {}
+    asked = dict(offsets)
+    while asked:
+        news = files.grown(asked)
+        for path, data in news.items():
+            found[path] = found.get(path, b"") + data
+        asked = {path: len(found[path]) for path, data in news.items() if len(data) >= 1 << 19}
+    return found
+
+
+class LegacyFolder(JobFolder):
+    """The folder of a job of an earlier version: ``slurm-<id>-<role>-<k>.out`` and ``.err`` lie in it."""
+
+    def __init__(self, files: Files, path: str, app_id: str) -> None:
+        super().__init__(files, path)
+        self._app_id = app_id
+
+    @classmethod
+    def find(cls, files: Files, index: str, app_id: str) -> LegacyFolder | None:
+        """The job's folder as the index in the current folder says; None when it does not know the job."""
+        text = files.read(posixpath.join(files.cwd(), index)) or b""
+        for line in reversed(text.decode("utf-8", "replace").splitlines()):
+            name, found, path = line.partition(" = ")
+            if found and name.strip() == app_id:
+                return cls(files, posixpath.join(files.cwd(), path.strip()), app_id)
+        return None
+
+    def log_paths(self, role: str, k: int) -> LogPaths:
+        base = posixpath.join(self.path, f"slurm-{self._app_id}-{role}-{k}")
+        return LogPaths(f"{base}.out", f"{base}.err")
+
+    def is_ours(self) -> bool:
+        """Never: there may be anything in it."""
+        return False

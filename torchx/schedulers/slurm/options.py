@@ -1,0 +1,200 @@
+"""The run options of Slurm, and what they and a role's resource ask of a node."""
+
+from __future__ import annotations
+
+from torchx.errors import ConfigError
+from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.slurm.containers import RUNTIMES
+from torchx.specs.api import runopts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from dataclasses import dataclass
+
+    from typing_extensions import Self
+
+    from torchx.specs.api import CfgVal, Resource, Role
+
+    Options = dict[str, str | None]
+else:
+    from torchx.util.records import dataclass
+
+# A field of a class has no dash in its name; the options that Slurm's users know have.
+_DASHED = {"mail_type": "mail-type", "mail_user": "mail-user"}
+
+# Options of sbatch that are torchx's business: a job would not be what is asked for, or would not be found again.
+_OURS = frozenset(
+    [
+        *("array", "chdir", "error", "export", "het-group", "input", "job-name", "no-kill", "no-requeue", "nodes"),
+        *("ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "requeue", "test-only", "wait", "wrap"),
+        *("help", "usage", "version", "clusters"),
+    ]
+)
+
+
+@dataclass
+class SlurmOpts(StructuredOpts):
+    """Run options of ``slurm``."""
+
+    account: str | None = None
+    """account to charge the job to"""
+
+    comment: str | None = None
+    """comment on the job, for people"""
+
+    constraint: str | None = None
+    """features that the nodes must have: `a100`, `intel&gpu`, `[rack1|rack2]`"""
+
+    container: str | None = None
+    """run the roles in containers, by `pyxis`, `apptainer`, or `auto`: whichever the nodes have"""
+
+    container_image: str | None = None
+    """image of the containers; default: the image of each role. Without `container` it means `container=auto`"""
+
+    exclude: str | None = None
+    """nodes that the job must not get: `n[1-3],n7`"""
+
+    exclusive: bool = False
+    """share the nodes with no other job"""
+
+    extra: list[str] | None = None
+    """further options of sbatch, comma-separated: `--begin=now+1hour,--nice=100`"""
+
+    gres: str | None = None
+    """generic resources of each replica: `gpu:a100` names the kind of its GPUs, `nvme:1,shard:2` asks for more"""
+
+    job_dir: str | None = None
+    """new folder, on a file system that all nodes share, to copy the workspace to and run in"""
+
+    licenses: str | None = None
+    """licenses of the job: `matlab:2`"""
+
+    mail_type: str | None = None
+    """events to send mail on: NONE, BEGIN, END, FAIL, REQUEUE, ALL, ..."""
+
+    mail_user: str | None = None
+    """address for that mail; default: the user"""
+
+    nodelist: str | None = None
+    """nodes that the job must get: `n[1-3]`"""
+
+    nomem: bool = False
+    """ask for no memory. Needed nowhere: where a partition refuses memory, the job is submitted again without"""
+
+    partition: str | None = None
+    """partition to submit to; default: the cluster's"""
+
+    qos: str | None = None
+    """quality of service"""
+
+    replicas_per_node: int = 1
+    """how many replicas of a role share a node"""
+
+    reservation: str | None = None
+    """reservation to run in"""
+
+    signal: str | None = None
+    """signal to send to the replicas before the time limit, and how many seconds before: `USR1@120`"""
+
+    time: str | None = None
+    """time limit: minutes, `hours:minutes:seconds` or `days-hours`"""
+
+    @classmethod
+    def as_runopts(cls) -> runopts:
+        opts = runopts()
+        for name, opt in super().as_runopts():
+            opts.add(
+                _DASHED.get(name, name),
+                type_=opt.opt_type,
+                help=lambda opt=opt: opt.help,  # type: ignore[misc]  # bound at once
+                default=opt.default,
+                required=opt.is_required,
+            )
+        return opts
+
+    @classmethod
+    def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> Self:
+        known = dict(cfg)
+        for field, option in _DASHED.items():
+            if known.get(option) is not None:
+                known[field] = known[option]
+        return super().from_cfg(known)
+
+    def check(self) -> None:
+        """Refuses what Slurm would refuse later, or worse, would take.
+
+        Raises:
+            ConfigError: which option, and why.
+        """
+        if self.replicas_per_node < 1:
+            raise ConfigError(f"run option `replicas_per_node` is `{self.replicas_per_node}`", hint="it is 1 or more")
+        if self.container is not None and self.container not in RUNTIMES:
+            raise ConfigError(
+                f"run option `container` is `{self.container}`", hint=f"it is one of {', '.join(RUNTIMES)}"
+            )
+        if self.job_dir and any(c in self.job_dir for c in "\\\n"):
+            raise ConfigError(f"run option `job_dir` is `{self.job_dir!r}`", hint="no backslash and no line end in it")
+        for option in self.extra or ():
+            name = option.partition("=")[0]
+            if not name.startswith("--") or len(name) < 4:
+                raise ConfigError(f"run option `extra`: `{option}` is no option of sbatch", hint="write `--name=value`")
+            if name[2:] in _OURS:
+                raise ConfigError(f"run option `extra`: `{name}` is set by torchx", hint="leave it away")
+
+
+def job_words(opts: SlurmOpts) -> list[str]:
+    """The options of the whole job, for the command line of sbatch."""
+    given = {
+        "comment": opts.comment,
+        "mail-type": opts.mail_type,
+        "mail-user": opts.mail_user,
+        "licenses": opts.licenses,
+        "signal": opts.signal,
+    }
+    return [*(f"--{name}={value}" for name, value in given.items() if value), *(opts.extra or ())]
+
+
+def node_options(role: Role, opts: SlurmOpts, *, nomem: bool) -> tuple[Options, Options]:
+    """What a role's replicas ask of a node, for ``sbatch``; and of their share of it, for ``srun``."""
+    together = opts.replicas_per_node
+    resource = role.resource
+    sbatch: Options = {"requeue": None} if role.max_retries > 0 else {}
+    for name in ("account", "constraint", "exclude", "nodelist", "partition", "qos", "reservation", "time"):
+        value = getattr(opts, name)
+        if value:
+            sbatch[name] = str(value)
+    if opts.exclusive:
+        sbatch["exclusive"] = None
+    sbatch["ntasks-per-node"] = str(together)
+    srun: Options = {}
+    if resource.cpu > 0:
+        sbatch["cpus-per-task"] = srun["cpus-per-task"] = str(resource.cpu)
+    # Each step says what it takes: in a heterogeneous job it would inherit the share of another role.
+    if resource.memMB > 0 and not (nomem or opts.nomem):
+        sbatch["mem"] = str(resource.memMB * together)
+        srun["mem"] = str(resource.memMB)
+    if gres := _gres(resource, opts.gres, 1):
+        sbatch["gres"] = _gres(resource, opts.gres, together)
+        srun["gres"] = gres
+    if together > 1:
+        srun["exact"] = None
+    return sbatch, srun
+
+
+def _gres(resource: Resource, given: str | None, times: int) -> str:
+    """Generic resources of so many replicas: ``gpu:a100:4,nvme:1``; https://slurm.schedmd.com/gres.html."""
+    gpu, more = "gpu", {}
+    for item in filter(None, (part.strip() for part in (given or "").split(","))):
+        name, _, count = item.rpartition(":")
+        if item.partition(":")[0] == "gpu" and not count.isdigit():
+            gpu = item
+        elif count.isdigit():
+            more[name] = int(count)
+        else:
+            more[item] = 1
+    found = {gpu: resource.gpu} if resource.gpu > 0 else {}
+    # Devices of Kubernetes have a slash in their names; the others are generic resources here.
+    found.update({name: number for name, number in resource.devices.items() if "/" not in name})
+    found.update(more)
+    return ",".join(f"{name}:{number * times}" for name, number in found.items() if number > 0)

@@ -1,0 +1,324 @@
+"""One Slurm job as ``sbatch`` takes it: replicas, their options, and the script that is made of them."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import ConfigError
+from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.kit.shell import env_words, exports, quote
+from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
+from torchx.schedulers.slurm.script import PREAMBLE, PROGRAM, array, directive
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from dataclasses import dataclass, field
+    from typing import Any
+
+    from torchx.schedulers.slurm.options import SlurmOpts
+    from torchx.specs.api import Role
+else:
+    from torchx.util.records import dataclass, field
+
+APP_ID = "@TORCHX_APP_ID@"
+"""Stands in requests for the id of the job, which Slurm gives it."""
+
+RDZV_ID = "@TORCHX_RDZV_ID@"
+"""Stands for an id that is another one after each restart."""
+
+RANK0_ENV = "TORCHX_RANK0_HOST"
+
+_LATE = {APP_ID: "SLURM_JOB_ID", RDZV_ID: "rdzv"}
+_REQUEUE = ("requeue", "no-requeue")  # of all components or of none
+_RDZV_OPTIONS = ("--rdzv_id", "--rdzv-id")
+
+SBATCH_JOB_OPTIONS = frozenset({"comment", "mail-type", "mail-user", "licenses", "signal"})
+"""Options of the whole job: they are on the command line."""
+
+SBATCH_GROUP_OPTIONS = frozenset(
+    {"account", "constraint", "exclude", "exclusive", "nodelist", "partition", "qos", "reservation", "time"}
+)
+"""Options of each group of nodes: they are in the script."""
+
+
+@dataclass
+class SlurmReplicaRequest:
+    """One replica: a step of the job.
+
+    Attributes:
+        name: role and number.
+        srun_opts: options of its step.
+        sbatch_opts: options of its node. Replicas with the same ones share a component of the job.
+        env: on top of the environment of the batch script.
+        folder: of its logs, within the job's folder.
+        image: folder to run in, or container image.
+        code: folder to run in, where the image is a container's: that of the workspace.
+        container: how the image is run: empty, ``auto``, ``pyxis``, ``apptainer``.
+        mounts: of the container: ``source:destination[:ro]``.
+    """
+
+    name: str
+    entrypoint: str
+    args: list[str]
+    srun_opts: dict[str, str | None]
+    sbatch_opts: dict[str, str | None]
+    env: dict[str, str]
+    role: str = ""
+    folder: str = ""
+    image: str = ""
+    container: str = ""
+    mounts: list[str] = field(default_factory=list)
+    code: str = ""
+
+    @classmethod
+    def from_role(cls, name: str, role: Role, cfg: SlurmOpts | Mapping[str, Any], nomem: bool) -> SlurmReplicaRequest:
+        """The request of one replica.
+
+        Args:
+            name: role and number: ``trainer-0``.
+            role: macros replaced.
+            cfg: the run options.
+            nomem: ask for no memory: some partitions cannot take it.
+        """
+        from torchx.schedulers.slurm.options import SlurmOpts, node_options
+
+        opts = cfg if isinstance(cfg, SlurmOpts) else SlurmOpts.from_cfg(cfg)
+        sbatch_opts, srun_opts = node_options(role, opts, nomem=nomem)
+        k = name.rpartition("-")[2]
+        return cls(
+            name=name,
+            entrypoint=role.entrypoint,
+            args=list(role.args),
+            srun_opts=srun_opts,
+            sbatch_opts=sbatch_opts,
+            env=dict(role.env),
+            role=role.name,
+            folder=f"{folder_name(role.name)}/{k if k.isdigit() else 0}",
+            image=opts.container_image or role.image,
+            container=opts.container or ("auto" if opts.container_image else ""),
+            mounts=[_mount(mount) for mount in role.mounts],
+            code=role.image if opts.container_image and _is_path(role.image) else "",
+        )
+
+    def materialize(self) -> tuple[list[str], list[str]]:
+        """The options for ``sbatch``, and the words of the step for a shell: options, program, arguments."""
+        sbatch_args = [f"--job-name={self.name}"]
+        sbatch_args += [f"--{k}" if v is None else f"--{k}={v}" for k, v in self.sbatch_opts.items()]
+        srun_args = [quote(f"--{k}" if v is None else f"--{k}={v}", _LATE) for k, v in self.srun_opts.items()]
+        words = [*env_words(self.env, _LATE), quote(self.entrypoint, _LATE)]
+        words += [_argument(self.args, i) for i in range(len(self.args))]
+        return sbatch_args, [*srun_args, *words]
+
+
+@dataclass
+class Rules:
+    """What is done when replicas of a role fail; ``least``: as many must be left."""
+
+    retries: int
+    policy: str
+    least: int
+
+
+@dataclass
+class SlurmBatchRequest:
+    """One job. ``print`` shows what is submitted, secrets masked.
+
+    Attributes:
+        cmd: the submitting command; the script's path is added to it.
+        replicas: in order of roles and their numbers; names to requests.
+        job_dir: folder that the code was copied to; also keeps the job's own folder.
+        max_retries: how often the whole job is started again.
+        name: the job's name, nobody else's.
+        rules: by role; one that is not there is started again with the whole job.
+        cwd: folder that replicas run in whose image is none.
+    """
+
+    cmd: list[str]
+    replicas: dict[str, SlurmReplicaRequest]
+    job_dir: str | None
+    max_retries: int
+    name: str = "torchx"
+    rules: dict[str, Rules] = field(default_factory=dict)
+    cwd: str = "/"
+
+    def materialize(self) -> str:
+        """The script."""
+        return render(self)
+
+    def without_memory(self) -> SlurmBatchRequest:
+        """The same request, for a partition that knows of no memory."""
+        import copy
+
+        other = copy.deepcopy(self)
+        for replica in other.replicas.values():
+            replica.sbatch_opts.pop("mem", None)
+            replica.srun_opts.pop("mem", None)
+        return other
+
+    def masked(self) -> SlurmBatchRequest:
+        """A copy fit to be shown."""
+        import copy
+
+        from torchx.util.secrets import mask_args, mask_env
+
+        shown = copy.deepcopy(self)
+        shown.cmd = mask_args(shown.cmd)
+        for replica in shown.replicas.values():
+            replica.env = mask_env(replica.env)
+            replica.args = mask_args(replica.args)
+        return shown
+
+    def __str__(self) -> str:
+        shown = self.masked()
+        command = " ".join([*map(quote, shown.cmd), f"--chdir=<folder of {self.name}>", "job.sh"])
+        return f"# submitted with: {command}\n{render(shown)}"
+
+    __repr__ = __str__
+
+
+def render(request: SlurmBatchRequest) -> str:
+    """The script of a job."""
+    replicas = list(request.replicas.values())
+    groups = _groups(replicas)
+    lines = ["#!/bin/bash", directive({"job-name": request.name, "open-mode": "append"})]
+    for number, group in enumerate(groups):
+        lines += ["#SBATCH hetjob"] if number else []
+        lines.append(directive(_group_options(request, group)))
+    locale = os.environ.get("LC_ALL")
+    lines += [
+        "# Written by torchx. The working directory of the batch job is its folder.",
+        f"export LC_ALL={quote(locale)}" if locale else "unset LC_ALL",
+        PREAMBLE.strip(),
+        f"cwd={quote(request.cwd)}",
+        *_arrays(request, groups),
+        *(line for number, group in enumerate(groups) for line in _functions(replicas, number, group, len(groups))),
+        PROGRAM.strip(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _groups(replicas: list[SlurmReplicaRequest]) -> list[list[SlurmReplicaRequest]]:
+    """Replicas whose nodes are alike, together: each is a component of the job."""
+    groups: dict[tuple[tuple[str, str | None], ...], list[SlurmReplicaRequest]] = {}
+    for replica in replicas:
+        options = {k: v for k, v in replica.sbatch_opts.items() if k not in _REQUEUE}
+        groups.setdefault(tuple(options.items()), []).append(replica)
+    return list(groups.values())
+
+
+def _per_node(replica: SlurmReplicaRequest) -> int:
+    return max(1, int(replica.sbatch_opts.get("ntasks-per-node") or 1))
+
+
+def _group_options(request: SlurmBatchRequest, group: list[SlurmReplicaRequest]) -> dict[str, str | None]:
+    """``sbatch`` options of one component."""
+    per_node = _per_node(group[0])
+    most = -(-len(group) // per_node)
+    spare = 0
+    for role in {replica.role for replica in group}:
+        rule = request.rules.get(role)
+        size = sum(replica.role == role for replica in group)
+        spare += max(0, size - rule.least) if rule is not None else 0
+    again = any("requeue" in replica.sbatch_opts for replica in request.replicas.values())
+    least = most - spare // per_node
+    options: dict[str, str | None] = {"nodes": str(most), "requeue" if again else "no-requeue": None}
+    options.update((k, v) for k, v in group[0].sbatch_opts.items() if k not in _REQUEUE)
+    if least < most:
+        # The job begins with fewer nodes, and goes on when one is lost. With a number of tasks for each node Slurm
+        # would never give it more than the least.
+        options.update({"nodes": f"{least}-{most}", "no-kill": None})
+        options.pop("ntasks-per-node", None)
+        if "cpus-per-task" in options:
+            options["cpus-per-task"] = str(int(options["cpus-per-task"] or 1) * per_node)
+    return options
+
+
+def _arrays(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]]) -> list[str]:
+    """Facts about replicas and roles, by their numbers."""
+    replicas = list(request.replicas.values())
+    roles = list(dict.fromkeys(replica.role or replica.name for replica in replicas))
+    index = {role: number for number, role in enumerate(roles)}
+    sizes = [sum((r.role or r.name) == role for r in replicas) for role in roles]
+    default = [Rules(request.max_retries, "APPLICATION", size) for size in sizes]
+    rules = [request.rules.get(role, default[number]) for number, role in enumerate(roles)]
+    place = {
+        id(replica): (number, at // _per_node(replica))
+        for number, group in enumerate(groups)
+        for at, replica in enumerate(group)
+    }
+    return [
+        array("paths", [quote(replica.folder or replica.name) for replica in replicas]),
+        array("role_of", [str(index[replica.role or replica.name]) for replica in replicas]),
+        array("group_of", [str(place[id(replica)][0]) for replica in replicas]),
+        array("node_of", [str(place[id(replica)][1]) for replica in replicas]),
+        array("group_nodes", [str(-(-len(group) // _per_node(group[0]))) for group in groups]),
+        array("sizes", [str(size) for size in sizes]),
+        array("least", [str(rule.least) for rule in rules]),
+        array("retries", [str(rule.retries) for rule in rules]),
+        array("policy", [rule.policy for rule in rules]),
+    ]
+
+
+def _functions(
+    replicas: list[SlurmReplicaRequest], number: int, group: list[SlurmReplicaRequest], groups: int
+) -> list[str]:
+    """A function for each replica of a group, and one for what all of them have in their environment."""
+    index = {id(replica): i for i, replica in enumerate(replicas)}
+    envs = {id(replica): environment(replica, replica.env) for replica in group}
+    env = envs[id(group[0])]
+    for replica in group[1:]:
+        env = {k: v for k, v in env.items() if envs[id(replica)].get(k) == v}
+    lines = [f"group_{number}() {{", *(f"  {line}" for line in exports(env, _LATE) or [":"]), "}"]
+    for at, replica in enumerate(group):
+        own = {k: v for k, v in envs[id(replica)].items() if k not in env}
+        _, words = replica.materialize()
+        options = len(replica.srun_opts)
+        placed = [f"--relative={at // _per_node(replica)}"]
+        placed += [f"--het-group={number}"] if groups > 1 else []
+        before, inside = container_words(replica)
+        lines += [
+            f"replica_{index[id(replica)]}() {{",
+            f"  group_{number}",
+            *(f"  {line}" for line in exports(own, _LATE)),
+            f"  choose_dir {quote(_folder_of(replica), _LATE)}",
+            *(f"  {line}" for line in setup_lines(replica)),
+            f"  step {' '.join([*placed, *words[:options], *before])} \\",
+            f'    sh -c "$into" "$folder/"{quote(replica.folder or replica.name)} \\',
+            f"    {' '.join([*inside, *words[options:]])}",
+            "}",
+        ]
+    return lines
+
+
+def _folder_of(replica: SlurmReplicaRequest) -> str:
+    """The folder to run in: the image, or what was the image where it is a container's now."""
+    found = replica.code if replica.container else replica.image
+    return os.path.abspath(os.path.expanduser(found)) if _is_path(found) else ""
+
+
+def _is_path(image: str) -> bool:
+    return image.startswith(("/", "~", "."))
+
+
+def _argument(args: list[str], i: int) -> str:
+    """One argument as a word. What torchrun calls the id of its rendezvous is another one after each restart."""
+    arg = args[i]
+    if APP_ID in arg:
+        if i and args[i - 1] in _RDZV_OPTIONS:
+            arg = arg.replace(APP_ID, RDZV_ID)
+        for option in _RDZV_OPTIONS:
+            for between in ("=", " ", " '", ' "'):
+                arg = arg.replace(f"{option}{between}{APP_ID}", f"{option}{between}{RDZV_ID}")
+    return quote(arg, _LATE)
+
+
+def _mount(mount: Any) -> str:
+    from torchx.specs.api import BindMount
+
+    if not isinstance(mount, BindMount):
+        raise ConfigError(f"`{mount}` cannot be mounted on Slurm", hint="a container can have bind mounts only")
+    for path in (mount.src_path, mount.dst_path):
+        if any(c in path for c in ":,\n"):
+            raise ConfigError(f"`{path}` cannot be mounted on Slurm", hint="no `:`, `,` or line end may be in it")
+    return f"{mount.src_path}:{mount.dst_path}" + (":ro" if mount.read_only else "")

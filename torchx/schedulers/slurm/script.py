@@ -1,0 +1,257 @@
+"""The script of a Slurm batch job: it starts a step for each replica and writes down what becomes of it.
+
+It needs ``bash`` 4.2 and Slurm's own commands, and nothing else on the nodes. What it writes into the job's folder:
+
+* ``events``: a line for each start and end of a replica; see :mod:`torchx.schedulers.slurm.events`
+* ``<role>/<k>/times.idx``: how long the logs were at which time
+* ``slurm.log`` and ``<role>/<k>/srun.log``: what Slurm itself has to say
+"""
+
+from __future__ import annotations
+
+from torchx.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EVENTS_FILE = "events"
+SCRIPT_FILE = "job.sh"
+LAUNCH_FILE = "launch.sh"
+MOST_SCRIPT = 3 << 20
+"""Bytes of a script that ``sbatch`` is given itself: by default it takes 4 MiB (``max_script_size``)."""
+
+SLURM_LOG = "slurm.log"
+STEP_LOG = "srun.log"
+
+
+def directive(options: Mapping[str, str | None]) -> str:
+    """Options as a line for ``sbatch``, which has rules of its own for quotes: https://slurm.schedmd.com/sbatch.html.
+
+    >>> directive({"partition": "gpu", "requeue": None, "comment": 'a "b" #c'})
+    '#SBATCH --partition=gpu --requeue --comment="a \\\\"b\\\\" #c"'
+    """
+    return " ".join(["#SBATCH", *(_option(name, value) for name, value in options.items())])
+
+
+def _option(name: str, value: str | None) -> str:
+    if value is None:
+        return f"--{name}"
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise ConfigError(
+            f"run option `{name}` is `{value!r}`", hint="line ends and control characters cannot be in it"
+        )
+    if all(c.isalnum() or c in "-_=+.,:/@%[]()*&|" for c in value) and value:
+        return f"--{name}={value}"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'--{name}="{escaped}"'
+
+
+def launcher(script: str) -> str:
+    """A short script with the same directives, which starts the whole one from the job's folder."""
+    head = [line for line in script.split("\n", 40)[:40] if line.startswith(("#!", "#SBATCH"))]
+    return "\n".join([*head, f'exec bash "$PWD/{SCRIPT_FILE}"']) + "\n"
+
+
+def array(name: str, words: list[str]) -> str:
+    """An array of the shell.
+
+    >>> array("least", ["1", "2"])
+    'least=(1 2)'
+    """
+    return f"{name}=({' '.join(words)})"
+
+
+PREAMBLE = r"""
+folder=$PWD
+if [[ ! -s $folder/job.json ]]; then
+  echo "torchx: node ${SLURMD_NODENAME:-?} does not see the folder of this job; it must be on a shared file system" >&2
+  exit 78
+fi
+"""
+
+PROGRAM = r"""
+# -- what is known of the job ------------------------------------------------------------------------
+declare -A host=() pid=() ended=() tries=() known=() again=() lost=() rank0=()
+alive=0 failed=0 code=0 guilty=0 stopping=0 deadline=0 terminated=0 stamped=0 grace=30
+exec {bus}<> <(:)  # a pipe to ourselves, by which replicas tell how they ended
+trap 'terminated=1' TERM
+
+note() { printf '%(%s)T %s\n' -1 "$*" >>"$folder/events"; }
+
+expand() {  # the hosts of n[1-3,7]x, where scontrol is missing
+  local list=$1 head inner tail range from to i
+  while [[ $list =~ ^([^][,]*)(\[([^]]*)\])?([^][,]*),?(.*)$ && -n $list ]]; do
+    head=${BASH_REMATCH[1]} inner=${BASH_REMATCH[3]} tail=${BASH_REMATCH[4]} list=${BASH_REMATCH[5]}
+    [[ -n $inner ]] || echo "$head$tail"
+    for range in ${inner//,/ }; do
+      from=${range%-*} to=${range#*-}
+      for ((i = 10#$from; i <= 10#$to; i++)); do printf "%s%0${#from}d%s\n" "$head" "$i" "$tail"; done
+    done
+  done
+}
+
+hosts_of() {  # group
+  local name=SLURM_JOB_NODELIST_HET_GROUP_$1
+  local list=${!name:-$SLURM_JOB_NODELIST}
+  scontrol show hostnames "$list" 2>/dev/null || expand "$list"
+}
+
+# -- replicas ----------------------------------------------------------------------------------------
+into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78
+  command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
+  exec "$@"'
+
+step() { exec srun --nodes=1 --ntasks=1 --export=ALL --chdir="$dir" "$@"; }
+
+choose_dir() {
+  dir=$1
+  [[ $dir == /* && -d $dir ]] || dir=$cwd
+}
+
+start() {  # replica
+  local i=$1 path=$folder/${paths[$1]}
+  rm -f "$path/error.json"
+  unset "pid[$i]"  # that of an earlier start may be somebody else's by now
+  alive=$((alive + 1)) ended[$i]=0
+  note up "${paths[$i]}" "${host[$i]}"
+  (
+    trap '' TERM  # Slurm itself ends the replica; what became of it must still be heard
+    export TORCHX_RANK0_HOST=${rank0[${role_of[$i]}]} TORCHELASTIC_ERROR_FILE=$path/error.json
+    "replica_$i" >"$path/srun.log" 2>&1 &
+    echo "pid $i $!" >&"$bus"
+    wait "$!"
+    echo "down $i $?" >&"$bus"
+  ) &
+}
+
+kill_steps() {  # [role]
+  local i
+  for i in "${!pid[@]}"; do
+    if [[ ${ended[$i]} == 0 && (-z ${1-} || ${role_of[$i]} == "$1") ]]; then kill "${pid[$i]}" 2>/dev/null; fi
+  done
+}
+
+stop() {  # all replicas: first a word, then force
+  stopping=1 deadline=$((SECONDS + grace))
+  scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || kill_steps
+}
+
+down() {  # replica, exit code
+  local i=$1 role=${role_of[$1]} status=$2
+  # To srun it is no failure when a node is lost.
+  if ((status == 0)) && [[ $(<"${paths[$i]}/srun.log") == *"Node failure on"* ]]; then status=1; fi
+  alive=$((alive - 1)) ended[$i]=1
+  note down "${paths[$i]}" "$status"
+  stamp "$i"
+  ((stopping)) && return
+  if ((status != 0)) && [[ ${again[$role]-0} == 0 ]]; then
+    sleep 1  # the end of the whole job is heard by replicas first
+    ((terminated)) || failure "$i" "$role" "$status"
+  fi
+  [[ ${again[$role]-0} == 0 ]] || restart_role "$role"
+}
+
+failure() {  # replica, role, exit code
+  local key
+  case ${policy[$2]} in REPLICA) key=$1 ;; ROLE) key=role$2 ;; *) key= ;; esac
+  if [[ -n $key ]] && ((${tries[$key]-0} < retries[$2])); then
+    tries[$key]=$((${tries[$key]-0} + 1))
+    note again "${paths[$1]}"
+    if [[ $key == "$1" ]]; then start "$1"; else again[$2]=1; kill_steps "$2"; fi
+    return
+  fi
+  lost[$2]=$((${lost[$2]-0} + 1))
+  ((sizes[$2] - ${lost[$2]} >= least[$2])) && return
+  failed=1 code=$3 guilty=$2
+  ((alive == 0)) || stop
+}
+
+restart_role() {  # once all of it has ended
+  local j
+  for j in "${!role_of[@]}"; do
+    if [[ ${role_of[$j]} == "$1" && ${ended[$j]-1} == 0 ]]; then return; fi
+  done
+  again[$1]=0
+  for j in "${!role_of[@]}"; do
+    if [[ ${role_of[$j]} == "$1" && -n ${host[$j]} ]]; then start "$j"; fi
+  done
+}
+
+# -- how long the logs were at which time ------------------------------------------------------------
+stamp() {  # [replica]
+  local chosen=("${!paths[@]}") files=() lengths=() i n=0 now
+  [[ -z ${1-} ]] || chosen=("$1")
+  for i in "${chosen[@]}"; do files+=("${paths[$i]}/stdout.log" "${paths[$i]}/stderr.log"); done
+  for i in "${files[@]}"; do : <"$i"; done 2>/dev/null  # to open a file is to make NFS look at it
+  mapfile -t lengths < <(stat -c %s -- "${files[@]}" 2>/dev/null)
+  ((${#lengths[@]} == ${#files[@]})) || return
+  for i in "${chosen[@]}"; do
+    now="${lengths[n]} ${lengths[n + 1]}"
+    n=$((n + 2))
+    [[ ${known[$i]-0 0} != "$now" ]] || continue
+    printf '%(%s)T %s\n' -1 "$now" >>"${paths[$i]}/times.idx"
+    known[$i]=$now
+  done
+}
+
+# -- the job -----------------------------------------------------------------------------------------
+note start "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_ID"
+for group in "${!group_nodes[@]}"; do
+  mapfile -t nodes < <(hosts_of "$group")
+  for i in "${!paths[@]}"; do
+    if ((group_of[i] == group)); then host[$i]=${nodes[${node_of[$i]}]-}; fi
+  done
+done
+for i in "${!paths[@]}"; do
+  mkdir -p -- "${paths[$i]}"
+  touch -- "${paths[$i]}/stdout.log" "${paths[$i]}/stderr.log"
+  if [[ -z ${rank0[${role_of[$i]}]-} ]]; then rank0[${role_of[$i]}]=${host[$i]}; fi
+done
+export TORCHX_RANK0_PORT=$((10000 + (SLURM_JOB_ID * 7 + ${SLURM_RESTART_COUNT:-0}) % 20000))
+rdzv=$SLURM_JOB_ID${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}${TORCHX_TRY:+-$TORCHX_TRY}
+unset TORCHX_TRY
+for i in "${!paths[@]}"; do
+  if [[ -n ${host[$i]} ]]; then
+    start "$i"
+  else  # an elastic job that got fewer nodes
+    note absent "${paths[$i]}"
+    lost[${role_of[$i]}]=$((${lost[${role_of[$i]}]-0} + 1))
+  fi
+done
+news=
+while ((alive)); do
+  line=
+  if ! IFS= read -r -t 1 -u "$bus" line; then
+    news+=$line  # its time may be over in the middle of a line
+  else
+    words=($news$line) news=
+    case ${words[0]} in pid) pid[${words[1]}]=${words[2]} ;; down) down "${words[@]:1}" ;; esac
+  fi
+  if ((SECONDS - stamped > SECONDS / 3600 + ${#paths[@]} / 100)); then
+    stamp
+    stamped=$SECONDS
+  fi
+  if ((stopping && SECONDS >= deadline)); then kill_steps; fi
+  for role in "${!again[@]}"; do  # once more: an srun that has only just been started hears no signal
+    if [[ ${again[$role]} == 1 ]]; then kill_steps "$role"; fi
+  done
+done
+
+if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
+  used=$(cat retried 2>/dev/null || echo 0)
+  if ((used < retries[guilty])); then
+    echo $((used + 1)) >retried
+    note retry $((used + 1))
+    # Slurm ends all of the job while it answers: scontrol must be deaf to it, or a requeue would look like a refusal.
+    if (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID"); then
+      # The end of this script comes from outside: Slurm would take an exit code for the end of the job.
+      for ((i = 0; i < 60 || terminated; i++)); do sleep 1; done
+    fi
+    # Where a job cannot be requeued from within, it starts again on the nodes that it has.
+    ((terminated)) || TORCHX_TRY=$((used + 1)) exec "$BASH" "$folder/job.sh"
+  fi
+fi
+note end "$code"
+exit "$code"
+"""
