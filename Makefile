@@ -3,17 +3,18 @@
 # make check   make test and the tests with real parts (PyTorch): what .ci/run does
 # make docs    the documentation as a site, build/site/index.html; a warning is an error
 # make fuzz    let atheris look for input that breaks a promise (EACH=60: seconds for each target)
+# make mutants ROOM=runs N=40 SEED=1   plant small changes in torchx/runs, print those that no unit test notices
 # make bench   the benchmark table (BENCH=--quick: a short one)
 # make format  put the code in shape
 #
 # Everything is installed below .venv, .cache and ~/.cache/torchx-ci (large things); PYTHON=... names the interpreter.
 
-.PHONY: help demo test check lint types unit docs fuzz bench format clean
+.PHONY: help demo test check lint types unit docs fuzz mutants bench format clean
 .DEFAULT_GOAL := help
 CODE := torchx tests examples benchmarks docs/conf.py docs/_site
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 7
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 8
 
 demo:
 	@scripts/env demo
@@ -47,6 +48,13 @@ fuzz:
 	@scripts/env dev
 	.venv/bin/pip install -q --only-binary :all: atheris
 	.venv/bin/python -m tests.fuzz.coverage_guided --seconds $(EACH) $(TARGET)
+
+ROOM := kit
+N := 40
+SEED := 1
+mutants:
+	@scripts/env dev
+	.venv/bin/python -m tests.mutation $(ROOM) --n $(N) --seed $(SEED)
 
 bench:
 	@scripts/env dev

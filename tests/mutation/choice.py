@@ -1,0 +1,50 @@
+"""Which tests are run for a change, and in which order: those that ran its line, the mirror folder first, quick ones first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.mutation.changes import Change
+from tests.mutation.house import is_mirror, mentions
+
+Tests = dict[str, dict[str, Any]]
+"""By node id: ``cpu``, the seconds it takes, and ``lines``, what it runs by file."""
+
+SLOW_S = 6.0  # tests that take longer are left out
+BUDGET_S = 40.0  # of tests for one change
+
+
+def batches(change: Change, tests: Tests, top: str) -> list[list[str]]:
+    """Node ids in the order in which to run them: the mirror's first, which mostly suffice, then the others."""
+    found = _covering(change, tests, top)
+    nodes = sorted((node for node in found if tests[node]["cpu"] < SLOW_S), key=lambda node: (tests[node]["cpu"], node))
+    mirror = [node for node in nodes if is_mirror(node.partition("::")[0], change.path)]
+    others = [node for node in nodes if node not in set(mirror)]
+    left = BUDGET_S
+    chosen: list[list[str]] = []
+    for group in (mirror, others):
+        affordable = []
+        for node in group:
+            left -= tests[node]["cpu"]
+            if left > 0:
+                affordable.append(node)
+        chosen += [affordable] if affordable else []
+    return chosen
+
+
+def cost(nodes: list[str], tests: Tests) -> float:
+    """Seconds of processor time."""
+    return float(sum(tests[node]["cpu"] for node in nodes))
+
+
+def _covering(change: Change, tests: Tests, top: str) -> list[str]:
+    if change.names:  # a constant: whoever runs a line that uses it
+        used = mentions(top, change.names)
+        return [n for n, t in tests.items() if any(lines & set(t["lines"].get(p, ())) for p, lines in used.items())]
+    for lines in (change.lines, change.function):
+        found = [node for node, test in tests.items() if set(lines) & set(test["lines"].get(change.path, ()))]
+        if found:
+            return found
+    # Nothing runs it in this process: whatever has to do with the file may run it in another.
+    near = [node for node, test in tests.items() if change.path in test["lines"]]
+    return near or [node for node in tests if is_mirror(node.partition("::")[0], change.path)]
