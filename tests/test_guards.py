@@ -1,4 +1,4 @@
-"""The guards of tests/conftest.py catch what they are for: each is shown a test that misbehaves."""
+"""The guards of conftest.py catch what they are for: each is shown a test that misbehaves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).with_name("conftest.py").read_text()
+CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text()
 
 CASES = {
     "a variable left behind": (

@@ -89,6 +89,8 @@ def _isolated(_no_environment_leak: None, request: pytest.FixtureRequest, _homes
         patch.setenv("HOME", str(home))
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # boto3 would ask the network who we are
         patch.setenv("TORCHX_HOME", str(home / ".torchx"))
+        if isinstance(request.node, pytest.DoctestItem):  # the Runner leaves one to processes that it starts
+            patch.setenv("TORCHX_INTERNAL_SESSION_ID", "doctest")
         if "backends" not in request.path.parts:  # they share one, and look at the end what lies in it
             patch.setenv("TMPDIR", str(next(_homes)))
             patch.setattr(tempfile, "tempdir", None)
