@@ -11,7 +11,7 @@
 
 .PHONY: help demo test check lint types unit docs fuzz mutants bench format clean
 .DEFAULT_GOAL := help
-CODE := torchx tests examples benchmarks docs/conf.py docs/_site
+CODE := torchx tests examples benchmarks docs/conf.py docs/_site conftest.py scripts/release
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 8

@@ -42,7 +42,7 @@ _REMOVED = {
 # pytest itself writes these while a test runs.
 _PYTEST_OWN = {"PYTEST_CURRENT_TEST", "PYTEST_VERSION"}
 
-# Everything that a test starts inherits this, so that what is left at the end can be told from other people's processes.
+# All that a test starts inherits this, so that what is left at the end can be told from other people's processes.
 _MARK = "PYTEST_TORCHX_RUN"
 _GRACE = "PYTEST_TORCHX_GRACE_S"
 
@@ -66,7 +66,7 @@ def _no_environment_leak() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """New folders, each of them known by its number: to look for a free name among thousands takes longer than a test."""
+    """New folders, each known by its number: to look for a free name among thousands takes longer than a test."""
     top = tmp_path_factory.mktemp("of")
 
     def folders() -> Iterator[Path]:
@@ -97,7 +97,7 @@ def _isolated(_no_environment_leak: None, request: pytest.FixtureRequest, _homes
         yield
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     os.environ.setdefault(_MARK, f"{os.getpid()}-{time.time_ns()}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # after a shell's `&`; whatever we start would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
