@@ -240,10 +240,10 @@ def test_any_error_text_can_be_shown(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "summary"),
     [
-        ('{"message": {"message": "RuntimeError: a\\nb", "extraInfo": {"py_callstack": "T"}}}', "RuntimeError: a"),
+        ('{"message": {"message": "RuntimeError: a\\nb", "extraInfo": {"py_callstack": "T"}}}', "RuntimeError: a b"),
         ('{"message": {"message": "x", "errorCode": 137}}', "exit code 137: x"),
         ('{"message": "plain", "timestamp": "5"}', "plain"),
-        ('{"message": {"message": ""}, "signal": "SIGKILL"}', "killed by SIGKILL"),
+        ('{"message": {"message": ""}, "signal": "SIGKILL"}', "killed by SIGKILL (often: out of memory)"),
         ("not JSON", "not JSON"),
         ("[1]", "[1]"),
         ("{}", "{}"),

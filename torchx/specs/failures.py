@@ -4,9 +4,10 @@ The text is what torchelastic writes to ``$TORCHELASTIC_ERROR_FILE``, so that su
 
     {"message": {"message": "RuntimeError: boom", "errorCode": 1,
                  "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1700000000"}},
-     "signal": "SIGKILL"}
+     "signal": "SIGKILL", "class": "oom", "evidence": "...", "rank": 3, "role": "trainer", "replica": 1, "host": "n1"}
 
-``signal`` is ours; every key but ``message`` may be missing, and ``message`` may be a plain string.
+``signal`` and what follows it are ours. Every key but ``message`` may be missing, and ``message`` may be a plain
+string. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ else:
 __all__ = ["Failure", "parse_failure"]
 
 _NONE = "<NONE>"
+_SUMMARY_CHARS = 400
+_WHO = {"role": str, "host": str, "rank": int, "replica": int, "kind": str, "evidence": str}
+_OFTEN = {"SIGKILL": " (often: out of memory)"}
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,17 @@ class Failure:
     """Why a replica failed.
 
     Args:
-        message: what happened, usually ``ExceptionName: text``.
+        message: what happened, usually ``ExceptionName: text``; it may have several lines.
         exit_code: of the process; None when it did not exit by itself, or it is not known.
         signal: name of the signal that ended it, for example ``SIGKILL``; empty when none did.
         traceback: the Python traceback, or the last lines of stderr.
         timestamp: when, in seconds since the epoch; 0 when not known.
+        rank: global rank of the worker that failed, where torchrun or the worker itself says it.
+        kind: the class of the cause, a word of ``torchx.schedulers.kit.classes.CLASSES``; ``class`` in the JSON text.
+        evidence: the line that decided the class.
+        role: name of the role of the replica that failed.
+        replica: number of that replica in its role.
+        host: where it ran.
     """
 
     message: str = ""
@@ -40,23 +50,30 @@ class Failure:
     signal: str = ""
     traceback: str = ""
     timestamp: float = 0
+    rank: int | None = None
+    kind: str = ""
+    evidence: str = ""
+    role: str = ""
+    replica: int | None = None
+    host: str = ""
 
     def summary(self) -> str:
-        """One line.
+        """What happened, in one line and without who it was.
 
         >>> Failure("RuntimeError: boom", exit_code=1).summary()
         'exit code 1: RuntimeError: boom'
         >>> Failure(signal="SIGKILL").summary()
-        'killed by SIGKILL'
+        'killed by SIGKILL (often: out of memory)'
         """
         parts = []
+        message = " ".join(self.message.split())
         if self.signal:
-            parts.append(f"killed by {self.signal}")
+            guess = _OFTEN.get(self.signal, "") if not message and self.kind in ("", "unknown") else ""
+            parts.append(f"killed by {self.signal}{guess}")
         elif self.exit_code is not None:
             parts.append(f"exit code {self.exit_code}")
-        first_line = self.message.strip().partition("\n")[0]
-        if first_line:
-            parts.append(first_line)
+        if message:
+            parts.append(message if len(message) <= _SUMMARY_CHARS else f"{message[: _SUMMARY_CHARS - 3]}...")
         return ": ".join(parts)
 
     def to_structured_msg(self) -> str:
@@ -67,14 +84,17 @@ class Failure:
         if self.exit_code is not None:
             message["errorCode"] = self.exit_code
         message["extraInfo"] = {"py_callstack": self.traceback, "timestamp": str(int(self.timestamp))}
-        return json.dumps({"message": message, "signal": self.signal} if self.signal else {"message": message})
+        ours = {"signal": self.signal, **{_key(name): getattr(self, name) for name in _WHO}}
+        return json.dumps(
+            {"message": message, **{key: value for key, value in ours.items() if value not in ("", None)}}
+        )
 
 
 def parse_failure(structured_error_msg: str | None) -> Failure | None:
     """Reads a ``structured_error_msg``. Text that is no JSON is the message itself; None when there is nothing to say.
 
-    >>> parse_failure('{"message": {"message": "ValueError: x", "extraInfo": {"timestamp": "7"}}}')
-    Failure(message='ValueError: x', exit_code=None, signal='', traceback='', timestamp=7.0)
+    >>> parse_failure('{"message": {"message": "ValueError: x", "extraInfo": {"timestamp": "7"}}}').summary()
+    'ValueError: x'
     >>> parse_failure("<NONE>") is None
     True
     """
@@ -99,8 +119,13 @@ def parse_failure(structured_error_msg: str | None) -> Failure | None:
         signal=_text(data.get("signal")),
         traceback=_text(extra.get("py_callstack")),
         timestamp=_seconds(extra.get("timestamp", data.get("timestamp"))),
+        **{name: data[_key(name)] for name, kind in _WHO.items() if type(data.get(_key(name))) is kind},
     )
     return failure if failure.summary() or failure.traceback else Failure(text)
+
+
+def _key(name: str) -> str:
+    return "class" if name == "kind" else name
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,287 @@
+"""Why a replica failed, out of what it left behind: torchelastic's error file, its last words, torchrun's report."""
+
+from __future__ import annotations
+
+import re
+
+from torchx.schedulers.kit.classes import classify, is_aftermath
+from torchx.schedulers.kit.torchrun import read_report, streams
+from torchx.schedulers.kit.tracebacks import HEADER, bounded, find_traces
+from torchx.specs.failures import Failure, parse_failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from dataclasses import dataclass, replace
+
+    from torchx.schedulers.kit.torchrun import Report, Worker
+    from torchx.schedulers.kit.tracebacks import Trace
+else:
+    from torchx.util.records import dataclass
+
+    def replace(failure, **changes):  # noqa: ANN001, ANN003, ANN202 - dataclasses.replace, without its import
+        return failure.__replace__(**changes)
+
+
+__all__ = ["Evidence", "is_aftermath", "read_failure", "signal_name"]
+
+_CONTEXT_LINES = 40
+_LINE_CHARS = 500
+_MESSAGE_CHARS = 2000
+_ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+_PREFIX = r"(?:\[[^\[\]]{0,60}\d\]: ?){0,2}"
+_HEAD = rf"({_PREFIX})(.*?)((?:[ |+]*Exception Group |Original )?Traceback \(most recent call last\):.*)$"
+# What is never the cause: logging of torch and Slurm, warnings, progress, rules, traces of the shell.
+_NOISE = (
+    r"[IW]\d{4} \d\d:\d\d:\d\d|[IWE]\d{4} [\d:.]+ +\d+ torch/distributed/|\[[IW]\d{4} \d\d:\d\d:\d\d|NOTE: Redirects"
+    r"|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|.*\d+%\|.*\||[-=*+_#~]{3,}$|\++ |note: run with `RUST_BACKTRACE"
+    r"|(?:srun|sbatch|slurmd|slurmstepd\S*): |make(?:\[\d+\])?: \*\*\*|exit status \d+$|Aborted \(core dumped\)$"
+    r"|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: "
+)
+# What a program says that ends without an exception of Python: the first such line is the message.
+_FATAL = (
+    r"Fatal Python error: |terminate called |panic: |thread '.*' panicked at |Exception in thread \"|fatal error: "
+    r"|.*: Assertion [`'].* failed|.*\bCheck failed: |==\d+==ERROR: \w+Sanitizer|.*Watchdog caught collective operation"
+    r"|FATAL ERROR: "
+)
+_ERROR_WORDS = (
+    r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"
+)
+_SYSTEM = r"(?:srun|sbatch|slurmd|slurmstepd\S*): .*|.*\boom-kill:.*|.*Memory cgroup out of memory.*|NVRM: Xid .*"
+_STEP_NEWS = r"(?:srun|sbatch): (?:error: )?(?:\S+: )?task \S+: |srun: Job step aborted|srun: launch/slurm"
+# Exceptions that only report that a child failed: the child's own traceback is above.
+_WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a failed replica left behind, as text.
+
+    Attributes:
+        error_file: torchelastic's error file; None where there is none.
+        stderr: its end, up to 64 KiB.
+        stdout: its end, where it is a stream of its own; read only when stderr says nothing.
+        said: what the system said of the end of the process: slurmstepd's words, ``OOMKilled``, ...
+    """
+
+    error_file: str | None = None
+    stderr: str = ""
+    stdout: str = ""
+    said: str = ""
+
+
+def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "", ended: float = 0) -> Failure:
+    """Why a replica failed, with the class of the cause.
+
+    Args:
+        evidence: what it left behind.
+        exit_code: of its process; where it is negative or above 128, that of a signal if there is such a one.
+        signal: name of the signal that ended it.
+        ended: when, in seconds since the epoch.
+
+    >>> read_failure(Evidence(stderr="loading\\nno data in /data\\n"), exit_code=1).summary()
+    'exit code 1: no data in /data'
+    >>> read_failure(Evidence(), exit_code=137).summary()
+    'killed by SIGKILL (often: out of memory)'
+    """
+    if not signal and exit_code is not None and (exit_code > _SHELL or exit_code < 0):
+        signal = signal_name(exit_code)
+    end = Failure("", None if signal else exit_code, signal, timestamp=ended)
+    lines = _clean(evidence.stderr)
+    report = read_report(lines)
+    if report is not None:
+        found = _of_workers(lines, report, _clean(evidence.stdout), end)
+    else:
+        found = _of_program(lines, _clean(evidence.stdout), end)
+    found = _with_error_file(parse_failure(evidence.error_file), found)
+    system = [line for line in lines if re.match(_SYSTEM, line) and not re.match(_STEP_NEWS, line)]
+    kind, line = classify(found, "\n".join([evidence.said, *system]))
+    return replace(found, kind=kind, evidence=bounded(line, _LINE_CHARS))
+
+
+_SHELL = 128
+
+
+def signal_name(number: int) -> str:
+    """Name of a signal: by its number, by that number negative, or by 128 and its number, as shells report it.
+
+    Empty where no signal has that number.
+
+    >>> signal_name(9), signal_name(-11), signal_name(143), signal_name(250)
+    ('SIGKILL', 'SIGSEGV', 'SIGTERM', '')
+    """
+    import signal
+
+    number = abs(number)
+    try:
+        return signal.Signals(number - _SHELL if number > _SHELL else number).name
+    except ValueError:
+        return f"signal {number}" if 0 < number <= signal.NSIG - 1 else ""
+
+
+# -- one program ---------------------------------------------------------------------------------------
+
+
+def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
+    """Of a replica that is one program, or several of which torchrun reports nothing."""
+    by_rank = streams(lines, None)
+    if len(by_rank) > 1 or None not in by_rank:
+        told = []
+        for rank, own in by_rank.items():
+            trace = _last_trace(find_traces(own), own, end)
+            if rank is not None and trace is not None:
+                told.append(replace(_of_trace(trace, own, end), rank=rank))
+        guilty = next((f for f in told if not is_aftermath(f)), told[0] if told else None)
+        if guilty is not None:
+            return guilty
+    lines = [line for own in by_rank.values() for line in own]
+    trace = _last_trace(find_traces(lines), lines, end)
+    return _of_trace(trace, lines, end) if trace is not None else _of_words(lines, stdout, end)
+
+
+def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> Trace | None:
+    """The traceback that the program ended of: the last, unless it only reports the end of another process."""
+    ending = [trace for trace in traces if not trace.ignored] or list(traces)
+    while len(ending) > 1 and ending[-1].links[-1].name.rpartition(".")[2] in _WRAPPERS:
+        ending.pop()
+    if not ending:
+        return None
+    after = [line for line in lines[ending[-1].end :] if _says(line)]
+    if end.signal and (len(after) > _CONTEXT_LINES or any(re.match(_FATAL, line) for line in after)):
+        return None  # a signal ended it, long after that exception was dealt with
+    return ending[-1]
+
+
+def _of_trace(trace: Trace, lines: Sequence[str], end: Failure) -> Failure:
+    text = "\n".join(bounded(line, _MESSAGE_CHARS) for line in lines[trace.start : trace.end]).rstrip()
+    return replace(end, message=trace.message, traceback=text)
+
+
+def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
+    """Of a program that left no traceback: its last words."""
+    for stream in (lines, stdout):
+        said = [line for line in stream if _says(line)]
+        if not said:
+            continue
+        message, rest = _fatal(said) or _last_word(said, end)
+        context = rest[-_CONTEXT_LINES:]
+        return replace(
+            end,
+            message=bounded(message, _MESSAGE_CHARS),
+            traceback="\n".join(bounded(line, _LINE_CHARS) for line in context),
+        )
+    return end
+
+
+def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """The line with which a program that is not Python's ends, and what it says around it."""
+    at = next((i for i, line in enumerate(said) if re.match(_FATAL, line)), None)
+    if at is None:
+        return None
+    line = said[at]
+    thrown = re.match(r"terminate called after throwing an instance of '(.*)'", line)
+    if thrown:
+        what = next((w[1] for text in said[at + 1 : at + 4] if (w := re.match(r"\s*what\(\): *(.*)", text))), "")
+        return f"{thrown[1]}: {what}" if what else f"{line}", said
+    if line.startswith("thread '") and at + 1 < len(said):
+        return f"{line} {said[at + 1]}", said
+    return re.sub(r"^\[?[EF]\d{4} [\d:.]+ .*?\] ?", "", line), said
+
+
+def _last_word(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]]:
+    """The last line; of a program that a signal ended, only where it speaks of an error."""
+    if end.signal and not re.match(_ERROR_WORDS, said[-1]):
+        return "", said
+    return said[-1].strip(), said[:-1]
+
+
+def _says(line: str) -> bool:
+    return bool(line.strip()) and re.match(_NOISE, line) is None
+
+
+# -- torchrun ------------------------------------------------------------------------------------------
+
+
+def _of_workers(lines: Sequence[str], report: Report, stdout: Sequence[str], end: Failure) -> Failure:
+    """Of a replica that is torchrun: its guilty worker."""
+    own_trace = next((i for i in range(report.start, -1, -1) if HEADER in lines[i]), report.start)
+    before = lines[:own_trace]
+    err, out = streams(before, report), streams(stdout, report)
+    told = [_of_worker(w, err.get(w.rank, ()), out.get(w.rank, ()), end) for w in report.workers]
+    loose = [trace for trace in find_traces(err.get(None, ())) if not trace.ignored]
+    root = told[0]
+    if not any(failure.message for failure in told) and root.exit_code is not None:
+        told = [_of_anybody(loose, err.get(None, ()), out.get(None, ()), told)]
+    return next((failure for failure in told if not is_aftermath(failure)), told[0])
+
+
+def _of_worker(worker: Worker, stderr: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
+    signal = signal_name(worker.code) if worker.code < 0 else ""
+    host = "" if worker.host.startswith("localhost") else worker.host
+    mine = Failure("", None if signal else worker.code, signal, timestamp=end.timestamp, rank=worker.rank, host=host)
+    recorded = worker.error.splitlines()
+    traces = find_traces(recorded)
+    if traces:
+        return _of_trace(traces[-1], recorded, mine)
+    trace = _last_trace(find_traces(stderr), stderr, mine)
+    if trace is not None:
+        return _of_trace(trace, stderr, mine)
+    return replace(mine, message=worker.error) if worker.error else _of_words(stderr, stdout, mine)
+
+
+def _of_anybody(
+    loose: Sequence[Trace], stderr: Sequence[str], stdout: Sequence[str], told: Sequence[Failure]
+) -> Failure:
+    """Where no line says whose it is: the first traceback that is no aftermath, as that of torchrun's root cause."""
+    root = told[0]
+    if not loose:
+        return _of_words(stderr, stdout, root)
+    failures = [_of_trace(trace, stderr, root) for trace in loose]
+    guilty = next((failure for failure in failures if not is_aftermath(failure)), failures[0])
+    suspects = [failure for failure in told if failure.exit_code is not None]
+    certain = len(suspects) == 1 or len({failure.message for failure in failures}) == 1
+    return guilty if certain else replace(guilty, rank=None)
+
+
+# -- texts ---------------------------------------------------------------------------------------------
+
+
+def _with_error_file(reported: Failure | None, found: Failure) -> Failure:
+    """What the error file says, unless it says less than stderr, or only that it lost a peer that stderr blames."""
+    if reported is None or not (reported.traceback or HEADER not in found.traceback):
+        return found
+    traces = find_traces(reported.traceback.splitlines())
+    whole = traces[-1].message if traces and len(traces[-1].links) > 1 else reported.message
+    filed = replace(
+        found,
+        message=bounded(whole, _MESSAGE_CHARS),
+        traceback=reported.traceback or found.traceback,
+        timestamp=reported.timestamp or found.timestamp,
+    )
+    return found if is_aftermath(filed) and not is_aftermath(found) and found.message else filed
+
+
+def _clean(text: str) -> list[str]:
+    """The lines, without escape sequences; a traceback begins a line, whatever was on that line before it."""
+    text = re.sub(_ANSI, "", text.replace("\r\n", "\n").replace("\r", "\n"))
+    lines = text.split("\n")
+    for label in _labels(lines):
+        lines = [line.removeprefix(label) for line in lines]
+    cleaned: list[str] = []
+    for line in lines:
+        head = re.match(_HEAD, line) if HEADER in line else None
+        if head is not None and head[2].strip(" |+"):
+            cleaned += [head[1] + head[2], head[1] + head[3]]
+        else:
+            cleaned.append(line)
+    return cleaned
+
+
+def _labels(lines: Sequence[str]) -> set[str]:
+    """What another launcher puts before all lines of a traceback, such as ``3: `` of ``srun --label``."""
+    found = set()
+    for at, line in enumerate(lines[:-1]):
+        head = re.match(_HEAD, line) if HEADER in line else None
+        if head is not None and head[2].strip(" |+") and lines[at + 1].startswith(head[1] + head[2]):
+            found.add(head[1] + head[2])
+    return found

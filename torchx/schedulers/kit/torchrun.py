@@ -1,0 +1,108 @@
+"""What torchrun reports of its workers on stderr: the box at the end, and whose line each line is."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+__all__ = ["Report", "Worker", "read_report", "streams"]
+
+_TITLE = "ChildFailedError:"
+_FIELD = re.compile(r"  (time|host|rank|exitcode|error_file|traceback) *: ?(.*)")
+_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
+# `[trainer1]:` and `[1]:` are put before lines by torchrun (a role's name and the local rank), `[rank3]: ` by torch.
+_OF_LOCAL = re.compile(r"\[(?!rank\d)([^\[\]:]{0,60}?)(\d+)\]:")
+_OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker that failed, as the box has it.
+
+    Attributes:
+        rank: in the whole job.
+        local_rank: on this node.
+        code: exit code; negative: the number of the signal that ended it.
+        host: where torchrun ran.
+        error: what the worker recorded of its error, usually a traceback; empty when it recorded nothing.
+    """
+
+    rank: int
+    local_rank: int
+    code: int
+    host: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The box.
+
+    Attributes:
+        start: index of the line at which it begins.
+        workers: those that failed; the root cause, by torchrun's clock, first.
+    """
+
+    start: int
+    workers: tuple[Worker, ...]
+
+
+def read_report(lines: Sequence[str]) -> Report | None:
+    """The last box in these lines; None where there is none."""
+    start = next((i for i in range(len(lines) - 1, -1, -1) if lines[i].rstrip().endswith(_TITLE)), None)
+    if start is None:
+        return None
+    root: list[Worker] = []
+    others: list[Worker] = []
+    into = others
+    fields: dict[str, str] = {}
+    last = ""
+    for line in [*lines[start + 1 :], "[]:"]:
+        if re.match(r"\[\d*\]:$|-{10,}$|={10,}$|Root Cause ", line):
+            worker = _worker(fields)
+            if worker is not None:
+                into.append(worker)
+            fields, last = {}, ""
+            into = root if line.startswith("Root Cause") else into
+        elif found := _FIELD.match(line):
+            last = found[1]
+            fields[last] = found[2]
+        elif last == "traceback":
+            fields[last] += "\n" + line.removeprefix("  ")
+    return Report(start, tuple(root + others)) if root or others else None
+
+
+def streams(lines: Sequence[str], report: Report | None) -> dict[int | None, list[str]]:
+    """Global rank -> its lines without their prefixes; under None those without one.
+
+    Without a report, lines are only taken apart where a traceback begins with a prefix: `[3]: x` may be anybody's.
+    """
+    known = {w.local_rank: w.rank for w in report.workers} if report else {}
+    found: dict[int | None, list[str]] = {}
+    for line in lines:
+        rank: int | None = None
+        rest = line
+        if report is not None and (tee := _OF_LOCAL.match(line)):
+            local = int(tee[2])
+            rank, rest = known.get(local, local), line[tee.end() :]
+            rest = rest[1:] if rest.startswith(" [rank") else rest
+        if own := _OF_RANK.match(rest):
+            rank, rest = int(own[1]), rest[own.end() :]
+        found.setdefault(rank, []).append(rest)
+    return found
+
+
+def _worker(fields: dict[str, str]) -> Worker | None:
+    rank = _RANK.match(fields.get("rank", ""))
+    code = re.match(r"-?\d+", fields.get("exitcode", ""))
+    if rank is None or code is None:
+        return None
+    error = fields.get("traceback", "")
+    recorded = fields.get("error_file", "<N/A>").strip() != "<N/A>"
+    return Worker(int(rank[1]), int(rank[2]), int(code[0]), fields.get("host", "").strip(), error if recorded else "")
