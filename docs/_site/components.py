@@ -10,7 +10,7 @@ from _site.markdown import definition, fence, sentence
 
 
 def page() -> str:
-    from torchx.specs.finder import get_components
+    from torchx.component_reader.finder import get_components
 
     parts = []
     for name, component in get_components().items():
@@ -21,8 +21,8 @@ def page() -> str:
 
 
 def _component(name: str, fn) -> str:
-    from torchx.specs.component_help import _flags, _metavar, _usage, get_fn_docstring
-    from torchx.specs.signature import REQUIRED, read
+    from torchx.component_reader.help import _flags, _metavar, _usage, get_fn_docstring
+    from torchx.component_reader.signature import REQUIRED, read
 
     signature = read(fn, name=name)
     _, helps = get_fn_docstring(fn)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchx.specs.finder import ComponentNotFoundException
+from torchx.component_reader.finder import ComponentNotFoundException
 
 from .conftest import Call, Outcome
 

@@ -25,8 +25,8 @@ from torchx.cli.cmd_run import (
     torchx_run_args_from_json,
 )
 from torchx.cli.run_args import fill_from_config
+from torchx.config import active_profile
 from torchx.errors import BackendError, ConfigError
-from torchx.runner.config import active_profile
 from torchx.specs import AppState
 from torchx.testing.site import site
 
@@ -142,7 +142,7 @@ def test_what_was_not_given_is_absent() -> None:
 )
 def test_defaults_from_config(project: Path, argv: list[str], expected: dict[str, Any]) -> None:
     """`[cli:run]` fills in what the command line did not give; `[cli:run@profile]` goes over it."""
-    from torchx.runner.config import use_profile
+    from torchx.config import use_profile
 
     text = "[cli:run]\nscheduler = paper\nwait = true\ncomponent = dist.ddp\ncfg = queue=a\n[cli:run@fast]\nwait = no\n"
     (project / ".torchxconfig").write_text(text)

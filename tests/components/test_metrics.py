@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx.apps.utils import process_monitor
+from torchx.component_reader.builders import materialize_appdef
 from torchx.components.metrics import tensorboard
 from torchx.errors import SpecError
 from torchx.specs import Role
-from torchx.specs.builders import materialize_appdef
 
 
 def started(role: Role, job_id: str, folder: Path) -> list[str]:

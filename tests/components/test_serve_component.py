@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from torchx.apps.serve import serve as app
+from torchx.component_reader.builders import materialize_appdef
 from torchx.components import serve
 from torchx.components.serve import torchserve
 from torchx.errors import SpecError
-from torchx.specs.builders import materialize_appdef
 
 API = "http://torchserve:8081"
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchx
+from torchx.component_reader.builders import materialize_appdef
 from torchx.components import utils
 from torchx.errors import MissingDependencyError, SpecError
 from torchx.specs import AppDef, BindMount, Resource, macros, resource
-from torchx.specs.builders import materialize_appdef
 
 
 def run(app: AppDef, cwd: Path | None = None) -> str:

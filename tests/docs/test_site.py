@@ -93,7 +93,7 @@ def test_capabilities_page(generated: ModuleType) -> None:
 
 def test_components_page(generated: ModuleType) -> None:
     """Every built-in component with every parameter is on the page."""
-    from torchx.specs.finder import get_components
+    from torchx.component_reader.finder import get_components
 
     page = filled(generated, "components.md")
     for name, component in get_components().items():

@@ -18,19 +18,19 @@ from unittest import mock
 
 from torchx.cli import moments
 from torchx.cli.log_targets import parse_ids, parse_target
+from torchx.component_reader import arguments, linter, signature, types
+from torchx.component_reader.help import format_help, get_fn_docstring
 from torchx.components import dist, utils
+from torchx.config import ini
 from torchx.errors import TorchXError
-from torchx.runner import inifile
 from torchx.schedulers.local import log_matches
 from torchx.schedulers.local import logs as local_logs
-from torchx.specs import AppDef, Role, arguments, file_linter, materialize_appdef, parse_app_handle, runopts, signature
-from torchx.specs.component_help import format_help, get_fn_docstring
+from torchx.specs import AppDef, Role, materialize_appdef, parse_app_handle, runopts
 from torchx.specs.failures import parse_failure
 from torchx.specs.mounts import format_mount, parse_mounts
 from torchx.specs.named_resources import parse_resource
 from torchx.specs.serialize import appdef_from_json, appdef_to_json
 from torchx.supervisor import follow, lines, statefile
-from torchx.util import types
 from torchx.workspace.ignore import IgnoreRules
 
 TARGETS: dict[str, Callable[[bytes], None]] = {}
@@ -220,7 +220,7 @@ def config_file(data: bytes) -> None:
 
     text = data.decode("utf-8", "replace")
     try:
-        ours = inifile.parse(StringIO(text), "x")
+        ours = ini.parse(StringIO(text), "x")
     except TorchXError as e:
         assert "x:" in str(e)
         ours = None
@@ -322,7 +322,7 @@ def component_file(data: bytes) -> None:
     with tempfile.NamedTemporaryFile(suffix=".py") as f:
         f.write(data)
         f.flush()
-        for finding in file_linter.validate(f.name, "f"):
+        for finding in linter.validate(f.name, "f"):
             assert finding.description
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -23,6 +25,7 @@ ROOMS = {
     "torchx.util": 0,
     "torchx.plugins": 1,
     "torchx.specs": 2,
+    "torchx.component_reader": 3,
     "torchx.workspace": 3,
     "torchx.tracker": 3,
     "torchx.runs": 3,
@@ -34,6 +37,7 @@ ROOMS = {
     "torchx.schedulers.batch": 5,
     "torchx.schedulers": 6,
     "torchx.components": 7,
+    "torchx.config": 8,
     "torchx.runner": 8,
     "torchx.cli": 9,
     "torchx.notebook": 9,
@@ -78,20 +82,16 @@ SLOW = {
 
 # importer, imported -> why the arrow may point up
 EXCEPTIONS = {
+    ("torchx.components.component_test_base", "torchx.component_reader.linter"): "checks components, for users",
     ("torchx.components.component_test_base", "torchx.runner"): "a unittest base that runs components, for users",
     ("torchx.components.component_test_base", "torchx.runner.api"): "a unittest base that runs components, for users",
     ("torchx.specs.workspaces", "torchx.workspace.copies"): "`merge_into` is promised; one way to copy",
-    ("torchx.schedulers.kit.batch", "torchx.schedulers.batch.base"): "a door: where plugins imported it from",
-    (
-        "torchx.schedulers.kit.batch_folders",
-        "torchx.schedulers.batch.folders",
-    ): "a door: where plugins imported it from",
 }
 
 SLOW_EXCEPTIONS = {
     ("torchx.components.component_test_base", "shutil"): "a unittest base, imported by tests only",
     ("torchx.components.component_test_base", "tempfile"): "a unittest base, imported by tests only",
-    ("torchx.specs.component_help", "argparse"): "a formatter class, imported when help is shown",
+    ("torchx.component_reader.help", "argparse"): "a formatter class, imported when help is shown",
 }
 
 
@@ -156,6 +156,28 @@ def imports(module: str) -> tuple[Import, ...]:
     return tuple(found)
 
 
+DOOR = re.compile(
+    r'''"""A door to :mod:`(?P<there>[\w.]+)`, which lived here; see "Doors" in design.md."""
+
+import sys
+
+from (?P=there) import \*  # noqa: F403  # so that type checkers see the names
+
+sys.modules\[__name__\] = sys.modules\["(?P=there)"\]
+'''
+)
+
+
+@cache
+def door_to(module: str) -> str | None:
+    """The module that a door opens on; None for a module of its own."""
+    with open(MODULES[module], encoding="utf-8") as f:
+        text = f.read()
+    found = DOOR.fullmatch(text)
+    assert found or "sys.modules[__name__]" not in text, f"`{module}` is a door of another make"
+    return found["there"] if found else None
+
+
 def room(module: str) -> int | None:
     """The room of a module by its longest known prefix; None for code in jobs, the supervisor and the kit."""
     if module.startswith((*IN_JOB, *STANDALONE, TESTING)):
@@ -190,8 +212,29 @@ def test_lower_never_imports_higher() -> None:
             there = room(i.module) if is_torchx(i.module) else None
             if here is None or there is None or i.typing_only or (module, i.module) in EXCEPTIONS:
                 continue
+            if door_to(module) is not None:
+                continue
             if there > here:
                 wrong.append(f"{module}:{i.line} (room {here}) imports {i.module} (room {there})")
+    assert wrong == []
+
+
+DOORS = [m for m in MODULES if door_to(m) is not None]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_is_the_module_that_it_opens_on(door: str) -> None:
+    """Programs that import, or patch, a name where it once lived reach the one that the product uses."""
+    there = door_to(door)
+    assert there is not None
+    assert importlib.import_module(door) is importlib.import_module(there)
+    package, _, name = door.rpartition(".")
+    assert getattr(importlib.import_module(package), name) is sys.modules[there]
+
+
+def test_doors_are_for_others() -> None:
+    """Nothing of ours goes through a door."""
+    wrong = [f"{m}:{i.line} imports {i.module}" for m in MODULES for i in imports(m) if i.module in DOORS]
     assert wrong == []
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchx.runner import Runner, config
+from torchx import config
+from torchx.runner import Runner
 from torchx.testing import FakeClock
 
 from .memory_backend import MemoryScheduler
@@ -31,8 +32,8 @@ def runner(jobs, tmp_path, monkeypatch):
 @pytest.fixture
 def clock(monkeypatch):
     """Time that passes only by sleeping."""
-    from torchx.runner import waiting
+    from torchx.runner import wait
 
     found = FakeClock()
-    monkeypatch.setattr(waiting, "time", found)
+    monkeypatch.setattr(wait, "time", found)
     return found

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from torchx.runner import Runner, config, get_runner
+from torchx import config
+from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, Role
 
 from .memory_backend import MemoryScheduler, echo_app

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchx import config
 from torchx.errors import (
     BackendError,
     ConfigError,
     MissingDependencyError,
     SpecError,
 )
-from torchx.runner import Runner, config, get_runner
+from torchx.runner import Runner, get_runner
 from torchx.runner.api import get_configured_trackers
 from torchx.specs import (
     AppDef,

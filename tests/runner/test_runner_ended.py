@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from torchx.runner import Runner, events, get_runner
-from torchx.runner.ended import EndedJobs
+from torchx.runner.answers import EndedJobs
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppDef, AppState, AppStatus, ReplicaStatus, Role, RoleStatus
 

@@ -59,7 +59,7 @@ def test_the_commit_is_on_record(runner, tmp_path, monkeypatch):
     git("add", "file")
     git("commit", "-qm", "one")
     (tmp_path / "file").write_text("2")
-    monkeypatch.setattr("torchx.runner.recording.GIT_TIMEOUT_S", 100.0)
+    monkeypatch.setattr("torchx.runner.record.GIT_TIMEOUT_S", 100.0)
     handle = runner.run(echo_app(), "memory")
     assert runner.recorded(handle).git_commit == git("rev-parse", "HEAD").stdout.strip()
     runner.close()

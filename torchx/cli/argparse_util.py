@@ -147,7 +147,7 @@ class torchxconfig(argparse.Action):  # noqa: N801  # the name is fixed by the p
         default: Any = None,
         **kwargs: Any,
     ) -> None:
-        from torchx.runner.config import get_config
+        from torchx.config import get_config
 
         configured = get_config(prefix="cli", name=subcmd, key=dest)
         if configured is not None:

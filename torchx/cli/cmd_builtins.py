@@ -26,7 +26,7 @@ class CmdBuiltins(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints the list, or one component's source."""
-        from torchx.specs.finder import get_builtin_source, get_components
+        from torchx.component_reader.finder import get_builtin_source, get_components
 
         if args.print_component:
             print(get_builtin_source(args.print_component))

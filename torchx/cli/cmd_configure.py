@@ -31,7 +31,7 @@ class CmdConfigure(SubCommand):
         import io
 
         from torchx.cli.failures import note
-        from torchx.runner.config import CONFIG_FILE, dump
+        from torchx.config import CONFIG_FILE, dump
 
         names = [name.strip() for name in args.schedulers.split(",") if name.strip()] if args.schedulers else None
         text = io.StringIO()

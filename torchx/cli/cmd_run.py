@@ -107,7 +107,7 @@ class CmdRun(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Launches the job, or shows it."""
-        from torchx.runner.config import use_profile
+        from torchx.config import use_profile
 
         profile = getattr(args, "profile", None)
         if profile:
@@ -194,7 +194,7 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
         return
     import json
 
-    from torchx.runner.config import SourcedCfg
+    from torchx.config import SourcedCfg
 
     opts = runner.scheduler_run_opts(run_args.scheduler)
     typed = opts.cfg_from_json_repr(json.dumps(run_args.scheduler_args))
@@ -207,7 +207,6 @@ def _component_args(run_args: TorchXRunArgs) -> list[str] | dict[str, Any]:
 
 def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
     from torchx.cli import spec_page
-    from torchx.runner.submission import discard
 
     info = runner.dryrun_component(
         run_args.component_name,
@@ -218,7 +217,7 @@ def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
         parent_run_id=run_args.parent_run_id,
     )
     spec_page.show_dryrun(info, scheduler=run_args.scheduler, as_json=as_json)
-    discard(runner, info)
+    runner.discard(info)
 
 
 def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:

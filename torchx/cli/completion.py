@@ -149,13 +149,13 @@ def _cfg(current: str, seen: dict[str, str]) -> Candidates:
 
 
 def _profiles(current: str, _: dict[str, str]) -> Candidates:
-    from torchx.runner.configfiles import load_files
+    from torchx.config.files import load_files
 
     return _starting(current, ((name, "") for name in load_files().profiles()))
 
 
 def _components(current: str, _: dict[str, str] | None = None) -> Candidates:
-    from torchx.specs.finder import component_names
+    from torchx.component_reader.finder import component_names
 
     path, colon, function = current.rpartition(":")
     if colon and path.endswith(".py"):
@@ -173,8 +173,8 @@ def _functions_in(path: str) -> Iterable[tuple[str, str]]:
 
 
 def _component_arguments(rest: list[str], current: str) -> Candidates:
-    from torchx.specs.finder import get_component
-    from torchx.specs.signature import read
+    from torchx.component_reader.finder import get_component
+    from torchx.component_reader.signature import read
 
     words = rest[1:] if rest[0] == "--" else rest
     if not words:

@@ -158,7 +158,7 @@ def fill_from_config(args: argparse.Namespace) -> None:
     Raises:
         ConfigError: a value cannot be taken, or the file is malformed.
     """
-    from torchx.runner.config import get_configs, warn_of_unknown
+    from torchx.config import get_configs, warn_of_unknown
 
     given = vars(args)
     known = (*_CONFIG_FLAGS, *_CONFIG_TEXTS)
@@ -179,7 +179,7 @@ def warn_of_sections() -> None:
     Raises:
         ConfigError: the active profile is in no file.
     """
-    from torchx.runner.config import check_sections
+    from torchx.config import check_sections
     from torchx.schedulers import get_scheduler_factories
 
     check_sections(get_scheduler_factories())

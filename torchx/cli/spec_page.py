@@ -21,12 +21,12 @@ _LEAST_SECRET = 4
 
 def show_dryrun(info: AppDryRunInfo[Any], *, scheduler: str, as_json: bool) -> None:
     """Prints what ``torchx run`` would submit, secrets masked."""
-    from torchx.runner.submission import masked_settings
+    from torchx.runner.record import masked_settings
     from torchx.specs.serialize import appdef_to_dict, masked
 
     app = info._app
     shown = masked(app) if app is not None else None
-    cfg = masked_settings(getattr(info, "_settings", None), info._cfg)
+    cfg = masked_settings(info._settings, info._cfg)
     request = hide_secrets(str(info), app)
     if as_json:
         spec = appdef_to_dict(shown, fallback=repr) if shown is not None else None

@@ -7,7 +7,7 @@ import time
 
 from torchx.cli.failures import note, warn
 from torchx.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, TorchXError
-from torchx.runner.waiting import UNSUBMITTED_S, never_submitted
+from torchx.runner.wait import UNSUBMITTED_S, never_submitted
 from torchx.util.term import fit, has_color, is_tty, width
 
 TYPE_CHECKING = False

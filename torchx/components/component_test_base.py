@@ -46,7 +46,7 @@ class ComponentTestCase(unittest.TestCase):
 
     def validate(self, module: ModuleType, function_name: str) -> None:
         """Fails the test unless the function of the module is a component that a command line can call."""
-        from torchx.specs.file_linter import validate
+        from torchx.component_reader.linter import validate
 
         path = os.path.abspath(str(module.__file__))
         errors = [e.description for e in validate(path, function_name)]

@@ -86,8 +86,8 @@ def _parsed(words: list[str]) -> argparse.Namespace | None:
 def _takes_workspaces(args: argparse.Namespace) -> bool:
     """Whether the scheduler of this `run` brings code to where the job runs."""
     from torchx.cli.run_args import default_scheduler, fill_from_config
+    from torchx.config import use_profile
     from torchx.notebook.job import shared_runner
-    from torchx.runner.config import use_profile
 
     use_profile(getattr(args, "profile", None))
     try:
@@ -115,7 +115,7 @@ def _being_in(folder: str) -> AbstractContextManager[None]:
     """While it is entered the folder is the current directory, with the config file of the one that was."""
     from contextlib import contextmanager, nullcontext, suppress
 
-    from torchx.runner.configfiles import CONFIG_FILE
+    from torchx.config.files import CONFIG_FILE
 
     @contextmanager
     def entered() -> Iterator[None]:

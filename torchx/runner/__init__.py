@@ -8,7 +8,7 @@ True
 
 from __future__ import annotations
 
-from torchx.runner import config
+from torchx import config
 from torchx.runner.api import Runner, get_runner
 from torchx.specs.configured import provide_named_resources
 

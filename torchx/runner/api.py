@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from torchx.errors import BackendError, SpecError
-from torchx.runner import answers, config, submission, waiting
-from torchx.runner.backends import Backends
-from torchx.runner.ended import EndedJobs
+from torchx import config
+from torchx.errors import BackendError, SpecError, TransientError
+from torchx.runner import answers, pipeline, wait
+from torchx.runner.backends import Backends, is_near
 from torchx.runner.events import is_on, log_event
-from torchx.runner.recording import Recorder
-from torchx.runner.trackers import get_configured_trackers, tracker_environment
-from torchx.runner.waiting import WaitTimeoutError
+from torchx.runner.record import Recorder, tell
+from torchx.runner.trackers import get_configured_trackers
+from torchx.runner.wait import WaitTimeoutError
 from torchx.settings import ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_SESSION_ID, ENV_TRACKERS
 from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from torchx.runner.configfiles import ConfigFiles
+    from torchx.config.files import ConfigFiles
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import ListAppResponse, Scheduler, Stream
@@ -84,8 +84,8 @@ class Runner:
         self._component_defaults = component_defaults
         self._apps: dict[str, AppDef] = {}  # subclasses keep what they launched here
         self._checked_config = False
-        self._ended = EndedJobs()
-        self._waiter = waiting.Waiter()
+        self._ended = answers.EndedJobs()
+        self._waiter = wait.Waiter()
         self._recorder = Recorder(self._name)
 
     # -- about this Runner -----------------------------------------------------------------------
@@ -142,9 +142,7 @@ class Runner:
                 scheduler,
                 **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id),
             )
-            handle = submission.schedule_or_discard(self, info)
-            submission.tell(event, info=info, handle=handle)
-            return handle
+            return self._schedule_or_discard(info, event)
 
     def dryrun_component(  # noqa: PLR0917  # public signature
         self,
@@ -179,11 +177,8 @@ class Runner:
     ) -> str:
         """Submits an AppDef; returns the app handle. See :meth:`dryrun` and :meth:`schedule`."""
         with log_event("run", scheduler) as event:
-            given = _given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id)
-            info = self.dryrun(app, scheduler, **given)
-            handle = submission.schedule_or_discard(self, info)
-            submission.tell(event, info=info, handle=handle)
-            return handle
+            info = self.dryrun(app, scheduler, **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id))
+            return self._schedule_or_discard(info, event)
 
     def dryrun(
         self,
@@ -211,24 +206,13 @@ class Runner:
         """
         with log_event("dryrun", scheduler) as event:
             backend = self._scheduler(scheduler)
-            submission.check(app)
-            new = submission.prepare(app, submission.usable(workspace, backend, scheduler))
+            new = pipeline.prepare(app, workspace, scheduler, backend)
             files = config.load_files()
             settings = self._settings(scheduler, cfg, files)
-            values = {key: setting.value for key, setting in settings.items()}
-            backend._pre_build_validate(new, scheduler, values)
-            build_workspaces = getattr(backend, "build_workspaces", None)
-            if build_workspaces is not None:
-                build_workspaces(new.roles, values)
-            for role in new.roles:
-                role.resolve_overrides()
-            backend._validate(new, scheduler, values)
-            trackers = tracker_environment(get_configured_trackers(files))
-            submission.set_environment(new, submission.job_handle(scheduler, self._name), trackers, parent_run_id)
-            info = backend.submit_dryrun(new, values)
-            info._app, info._cfg, info._scheduler = new, values, scheduler
-            vars(info).update(_settings=settings, _parent_run_id=parent_run_id)
-            submission.tell(event, info=info)
+            info = pipeline.dry_run(
+                new, scheduler, backend, session=self._name, settings=settings, files=files, parent_run_id=parent_run_id
+            )
+            tell(event, info=info)
             return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
@@ -242,8 +226,13 @@ class Runner:
             raise SpecError("this AppDryRunInfo names no scheduler", hint="submit what `Runner.dryrun` returned")
         with log_event("schedule", scheduler) as event:
             handle = self._recorder.submit(dryrun_info, scheduler, self._scheduler(scheduler))
-            submission.tell(event, info=dryrun_info, handle=handle)
+            tell(event, info=dryrun_info, handle=handle)
             return handle
+
+    def discard(self, dryrun_info: AppDryRunInfo[Any]) -> None:
+        """Removes what :meth:`dryrun` made for its job alone, such as a job folder; the request cannot be submitted."""
+        if dryrun_info._scheduler is not None:
+            pipeline.discard(dryrun_info, self._scheduler(dryrun_info._scheduler))
 
     # -- what became of it -----------------------------------------------------------------------
 
@@ -273,7 +262,7 @@ class Runner:
             return known
         with log_event("status") as event:
             handle, backend, app_id = self._find(app_handle)
-            submission.tell(event, handle=handle)
+            tell(event, handle=handle)
             try:
                 found = backend.describe(app_id)
             except BackendError as e:
@@ -281,7 +270,7 @@ class Runner:
             if found is None:
                 self._recorder.settle_intents(self._scheduler)
                 return answers.last_known(_registry().get(handle))
-            near = waiting.is_near(backend)
+            near = is_near(backend)
             status = answers.status_of(found, near=near)
             if not near:  # clusters forget jobs, and cannot always be asked
                 self._recorder.saw(handle, status)
@@ -301,7 +290,7 @@ class Runner:
         """
         with log_event("wait") as event:
             handle, backend, app_id = self._find(app_handle)
-            submission.tell(event, handle=handle)
+            tell(event, handle=handle)
             status = self._waiter.until_over(
                 lambda: self.status(handle), backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle
             )
@@ -313,7 +302,7 @@ class Runner:
         """The job's definition, from its scheduler or else from the record; None when nobody knows it."""
         with log_event("describe") as event:
             handle, backend, app_id = self._find(app_handle)
-            submission.tell(event, handle=handle)
+            tell(event, handle=handle)
             found = backend.describe(app_id)
             return answers.definition(found, _registry().get(handle), app_id)
 
@@ -348,7 +337,7 @@ class Runner:
         """
         with log_event("log_lines") as event:
             handle, backend, app_id = self._find(app_handle)
-            submission.tell(event, handle=handle)
+            tell(event, handle=handle)
             found = backend.describe(app_id)
             if found is None:
                 raise UnknownAppException(handle)
@@ -384,8 +373,6 @@ class Runner:
             handle, backend, app_id = self._known(app_handle, event)
             backend.delete(app_id)
             _registry().forget(handle)
-
-    # -- lists -----------------------------------------------------------------------------------
 
     def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
         """The jobs that a scheduler knows, whoever submitted them.
@@ -441,6 +428,18 @@ class Runner:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self._name!r})"
 
+    def _schedule_or_discard(self, info: AppDryRunInfo[Any], event: log_event) -> str:
+        """Submits what nobody else holds; when the scheduler refuses, what was made for the job alone is removed."""
+        try:
+            handle = self.schedule(info)
+            tell(event, info=info, handle=handle)
+            return handle
+        except TransientError:
+            raise  # there may be a job all the same
+        except Exception:
+            self.discard(info)
+            raise
+
     # -- schedulers ------------------------------------------------------------------------------
 
     def _scheduler(self, scheduler: str, session: str | None = None) -> Scheduler[Any]:
@@ -456,7 +455,7 @@ class Runner:
     def _known(self, reference: str, event: Any) -> tuple[str, Scheduler[Any], str]:
         """As :meth:`_find`, of a job that somebody knows. The record is asked first: it is near."""
         handle, backend, app_id = self._find(reference)
-        submission.tell(event, handle=handle)
+        tell(event, handle=handle)
         if _registry().get(handle) is None and not backend.exists(app_id):
             raise UnknownAppException(handle)
         return handle, backend, app_id

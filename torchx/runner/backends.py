@@ -1,18 +1,26 @@
-"""The schedulers of one Runner: made when they are first asked for, once for each session."""
+"""The schedulers of one Runner: made when they are first asked for, once for each session; several asked at once."""
 
 from __future__ import annotations
+
+import time
 
 from torchx.errors import BackendError, MissingDependencyError, TorchXError
 from torchx.specs.api import UnknownSchedulerException
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, TypeVar
 
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import Scheduler
     from torchx.specs.api import CfgVal, runopts
+
+    T = TypeVar("T")
+
+
+NEAR_S = 0.2
+"""A scheduler whose ``wait_hint`` is below this answers from this machine: asking it costs microseconds."""
 
 
 class Backends:
@@ -83,8 +91,39 @@ class Backends:
         return made
 
 
+def is_near(scheduler: Scheduler[Any]) -> bool:
+    """Whether the scheduler answers from this machine."""
+    return bool(getattr(scheduler, "wait_hint", 1.0) < NEAR_S)
+
+
+def answers_within(timeout_s: float, questions: Sequence[Callable[[], T]]) -> list[T | None]:
+    """The answer to each question; None to those that took too long, or raised an error.
+
+    Args:
+        timeout_s: how long all of them together may take. A question that takes longer goes on, and nobody listens.
+
+    >>> answers_within(10, [lambda: 1, lambda: 2])
+    [1, 2]
+    """
+    import threading
+
+    results: dict[int, T] = {}
+
+    def work(i: int) -> None:
+        results[i] = questions[i]()
+
+    deadline = time.monotonic() + timeout_s
+    # Daemons: a cluster that does not answer must not keep the program from ending.
+    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(len(questions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0))
+    return [results.get(i) for i in range(len(questions))]
+
+
 def _configured(name: str, opts: runopts) -> dict[str, CfgVal]:
-    from torchx.runner import config
+    from torchx import config
 
     return {key: setting.value for key, setting in config.resolve(name, opts).items()}
 

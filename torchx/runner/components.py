@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.runner import config
+from torchx import config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def make_app(
     Raises:
         SpecError: there is no such component, or an argument is wrong.
     """
-    from torchx.specs.builders import materialize_appdef
-    from torchx.specs.finder import get_component
+    from torchx.component_reader.builders import materialize_appdef
+    from torchx.component_reader.finder import get_component
 
     fn = get_component(component).fn
     values = _configured(component, fn) if defaults is None else dict(defaults.get(component, {}))
@@ -42,7 +42,7 @@ def _configured(component: str, fn: Callable[..., AppDef]) -> dict[str, Any]:
     values = config.get_configs(_PREFIX, component)
     if not values:
         return {}
-    from torchx.specs.signature import read
+    from torchx.component_reader.signature import read
 
     signature = read(fn)
     for name in [name for name in values if signature.get(name) is None]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import time
 
-from torchx.runner.asking import answers_within
-from torchx.runner.waiting import is_near, warn
+from torchx.runner.backends import answers_within, is_near
+from torchx.runner.wait import warn
 from torchx.runs import submitter
 from torchx.specs.api import make_app_handle
 

@@ -7,7 +7,7 @@ import time
 
 from torchx.errors import TorchXError
 from torchx.runner.answers import is_fresh, lost, message_of
-from torchx.runner.waiting import is_near
+from torchx.runner.backends import answers_within, is_near
 from torchx.runs.records import RunQuery
 from torchx.specs.api import AppState, is_terminal
 
@@ -96,8 +96,6 @@ def _ask_all(
 
 
 def _ask_far(far: list[tuple[list[Run], Scheduler[Any]]], timeout_s: float) -> list[tuple[list[Run], Answers | str]]:
-    from torchx.runner.asking import answers_within
-
     questions = [functools.partial(_ask, scheduler, group) for group, scheduler in far]
     late = f"did not answer within {timeout_s:g} s"
     return [

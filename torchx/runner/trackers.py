@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from torchx.runner import config
+from torchx import config
 from torchx.settings import ENV_TRACKERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx.runner.configfiles import ConfigFiles
+    from torchx.config.files import ConfigFiles
 
 
 def get_configured_trackers(files: ConfigFiles | None = None) -> dict[str, str | None]:
@@ -18,7 +18,7 @@ def get_configured_trackers(files: ConfigFiles | None = None) -> dict[str, str |
     The config is ``config`` of section ``[tracker:NAME]``, else the value beside the name.
 
     Args:
-        files: what :func:`torchx.runner.config.load_files` has just returned; None: those in force.
+        files: what :func:`torchx.config.load_files` has just returned; None: those in force.
     """
     files = config.load_files() if files is None else files
     if not files:

@@ -55,8 +55,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.component_reader.builders import materialize_appdef
     from torchx.plugins import load_group
-    from torchx.specs.builders import materialize_appdef
     from torchx.specs.named_resources import (
         AWS_NAMED_RESOURCES,
         CUSTOM_NAMED_RESOURCES,
@@ -79,7 +79,7 @@ _LAZY = {
     "get_named_resources": "torchx.specs.named_resources",
     "import_attr": "torchx.util.modules",
     "load_group": "torchx.plugins",
-    "materialize_appdef": "torchx.specs.builders",
+    "materialize_appdef": "torchx.component_reader.builders",
     "resource": "torchx.specs.named_resources",
 }
 

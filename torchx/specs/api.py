@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from dataclasses import dataclass, field
     from typing import Any, Generic, TypeVar
 
+    from torchx.config import Setting
+
     T = TypeVar("T")
 else:
     from torchx.util.records import dataclass, field
@@ -304,6 +306,10 @@ class AppDryRunInfo(Generic[T]):
         self._app: AppDef | None = None
         self._cfg: Mapping[str, CfgVal] = {}
         self._scheduler: str | None = None
+        # Filled in by the Runner alone.
+        self._settings: Mapping[str, Setting] | None = None
+        self._parent_run_id: str | None = None
+        self._record: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         return self._fmt(self.request)

@@ -79,7 +79,7 @@ class StructuredOpts:
     @classmethod
     def get_docstrings(cls) -> dict[str, str]:
         """The help of each field that has one; of none where the source cannot be read (a REPL, say)."""
-        from torchx.specs.field_docs import field_docs
+        from torchx.util.field_docs import field_docs
 
         return field_docs(cls, StructuredOpts)
 

@@ -1,5 +1,7 @@
-"""A door for plugins: these names live in :mod:`torchx.schedulers.batch.base` now."""
+"""A door to :mod:`torchx.schedulers.batch.base`, which lived here; see "Doors" in design.md."""
 
-from torchx.schedulers.batch.base import BatchScheduler, Site, Submission
+import sys
 
-__all__ = ["BatchScheduler", "Site", "Submission"]
+from torchx.schedulers.batch.base import *  # noqa: F403  # so that type checkers see the names
+
+sys.modules[__name__] = sys.modules["torchx.schedulers.batch.base"]

@@ -1,5 +1,7 @@
-"""A door for plugins: these names live in :mod:`torchx.schedulers.batch.folders` now."""
+"""A door to :mod:`torchx.schedulers.batch.folders`, which lived here; see "Doors" in design.md."""
 
-from torchx.schedulers.batch.folders import JobFolder, JobFolders, folder_name
+import sys
 
-__all__ = ["JobFolder", "JobFolders", "folder_name"]
+from torchx.schedulers.batch.folders import *  # noqa: F403  # so that type checkers see the names
+
+sys.modules[__name__] = sys.modules["torchx.schedulers.batch.folders"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from torchx.errors import EXIT_BACKEND, BackendError, TorchXError, TransientError
+from torchx.runner.backends import is_near
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.api import Scheduler
     from torchx.specs.api import AppStatus
-
-NEAR_S = 0.2
-"""A scheduler whose ``wait_hint`` is below this answers from this machine: asking it costs microseconds."""
 
 UNSUBMITTED_S = 120.0
 """A scheduler that has said for so long of a job it took that nobody submitted it is not waited for any longer."""
@@ -36,11 +34,6 @@ class WaitTimeoutError(TorchXError, TimeoutError):
     """The job had not ended when the time to wait for it was over. It goes on."""
 
     exit_code = EXIT_BACKEND
-
-
-def is_near(scheduler: Scheduler[Any]) -> bool:
-    """Whether the scheduler answers from this machine."""
-    return bool(getattr(scheduler, "wait_hint", 1.0) < NEAR_S)
 
 
 class Waiter:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from torchx.component_reader.signature import REQUIRED, name_of, read, returns_appdef
 from torchx.components import dist, utils
 from torchx.errors import SpecError
 from torchx.specs import AppDef
-from torchx.specs.signature import REQUIRED, name_of, read, returns_appdef
 
 if TYPE_CHECKING:
     from typing import Annotated, Dict, Optional  # noqa: UP035  # unknown at run time, on purpose
@@ -151,7 +151,7 @@ def test_a_component_says_that_it_returns_an_appdef() -> None:
 def test_does_not_import_inspect() -> None:
     """Reading a built-in's signature imports neither inspect nor typing nor argparse nor re."""
     code = (
-        "import sys; from torchx.specs.builders import materialize_appdef as m; from torchx.specs.finder import "
+        "import sys; from torchx.component_reader.builders import materialize_appdef as m; from torchx.component_reader.finder import "
         "get_component as g; m(g('dist.ddp').fn, ['--script', 'x.py', '-j', '2x2', '--env', 'A=1', '--', 'a']);"
         "print([n for n in ('inspect', 'typing', 'argparse', 're', 'ast', 'docstring_parser') if n in sys.modules])"
     )

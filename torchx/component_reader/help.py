@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse  # not imported by anything that does not print help
 
-from torchx.specs.signature import REQUIRED, Parameter, Signature, read
+from torchx.component_reader.signature import REQUIRED, Parameter, Signature, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchx.errors import SpecError
-from torchx.specs import AppDef, file_linter
-from torchx.specs.file_linter import (
+from torchx.component_reader import linter
+from torchx.component_reader.finder import BUILTINS
+from torchx.component_reader.linter import (
     ArgTypeValidator,
     ComponentFnVisitor,
     ComponentFunctionValidator,
@@ -27,9 +27,10 @@ from torchx.specs.file_linter import (
     shape_of_expr,
     validate,
 )
-from torchx.specs.finder import BUILTINS
-from torchx.specs.signature import read
-from torchx.util.types import shape_of
+from torchx.component_reader.signature import read
+from torchx.component_reader.types import shape_of
+from torchx.errors import SpecError
+from torchx.specs import AppDef
 
 HEAD = """
 import typing
@@ -149,7 +150,7 @@ def test_the_parts() -> None:
     visitor = ComponentFnVisitor("fn", None)
     visitor.visit(tree)
     assert visitor.visited_function
-    assert visitor.linter_errors == file_linter.OK() == []
+    assert visitor.linter_errors == linter.OK() == []
     fn = tree.body[0]
     assert isinstance(fn, ast.FunctionDef)
     assert ArgTypeValidator().validate(fn) == []
@@ -163,7 +164,7 @@ def test_the_parts() -> None:
     assert get_optional_type(expr("Union[int, str]")) is None
     assert is_primitive(expr("int"))
     assert not is_primitive(expr("list"))
-    assert issubclass(file_linter.TorchXArgumentHelpFormatter, argparse.HelpFormatter)
+    assert issubclass(linter.TorchXArgumentHelpFormatter, argparse.HelpFormatter)
 
 
 def test_docstrings_of_all_styles() -> None:
@@ -196,7 +197,7 @@ def test_docstrings_of_all_styles() -> None:
 def test_our_own_components_pass(name: str) -> None:
     """The built-ins, which are not checked at run time, pass the checks."""
     module, _, fn = name.rpartition(".")
-    path = Path(file_linter.__file__).parents[1] / "components" / f"{module}.py"
+    path = Path(linter.__file__).parents[1] / "components" / f"{module}.py"
     assert [m.description for m in validate(str(path), fn)] == []
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from torchx.component_reader.signature import unwrap
 from torchx.errors import SpecError
-from torchx.specs.signature import unwrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

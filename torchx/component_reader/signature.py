@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from torchx.component_reader.types import SUPPORTED, Shape, shape_of
 from torchx.errors import SpecError
-from torchx.util.types import SUPPORTED, Shape, shape_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

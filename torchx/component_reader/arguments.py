@@ -12,9 +12,9 @@
 
 from __future__ import annotations
 
+from torchx.component_reader.signature import Parameter, Signature
+from torchx.component_reader.types import decode
 from torchx.errors import SpecError
-from torchx.specs.signature import Parameter, Signature
-from torchx.util.types import decode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

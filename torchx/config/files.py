@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from torchx.config.ini import Entry, Sections, read
 from torchx.errors import ConfigError
-from torchx.runner.inifile import Entry, Sections, read
 from torchx.settings import ENV_CONFIG, ENV_PROFILE
 from torchx.util.environ import home, variable
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchx import config
+from torchx.config import Setting, SourcedCfg, resolve
+from torchx.config import files as config_files
+from torchx.config.ini import parse
 from torchx.errors import ConfigError
 from torchx.plugins import register
-from torchx.runner import config, configfiles
-from torchx.runner.config import Setting, SourcedCfg, resolve
-from torchx.runner.inifile import parse
 from torchx.specs import UnknownSchedulerException, runopts
 
 
@@ -468,7 +469,7 @@ def test_reading_no_config_imports_no_parser(monkeypatch):
     import sys
 
     code = (
-        "import sys; from torchx.runner import config; from torchx.specs import runopts;"
+        "import sys; from torchx import config; from torchx.specs import runopts;"
         " config.resolve('x', runopts()); slow = {'configparser', 'logging', 'json', 'sqlite3'} & set(sys.modules);"
         " sys.exit(str(slow) if slow else 0)"
     )
@@ -478,4 +479,4 @@ def test_reading_no_config_imports_no_parser(monkeypatch):
 def test_files_are_cached_by_what_they_are(opts):
     """Resolving again looks at the files, and does not parse them again."""
     project("[sched]\nqueue = gpu\n")
-    assert configfiles.load_files() is configfiles.load_files()
+    assert config_files.load_files() is config_files.load_files()

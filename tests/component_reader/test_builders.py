@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.errors import SpecError
-from torchx.specs import AppDef, Role
-from torchx.specs.builders import (
+from torchx.component_reader.builders import (
     ComponentArgs,
     component_args_from_str,
     make_app_handle,
@@ -19,6 +17,8 @@ from torchx.specs.builders import (
     parse_args,
     parse_mounts,
 )
+from torchx.errors import SpecError
+from torchx.specs import AppDef, Role
 
 
 def app() -> AppDef:

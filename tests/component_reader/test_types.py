@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx.util.types import (
+from torchx.component_reader.types import (
     decode,
     decode_from_string,
     decode_optional,

@@ -13,11 +13,8 @@ from types import ModuleType
 import pytest
 
 from torchx import plugins
-from torchx.errors import SpecError
-from torchx.plugins import register
-from torchx.specs import AppDef, Role
-from torchx.specs.builders import materialize_appdef
-from torchx.specs.finder import (
+from torchx.component_reader.builders import materialize_appdef
+from torchx.component_reader.finder import (
     BUILTINS,
     ComponentNotFoundException,
     ComponentValidationException,
@@ -31,6 +28,9 @@ from torchx.specs.finder import (
     is_package,
     module_relname,
 )
+from torchx.errors import SpecError
+from torchx.plugins import register
+from torchx.specs import AppDef, Role
 
 COMPONENT = """
 from __future__ import annotations

@@ -40,8 +40,8 @@ def meant(section: str, schedulers: Iterable[str]) -> str | None:
 
 def _components(name: str) -> Iterable[str]:
     """Names near to that of a component; none when it can be one that only an import would show."""
+    from torchx.component_reader.finder import component_names
     from torchx.plugins import COMPONENTS, names
-    from torchx.specs.finder import component_names
 
     of_plugins = names(COMPONENTS)
     if ".py:" in name or any(n[:1] == "_" or f"{name}.".startswith(f"{n}.") for n in of_plugins):

@@ -1,0 +1,160 @@
+"""From a component function and its arguments to the AppDef."""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError, TorchXError
+from torchx.specs.handles import make_app_handle
+from torchx.specs.mounts import parse_mounts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from dataclasses import dataclass, field
+    from typing import Any
+
+    from torchx.component_reader.signature import Signature
+    from torchx.specs.api import AppDef
+else:
+    from torchx.util.records import dataclass, field
+
+__all__ = [
+    "ComponentArgs",
+    "component_args_from_str",
+    "make_app_handle",
+    "materialize_appdef",
+    "parse_args",
+    "parse_mounts",
+]
+
+
+@dataclass
+class ComponentArgs:
+    """How a component function is to be called: ``fn(*positional_args.values(), *var_args, **kwargs)``.
+
+    Args:
+        positional_args: parameters before ``*args``, in order.
+        var_args: the ``*args``.
+        kwargs: parameters after ``*args``.
+    """
+
+    positional_args: dict[str, Any] = field(default_factory=dict)
+    var_args: list[str] = field(default_factory=list)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def materialize_appdef(
+    cmpnt_fn: Callable[..., AppDef],
+    cmpnt_args: list[str],
+    cmpnt_defaults: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+    *,
+    name: str = "",
+) -> AppDef:
+    """Calls a component and returns the AppDef that it makes.
+
+    An argument's value comes from ``cmpnt_args``, else ``config``, else ``cmpnt_defaults``, else the function.
+
+    Args:
+        cmpnt_fn: the component.
+        cmpnt_args: its command line, for example ``["--msg", "hi"]``.
+        cmpnt_defaults: values by argument name, text or typed; a name that the component lacks is warned about.
+        config: the same; a name that the component lacks is an error.
+        name: under which the user asked for the component, for messages.
+
+    Raises:
+        SpecError: an argument is wrong, or the component raises or returns something else than an AppDef with roles.
+        SystemExit: with code 0, after ``--help`` has been printed.
+
+    >>> from torchx.components.utils import echo
+    >>> materialize_appdef(echo, ["--msg", "hi"]).roles[0].args
+    ['hi']
+    """
+    signature, values = _parsed(cmpnt_fn, cmpnt_args, cmpnt_defaults, config, name)
+    return _call(cmpnt_fn, _component_args(signature, values), signature.name)
+
+
+def component_args_from_str(
+    cmpnt_fn: Callable[..., AppDef],
+    cmpnt_args: list[str],
+    cmpnt_args_defaults: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+) -> ComponentArgs:
+    """The arguments of a component, typed; see :func:`materialize_appdef`.
+
+    >>> from torchx.components.utils import sh
+    >>> component_args_from_str(sh, ["--cpu", "2", "ls", "-l"]).var_args
+    ['ls', '-l']
+    """
+    return _component_args(*_parsed(cmpnt_fn, cmpnt_args, cmpnt_args_defaults, config))
+
+
+def _component_args(signature: Signature, values: dict[str, Any]) -> ComponentArgs:
+    args = ComponentArgs()
+    for p in signature.parameters:
+        if p.kind == "var":
+            args.var_args = values[p.name]
+        elif p.kind == "positional":
+            args.positional_args[p.name] = values[p.name]
+        else:
+            args.kwargs[p.name] = values[p.name]
+    return args
+
+
+def parse_args(
+    cmpnt_fn: Callable[..., AppDef],
+    cmpnt_args: list[str],
+    cmpnt_defaults: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+) -> argparse.Namespace:
+    """The arguments of a component as a namespace; see :func:`materialize_appdef`."""
+    import argparse
+
+    return argparse.Namespace(**_parsed(cmpnt_fn, cmpnt_args, cmpnt_defaults, config)[1])
+
+
+def _parsed(
+    fn: Callable[..., AppDef],
+    words: list[str],
+    defaults: dict[str, Any] | None,
+    config: dict[str, Any] | None,
+    name: str = "",
+) -> tuple[Signature, dict[str, Any]]:
+    from torchx.component_reader import arguments
+    from torchx.component_reader.signature import read
+
+    signature = read(fn, name=name)
+    try:
+        return signature, arguments.parse(signature, words, defaults, config)
+    except arguments.HelpRequested:
+        from torchx.component_reader.help import format_help
+
+        print(format_help(fn, name=name), end="")  # noqa: T201  # help belongs on stdout
+        raise SystemExit(0) from None
+
+
+def _call(fn: Callable[..., AppDef], args: ComponentArgs, name: str) -> AppDef:
+    from torchx.component_reader.signature import location, unwrap
+    from torchx.component_reader.source import importable
+    from torchx.specs.api import AppDef
+
+    try:
+        with importable(unwrap(fn)):
+            app = fn(*args.positional_args.values(), *args.var_args, **args.kwargs)
+    except TorchXError:
+        raise  # it says already what is wrong with which argument
+    except Exception as e:
+        from torchx.component_reader.source import blame
+
+        raise SpecError(
+            f"component `{name}` raised {blame(e, location(fn).rpartition(':')[0])}",
+            hint="`--log_level=DEBUG` shows the traceback",
+        ) from e
+    where = f"component `{name}` ({location(fn)})"
+    if not isinstance(app, AppDef):
+        raise SpecError(
+            f"{where} returned `{type(app).__name__}`, not an AppDef", hint="a component ends with `return AppDef(...)`"
+        )
+    if not app.roles:
+        raise SpecError(f"{where} returned an AppDef with no roles", hint="a job needs a Role in `roles=[...]`")
+    return app

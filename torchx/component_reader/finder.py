@@ -1,0 +1,458 @@
+"""Components by name.
+
+==============================  ===================================================================
+``dist.ddp``                    a built-in: function ``ddp`` of module ``torchx.components.dist``
+``path/file.py:function``       a function of a file
+``myco.train.run``              entry point ``myco = my_pkg.components`` of group ``torchx.components``:
+                                function ``run`` of module ``my_pkg.components.train``
+``train.run``                   the same, of an entry point whose name begins with ``_``
+``vision.train``                a function registered by that name with ``torchx.plugins.register.component``
+==============================  ===================================================================
+
+A plugin may take the name of a built-in. Functions and modules whose names begin with ``_`` are no components.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from types import FunctionType, ModuleType
+
+from torchx.errors import NotFoundError, SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from dataclasses import dataclass, field
+    from typing import Any
+
+    from torchx.component_reader.linter import ComponentFunctionValidator
+    from torchx.specs.api import AppDef
+else:
+    from torchx.util.records import dataclass, field
+
+BUILTINS = {
+    "dist": ("ddp", "spmd", "torchrun"),
+    "metrics": ("tensorboard",),
+    "serve": ("torchserve",),
+    "utils": ("binary", "booth", "copy", "echo", "hydra", "python", "sh", "touch"),
+}
+"""The built-in components, by module: listed so that a typo costs no imports. A test compares it with the modules."""
+
+_PACKAGE = "torchx.components"
+_GROUP = "torchx.components"
+
+
+class ComponentNotFoundException(NotFoundError, SpecError):
+    """No component has that name."""
+
+
+class ComponentValidationException(SpecError):
+    """The component exists and cannot be used: its file is broken, or a command line cannot call it."""
+
+
+@dataclass
+class _Component:
+    """A component that was found.
+
+    Args:
+        name: as it is written on the command line.
+        description: the first line of its docstring.
+        validation_errors: why it cannot be used; empty when it can.
+    """
+
+    name: str
+    description: str
+    fn_name: str
+    fn: Callable[..., AppDef]
+    validation_errors: list[str] = field(default_factory=list)
+
+
+class ComponentsFinder(ABC):
+    """A place with components."""
+
+    @abstractmethod
+    def find(self, validators: list[ComponentFunctionValidator] | None) -> list[_Component]:
+        """All components of the place; those that cannot be used say so in ``validation_errors``."""
+
+
+class ModuleComponentsFinder(ComponentsFinder):
+    """The components of a module and, of a package, of all modules below it.
+
+    Args:
+        module: the module or its dotted name.
+        group: the first part of their names; nothing is put before them when it is empty or begins with ``_``.
+    """
+
+    def __init__(self, module: str | ModuleType, group: str) -> None:
+        self._module = module
+        self._group = "" if group.startswith("_") else group
+
+    def find(self, validators: list[ComponentFunctionValidator] | None) -> list[_Component]:
+        """The components; a module that cannot be imported is left out with a warning."""
+        base = _import(self._module) if isinstance(self._module, str) else self._module
+        found = []
+        for module in _walk(base):
+            prefix = ".".join(p for p in (self._group, module_relname(module, relative_to=base)) if p)
+            for name, fn in _functions(module):
+                found.append(_component(f"{prefix}.{name}" if prefix else name, fn, validators))
+        return found
+
+
+class CustomComponentsFinder(ComponentsFinder):
+    """One function of a file.
+
+    Args:
+        filepath: of the Python file; ``~`` is understood.
+        function_name: dots lead into classes and modules that the file imports.
+    """
+
+    def __init__(self, filepath: str, function_name: str) -> None:
+        self._filepath = filepath
+        self._function_name = function_name
+
+    def find(self, validators: list[ComponentFunctionValidator] | None) -> list[_Component]:
+        """The component, alone.
+
+        Raises:
+            ComponentNotFoundException: there is no such file, or no such function in it.
+            ComponentValidationException: the file cannot be imported.
+        """
+        fn = _resolve(self._load(), self._function_name)
+        if fn is None:
+            raise self._no_function()
+        return [_component(f"{self._filepath}:{self._function_name}", fn, validators, path=self._filepath)]
+
+    def _load(self) -> ModuleType:
+        from torchx.component_reader.source import blame, load_file
+
+        path = os.path.expanduser(self._filepath)
+        if not os.path.isfile(path):
+            raise ComponentNotFoundException(f"component file `{self._filepath}` does not exist", hint=_near_file(path))
+        try:
+            return load_file(path)
+        except OSError as e:
+            if e.filename is not None and os.path.realpath(e.filename) == os.path.realpath(path):
+                reason = f"cannot be read: {e.strerror}"
+                raise ComponentValidationException(f"component file `{self._filepath}` {reason}") from e
+            error: BaseException = e
+        except (Exception, SystemExit) as e:
+            error = e
+        what = "has a mistake" if isinstance(error, SyntaxError) else "raised while it was imported"
+        raise ComponentValidationException(
+            f"component file `{self._filepath}` {what}: {blame(error, path)}",
+            hint=_import_hint(error),
+        ) from error
+
+    def _no_function(self) -> ComponentNotFoundException:
+        from torchx.util.strings import did_you_mean
+
+        names = [name for name, value in vars(self._load()).items() if _is_function(value) and name[:1] != "_"]
+        near = did_you_mean(self._function_name, names)
+        hint = near or (f"it has: {', '.join(sorted(names))}" if names else "it has no functions")
+        return ComponentNotFoundException(
+            f"component file `{self._filepath}` has no function `{self._function_name}`", hint=hint
+        )
+
+
+def get_component(name: str, validators: list[ComponentFunctionValidator] | None = None) -> _Component:
+    """The component of that name.
+
+    Args:
+        validators: further checks of its source; None for those that the argument parser needs.
+
+    Raises:
+        ComponentNotFoundException: there is none; the nearest name is in the hint.
+        ComponentValidationException: it cannot be used; says file and line.
+        PluginError: the plugin that offers it cannot be loaded.
+
+    >>> get_component("utils.echo").fn_name
+    'echo'
+    """
+    component = _find(name, validators)
+    if component.validation_errors:
+        first, *others = component.validation_errors
+        more = f" (and {len(others)} more)" if others else ""
+        raise ComponentValidationException(f"component `{name}` cannot be used: {first}{more}", hint="; ".join(others))
+    return component
+
+
+def get_components(validators: list[ComponentFunctionValidator] | None = None) -> dict[str, _Component]:
+    """All built-in and installed components by name. A plugin that cannot be loaded is left out with a warning."""
+    found: dict[str, _Component] = {}
+    for module in _builtin_modules():
+        for c in ModuleComponentsFinder(f"{_PACKAGE}.{module}", module).find(validators):
+            found[c.name] = c
+    from torchx.plugins import PluginError, load, names
+
+    for name in names(_GROUP):
+        try:
+            loaded = load(_GROUP, name)
+        except PluginError as e:
+            _warn(str(e))
+            continue
+        if isinstance(loaded, ModuleType):
+            found.update({c.name: c for c in ModuleComponentsFinder(loaded, name).find(validators)})
+        elif callable(loaded):
+            found[name] = _component(name, loaded, validators)
+        else:
+            _warn(f"component plugin `{name}` is neither a module nor a function")
+    return found
+
+
+def get_builtin_source(name: str, validators: list[ComponentFunctionValidator] | None = None) -> str:
+    """The source of a component as a file of its own, to copy and change.
+
+    Raises:
+        ComponentNotFoundException: there is no such component.
+
+    >>> print(get_builtin_source("utils.touch").splitlines()[-1].strip())
+    return specs.AppDef(name="touch", roles=[role])
+    """
+    from torchx.component_reader.copy import standalone_source
+
+    return standalone_source(get_component(name, validators).fn)
+
+
+def component_names() -> list[str]:
+    """Names for suggestions and completion: built-ins, and of plugins what is known without importing them."""
+    from torchx.plugins import names
+
+    return [*(f"{m}.{fn}" for m, fns in BUILTINS.items() for fn in fns), *names(_GROUP)]
+
+
+def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
+    """The dotted name of a module below another; empty for itself.
+
+    Raises:
+        ValueError: it is not below it.
+
+    >>> import os, os.path, xml, xml.dom
+    >>> module_relname(xml.dom, relative_to=xml)
+    'dom'
+    """
+    if module.__name__ == relative_to.__name__:
+        return ""
+    if not module.__name__.startswith(f"{relative_to.__name__}."):
+        raise ValueError(f"`{module.__name__}` is not a module below `{relative_to.__name__}`")
+    return module.__name__[len(relative_to.__name__) + 1 :]
+
+
+def is_package(module: ModuleType) -> bool:
+    """True for a package, with or without an ``__init__.py``."""
+    return hasattr(module, "__path__")
+
+
+def is_namespace_package(module: ModuleType) -> bool:
+    """True for a package without an ``__init__.py``."""
+    return is_package(module) and getattr(module, "__file__", None) is None
+
+
+def _find(name: str, validators: list[ComponentFunctionValidator] | None) -> _Component:
+    path, colon, function = name.rpartition(":")
+    if colon and path and function:
+        return CustomComponentsFinder(path, function).find(validators)[0]
+    fn = _from_plugins(name) or _from_builtins(name)
+    if fn is not None:
+        # Our own are checked by a test, not at each start.
+        is_own = validators is None and (fn.__module__ or "").startswith(f"{_PACKAGE}.")
+        return _Component(name, _first_line(fn), fn.__name__, fn) if is_own else _component(name, fn, validators)
+    raise _not_found(name)
+
+
+def _from_builtins(name: str) -> Any:
+    parts = name.split(".")
+    if len(parts) < 2 or (parts[0] not in BUILTINS and parts[0] not in _builtin_modules()):
+        return None
+    return _below(_import(_PACKAGE), parts)
+
+
+def _from_plugins(name: str) -> Any:
+    from torchx.plugins import load, names
+
+    offered = names(_GROUP)
+    if name in offered:
+        loaded = load(_GROUP, name)
+        if not isinstance(loaded, ModuleType):
+            return loaded
+    parts = name.split(".")
+    prefixes = [(".".join(parts[:i]), parts[i:]) for i in range(len(parts) - 1, 0, -1)]
+    for prefix, rest in [*(p for p in prefixes if p[0] in offered), *((n, parts) for n in offered if n[:1] == "_")]:
+        try:
+            loaded = load(_GROUP, prefix)
+        except ImportError:
+            if prefix in parts[:1]:
+                raise
+            continue  # one without a name of its own, that need not be the one meant
+        if isinstance(loaded, ModuleType):
+            found = _below(loaded, rest)
+            if found is not None:
+                return found
+    return None
+
+
+def _below(module: ModuleType, names: list[str]) -> Any:
+    """The component ``names[-1]`` of the module that the other names lead to."""
+    if any(n.startswith("_") or not n.isidentifier() for n in names):
+        return None
+    target = ".".join([module.__name__, *names[:-1]])
+    try:
+        __import__(target)
+    except ModuleNotFoundError as e:
+        if e.name is not None and f"{target}.".startswith(f"{e.name}."):
+            return None
+        raise _broken_module(target, e) from e
+    except (Exception, SystemExit) as e:
+        raise _broken_module(target, e) from e
+    return _component_of(sys.modules[target], names[-1])
+
+
+def _component_of(module: ModuleType, function: str) -> Any:
+    from torchx.component_reader.signature import returns_appdef
+
+    fn = getattr(module, function, None)
+    # A function defined elsewhere is a component here when it says so; its own helper functions are not.
+    return fn if callable(fn) and (returns_appdef(fn) or _is_unmarked(fn, module)) else None
+
+
+def _is_unmarked(fn: Any, module: ModuleType) -> bool:
+    """A function of the module without a return type: meant as a component, and told so by the check."""
+    return getattr(fn, "__module__", "") == module.__name__ and "return" not in getattr(fn, "__annotations__", {})
+
+
+def _component(
+    name: str, fn: Any, validators: list[ComponentFunctionValidator] | None, *, path: str = ""
+) -> _Component:
+    errors = _validation_errors(fn, validators)
+    description = _first_line(fn) or (f"{path} has no description" if path else "")
+    return _Component(name, description, getattr(fn, "__name__", name), fn, errors)
+
+
+def _validation_errors(fn: Any, validators: list[ComponentFunctionValidator] | None) -> list[str]:
+    """What the live function lacks; its source is read only to say it better, or for further checks."""
+    from torchx.component_reader.signature import location, read, returns_appdef, unwrap
+
+    problem = ""
+    try:
+        read(fn)
+        if not returns_appdef(fn):
+            problem = f"{location(fn)}: `{getattr(fn, '__name__', fn)}` does not say `-> AppDef`"
+    except SpecError as e:
+        problem = str(e)
+    if not problem and validators is None:
+        return []
+    inner = unwrap(fn)
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        return [problem] if problem else []
+    from torchx.component_reader.linter import validate
+
+    found = [m.description for m in validate(code.co_filename, inner.__name__, validators)]
+    return found or ([problem] if problem else [])
+
+
+def _walk(module: ModuleType) -> Iterator[ModuleType]:
+    yield module
+    if not is_package(module):
+        return
+    import pkgutil
+
+    for info in sorted(pkgutil.iter_modules(module.__path__), key=lambda i: i.name):
+        if info.name.startswith("_"):
+            continue
+        try:
+            child = _import(f"{module.__name__}.{info.name}")
+        except ComponentValidationException as e:
+            _warn(f"{e}: its components are left out")
+            continue
+        yield from _walk(child)
+
+
+def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The components that a module defines, in the order of the alphabet."""
+    from torchx.component_reader.signature import returns_appdef
+
+    for name, value in sorted(vars(module).items()):
+        own = _is_function(value) and getattr(value, "__module__", "") == module.__name__
+        if own and not name.startswith("_") and returns_appdef(value):
+            yield name, value
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, FunctionType) or (callable(value) and hasattr(value, "__wrapped__"))
+
+
+def _resolve(module: ModuleType, dotted: str) -> Any:
+    found: Any = module
+    for part in dotted.split("."):
+        found = getattr(found, part, None)
+    return found if callable(found) else None
+
+
+def _import(module: str) -> ModuleType:
+    try:
+        __import__(module)
+    except (Exception, SystemExit) as e:
+        raise _broken_module(module, e) from e
+    return sys.modules[module]
+
+
+def _broken_module(module: str, error: BaseException) -> ComponentValidationException:
+    from torchx.component_reader.source import blame
+
+    return ComponentValidationException(
+        f"component module `{module}` cannot be imported: {blame(error)}", hint=_import_hint(error)
+    )
+
+
+def _import_hint(error: BaseException) -> str:
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return f"install `{name}`, or put its directory on PYTHONPATH" if name else ""
+
+
+def _builtin_modules() -> list[str]:
+    """Modules of the package of built-ins, by the names of its files: a later one need not be listed to be found."""
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "components")
+    stems = [n.partition(".")[0] for n in os.listdir(folder) if n.endswith(".py") or "." not in n]
+    return sorted(n for n in stems if not n.startswith("_") and n not in ("base", "component_test_base"))
+
+
+def _first_line(fn: Any) -> str:
+    doc = (getattr(fn, "__doc__", None) or "").strip()
+    return doc.splitlines()[0].strip() if doc else ""
+
+
+def _near_file(path: str) -> str:
+    from torchx.util.strings import did_you_mean
+
+    folder = os.path.dirname(path) or "."
+    try:
+        files = [n for n in os.listdir(folder) if n.endswith(".py")]
+    except OSError:
+        return f"there is no directory `{folder}`"
+    return did_you_mean(os.path.basename(path), files) or f"it is looked for in `{os.path.abspath(folder)}`"
+
+
+def _not_found(name: str) -> ComponentNotFoundException:
+    from torchx.plugins.discovery import decorated
+    from torchx.util.strings import did_you_mean, nearest
+
+    cheap = component_names()
+    if name.rstrip(":").endswith(".py"):
+        hint = f"name a function of the file: `{name.rstrip(':')}:function`"
+    elif below := [n for n in (get_components() if name in cheap else cheap) if n.startswith(f"{name}.")]:
+        hint = f"it is a module, with: {', '.join(below)}"
+    elif nearest(name, cheap := [n for n in cheap if n != name]):
+        hint = did_you_mean(name, cheap)
+    else:
+        # Worth the imports now: nothing else will be run.
+        hint = did_you_mean(name, get_components()) or "`torchx builtins` lists them"
+    failures = [str(f) for f in decorated(_GROUP)[1]]
+    return ComponentNotFoundException(f"there is no component `{name}`", hint="; ".join([hint, *failures]))
+
+
+def _warn(text: str) -> None:
+    import logging
+
+    logging.getLogger("torchx").warning("%s", text)

@@ -1,0 +1,395 @@
+"""Checks of a component function's source, without running it: can a command line call it, does it return an AppDef?
+
+The types that it accepts are those of :mod:`torchx.component_reader.types`, which the argument parser reads as well.
+A type imported from another module cannot be judged by reading one file, so it is refused here;
+:func:`torchx.component_reader.finder.get_component`, which sees the live function, accepts what the parser accepts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torchx.component_reader.types import ANYTHING, DICTS, LISTS, SCALARS, SUPPORTED, Shape, generic, union
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    import ast
+    from collections.abc import Callable, Mapping
+    from dataclasses import dataclass
+    from typing import Any
+
+    TorchXArgumentHelpFormatter: type[argparse.HelpFormatter]
+    get_fn_docstring: Callable[[Callable[..., object]], tuple[str, dict[str, str]]]
+    AnyFunctionDef = ast.FunctionDef | ast.AsyncFunctionDef
+else:
+    from torchx.util.records import dataclass
+
+_TYPING_NAMES = {*SCALARS, *ANYTHING, *LISTS, *DICTS, "None", "Optional", "Union", "Annotated", "Literal"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in (
+        "TorchXArgumentHelpFormatter",
+        "get_fn_docstring",
+    ):  # argparse costs 6 ms and is needed by `--help` only
+        from torchx.component_reader import help as component_help
+
+        return getattr(component_help, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@dataclass
+class LinterMessage:
+    """One finding.
+
+    Args:
+        name: which check found it.
+        description: what is wrong, and how to fix it.
+        line: from 1.
+        char: column, from 0.
+    """
+
+    name: str
+    description: str
+    line: int
+    char: int
+    severity: str = "error"
+
+
+def OK() -> list[LinterMessage]:
+    """No findings."""
+    return []
+
+
+def validate(
+    path: str,
+    component_function: str,
+    validators: list[ComponentFunctionValidator] | None = None,
+) -> list[LinterMessage]:
+    """Checks one component of a file.
+
+    Args:
+        path: a Python file.
+        component_function: the name of a function in it.
+        validators: the checks; None for those of types and of the return type.
+
+    Returns:
+        The findings, none when all is well. A file that cannot be read or parsed is one, and so is a missing function.
+    """
+    import ast
+
+    from torchx.util.strings import did_you_mean
+
+    try:
+        with open(path, "rb") as f:
+            tree = ast.parse(f.read(), filename=path)
+        visitor = ComponentFnVisitor(component_function, validators)
+        visitor.visit(tree)
+    except (RecursionError, MemoryError):
+        return [LinterMessage("TorchxFunctionValidator", f"`{path}` is nested too deeply to be read", 0, 0)]
+    except OSError as e:
+        return [LinterMessage("TorchxFunctionValidator", f"`{path}` cannot be read: {e.strerror}", 0, 0)]
+    except (SyntaxError, ValueError) as e:
+        line, char = getattr(e, "lineno", None) or 0, getattr(e, "offset", None) or 0
+        return [LinterMessage("TorchxFunctionValidator", f"{path}:{line}: {getattr(e, 'msg', e)}", line, char)]
+    if not visitor.visited_function:
+        functions = [n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        hint = did_you_mean(component_function, functions)
+        text = f"function `{component_function}` is not found in `{path}`" + (f"; {hint}" if hint else "")
+        return [LinterMessage("TorchxFunctionValidator", text, 0, 0)]
+    for message in visitor.linter_errors:
+        message.description = f"{path}:{message.line}: {message.description}"
+    return visitor.linter_errors
+
+
+class ComponentFunctionValidator(ABC):
+    """One check of a component function."""
+
+    names: Mapping[str, ast.expr | str] = {}
+    """What the names of the module mean: an alias's type expression, or the last name of what is imported."""
+
+    @abstractmethod
+    def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
+        """The findings about that function."""
+
+
+class ArgTypeValidator(ComponentFunctionValidator):
+    """Each argument has a type, and text can become one; there is no ``**kwargs``."""
+
+    def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
+        """The findings about the arguments."""
+        args = app_specs_func_def.args
+        found = []
+        each = [*args.posonlyargs, *args.args, *([args.vararg] if args.vararg else []), *args.kwonlyargs]
+        for arg in each:
+            problem = self._problem(arg.annotation)
+            if problem:
+                text = f"argument `{arg.arg}` of `{app_specs_func_def.name}`: {problem}"
+                found.append(LinterMessage("TorchxFunctionValidator", text, arg.lineno, arg.col_offset))
+        if args.kwarg:
+            text = (
+                f"`{app_specs_func_def.name}` takes `**{args.kwarg.arg}`, which the command line cannot express; "
+                f"name each argument, or take one `{args.kwarg.arg}: dict[str, str]`"
+            )
+            found.append(LinterMessage("TorchxFunctionValidator", text, args.kwarg.lineno, args.kwarg.col_offset))
+        return found
+
+    def _problem(self, annotation: ast.expr | None) -> str | None:
+        if annotation is None:
+            return f"it has no type; write `: str`, or another of: {SUPPORTED}"
+        problem = shape_of_expr(annotation, self.names).problem()
+        return f"{problem}; use one of: {SUPPORTED}" if problem else None
+
+
+class ReturnTypeValidator(ComponentFunctionValidator):
+    """The function says that it returns the given type, however it spells it.
+
+    Args:
+        supported_return_type: its last name, for example ``AppDef``.
+    """
+
+    def __init__(self, supported_return_type: str) -> None:
+        self._supported = supported_return_type
+
+    def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
+        """The findings about the return type."""
+        if app_specs_func_def.returns is not None and self._is_supported(app_specs_func_def.returns):
+            return OK()
+        import ast
+
+        is_missing = app_specs_func_def.returns is None
+        got = "no return type" if is_missing else f"return type `{ast.unparse(app_specs_func_def.returns or [])}`"  # type: ignore[arg-type]  # not None here
+        text = f"`{app_specs_func_def.name}` has {got}; a component is written `-> {self._supported}`"
+        line, char = app_specs_func_def.lineno, app_specs_func_def.col_offset
+        return [LinterMessage("TorchxFunctionValidator", text, line, char)]
+
+    def _is_supported(self, returns: ast.expr, depth: int = 0) -> bool:
+        import ast
+
+        expr = _parsed_string(returns)
+        if isinstance(expr, ast.Attribute):
+            return expr.attr == self._supported
+        if not isinstance(expr, ast.Name):
+            return False
+        meaning = self.names.get(expr.id, expr.id)
+        if isinstance(meaning, str):
+            return meaning == self._supported
+        return depth < 8 and self._is_supported(meaning, depth + 1)
+
+
+class ComponentFnVisitor:
+    """Runs the checks on one function of a module.
+
+    Args:
+        component_function_name: a name; dots lead into classes.
+        validators: the checks; None for those of types and of the return type.
+    """
+
+    def __init__(
+        self,
+        component_function_name: str,
+        validators: list[ComponentFunctionValidator] | None = None,
+    ) -> None:
+        self.component_function_name = component_function_name
+        self.validators = [ArgTypeValidator(), ReturnTypeValidator("AppDef")] if validators is None else validators
+        self.linter_errors: list[LinterMessage] = []
+        self.visited_function = False
+
+    def visit(self, node: ast.AST) -> None:
+        """Looks for the function in a module, and checks it. Of two definitions the last one counts, as for Python."""
+        import ast
+
+        body: list[ast.stmt] = getattr(node, "body", [])
+        names = _names_of(body)
+        functions = [
+            n
+            for n in _statements(body)
+            if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.name == self.component_function_name
+        ]
+        for validator in self.validators:
+            validator.names = names
+        if functions:
+            self.visit_FunctionDef(functions[-1])  # type: ignore[arg-type]  # an async def has the same parts
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """Checks one function, if it has the name."""
+        if node.name != self.component_function_name:
+            return
+        self.visited_function = True
+        for validator in self.validators:
+            self.linter_errors += validator.validate(node)
+
+
+def get_generic_type(arg: ast.expr) -> ast.expr:
+    """``dict`` of ``dict[str, str]``; any other expression as it is."""
+    import ast
+
+    return arg.value if isinstance(arg, ast.Subscript) else arg
+
+
+def get_optional_type(arg: ast.expr) -> ast.expr | None:
+    """``X`` of ``Optional[X]``, ``X | None`` and ``Union[X, None]``; None for anything else.
+
+    >>> import ast
+    >>> ast.unparse(get_optional_type(ast.parse("int | None", mode="eval").body))
+    'int'
+    """
+    import ast
+
+    if isinstance(arg, ast.Subscript):
+        name = _last_name(arg.value)
+        if name == "Optional":
+            return arg.slice
+        if name == "Union" and isinstance(arg.slice, ast.Tuple) and len(arg.slice.elts) == 2:
+            return _other_than_none(*arg.slice.elts)
+    if isinstance(arg, ast.BinOp) and isinstance(arg.op, ast.BitOr):
+        return _other_than_none(arg.left, arg.right)
+    return None
+
+
+def is_primitive(arg: ast.expr) -> bool:
+    """True for the names str, int, float and bool."""
+    import ast
+
+    return isinstance(arg, ast.Name) and arg.id in SCALARS
+
+
+def shape_of_expr(expr: ast.expr, names: Mapping[str, ast.expr | str] | None = None, depth: int = 0) -> Shape:
+    """The shape of a type as it is written in source; see :func:`torchx.component_reader.types.shape_of`.
+
+    Args:
+        names: what the names of the module mean.
+
+    >>> import ast
+    >>> str(shape_of_expr(ast.parse("Optional[List['int']]", mode="eval").body))
+    'list[int] | None'
+    """
+    import ast
+
+    meanings = names or {}
+    unknown = Shape("unknown", (ast.unparse(expr),))
+    if depth > 16:
+        return unknown
+    expr = _parsed_string(expr)
+    if isinstance(expr, ast.Constant) and expr.value is None:
+        return Shape("none")
+    if isinstance(expr, ast.BinOp) and isinstance(expr.op, ast.BitOr):
+        return union(shape_of_expr(e, meanings, depth + 1) for e in (expr.left, expr.right))
+    if isinstance(expr, ast.Subscript):
+        return _shape_of_subscript(expr, meanings, depth) or unknown
+    name = _canonical(expr, meanings)
+    if name is None:
+        return unknown
+    if not isinstance(name, str):
+        return shape_of_expr(name, meanings, depth + 1)
+    found = generic(name)
+    return found if found.kind != "unknown" else unknown
+
+
+def _shape_of_subscript(expr: ast.Subscript, names: Mapping[str, ast.expr | str], depth: int) -> Shape | None:
+    import ast
+
+    name = _canonical(expr.value, names)
+    inside = list(expr.slice.elts) if isinstance(expr.slice, ast.Tuple) else [expr.slice]
+    if name == "Annotated":
+        return shape_of_expr(inside[0], names, depth + 1)
+    if name == "Literal":
+        values = [e.value if isinstance(e, ast.Constant) else ... for e in inside]
+        return Shape("literal", values)
+    if not isinstance(name, str):
+        return None
+    shapes = [shape_of_expr(e, names, depth + 1) for e in inside]
+    if name == "Optional" and len(shapes) == 1:
+        return union([*shapes, Shape("none")])
+    if name == "Union":
+        return union(shapes)
+    found = generic(name, shapes)
+    return None if found.kind == "unknown" else found
+
+
+def _canonical(expr: ast.expr, names: Mapping[str, ast.expr | str]) -> ast.expr | str | None:
+    """The bare name of a type, an alias's expression, or None when it cannot be known."""
+    import ast
+
+    if isinstance(expr, ast.Attribute):  # typing.List, t.List, collections.abc.Sequence
+        root = expr.value
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        known = isinstance(root, ast.Name) and (not names or names.get(root.id) == _TYPES_MODULE)
+        return expr.attr if known and expr.attr in _TYPING_NAMES - set(SCALARS) else None
+    if not isinstance(expr, ast.Name):
+        return None
+    return names.get(expr.id, expr.id)
+
+
+_TYPES_MODULE = "<module typing>"
+_ELSEWHERE = "<imported>"
+
+
+def _names_of(body: list[ast.stmt]) -> dict[str, ast.expr | str]:
+    """Imports and type aliases of a module."""
+    import ast
+
+    found: dict[str, ast.expr | str] = {}
+    for node in _statements(body):
+        if isinstance(node, ast.ImportFrom):
+            typing = node.module in ("typing", "typing_extensions", "collections.abc", "builtins")
+            for alias in node.names:
+                keep = typing or alias.name == "AppDef"
+                found[alias.asname or alias.name] = alias.name if keep else _ELSEWHERE
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                typing = alias.name in ("typing", "typing_extensions", "collections.abc", "collections")
+                found[alias.asname or alias.name.partition(".")[0]] = _TYPES_MODULE if typing else _ELSEWHERE
+        elif isinstance(node, ast.ClassDef):
+            found[node.name] = _ELSEWHERE
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = node.value
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            found[node.target.id] = node.value
+        elif type(node).__name__ == "TypeAlias":  # `type X = ...` of Python 3.12
+            found[node.name.id] = node.value  # type: ignore[attr-defined]  # not known to Python 3.10
+    return found
+
+
+def _statements(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements of a module, those inside `if`, `else` and `try` included."""
+    found = []
+    for node in body:
+        found.append(node)
+        for part in ("body", "orelse", "finalbody"):
+            if type(node).__name__ in ("If", "Try", "With"):
+                found += _statements(getattr(node, part, []))
+        for handler in getattr(node, "handlers", []):
+            found += _statements(handler.body)
+    return found
+
+
+def _parsed_string(expr: ast.expr) -> ast.expr:
+    """The expression that a string annotation holds."""
+    import ast
+
+    if isinstance(expr, ast.Constant) and isinstance(expr.value, str):
+        try:
+            return ast.parse(expr.value.strip(), mode="eval").body
+        except SyntaxError:
+            return expr
+    return expr
+
+
+def _last_name(expr: ast.expr) -> str:
+    import ast
+
+    return expr.attr if isinstance(expr, ast.Attribute) else expr.id if isinstance(expr, ast.Name) else ""
+
+
+def _other_than_none(left: ast.expr, right: ast.expr) -> ast.expr | None:
+    import ast
+
+    def is_none(e: ast.expr) -> bool:
+        return isinstance(e, ast.Constant) and e.value is None
+
+    if is_none(left) == is_none(right):
+        return None
+    return right if is_none(left) else left

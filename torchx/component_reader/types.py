@@ -1,0 +1,460 @@
+"""Types of component arguments: which there are, and how text or a value becomes one of them.
+
+This is the one table of supported types: the argument parser and the linter both read it,
+so what the one allows the other can do.
+
+==============================  ====================================================================
+type                            written on the command line
+==============================  ====================================================================
+``str`` ``int`` ``float``       as it is
+``bool``                        ``true false yes no on off 1 0`` in any case
+``list[X]``                     ``a,b``, ``"a,1",b`` (quotes keep a comma), or a JSON array
+``dict[K, V]``                  ``k=v,k2=v2``, ``k="v,1",k2=v2``, or a JSON object
+``X | None``                    as ``X``, or ``None``
+``X | Y``                       the most exact that fits: a literal, int, float, bool, dict, list, str
+``Literal["a", "b"]``           one of them
+``object`` ``Any``              text
+==============================  ====================================================================
+
+``List``, ``Dict``, ``Sequence``, ``Mapping``, ``Optional``, ``Union``, ``Annotated`` mean what they mean in Python.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
+
+SCALARS = ("str", "int", "float", "bool")
+ANYTHING = ("object", "Any")
+LISTS = ("list", "List", "Sequence", "MutableSequence", "Iterable", "Collection")
+DICTS = ("dict", "Dict", "Mapping", "MutableMapping")
+SUPPORTED = "str, int, float, bool, list[...], dict[..., ...], Literal[...], and `| None` or a union of these"
+
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+_EXACT_FIRST = ("literal", "int", "float", "bool", "dict", "list", "any", "str")
+_ARTICLE = {"int": "an int", "float": "a float", "bool": "true or false"}
+
+
+class Shape:
+    """A type, whether read from source code or from a live annotation.
+
+    Args:
+        kind: a name of ``SCALARS``, or ``none any list dict union literal unknown``.
+        args: the shapes inside; the values of a literal; the text of what is unknown.
+
+    >>> str(shape_of(dict[str, int] | None))
+    'dict[str, int] | None'
+    """
+
+    __slots__ = ("args", "kind")
+
+    def __init__(self, kind: str, args: Sequence[Any] = ()) -> None:
+        self.kind = kind
+        self.args = tuple(args)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[str, object]:
+        # The order in a union is not the writer's: `typing` hands out an equal union that it made before.
+        return self.kind, frozenset(self.args) if self.kind in ("union", "literal") else self.args
+
+    def __repr__(self) -> str:
+        return f"Shape({self})"
+
+    def __str__(self) -> str:
+        if self.kind in ("list", "dict"):
+            return f"{self.kind}[{', '.join(map(str, self.args))}]"
+        if self.kind == "union":
+            return " | ".join(map(str, self.args))
+        if self.kind == "literal":
+            return f"Literal[{', '.join(map(repr, self.args))}]"
+        return {"none": "None", "any": "object", "unknown": "".join(map(str, self.args))}.get(self.kind, self.kind)
+
+    def problem(self) -> str | None:
+        """Why no text can become such a value; None when it can."""
+        if self.kind in ("unknown", "none"):
+            return f"type `{self}` is not supported"
+        if self.kind == "dict" and self.args[0].kind not in (*SCALARS, "any", "literal"):
+            return f"type `{self}` is not supported: its keys must be str, int, float or bool"
+        if self.kind in ("list", "dict"):
+            return next((p for p in (a.problem() for a in self.args) if p), None)
+        if self.kind == "union":
+            some = [a for a in self.args if a.kind != "none"]
+            return next((p for p in (a.problem() for a in some) if p), None)
+        if self.kind == "literal" and not all(isinstance(v, (str, int, bool)) for v in self.args):
+            return f"type `{self}` is not supported: its values must be str, int or bool"
+        return None
+
+    @property
+    def optional(self) -> bool:
+        """Whether None is one of its values."""
+        return self.kind in ("any", "none") or (self.kind == "union" and any(a.optional for a in self.args))
+
+    def required(self) -> Shape:
+        """The shape without its None."""
+        if self.kind != "union":
+            return self
+        return union(a.required() for a in self.args if a.kind != "none")
+
+
+def union(shapes: Any) -> Shape:
+    """The union of shapes: flat, without repetitions; of one it is that one."""
+    flat: dict[Shape, None] = {}
+    for shape in shapes:
+        flat.update(dict.fromkeys(shape.args if shape.kind == "union" else (shape,)))
+    return next(iter(flat)) if len(flat) == 1 else Shape("union", tuple(flat))
+
+
+def generic(name: str, args: Sequence[Shape] = ()) -> Shape:
+    """The shape of a type by its bare name, for example ``Dict`` with two shapes inside."""
+    text = Shape("str")
+    if name in SCALARS and not args:
+        return Shape(name)
+    if name in ANYTHING and not args:
+        return Shape("any")
+    if name in ("None", "NoneType") and not args:
+        return Shape("none")
+    if name in LISTS and len(args) in (0, 1):
+        return Shape("list", args or (text,))
+    if name in DICTS and len(args) in (0, 2):
+        return Shape("dict", args or (text, text))
+    return Shape("unknown", (f"{name}[{', '.join(map(str, args))}]" if args else name,))
+
+
+def shape_of(annotation: Any, scope: Mapping[str, Any] | None = None) -> Shape:
+    """The shape of a live annotation.
+
+    Args:
+        scope: what names mean in annotations that are text, as in ``list["int"]``; those of ``typing`` are known.
+
+    >>> import typing
+    >>> shape_of(typing.Optional[typing.List[str]]) == shape_of(list[str] | None)
+    True
+    """
+    if annotation is None:
+        return Shape("none")
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", None)
+    if text is not None:
+        return _shape_of_text(text, scope or {})
+    if hasattr(annotation, "__metadata__"):  # Annotated[X, ...]
+        return shape_of(annotation.__origin__, scope)
+    if hasattr(annotation, "__supertype__"):  # NewType
+        return shape_of(annotation.__supertype__, scope)
+    if type(annotation).__name__ == "TypeAliasType":  # `type X = ...`
+        return shape_of(annotation.__value__, scope)
+    inside = getattr(annotation, "__args__", ())
+    if isinstance(annotation, types.UnionType):
+        return union(shape_of(a, scope) for a in inside)
+    origin = getattr(annotation, "__origin__", None)
+    if origin is None:
+        module = getattr(annotation, "__module__", "")
+        name = getattr(annotation, "__name__", None) or str(annotation).rpartition(".")[2]
+        if module in ("builtins", "typing", "collections.abc", "types"):
+            return generic(name)
+        return Shape("unknown", (f"{module}.{name}" if module else name,))
+    typing = sys.modules.get("typing")
+    if typing is not None and origin is typing.Union:
+        return union(shape_of(a, scope) for a in inside)
+    if typing is not None and origin is typing.Literal:
+        return Shape("literal", inside)
+    name = getattr(origin, "__name__", str(origin))
+    # A bare `typing.List` has type variables for arguments in some versions of Python.
+    real = [a for a in inside if type(a).__name__ != "TypeVar"]
+    return generic(name, [shape_of(a, scope) for a in real])
+
+
+def decode(encoded_value: Any, annotation: Any) -> Any:
+    """The value as the annotated type; text is read as on the command line.
+
+    Raises:
+        ValueError: it cannot be one.
+
+    >>> decode("a=1,b=2", dict[str, int])
+    {'a': 1, 'b': 2}
+    >>> decode({"a": "1"}, dict[str, int])
+    {'a': 1}
+    """
+    return to_shape(encoded_value, annotation if isinstance(annotation, Shape) else shape_of(annotation))
+
+
+def decode_from_string(encoded_value: str, annotation: Any) -> dict[Any, Any] | list[Any] | None:
+    """The list or dict that the text stands for.
+
+    >>> decode_from_string("1,2", list[int])
+    [1, 2]
+    """
+    return _from_text(encoded_value, shape_of(annotation).required())  # type: ignore[no-any-return]  # the annotation says
+
+
+def decode_optional(param_type: Any) -> Any:
+    """``X`` of ``Optional[X]``; any other type as it is.
+
+    >>> decode_optional(int | None)
+    <class 'int'>
+    """
+    inside = getattr(param_type, "__args__", ())
+    if shape_of(param_type).kind == "union" and len(inside) == 2 and type(None) in inside:
+        return next(t for t in inside if t is not type(None))
+    return param_type
+
+
+def is_primitive(param_type: Any) -> bool:
+    """True for str, int, float and bool."""
+    return param_type in (str, int, float, bool)
+
+
+def is_bool(param_type: Any) -> bool:
+    """True for bool."""
+    return param_type is bool
+
+
+def get_argparse_param_type(parameter: inspect.Parameter) -> Callable[[str], object]:
+    """What ``argparse`` may use as ``type=`` for a parameter: the type of a plain number, else str.
+
+    >>> import inspect
+    >>> get_argparse_param_type(inspect.Parameter("n", inspect.Parameter.KEYWORD_ONLY, annotation=int))
+    <class 'int'>
+    """
+    annotation = parameter.annotation
+    return annotation if annotation in (int, float) else str
+
+
+def none_throws(optional: _T | None, message: str = "Unexpected `None`") -> _T:
+    """The value, which must not be None.
+
+    Raises:
+        AssertionError: it is.
+
+    >>> none_throws(1)
+    1
+    """
+    if optional is None:
+        raise AssertionError(message)
+    return optional
+
+
+def to_list(arg: str) -> list[str]:
+    r"""The items of ``a,b``. An item in quotes keeps its commas; ``\,`` does not divide and stays as it is.
+
+    >>> to_list('a, "b,c",d')
+    ['a', 'b,c', 'd']
+    """
+    items = [_unquoted(text)[0] for text in _split(arg)]
+    return items[:-1] if items and not items[-1] else items
+
+
+def to_dict(arg: str) -> dict[str, str]:
+    """The pairs of ``k=v,k2=v2``. The first ``=`` of a pair divides it, and the rest belongs to the value; so do
+    commas that no ``key=`` follows, and all of them in a value in quotes.
+
+    Raises:
+        ValueError: there is no ``=``, or no key before it.
+
+    >>> to_dict('TOKEN=YWI9PQ==,NCCL_IB_HCA="=mlx5_0:1,mlx5_1:1",URL="http://h/?a=1,b=2"')
+    {'TOKEN': 'YWI9PQ==', 'NCCL_IB_HCA': '=mlx5_0:1,mlx5_1:1', 'URL': 'http://h/?a=1,b=2'}
+    >>> to_dict("HCA=mlx5_0,mlx5_1,DEBUG=INFO")
+    {'HCA': 'mlx5_0,mlx5_1', 'DEBUG': 'INFO'}
+    """
+    found: dict[str, str] = {}
+    key = ""
+    pieces = _split(arg)
+    if pieces and not pieces[-1].strip():
+        pieces.pop()
+    for piece in pieces:
+        text, quoted = _unquoted(piece, strip=False)
+        name, equals, value = text.partition("=")
+        if equals and name.strip():
+            key = name.strip()
+            found[key] = value if quoted else _unquoted(value, strip=False)[0]
+        elif not key:
+            raise ValueError(f"`{piece.strip()}` is not of the form `key=value`")
+        else:
+            found[key] += f",{piece}"
+    return found
+
+
+def to_shape(value: Any, shape: Shape) -> Any:
+    """The value as that shape; see :func:`decode`."""
+    if shape.kind == "any":
+        return value
+    if shape.kind == "union":
+        return _to_union(value, shape)
+    if value is None and shape.kind == "none":
+        return None
+    if isinstance(value, str):
+        return _from_text(value, shape)
+    if shape.kind == "list" and isinstance(value, (list, tuple, set, frozenset)):
+        return [to_shape(v, shape.args[0]) for v in value]
+    if shape.kind == "dict" and hasattr(value, "items"):
+        return {to_shape(k, shape.args[0]): to_shape(v, shape.args[1]) for k, v in value.items()}
+    if shape.kind == "literal" and any(v == value and type(v) is type(value) for v in shape.args):
+        return value
+    if type(value).__name__ == shape.kind:
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if shape.kind == "str":
+            return str(value)
+        if shape.kind == "float":
+            return float(value)
+    raise ValueError(f"`{value!r}` is not {_described(shape)}")
+
+
+def _shape_of_text(text: str, scope: Mapping[str, Any]) -> Shape:
+    import typing
+
+    names = {n: getattr(typing, n) for n in typing.__all__}
+    try:
+        annotation = eval(text, {**names, **scope})  # noqa: S307  # code of the module that the annotation is in
+    except Exception:
+        return Shape("unknown", (text,))
+    return shape_of(annotation, scope)
+
+
+def _to_union(value: Any, shape: Shape) -> Any:
+    if value is None and shape.optional:
+        return None
+    if isinstance(value, str):
+        return _from_text(value, shape)
+    exact = [a for a in shape.args if a.kind == type(value).__name__]
+    for member in (*exact, *shape.args):
+        try:
+            return to_shape(value, member)
+        except ValueError:
+            continue
+    raise ValueError(f"`{value!r}` is not {_described(shape)}")
+
+
+def _from_text(text: str, shape: Shape) -> Any:
+    kind = shape.kind
+    if kind in ("str", "any"):
+        return text
+    if kind == "union":
+        return _union_from_text(text, shape)
+    if kind == "list":
+        return _list_from_text(text, shape.args[0])
+    if kind == "dict":
+        return _dict_from_text(text, *shape.args)
+    try:
+        if kind == "bool":
+            return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[text.strip().lower()]
+        if kind == "literal":
+            return {str(v): v for v in shape.args}[text]
+        if kind == "int":
+            return int(text)
+        if kind == "float":
+            return float(text)
+    except (ValueError, KeyError):
+        pass
+    raise ValueError(f"`{text}` is not {_described(shape)}")
+
+
+def _union_from_text(text: str, shape: Shape) -> Any:
+    if text == "None" and shape.optional:
+        return None
+    members = [a for a in shape.args if a.kind != "none"]
+    if len(members) == 1:
+        return _from_text(text, members[0])
+    has_text = any(a.kind in ("str", "any") for a in members)
+    for member in sorted(members, key=lambda a: _EXACT_FIRST.index(a.kind)):
+        # Any text is a list of one: next to `str`, only what looks like a list is taken for one.
+        if member.kind == "list" and has_text and "," not in text and not text.startswith("["):
+            continue
+        try:
+            return _from_text(text, member)
+        except ValueError:
+            continue
+    raise ValueError(f"`{text}` is not {_described(shape)}")
+
+
+def _list_from_text(text: str, item: Shape) -> list[Any]:
+    found = _from_json(text, "[", list)
+    if found is not None:
+        return [to_shape(v, item) for v in found]
+    if item.required().kind in ("list", "dict"):
+        raise ValueError(f"`{text}` is not a JSON array of {item}")
+    return [_from_text(v, item) for v in to_list(text)]
+
+
+def _dict_from_text(text: str, key: Shape, value: Shape) -> dict[Any, Any]:
+    found = _from_json(text, "{", dict)
+    if found is None:
+        if value.required().kind in ("list", "dict"):
+            raise ValueError(f"`{text}` is not a JSON object with values of type {value}")
+        found = to_dict(text)
+    return {_from_text(k, key): to_shape(v, value) for k, v in found.items()}
+
+
+def _from_json(text: str, start: str, kind: type) -> Any:
+    if not text.lstrip().startswith(start):
+        return None
+    import json
+
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, kind) else None
+
+
+def _described(shape: Shape) -> str:
+    if shape.kind == "literal":
+        return f"one of {', '.join(f'`{v}`' for v in shape.args)}"
+    return _ARTICLE.get(shape.kind) or f"of type `{shape}`"
+
+
+def _split(text: str) -> list[str]:
+    r"""The pieces between commas; a comma in a quoted item or value, or after a backslash, does not divide."""
+    pieces: list[str] = []
+    begin = at = 0
+    fresh = True  # at the first character of an item, or of a value
+    while at < len(text):
+        char = text[at]
+        if fresh and char in "\"'":
+            end = _closing(text, at)
+            if end:
+                at = end
+                fresh = False
+                continue
+        if char == "\\" and text[at + 1 : at + 2] == ",":
+            at += 1
+        elif char == ",":
+            pieces.append(text[begin:at])
+            begin = at + 1
+        # Only the first `=` of an item begins a value.
+        fresh = char == "," or (fresh and char.isspace()) or (char == "=" and "=" not in text[begin:at])
+        at += 1
+    return [*pieces, text[begin:]] if text.strip() else []
+
+
+def _closing(text: str, at: int) -> int:
+    """One past the quote that closes the one at ``at``: a comma or the end follows it. 0 when none does."""
+    quote, i = text[at], at + 1
+    while i < len(text):
+        if text[i] == "\\" and text[i + 1 : i + 2] in (quote, "\\"):
+            i += 1
+        elif text[i] == quote and (not text[i + 1 :].strip() or text[i + 1 :].lstrip().startswith(",")):
+            return i + 1
+        i += 1
+    return 0
+
+
+def _unquoted(text: str, *, strip: bool = True) -> tuple[str, bool]:
+    """The text without the quotes around it, and whether there were any."""
+    bare = text.strip()
+    if len(bare) > 1 and bare[0] in "\"'" and _closing(bare, 0) == len(bare):
+        quote = bare[0]
+        return bare[1:-1].replace(f"\\{quote}", quote).replace("\\\\", "\\"), True
+    return (bare if strip else text), False

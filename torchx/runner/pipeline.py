@@ -1,0 +1,156 @@
+"""An AppDef on its way to a scheduler: it is checked, made ready, and becomes a request."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import SpecError
+from torchx.runner.trackers import get_configured_trackers, tracker_environment
+from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
+from torchx.specs.api import MISSING, Workspace, macros, make_app_handle
+from torchx.specs.copies import copy_data
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from torchx.config import Setting
+    from torchx.config.files import ConfigFiles
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppDef, AppDryRunInfo, Role
+
+
+def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, backend: Scheduler[Any]) -> AppDef:
+    """A copy of the app, its roles on the given workspace unless they have their own or ``backend`` builds none.
+
+    Raises:
+        SpecError: no scheduler could run the app; says what is wrong with which role.
+    """
+    _check(app)
+    new: AppDef = copy_data(app)
+    for role in new.roles:
+        for name in (ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH):
+            role.env.pop(name, None)  # another run's, if the app is from the record of one
+    if workspace:
+        given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
+        if hasattr(backend, "build_workspaces"):
+            for role in new.roles:
+                if not role.workspace:
+                    role.workspace = copy_data(given)
+        else:
+            _warn_of_unused(given, str(workspace), scheduler)
+    return new
+
+
+def dry_run(
+    app: AppDef,
+    scheduler: str,
+    backend: Scheduler[Any],
+    *,
+    session: str,
+    settings: Mapping[str, Setting],
+    files: ConfigFiles,
+    parent_run_id: str | None,
+) -> AppDryRunInfo[Any]:
+    """The request for an app that is the Runner's own; the order of the steps is part of the contract of a backend.
+
+    Args:
+        app: what :func:`prepare` returned.
+        scheduler: the name under which the user knows ``backend``.
+        session: the session that the job belongs to.
+        settings: the run options.
+        files: the config files, for what they say of trackers.
+        parent_run_id: the run that this one belongs to.
+    """
+    values = {key: setting.value for key, setting in settings.items()}
+    backend._pre_build_validate(app, scheduler, values)
+    build_workspaces = getattr(backend, "build_workspaces", None)
+    if build_workspaces is not None:
+        build_workspaces(app.roles, values)
+    for role in app.roles:
+        role.resolve_overrides()
+    backend._validate(app, scheduler, values)
+    trackers = tracker_environment(get_configured_trackers(files))
+    # The id is not known yet: its macro stands for it.
+    _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)
+    info = backend.submit_dryrun(app, values)
+    info._app, info._cfg, info._scheduler = app, values, scheduler
+    info._settings, info._parent_run_id = settings, parent_run_id
+    return info
+
+
+def discard(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
+    """Removes what a dry run made for its job alone, such as a job folder, for the job will not be submitted."""
+    discard_workspaces = getattr(backend, "discard_workspaces", None)
+    if discard_workspaces is not None and info._app is not None:
+        discard_workspaces(info._app.roles)
+
+
+def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], parent_run_id: str | None) -> None:
+    """Tells the replicas which job they are part of.
+
+    Args:
+        job_handle: with the macro in place of the app id.
+        trackers: variables that say where results are tracked; those that a role has already stay.
+    """
+    for role in app.roles:
+        role.env[ENV_JOB_ID] = job_handle
+        if parent_run_id:
+            role.env[ENV_PARENT_RUN_ID] = parent_run_id
+        for name, value in trackers.items():
+            role.env.setdefault(name, value)
+
+
+def _warn_of_unused(workspace: Workspace, text: str, scheduler: str) -> None:
+    """Says that a scheduler builds no workspaces, where that makes a difference to the job."""
+    if [os.path.abspath(source.removeprefix("file://")) for source in workspace.projects] != [os.getcwd()]:
+        import logging
+
+        logging.getLogger("torchx").warning(
+            "`%s` builds no workspaces: `%s` is not used, the job sees the files as they are", scheduler, text
+        )
+
+
+def _check(app: AppDef) -> None:
+    """Refuses an AppDef that no scheduler could run."""
+    if not hasattr(app, "roles"):
+        raise SpecError(f"`{app!r}` is no AppDef", hint="to run a component by its name, call `run_component`")
+    if not app.name:
+        raise SpecError("the app has no name", hint="give it one: `AppDef(name=...)`")
+    if not app.roles:
+        raise SpecError(f"app `{app.name}` has no roles", hint="give it at least one: `AppDef(..., roles=[Role(...)])`")
+    names = set()
+    for role in app.roles:
+        _check_role(role)
+        if role.name in names:
+            raise SpecError(f"app `{app.name}` has two roles `{role.name}`", hint="names of roles must differ")
+        names.add(role.name)
+
+
+def _check_role(role: Role) -> None:
+    if not role.name:
+        raise SpecError("a role has no name", hint="give it one: `Role(name=...)`")
+    if not role.entrypoint or role.entrypoint == MISSING:
+        raise SpecError(
+            f"role `{role.name}` has no entrypoint", hint="say what to run: `Role(..., entrypoint='python')`"
+        )
+    if role.num_replicas < 1:
+        raise SpecError(f"role `{role.name}` has `num_replicas={role.num_replicas}`", hint="it needs 1 or more")
+    if role.min_replicas is not None and not 1 <= role.min_replicas <= role.num_replicas:
+        raise SpecError(
+            f"role `{role.name}` has `min_replicas={role.min_replicas}` and `num_replicas={role.num_replicas}`",
+            hint="the former is between 1 and the latter",
+        )
+    for arg in role.args:
+        if not isinstance(arg, str):
+            raise _not_text(role, "an argument", arg)
+    for name, value in role.env.items():
+        if not isinstance(value, str):
+            raise _not_text(role, f"the value of environment variable `{name}`", value)
+
+
+def _not_text(role: Role, what: str, value: object) -> SpecError:
+    return SpecError(
+        f"role `{role.name}`: {what}, `{value!r}`, is of type {type(value).__name__}", hint="write it as a string"
+    )

@@ -1,0 +1,211 @@
+"""What is written down of a submission: the intent before, the answer after, and what git says once it has said it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torchx.errors import TransientError
+from torchx.specs.api import MalformedAppHandleException, make_app_handle, parse_app_handle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from torchx.config import Setting
+    from torchx.runner.events import log_event
+    from torchx.runs import NewRun
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppDryRunInfo, AppState, AppStatus, CfgVal
+    from torchx.util.git import GitState, Probe
+
+    Find = Callable[[str, str], Scheduler[Any]]
+
+GIT_TIMEOUT_S = 0.1
+"""How long git is waited for, beyond the time that the submission takes anyway."""
+
+
+class Recorder:
+    """The submissions of one Runner.
+
+    Args:
+        session: the Runner's name.
+    """
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._sources: list[tuple[int, Probe]] = []
+        self._seen: dict[str, tuple[AppState, str]] = {}
+
+    def submit(self, info: AppDryRunInfo[Any], scheduler: str, backend: Scheduler[Any]) -> str:
+        """Submits what was dried; returns the app handle.
+
+        Raises:
+            Exception: whatever the scheduler raises. No run is on record then, unless there may be a job all the same:
+                that is settled when runs are listed.
+        """
+        from torchx.runs import default_registry
+        from torchx.specs.images import reported_image_digests, reported_workspace_hashes
+        from torchx.util import git
+
+        self.settle()
+        registry = default_registry()
+        source = git.probe()
+        run = new_run(info, scheduler, self._session, source.known)
+        run.submission = backend.submission_token(info)
+        run_id = registry.begin(run)
+        try:
+            app_id = backend.schedule(info)
+        except TransientError:
+            registry.unanswered(run_id)  # the job may be there: the intent stays until its scheduler has been asked
+            raise
+        except Exception as e:
+            registry.abandoned(run_id, _reason(e))
+            raise
+        handle = make_app_handle(scheduler, self._session, app_id)
+        digests, hashes = reported_image_digests(info), reported_workspace_hashes(info)
+        registry.submitted(run_id, handle, image_digests=digests, workspace_hashes=hashes)
+        if not source.done:
+            self._sources.append((run_id, source))
+        return handle
+
+    def saw(self, handle: str, status: AppStatus) -> None:
+        """Writes down how a job is, where that is news to this Runner: who waits for one asks again and again."""
+        from torchx.runs import default_registry
+
+        if self._seen.get(handle) == (status.state, status.msg):
+            return
+        default_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+        if status.is_terminal():
+            self._seen.pop(handle, None)
+        else:
+            self._seen[handle] = (status.state, status.msg)
+
+    def settle_intents(self, find: Find, timeout_s: float = 10.0) -> None:
+        """Decides what became of submissions of anybody's of which the answer was not heard; see :mod:`.intents`.
+
+        Args:
+            find: the scheduler of a name and a session.
+            timeout_s: how long all schedulers together may take to answer.
+        """
+        from torchx.runs import default_registry
+
+        if default_registry().intents():
+            from torchx.runner.intents import settle_intents
+
+            settle_intents(default_registry(), find, timeout_s)
+
+    def settle(self) -> None:
+        """Writes down what git has found out by now."""
+        sources, self._sources = self._sources, []
+        if sources:
+            from torchx.runs import default_registry
+
+            for run_id, source in sources:
+                state = source.result(GIT_TIMEOUT_S)
+                default_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
+
+
+def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitState | None = None) -> NewRun:
+    """What is known of a run before it is submitted, secrets masked.
+
+    Args:
+        source: the state of the source code.
+    """
+    from torchx.runs import NewRun
+    from torchx.specs.images import image_digests, workspace_hashes
+    from torchx.specs.serialize import appdef_to_dict, masked
+    from torchx.util.secrets import mask_args
+
+    app = info._app
+    roles = app.roles if app is not None else []
+    record = appdef_to_dict(masked(app), fallback=repr) if app is not None else {}
+    info._record = record  # for backends that write it down, too
+    return NewRun(
+        scheduler=scheduler,
+        session=session,
+        name=app.name if app is not None else "",
+        handle=_expected_handle(info, scheduler, session),
+        app=record,
+        cfg=masked_settings(info._settings, info._cfg),
+        argv=mask_args(sys.argv),
+        cwd=_cwd(),
+        image=roles[0].image if roles else "",
+        workspace=" ".join(dict.fromkeys(str(role.workspace) for role in roles if role.workspace)),
+        git_commit="" if source is None else source.commit,
+        git_dirty=None if source is None else source.dirty,
+        parent_run_id=info._parent_run_id or "",
+        image_digests=image_digests(roles),
+        workspace_hashes=workspace_hashes(roles),
+    )
+
+
+def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, CfgVal]) -> dict[str, dict[str, Any]]:
+    """Run option to ``{"value": ..., "source": ...}``, fit to be shown.
+
+    Args:
+        settings: values with their provenance; None when the dryrun was not the Runner's own.
+        cfg: the values alone.
+
+    >>> masked_settings(None, {"api_key": "abc"})
+    {'api_key': {'value': '********', 'source': 'code'}}
+    """
+    if settings is None:
+        return {key: {"value": _masked(key, value), "source": "code"} for key, value in cfg.items()}
+    return {key: {"value": _masked(key, s.value), "source": s.source} for key, s in settings.items()}
+
+
+def tell(event: log_event, *, info: AppDryRunInfo[Any] | None = None, handle: str = "") -> None:
+    """Adds to an event what it is about, if anybody listens."""
+    if not event.on:
+        return
+    record = event._torchx_event
+    if handle:
+        record.scheduler, _, record.app_id = parse_app_handle(handle)
+    if info is not None and info._app is not None:
+        import json
+
+        run = new_run(info, record.scheduler, "")
+        record.app_image, record.workspace = run.image, run.workspace or None
+        record.app_metadata = run.app["metadata"]
+        record.runcfg = json.dumps({key: setting["value"] for key, setting in run.cfg.items()}, default=str)
+
+
+def _reason(error: Exception) -> str:
+    """What is written down of a submission that failed."""
+    from torchx.util.secrets import mask_told
+
+    return mask_told(str(error) or type(error).__name__, sys.argv)
+
+
+def _expected_handle(info: AppDryRunInfo[Any], scheduler: str, session: str) -> str:
+    """The handle that the job will have, where the id is part of the request; else empty."""
+    app_id = getattr(info.request, "app_id", None)
+    if not isinstance(app_id, str) or not app_id:
+        return ""
+    handle = make_app_handle(scheduler, session, app_id)
+    try:
+        parse_app_handle(handle)
+    except MalformedAppHandleException:
+        return ""
+    return handle
+
+
+def _masked(key: str, value: Any) -> Any:
+    from torchx.util.secrets import MASK, is_secret_name, mask_text
+
+    if value and is_secret_name(key):
+        return MASK
+    if isinstance(value, str):
+        return mask_text(value)
+    if isinstance(value, dict):
+        return {k: _masked(str(k), v) for k, v in value.items()}
+    return [_masked("", item) for item in value] if isinstance(value, list) else value
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # removed under our feet
+        return ""
