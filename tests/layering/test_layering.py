@@ -307,9 +307,10 @@ def test_product_code_never_imports_the_kit() -> None:
 
 
 def test_no_import_cycle() -> None:
-    """Imports at module level form no cycle."""
+    """Imports form no cycle, those in functions included; names for annotations may come from anywhere."""
     graph = {
-        m: {i.module for i in imports(m) if i.top and not i.typing_only and i.module in MODULES} - {m} for m in MODULES
+        m: set() if door_to(m) else {i.module for i in imports(m) if not i.typing_only and i.module in MODULES} - {m}
+        for m in MODULES
     }
     done: set[str] = set()
 
@@ -359,6 +360,16 @@ def test_slow_modules_are_imported_in_functions() -> None:
             if slow and i.top and not i.typing_only and not allowed:
                 wrong.append(f"{module}:{i.line} imports {i.module}")
     assert wrong == []
+
+
+def test_the_kit_stays_small() -> None:
+    """Whoever writes a backend can read all of ``schedulers/kit/``."""
+    lines = 0
+    for module, path in MODULES.items():
+        if module.startswith("torchx.schedulers.kit"):
+            with open(path, encoding="utf-8") as f:
+                lines += len(f.readlines())
+    assert lines <= 3000
 
 
 def test_files_and_functions_stay_small() -> None:

@@ -20,6 +20,7 @@ _OURS = {
     "torchx.specs.macros",
     "torchx.specs.mounts",
     "torchx.specs.runopts",
+    "torchx.specs.states",
     "torchx.specs.status",
     "torchx.specs.workspaces",
     "torchx.util",

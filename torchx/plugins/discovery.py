@@ -35,6 +35,9 @@ KINDS = {
 }
 """Entry-point group -> what one of its plugins is called; also the names of the decorators."""
 
+registered: dict[str, dict[str, EntryPoint]] = {}
+"""What decorators have registered so far: group to name to what it stands for."""
+
 NAMESPACE = "torchx_plugins"
 _SUBPACKAGES = {
     SCHEDULERS: "schedulers",
@@ -123,8 +126,6 @@ def decorated(group: str) -> tuple[list[EntryPoint], list[LoadFailure]]:
     The modules of ``torchx_plugins.<kind>`` are imported here, for a decorator runs only then:
     they should keep their own imports light.
     """
-    from torchx.plugins import register
-
     failures = []
     for module, where in _namespace_modules(group):
         failure = _failed_modules.get(module)
@@ -135,7 +136,7 @@ def decorated(group: str) -> tuple[list[EntryPoint], list[LoadFailure]]:
                 failure = _failed_modules[module] = LoadFailure(module, group, where, e, value=module)
         if failure is not None:
             failures.append(failure)
-    return list(register.registered(group).values()), failures
+    return list(registered.get(group, {}).values()), failures
 
 
 def parse(text: str, *, dist: Distribution | None = None) -> list[EntryPoint]:

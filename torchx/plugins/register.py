@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-_registered: dict[str, dict[str, EntryPoint]] = {}
-
 
 def scheduler(name: str | F | None = None) -> Any:
     """Registers a scheduler factory."""
@@ -68,12 +66,12 @@ def command(name: str | F | None = None) -> Any:
 
 def registered(group: str) -> dict[str, EntryPoint]:
     """What has been registered in a group so far, by name."""
-    return dict(_registered.get(group, ()))
+    return dict(discovery.registered.get(group, ()))
 
 
 def forget(group: str, name: str) -> None:
     """Takes a registration back; quiet when there is none."""
-    _registered.get(group, {}).pop(name, None)
+    discovery.registered.get(group, {}).pop(name, None)
 
 
 def _decorator(group: str, name: str | F | None) -> Any:
@@ -85,7 +83,7 @@ def _decorator(group: str, name: str | F | None) -> Any:
         key = name if isinstance(name, str) and name else own
         where = getattr(sys.modules.get(module), "__file__", None) or module
         value = f"{module}:{getattr(obj, '__qualname__', own)}"
-        _registered.setdefault(group, {})[key] = EntryPoint(key, value, group, where=where, obj=obj)
+        discovery.registered.setdefault(group, {})[key] = EntryPoint(key, value, group, where=where, obj=obj)
         return obj
 
     return register(name) if callable(name) else register

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from torchx.errors import EXIT_JOB_FAILED, TorchXError
 from torchx.specs.copies import CopiedOnLook
+from torchx.specs.states import NONE, RESET, YELLOW_BOLD, AppState, ReplicaState, is_started, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,57 +26,6 @@ __all__ = [
     "is_started",
     "is_terminal",
 ]
-
-NONE = "<NONE>"
-RESET = "\033[0m"
-YELLOW_BOLD = "\033[1;33m"
-
-
-class AppState(int, Enum):
-    """Where a job, or one replica of it, stands.
-
-    >>> str(AppState.RUNNING), repr(AppState.RUNNING)
-    ('RUNNING', 'RUNNING (3)')
-    """
-
-    UNSUBMITTED = 0
-    SUBMITTED = 1
-    PENDING = 2
-    RUNNING = 3
-    SUCCEEDED = 4
-    FAILED = 5
-    CANCELLED = 6
-    UNKNOWN = 7
-
-    def __str__(self) -> str:
-        return self._name_  # `name` is a property in Python, and a list prints thousands of states
-
-    def __repr__(self) -> str:
-        return f"{self.name} ({self.value})"
-
-
-ReplicaState = AppState
-"""A replica goes through the same states as an app."""
-
-_TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
-
-
-def is_terminal(state: AppState) -> bool:
-    """Whether the state is final: SUCCEEDED, FAILED or CANCELLED.
-
-    >>> is_terminal(AppState.FAILED), is_terminal(AppState.UNKNOWN)
-    (True, False)
-    """
-    return state in _TERMINAL
-
-
-def is_started(state: AppState) -> bool:
-    """Whether there is nothing more to wait for before one can look at the job: it runs, or it is over.
-
-    >>> is_started(AppState.RUNNING), is_started(AppState.PENDING)
-    (True, False)
-    """
-    return state == AppState.RUNNING or state in _TERMINAL
 
 
 @dataclass

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from torchx.specs.failures import Failure, parse_failure
-from torchx.specs.status import RESET, YELLOW_BOLD, AppState, AppStatus, ReplicaStatus, RoleStatus
+from torchx.specs.states import RESET, YELLOW_BOLD, AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from torchx.specs.status import AppStatus, ReplicaStatus, RoleStatus
 
 # A role of up to so many replicas is shown in full; of a larger one, only replicas that stand out are.
 _SHOWN_IN_FULL = 8

@@ -18,7 +18,6 @@ import os
 import stat
 
 from torchx.errors import SpecError, TorchXError
-from torchx.specs.api import Workspace
 from torchx.workspace.files import LocalFiles, open_workspace, walk_tree
 
 TYPE_CHECKING = False
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from dataclasses import dataclass
     from typing import IO, Any
+
+    from torchx.specs.workspaces import Workspace
 else:
     from torchx.util.records import dataclass
 

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Mapping
 from torchx.errors import BackendError, CommandError, NotFoundError, TransientError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.site import Site
 from torchx.schedulers.batch.sites import (
     COMMAND_TIMEOUT_S,
     FIRST_PAUSE_S,
     MOST_PAUSE_S,
     PATIENCE_S,
-    Site,
     SiteScheduler,
     last_line,
     log,

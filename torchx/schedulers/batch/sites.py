@@ -7,22 +7,18 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
-from torchx.errors import BackendError, CommandError, TransientError
+from torchx.errors import CommandError, TransientError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.batch.folders import JobFolders
+from torchx.schedulers.batch.site import Site
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.specs.api import CfgVal, make_app_handle, runopts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-    from typing import Any
-
     from torchx.schedulers.kit.commands import CommandRunner
     from torchx.schedulers.kit.files import Files
-else:
-    from torchx.util.records import dataclass
 
 PATIENCE_S = 45.0
 """How long a scheduler that does not answer is tried again: a restart of its daemon takes less."""
@@ -30,19 +26,6 @@ PATIENCE_S = 45.0
 COMMAND_TIMEOUT_S = 60.0
 FIRST_PAUSE_S = 0.25
 MOST_PAUSE_S = 5.0
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where the commands of one cluster run and its files are.
-
-    Attributes:
-        name: empty for this machine; else what messages call it, for example ``me@login``.
-    """
-
-    commands: CommandRunner
-    files: Files
-    name: str = ""
 
 
 class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
@@ -81,8 +64,10 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def _run_opts(self) -> runopts:
         """Options of every batch backend: those that say where it is. Backends add their own."""
+        from torchx.schedulers.batch.ssh.site import SITE_OPTS
+
         opts = runopts()
-        opts.update(_site_module("SITE_OPTS"))
+        opts.update(SITE_OPTS)
         return opts
 
     def _site_of(self, cfg: Mapping[str, CfgVal] | None) -> Site:
@@ -92,9 +77,8 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
             return self._here
         key = f"{target} {cfg.get('ssh_dir') or ''}"
         if key not in self._sites:
-            site_of = _site_module("site_of")
-            if site_of is None:
-                raise BackendError("run option `ssh`: this build cannot reach other machines")
+            from torchx.schedulers.batch.ssh.site import site_of
+
             self._sites[key] = site_of(cfg)
         return self._sites[key]
 
@@ -188,12 +172,6 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
                 close()
         self._sites.clear()
         self._recorded_cfg.cache_clear()
-
-
-def _site_module(name: str) -> Any:
-    from torchx.schedulers.batch.ssh import site as ssh_site  # it knows this module
-
-    return getattr(ssh_site, name)
 
 
 def last_line(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.schedulers.batch.sites import Site
+from torchx.schedulers.batch.site import Site
 from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.specs.api import runopts

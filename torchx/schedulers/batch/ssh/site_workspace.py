@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from torchx.schedulers.batch.sites import Site
+    from torchx.schedulers.batch.site import Site
     from torchx.specs.api import AppDryRunInfo, CfgVal, Role, Workspace
 
 _TAKEN = "site_workspace.job_dirs"
