@@ -19,6 +19,9 @@ from hypothesis import strategies as st
 from torchx.errors import SpecError
 from torchx.notebook import WORKSPACE, commands, magics, pages, streams, workspace, workspacefile
 from torchx.notebook.job import Job
+from torchx.runner.answers import status_of
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.kit.verdict import on_answer
 from torchx.specs import AppState, AppStatus, ReplicaStatus, RoleStatus
 
 pytest.importorskip("fsspec")
@@ -275,8 +278,12 @@ def test_a_job_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 def failed(message: str) -> AppStatus:
     told = {"message": message, "errorCode": 1, "extraInfo": {"py_callstack": "Traceback\n  <here>\n"}}
-    replica = ReplicaStatus(0, AppState.FAILED, "trainer<b>", "host&1", json.dumps({"message": told}))
-    return AppStatus(AppState.FAILED, msg="<script>", roles=[RoleStatus("trainer<b>", [replica])])
+    error = json.dumps({"message": told})
+    replica = ReplicaStatus(0, AppState.FAILED, "trainer<b>", "host&1", error)
+    answer = DescribeAppResponse(
+        "a", AppState.FAILED, msg="<script>", roles_statuses=[RoleStatus("trainer<b>", [replica])]
+    )
+    return status_of(on_answer(answer), near=False)
 
 
 def test_a_failure() -> None:

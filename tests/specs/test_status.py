@@ -10,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx.errors import EXIT_JOB_FAILED, TorchXError
+from torchx.runner.answers import status_of
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.kit.verdict import on_answer
 from torchx.specs import (
     NONE,
     AppState,
@@ -22,7 +25,6 @@ from torchx.specs import (
     is_terminal,
 )
 from torchx.specs.failures import Failure, parse_failure
-from torchx.specs.status_page import first_failure
 
 
 def role(name: str, states: list[AppState], errors: dict[int, str] | None = None) -> RoleStatus:
@@ -94,6 +96,18 @@ def test_to_json() -> None:
     assert status.to_json(filter_roles=[])["roles"] == []
 
 
+def judged(status: AppStatus) -> AppStatus:
+    """The status with the verdict on it, as the runner hands it out."""
+    answer = DescribeAppResponse(
+        "a",
+        status.state,
+        msg=status.msg or NONE,
+        structured_error_msg=status.structured_error_msg,
+        roles_statuses=status.roles,
+    )
+    return status_of(on_answer(answer), near=False)
+
+
 def test_page_of_a_small_job() -> None:
     """State, message, restarts, link, and every replica."""
     status = AppStatus(
@@ -140,11 +154,10 @@ def test_cause_comes_first_and_is_the_first_in_time() -> None:
             {0: boom("RuntimeError: nccl", 20), 1: boom("ValueError: x", 10, 3)},
         ),
     ]
-    status = AppStatus(AppState.FAILED, roles=roles)
-    replica, failure = first_failure(status, roles)
-    assert replica is not None
+    status = judged(AppStatus(AppState.FAILED, roles=roles))
+    failure = parse_failure(status.structured_error_msg)
     assert failure is not None
-    assert (replica.id, failure.exit_code) == (1, 3)
+    assert (failure.replica, failure.exit_code) == (1, 3)
     lines = status.format().splitlines()
     assert lines[:3] == [
         "state:    FAILED",
@@ -157,17 +170,16 @@ def test_cause_comes_first_and_is_the_first_in_time() -> None:
 def test_cause_of_a_job_that_says_it_itself() -> None:
     """The error of the app goes before those of its replicas, and the replica with the same error is named."""
     roles = [role("a", [AppState.FAILED, AppState.FAILED], {0: boom("E: 0", 1), 1: boom("E: 1", 2)})]
-    status = AppStatus(AppState.FAILED, structured_error_msg=boom("E: 1", 2), roles=roles)
+    own = Failure("E: 1", 1, timestamp=2, role="a", replica=1, host="host1", kind="error").to_structured_msg()
+    status = AppStatus(AppState.FAILED, msg="a/1 on host1: exit code 1: E: 1", structured_error_msg=own, roles=roles)
     assert "cause:    a/1 on host1: exit code 1: E: 1" in status.format()
     assert "cause:    exit code 1: E: 1" in AppStatus(AppState.FAILED, structured_error_msg=boom("E: 1", 2)).format()
 
 
 def test_a_failure_without_words_says_where_to_look() -> None:
     """A replica that failed without an error is named all the same."""
-    assert (
-        "cause:    a/1 on host1: failed"
-        in AppStatus(AppState.FAILED, roles=[role("a", [AppState.SUCCEEDED, AppState.FAILED])]).format()
-    )
+    status = judged(AppStatus(AppState.FAILED, roles=[role("a", [AppState.SUCCEEDED, AppState.FAILED])]))
+    assert "cause:    a/1 on host1: it did not say why: see its log" in status.format()
 
 
 def test_a_long_traceback_is_cut_above() -> None:
@@ -266,13 +278,13 @@ def test_a_last_line_that_is_the_cause_is_said_once() -> None:
     """Words on stderr that are no more than the message are not shown again below it."""
     error = Failure("sh: nosuch: not found", exit_code=127, traceback="sh: nosuch: not found\n").to_structured_msg()
     failed = ReplicaStatus(0, AppState.FAILED, "r", "", structured_error_msg=error)
-    page = AppStatus(AppState.FAILED, roles=[RoleStatus("r", [failed])]).format()
+    page = judged(AppStatus(AppState.FAILED, roles=[RoleStatus("r", [failed])])).format()
     assert page.count("nosuch") == 1
 
 
 def test_a_message_that_is_the_cause_is_said_once() -> None:
     """A backend whose message names the failure already: the page says it in one place, not in three."""
     roles = [role("a", [AppState.FAILED], {0: boom("E: 0", 1)})]
-    page = AppStatus(AppState.FAILED, msg="a/0 failed first: exit code 1: E: 0", roles=roles).format()
+    page = judged(AppStatus(AppState.FAILED, msg="a/0 failed first: exit code 1: E: 0", roles=roles)).format()
     assert page.count("E: 0") == 1
-    assert "cause:    a/0 failed first: exit code 1: E: 0" in page
+    assert "cause:    a/0 on host0: exit code 1: E: 0" in page

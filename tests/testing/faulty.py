@@ -16,7 +16,7 @@ from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResp
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.replicas import replicas
-from torchx.schedulers.kit.states import fold
+from torchx.schedulers.kit.verdict import fold
 from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, RoleStatus, runopts
 from torchx.testing import SchedulerContract
 

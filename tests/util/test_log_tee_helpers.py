@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
-from torchx.specs import AppDef, AppState, AppStatus, Role
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.specs import AppState, AppStatus
 from torchx.util.log_tee_helpers import replica_formats, tee_logs, wait_until_started
 
 
@@ -18,19 +19,19 @@ class Runner:
     def __init__(self, *states: AppState, error: Exception | None = None) -> None:
         self.states = list(states)
         self.error = error
-        self.asked: list[dict[str, Any]] = []
+        self.asked: list[tuple[list[tuple[str, int]], LogQuery]] = []
 
     def status(self, app_handle: str) -> AppStatus | None:
         return AppStatus(self.states.pop(0) if len(self.states) > 1 else self.states[0])
 
-    def describe(self, app_handle: str) -> AppDef:
-        return AppDef("app", [Role("a", "img", num_replicas=2)])
+    def log_replicas(self, app_handle: str) -> list[tuple[str, int]]:
+        return [("a", 0), ("a", 1)]
 
-    def log_lines(self, app_handle: str, role_name: str, k: int, **query: Any) -> Iterable[str]:
-        self.asked.append(query)
+    def open_logs(self, app_handle: str, replicas: list[tuple[str, int]], query: LogQuery) -> list[Iterable[str]]:
+        self.asked.append((replicas, query))
         if self.error:
             raise self.error
-        return [f"line {i}\n" for i in range(2)]
+        return [[f"line {i}\n" for i in range(2)] for _ in replicas]
 
 
 @pytest.mark.parametrize("should_tail", [False, True])
@@ -40,7 +41,7 @@ def test_all_replicas_are_copied(should_tail: bool) -> None:
     thread = tee_logs(file, "x://s/app", "re", runner, should_tail=should_tail)
     thread.join(300)
     assert sorted(file.getvalue().splitlines()) == ["a/0 line 0", "a/0 line 1", "a/1 line 0", "a/1 line 1"]
-    assert runner.asked == [{"regex": "re", "should_tail": should_tail, "streams": None}] * 2
+    assert runner.asked == [([("a", 0), ("a", 1)], LogQuery(regex=re.compile("re"), follow=should_tail))]
     assert thread.error is None  # type: ignore[attr-defined]
 
 

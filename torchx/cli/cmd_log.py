@@ -8,24 +8,19 @@ import sys
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
 from torchx.errors import NotFoundError
+from torchx.runner.tee import log_openers, replica_formats, wait_until_started
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together, prefix_line
-from torchx.util.log_tee_helpers import replica_formats, wait_until_started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
-    from dataclasses import dataclass
-    from datetime import datetime
     from queue import Queue
     from typing import TextIO
 
     from torchx.runner import Runner
     from torchx.schedulers.api import Stream
-    from torchx.util.log_streams import Source
-else:
-    from torchx.util.records import dataclass
 
 __all__ = [
     "ENDC",
@@ -85,14 +80,13 @@ class CmdLog(SubCommand):
 
         identifier, tail = _untangle(args.identifier, args.tail)
         query = LogQuery(
-            regex=args.regex,
+            regex=_regex(args.regex),
             since=_moment(args.since),
             until=_moment(args.until),
+            stream=_stream(args.streams),
             follow=args.follow or tail == FOLLOW,
             last=None if tail in (None, FOLLOW) else _number(tail),
-            streams=_stream(args.streams),
         )
-        _check_regex(args.regex)
         validate(identifier)
         with get_runner() as runner:
             show_logs(sys.stdout, identifier, runner, query=query, json=args.json, prefix=not args.no_prefix)
@@ -100,27 +94,6 @@ class CmdLog(SubCommand):
 
 FOLLOW = ""
 """The value of ``--tail`` without a number."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogQuery:
-    """Which lines are wanted.
-
-    Attributes:
-        regex: only lines in which it is found.
-        since: only lines written at or after it.
-        until: only lines written before it.
-        follow: go on until the job has ended.
-        last: only so many of each replica, the newest; None: all.
-        streams: which output; the scheduler's usual one when None.
-    """
-
-    regex: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    follow: bool = False
-    last: int | None = None
-    streams: Stream | None = None
 
 
 def validate(job_identifier: str) -> None:
@@ -156,7 +129,7 @@ def get_logs(  # noqa: PLR0917  # public signature
         HandleError: the identifier is malformed.
         NotFoundError: no such job, role or replica.
     """
-    query = LogQuery(regex=regex, follow=should_tail, streams=streams)
+    query = LogQuery.of(regex=regex, since=None, until=None, should_tail=should_tail, streams=streams)
     if runner is not None:
         show_logs(file, identifier, runner, query=query)
         return
@@ -206,13 +179,15 @@ def show_logs(
 
     target = parse_target(identifier)
     handle = runner.resolve(target.reference)
-    replicas = _replicas(runner, handle, follow=query.follow)
+    if query.follow:
+        _wait_until_started(runner, handle)
+    replicas = runner.log_replicas(handle)
+    if not replicas:
+        raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows how it stands")
     chosen = select(replicas, target._replace(reference=handle))
     formats = replica_formats(replicas, color=has_color(file))
-    sources: list[Source] = []
-    for role, k in chosen:
-        show = JsonFormat(role, k) if json else formats[role, k] if prefix else LineFormat("")
-        sources.append((show, _opener(runner, handle, role, k, query)))
+    shows = [JsonFormat(role, k) if json else formats[role, k] if prefix else LineFormat("") for role, k in chosen]
+    sources = list(zip(shows, log_openers(runner, handle, chosen, query), strict=True))
     sink = Sink(file)
     if query.follow and sources:
         from torchx.cli.failures import note
@@ -222,27 +197,15 @@ def show_logs(
         copy_in_turn(sources, sink)
 
 
-def _replicas(runner: Runner, handle: str, *, follow: bool) -> list[tuple[str, int]]:
-    """All replicas of the job, as it was described to the scheduler, else as the scheduler reports them."""
+def _wait_until_started(runner: Runner, handle: str) -> None:
     from torchx.specs.api import UnknownAppException
 
-    if follow:
-        _say_if_queued(runner, handle)
-        status = wait_until_started(runner, handle)
-    else:
-        status = runner.status(handle)
+    _say_if_queued(runner, handle)
+    status = wait_until_started(runner, handle)
     if status is None:
         raise UnknownAppException(handle)
     if status.error is not None:  # the scheduler cannot be asked for logs, either
         raise status.error
-    reported = [(role.role, r.id) for role in status.roles for r in role.replicas]
-    # A scheduler of this machine reports all replicas, a cluster those that it has started.
-    app = runner.describe(handle) if status.created_at is None or not reported else None
-    replicas = find_role_replicas(app) if app is not None else []
-    replicas = replicas or reported
-    if not replicas:
-        raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows how it stands")
-    return replicas
 
 
 def _say_if_queued(runner: Runner, handle: str) -> None:
@@ -254,34 +217,6 @@ def _say_if_queued(runner: Runner, handle: str) -> None:
         status = runner.status(handle)
         if status is not None and not is_started(status.state):
             note(f"{handle} is {status.state}: waiting until it runs")
-
-
-def _opener(runner: Runner, handle: str, role: str, k: int, query: LogQuery) -> Callable[[], Iterable[str]]:
-    def read(*, follow: bool) -> Iterable[str]:
-        return runner.log_lines(
-            handle, role, k, query.regex, query.since, query.until, should_tail=follow, streams=query.streams
-        )
-
-    last = query.last
-    if last is None:
-        return lambda: read(follow=query.follow)
-    return lambda: _last_lines(read, last, follow=query.follow)
-
-
-def _last_lines(read: Callable[..., Iterable[str]], count: int, *, follow: bool) -> Iterable[str]:
-    """The last lines, and those that follow; a source that can find its own end is asked to."""
-    from collections import deque
-    from itertools import islice
-
-    lines = read(follow=follow)
-    find = getattr(lines, "last", None)
-    if callable(find):
-        found: Iterable[str] = find(count)
-        return found
-    if not follow:
-        return deque(lines, maxlen=count)
-    before = sum(1 for _ in read(follow=False))
-    return islice(iter(lines), max(before - count, 0), None)
 
 
 def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None]:
@@ -307,12 +242,12 @@ def _number(text: str | None) -> int:
     return min(int(text), sys.maxsize)
 
 
-def _moment(text: str | None) -> datetime | None:
+def _moment(text: str | None) -> float | None:
     if text is None:
         return None
     from torchx.cli.moments import parse_moment
 
-    return parse_moment(text)
+    return parse_moment(text).timestamp()
 
 
 def _stream(name: str | None) -> Stream | None:
@@ -323,13 +258,13 @@ def _stream(name: str | None) -> Stream | None:
     return Stream(name)
 
 
-def _check_regex(text: str | None) -> None:
+def _regex(text: str | None) -> re.Pattern[str] | None:
     from torchx.errors import ConfigError
 
     try:
-        re.compile(text or "")
+        return re.compile(text) if text else None
     except re.error as e:
         raise ConfigError(
-            f"`--regex`: `{text}` is no regular expression: {e}",
+            f"`--regex`: `{text}` is not a regular expression: {e}",
             hint="put a backslash before `[ ( * + ? .` and the like to mean the character itself",
         ) from None

@@ -36,7 +36,7 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
         "msg": None if status.msg in _NONE else status.msg,
         "num_restarts": max(status.num_restarts, 0),
         "ui_url": status.ui_url,
-        "cause": _cause(status, shown),
+        "cause": _cause(status),
         "roles": [_role(role) for role in shown],
     }
 
@@ -75,20 +75,26 @@ def failure_fields(failure: Failure | None) -> dict[str, Any] | None:
         "message": failure.message,
         "exit_code": failure.exit_code,
         "signal": failure.signal or None,
+        "rank": failure.rank,
         "traceback": failure.traceback or None,
         "time": iso(failure.timestamp or None),
     }
 
 
-def _cause(status: AppStatus, shown: list[RoleStatus]) -> dict[str, Any] | None:
-    from torchx.specs.status_page import first_failure
+def _cause(status: AppStatus) -> dict[str, Any] | None:
+    """The verdict: who failed first, and the class of the cause; None of a job that has not failed."""
+    from torchx.specs.failures import parse_failure
 
-    replica, failure = first_failure(status, shown)
-    if str(status.state) == "SUCCEEDED" or (replica is None and failure is None):
+    failure = None if str(status.state) == "SUCCEEDED" else parse_failure(status.structured_error_msg)
+    if failure is None:
         return None
     return {
-        "role": replica.role if replica else None,
-        "replica": replica.id if replica else None,
+        "class": failure.kind or "unknown",
+        "evidence": failure.evidence or None,
+        "role": failure.role or None,
+        "replica": failure.replica,
+        "rank": failure.rank,
+        "host": failure.host or None,
         "error": failure_fields(failure),
     }
 

@@ -107,7 +107,7 @@ def _cancel(runner: Runner, handle: str, *, since: float) -> AppStatus | None:
 
 
 def _start_logs(runner: Runner, handle: str) -> threading.Thread:
-    from torchx.util.log_tee_helpers import tee_logs
+    from torchx.runner.tee import tee_logs
 
     return tee_logs(sys.stderr, handle, None, runner, should_tail=True, colorize=has_color(sys.stderr))
 

@@ -51,18 +51,17 @@ def status_html(status: AppStatus, handle: str = "") -> str:
     >>> "SUCCEEDED" in status_html(AppStatus(AppState.SUCCEEDED), "local_cwd://torchx/x")
     True
     """
-    from torchx.specs.status_page import first_failure
+    from torchx.specs.failures import parse_failure
 
     parts = list(_facts(status))
     state = str(status.state)
-    if state != "SUCCEEDED":
-        replica, failure = first_failure(status, status.roles)
-        if replica is not None or failure is not None:
-            who = f"{replica.role}/{replica.id}" if replica is not None else "the job"
-            why = failure.summary() if failure else "failed without saying why: see its log"
-            parts.append(f'<div style="margin-top:.4em"><b>{_text(who)}</b>: {_text(why)}</div>')
-            trace = "\n".join(failure.traceback.strip("\n").splitlines()[-_TRACEBACK_LINES:]) if failure else ""
-            parts += [f'<pre style="{_PRE}">{_text(trace)}</pre>'] if trace else []
+    failure = None if state == "SUCCEEDED" else parse_failure(status.structured_error_msg)
+    said = status.msg if status.msg not in _NONE else failure.summary() if failure else ""
+    if said:
+        parts.append(f'<div style="margin-top:.4em">{_text(said)}</div>')
+    if failure is not None:
+        trace = "\n".join(failure.traceback.strip("\n").splitlines()[-_TRACEBACK_LINES:])
+        parts += [f'<pre style="{_PRE}">{_text(trace)}</pre>'] if trace else []
     parts += [_roles_table(status.roles)] if status.roles else []
     return _card(state, handle, "".join(parts))
 
@@ -90,8 +89,6 @@ def _facts(status: AppStatus) -> Iterator[str]:
         times.append(f"restarted {status.num_restarts} times")
     if times:
         yield f'<div style="opacity:.75">{_text(" · ".join(times))}</div>'
-    if status.msg not in _NONE:
-        yield f"<div>{_text(status.msg)}</div>"
     url = status.ui_url or ""
     if url.startswith(("http://", "https://")):  # nothing else that a scheduler says becomes a link
         yield f'<div><a href="{_text(url)}" target="_blank" rel="noopener noreferrer">{_text(url)}</a></div>'

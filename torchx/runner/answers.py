@@ -11,7 +11,7 @@ from torchx.specs.status import ANSWER_ROLES, STATUS_ROLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from torchx.errors import BackendError
@@ -36,6 +36,10 @@ def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
     Args:
         near: the scheduler is on this machine, where a job starts when it is submitted.
     """
+    if found.state is AppState.FAILED:
+        from torchx.schedulers.kit.verdict import on_answer
+
+        found = on_answer(found)
     status = AppStatus(
         found.state,
         num_restarts=found.num_restarts,
@@ -116,26 +120,29 @@ def definition(found: DescribeAppResponse | None, run: Run | None, app_id: str) 
     return recorded
 
 
-def check_replica(found: DescribeAppResponse, handle: str, role_name: str, k: int) -> None:
-    """Refuses a role or replica that the job does not have, where the scheduler says what it has.
+def check_replica(replicas: Sequence[tuple[str, int]], handle: str, role_name: str, k: int) -> None:
+    """Refuses a role or replica that the job does not have.
+
+    Args:
+        replicas: all that it has; none: the scheduler does not say.
 
     Raises:
         NotFoundError: the hint says what there is.
     """
-    if any(role.role == role_name and role.replicas[k : k + 1] for role in found.roles_statuses if k >= 0):
+    if not replicas or (role_name, k) in replicas:
         return
-    sizes = {role.name: role.num_replicas for role in found.roles}
-    if not sizes:
-        return
-    if role_name not in sizes:
+    of_role = [number for role, number in replicas if role == role_name]
+    if not of_role:
         from torchx.util.strings import did_you_mean
 
-        hint = did_you_mean(role_name, sizes) or f"its roles: {', '.join(sizes)}"
-        raise NotFoundError(f"`{handle}` has no role `{role_name}`", hint=hint)
-    if not 0 <= k < sizes[role_name]:
-        last = sizes[role_name] - 1
-        there_is = f"there are 0 to {last}" if last else "there is only replica 0"
-        raise NotFoundError(f"role `{role_name}` of `{handle}` has no replica `{k}`", hint=there_is)
+        roles = list(dict.fromkeys(role for role, _ in replicas))
+        raise NotFoundError(
+            f"`{handle}` has no role `{role_name}`",
+            hint=did_you_mean(role_name, roles) or f"its roles: {', '.join(roles)}",
+        )
+    last = max(of_role)
+    there_is = f"there are 0 to {last}" if last else "there is only replica 0"
+    raise NotFoundError(f"role `{role_name}` of `{handle}` has no replica `{k}`", hint=there_is)
 
 
 class EndedJobs:

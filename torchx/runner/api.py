@@ -17,7 +17,7 @@ from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_ha
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
     from types import TracebackType
     from typing import Any
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import ListAppResponse, Scheduler, Stream
+    from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace, runopts
 
     _Strings = list[str]  # `list` is a method of the Runner
     _Runs = list[Run]
+    _Replicas = list[tuple[str, int]]
     _Arguments = list[str] | dict[str, Any]
 
 __all__ = [
@@ -99,18 +101,11 @@ class Runner:
         return [*self._backends.factories()]
 
     def scheduler_run_opts(self, scheduler: str) -> runopts:
-        """The run options that a scheduler takes.
-
-        Raises:
-            UnknownSchedulerException: there is no scheduler of that name.
-        """
+        """The run options that a scheduler takes; :class:`UnknownSchedulerException` when there is none such."""
         return self._scheduler(scheduler).run_opts()
 
     def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> Mapping[str, CfgVal]:
-        """Reads run options as the command line gives them: ``name=value,list=x;y``.
-
-        Raises:
-            ConfigError: a malformed literal, or an option that the scheduler does not have.
+        """Reads run options as the command line gives them: ``name=value,list=x;y``; :class:`ConfigError` when bad.
 
         >>> Runner().cfg_from_str("local_cwd", "prepend_cwd=yes")
         {'prepend_cwd': True}
@@ -136,12 +131,8 @@ class Runner:
     ) -> str:
         """Runs a component by its name; returns the app handle. See :meth:`dryrun_component` and :meth:`schedule`."""
         with log_event("run_component", scheduler) as event:
-            info = self.dryrun_component(
-                component,
-                component_args,
-                scheduler,
-                **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id),
-            )
+            given = _given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id)
+            info = self.dryrun_component(component, component_args, scheduler, **given)
             return self._schedule_or_discard(info, event)
 
     def dryrun_component(  # noqa: PLR0917  # public signature
@@ -335,14 +326,25 @@ class Runner:
             NotFoundError: the job has no such role or replica.
             NotSupportedError: the scheduler cannot show logs.
         """
+        from torchx.schedulers.kit.logs import LogQuery
+
+        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
+        answers.check_replica(self.log_replicas(app_handle), app_handle, role_name, k)
+        return self.open_logs(app_handle, [(role_name, k)], query)[0]
+
+    def log_replicas(self, app_handle: str) -> _Replicas:
+        """All replicas of a job, as ``(role, number)``; :class:`UnknownAppException` when there is no such job."""
+        handle, backend, app_id = self._find(app_handle)
+        if (found := backend.log_replicas(app_id)) is None:
+            raise UnknownAppException(handle)
+        return found
+
+    def open_logs(self, app_handle: str, replicas: _Replicas, query: LogQuery) -> Sequence[Iterable[str]]:
+        """What several replicas wrote, for each its lines: the scheduler is asked about the job once for all."""
         with log_event("log_lines") as event:
             handle, backend, app_id = self._find(app_handle)
             tell(event, handle=handle)
-            found = backend.describe(app_id)
-            if found is None:
-                raise UnknownAppException(handle)
-            answers.check_replica(found, handle, role_name, k)
-            return backend.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
+            return backend.open_logs(app_id, replicas, query)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -393,7 +395,6 @@ class Runner:
         """The runs on record, of all schedulers, newest first.
 
         Args:
-            query: which ones; all when None.
             refresh: ask the schedulers for those that were not seen to end. One that does not answer leaves the last
                 state, and says so in ``note``.
             timeout_s: how long all schedulers together may take.
@@ -487,12 +488,11 @@ def get_runner(
 
 
 def _registry() -> RunRegistry:
-    # Imported when it is needed: the status of a job by its handle does not.
-    from torchx.runs import default_registry
+    from torchx.runs import default_registry  # the status of a job by its handle does without
 
     return default_registry()
 
 
 def _given(**arguments: Any) -> dict[str, Any]:
-    # What was not given is not passed on: a subclass may override a verb with fewer arguments.
+    """What was given: a subclass may override a verb with fewer arguments."""
     return {name: value for name, value in arguments.items() if value is not None}

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import re
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from enum import Enum
+from collections.abc import Iterable, Mapping, Sequence
 
-from torchx.errors import ConfigError, NotSupportedError, SpecError
+from torchx.errors import NotSupportedError, SpecError
 from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
 from torchx.specs.api import AppState, Workspace, runopts
 from torchx.specs.status import ANSWER_ROLES
 from torchx.specs.structured_opts import StructuredOpts
@@ -55,14 +54,6 @@ NONE = "<NONE>"
 DAYS_IN_2_WEEKS = 14
 
 
-class Stream(str, Enum):
-    """Which output of a replica: its stdout, its stderr, or both in the order of writing."""
-
-    STDOUT = "stdout"
-    STDERR = "stderr"
-    COMBINED = "combined"
-
-
 @dataclass
 class DescribeAppResponse:
     """What a backend knows of one job.
@@ -104,6 +95,7 @@ class ListAppResponse:
 
 if TYPE_CHECKING:
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
+    _Replicas = list[tuple[str, int]]
 
 
 class Scheduler(_Generic["T"], ABC):
@@ -267,6 +259,30 @@ class Scheduler(_Generic["T"], ABC):
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
         """The jobs that this backend knows."""
 
+    def log_replicas(self, app_id: str) -> _Replicas | None:
+        """All replicas of a job, as ``(role, number)``, for whoever reads its logs; None when there is no such job.
+
+        The default describes the job. A backend that explains failures there, and can list replicas for less, does so.
+        """
+        found = self.describe(app_id)
+        if found is None:
+            return None
+        submitted = [(role.name, k) for role in found.roles for k in range(role.num_replicas)]
+        return submitted or [(role.role, replica.id) for role in found.roles_statuses for replica in role.replicas]
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
+        """What several replicas wrote: for each, in order, its lines, each with its line end.
+
+        A backend overrides this one, and looks at the job once for all of them; nothing is read of a replica before
+        its lines are asked for, and what is wrong with one is raised then. ``query.last`` is the caller's business.
+
+        Raises:
+            NotSupportedError: this backend has no logs.
+        """
+        if type(self).log_iter is Scheduler.log_iter:
+            raise self._no_logs()
+        return [self.log_iter(app_id, role, k, **query.words()) for role, k in replicas]
+
     def log_iter(  # noqa: PLR0917  # the contract's signature
         self,
         app_id: str,
@@ -278,7 +294,7 @@ class Scheduler(_Generic["T"], ABC):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Lines that replica ``k`` of a role wrote, each with its line end.
+        """Lines that replica ``k`` of a role wrote, each with its line end: :meth:`open_logs` of one replica.
 
         Args:
             regex: only lines in which it is found.
@@ -289,8 +305,15 @@ class Scheduler(_Generic["T"], ABC):
 
         Raises:
             NotSupportedError: this backend has no logs.
+            ConfigError: ``regex`` is not a regular expression.
         """
-        raise NotSupportedError(
+        if type(self).open_logs is Scheduler.open_logs:
+            raise self._no_logs()
+        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
+        return self.open_logs(app_id, [(role_name, k)], query)[0]
+
+    def _no_logs(self) -> NotSupportedError:
+        return NotSupportedError(
             f"`{self.backend}` cannot show logs",
             hint="look at `torchx status` for the address of the job's page",
         )
@@ -330,21 +353,6 @@ def filter_regex(regex: str, data: Iterable[str]) -> Iterable[str]:
     """
     found = compile_regex(regex).search
     return (line for line in data if found(line))
-
-
-def compile_regex(regex: str) -> re.Pattern[str]:
-    """``re.compile`` whose error is one of ours.
-
-    Raises:
-        ConfigError: ``regex`` is not a regular expression.
-    """
-    try:
-        return re.compile(regex)
-    except re.error as e:
-        raise ConfigError(
-            f"`{regex}` is not a regular expression: {e}",
-            hint="escape characters such as `[`, `(`, `*`, `+`, `?` with a backslash to mean themselves",
-        ) from e
 
 
 def split_lines(text: str) -> list[str]:

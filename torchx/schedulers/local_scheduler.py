@@ -14,7 +14,7 @@ over when its last replica ends.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, ConfigError, NotFoundError, SpecError
 from torchx.schedulers.api import (
@@ -23,7 +23,6 @@ from torchx.schedulers.api import (
     DescribeAppResponse,
     ListAppResponse,
     Scheduler,
-    Stream,
     StructuredOpts,
 )
 from torchx.schedulers.ids import make_unique
@@ -51,10 +50,10 @@ if TYPE_CHECKING:
     import io
     import subprocess
     from dataclasses import dataclass
-    from datetime import datetime
     from typing import Any
 
-    _Jobs = list[ListAppResponse]
+    _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
+    _Replicas = list[tuple[str, int]]
 else:
     from torchx.util.records import dataclass
 
@@ -358,27 +357,21 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if state is not None and not state.ended:
             super().wait_for_end(app_id, timeout_s)  # it runs on another machine
 
-    def log_iter(  # noqa: PLR0917  # the contract's signature
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
-        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
+    def log_replicas(self, app_id: str) -> _Replicas | None:
+        job = self._find(app_id)
+        state = job.state() if job else None
+        return None if state is None else [(role, k) for role, count in state.roles for k in range(count)]
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         job = self._find(app_id)
         if job is None:
             raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
-        log = open_log(self, app_id, job.replica_folder(role_name, k), query)
+        logs = [open_log(self, app_id, job.replica_folder(role, k), query) for role, k in replicas]
         if query.regex is None:
-            return log
+            return logs
         from torchx.schedulers.local.log_matches import MatchingLines
 
-        return MatchingLines(log, query.regex.search)
+        return [MatchingLines(log, query.regex.search) for log in logs]
 
     # -- the end ---------------------------------------------------------------------------------
 

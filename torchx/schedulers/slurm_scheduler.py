@@ -26,7 +26,7 @@ from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.replicas import replicas
-from torchx.schedulers.kit.states import fold
+from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.slurm.commands import HINTS, NO_MEMORY, OVER, parse_sbatch, parse_version
 from torchx.schedulers.slurm.folders import LegacyFolder, files_of, job_id_in
 from torchx.schedulers.slurm.options import SlurmOpts, job_words

@@ -121,7 +121,8 @@ def parse_failure(structured_error_msg: str | None) -> Failure | None:
         timestamp=_seconds(extra.get("timestamp", data.get("timestamp"))),
         **{name: data[_key(name)] for name, kind in _WHO.items() if type(data.get(_key(name))) is kind},
     )
-    return failure if failure.summary() or failure.traceback else Failure(text)
+    known = failure.summary() or failure.traceback or failure.kind
+    return failure if known else Failure(text)
 
 
 def _key(name: str) -> str:

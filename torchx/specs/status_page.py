@@ -38,60 +38,38 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
     """
     paint = _colored if color else _plain
     msg = "" if status.msg == "<NONE>" else status.msg
-    replica, failure = (None, None) if status.state == AppState.SUCCEEDED else first_failure(status, roles)
-    told = failure is not None and failure.summary() in msg  # the message is the cause: once is enough
+    failure = None if status.state == AppState.SUCCEEDED else parse_failure(status.structured_error_msg)
     lines = [f"state:    {paint(str(status.state), status.state)}"]
-    if msg and not told:
+    if failure is not None:
+        cause = msg or failure.summary()
+        lines += _labelled("cause:   ", cause)
+        lines += _traceback(failure, cause)
+    elif msg:
         lines += _labelled("message: ", msg)
     if status.num_restarts > 0:
         lines.append(f"restarts: {status.num_restarts}")
-    if replica is not None or failure is not None:
-        lines += _labelled("cause:   ", msg if told else _cause(replica, failure))
-        lines += _traceback(failure)
     if status.ui_url:
         lines.append(f"ui:       {status.ui_url}")
     if roles:
         lines.append("roles:")
         for role in roles:
-            lines += [f"  {line}" for line in _render_role(role, paint, above=replica)]
+            above = failure.replica if failure is not None and failure.role == role.role else None
+            lines += [f"  {line}" for line in _render_role(role, paint, above=above)]
     return "\n".join(lines)
 
 
-def first_failure(status: AppStatus, roles: list[RoleStatus]) -> tuple[ReplicaStatus | None, Failure | None]:
-    """The replica that failed first (by the time in its error, else the first in order), and why.
-
-    The error of the job itself, when it has one, goes before those of its replicas.
-    """
-    failed = [r for role in roles for r in role.replicas if r.state == AppState.FAILED]
-    told = [(r, failure) for r in failed if (failure := parse_failure(r.structured_error_msg))]
-    told.sort(key=lambda pair: pair[1].timestamp or float("inf"))
-    replica = told[0][0] if told else failed[0] if failed else None
-    own = parse_failure(status.structured_error_msg)
-    if own is None:
-        return replica, told[0][1] if told else None
-    same = [r for r, _ in told if r.structured_error_msg == status.structured_error_msg]
-    return (same[0] if same else replica), own
-
-
-def _cause(replica: ReplicaStatus | None, failure: Failure | None) -> str:
-    what = failure.summary() if failure else "failed, without saying why: see its log"
-    if replica is None:
-        return what
-    where = f" on {_host(replica)}" if _host(replica) else ""
-    return f"{replica.role}/{replica.id}{where}: {what}"
-
-
-def _traceback(failure: Failure | None) -> Iterator[str]:
-    trace = failure.traceback.strip("\n").splitlines() if failure else []
-    if failure and [line.strip() for line in trace] == [failure.message.strip()]:
-        return  # the one line is in the cause
+def _traceback(failure: Failure, cause: str) -> Iterator[str]:
+    """The last lines of the traceback, less those that the cause has said."""
+    trace = failure.traceback.strip("\n").splitlines()
+    while trace and " ".join(trace[-1].split()) in cause:
+        trace.pop()
     if len(trace) > _TRACEBACK_LINES:
         yield f"            | ... {len(trace) - _TRACEBACK_LINES} lines above"
     for line in trace[-_TRACEBACK_LINES:]:
         yield f"            | {line.rstrip()}"
 
 
-def _render_role(role: RoleStatus, paint: _Paint, *, above: ReplicaStatus | None) -> Iterator[str]:
+def _render_role(role: RoleStatus, paint: _Paint, *, above: int | None) -> Iterator[str]:
     counts: dict[AppState, int] = {}
     for replica in role.replicas:
         counts[replica.state] = counts.get(replica.state, 0) + 1
@@ -103,7 +81,7 @@ def _render_role(role: RoleStatus, paint: _Paint, *, above: ReplicaStatus | None
     if many and len(shown) == len(role.replicas):
         shown = [r for r in shown if parse_failure(r.structured_error_msg)]  # all failed: those that say why
     for replica in shown[: _SHOWN_OF_MANY if many else len(shown)]:
-        yield f"  {_render_replica(replica, paint, told=replica is above)}"
+        yield f"  {_render_replica(replica, paint, told=replica.id == above)}"
     if many and len(shown) > _SHOWN_OF_MANY:
         yield f"  ... and {len(shown) - _SHOWN_OF_MANY} more"
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["dataclass", "field", "is_record", "own_annotations", "record_fields"]
+__all__ = ["dataclass", "field", "is_record", "own_annotations", "record_fields", "replace"]
 
 _FIELDS = "__torchx_fields__"
 _FROZEN = "__torchx_frozen__"
@@ -88,6 +88,18 @@ def dataclass(cls: Any = None, *, frozen: bool = False, kw_only: bool = False) -
         return _process(c, frozen, kw_only)
 
     return wrap if cls is None else wrap(cls)
+
+
+def replace(record: Any, /, **changes: Any) -> Any:
+    """A copy of a record with other values in some fields, as ``dataclasses.replace`` makes it.
+
+    >>> @dataclass
+    ... class Point:
+    ...     x: int
+    >>> replace(Point(1), x=2)
+    Point(x=2)
+    """
+    return record.__replace__(**changes)
 
 
 def is_record(cls: Any) -> bool:

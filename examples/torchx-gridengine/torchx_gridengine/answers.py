@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from torchx.errors import BackendError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.folders import JobFolder
-from torchx.schedulers.kit.states import fold
+from torchx.schedulers.kit.verdict import fold
 from torchx.specs import AppState, ReplicaStatus, RoleStatus, is_terminal
 from torchx.specs.failures import Failure
 

@@ -14,7 +14,7 @@ from torchx.schedulers.kit.causes import failure_of
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import DNS_LABEL, FILE_NAME
 from torchx.schedulers.kit.replicas import replicas
-from torchx.schedulers.kit.states import fold
+from torchx.schedulers.kit.verdict import fold
 from torchx.specs.api import AppDef, AppState, BindMount, Role
 
 S, F, R, P, C, U = (

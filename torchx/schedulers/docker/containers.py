@@ -14,7 +14,7 @@ from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse
 from torchx.schedulers.docker import marks
 from torchx.schedulers.docker.gangs import needs_warden, next_step, rules_of, waves
 from torchx.schedulers.docker.marks import Mark
-from torchx.schedulers.kit.states import fold
+from torchx.schedulers.kit.verdict import fold
 from torchx.specs.api import AppState, ReplicaStatus, Role, RoleStatus, is_terminal
 from torchx.specs.failures import Failure
 

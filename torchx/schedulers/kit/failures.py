@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.torchrun import Report, Worker
     from torchx.schedulers.kit.tracebacks import Trace
 else:
-    from torchx.util.records import dataclass
-
-    def replace(failure, **changes):  # noqa: ANN001, ANN003, ANN202 - dataclasses.replace, without its import
-        return failure.__replace__(**changes)
-
+    from torchx.util.records import dataclass, replace
 
 __all__ = ["Evidence", "is_aftermath", "read_failure", "signal_name"]
 

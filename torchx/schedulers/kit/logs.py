@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from enum import Enum
+
+from torchx.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import re
     from dataclasses import dataclass
     from datetime import datetime
-
-    from torchx.schedulers.api import Stream
+    from typing import Any
 else:
     from torchx.util.records import dataclass
+
+
+class Stream(str, Enum):
+    """Which output of a replica: its stdout, its stderr, or both in the order of writing."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    COMBINED = "combined"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +35,7 @@ class LogQuery:
         regex: only lines in which it is found.
         stream: which output; None: the backend's usual one.
         follow: go on until the job has ended.
+        last: only so many lines of each replica, the newest; None: all.
     """
 
     since: float | None = None
@@ -32,6 +43,7 @@ class LogQuery:
     regex: re.Pattern[str] | None = None
     stream: Stream | None = None
     follow: bool = False
+    last: int | None = None
 
     @staticmethod
     def of(
@@ -47,8 +59,6 @@ class LogQuery:
         Raises:
             ConfigError: ``regex`` is not a regular expression.
         """
-        from torchx.schedulers.api import Stream, compile_regex
-
         return LogQuery(
             since=None if since is None else since.timestamp(),
             until=None if until is None else until.timestamp(),
@@ -57,9 +67,43 @@ class LogQuery:
             follow=should_tail,
         )
 
+    def words(self) -> dict[str, Any]:
+        """The query as arguments of ``Scheduler.log_iter``; its times are UTC.
+
+        >>> LogQuery(follow=True).words()["should_tail"]
+        True
+        """
+        from datetime import datetime, timezone
+
+        def moment(at: float | None) -> datetime | None:
+            return None if at is None else datetime.fromtimestamp(at, timezone.utc)
+
+        return {
+            "regex": self.regex.pattern if self.regex else None,
+            "since": moment(self.since),
+            "until": moment(self.until),
+            "should_tail": self.follow,
+            "streams": self.stream,
+        }
+
     def matching(self, lines: Iterable[str]) -> Iterable[str]:
         """The lines in which the regular expression is found; all when there is none."""
         if self.regex is None:
             return lines
         found = self.regex.search
         return (line for line in lines if found(line))
+
+
+def compile_regex(regex: str) -> re.Pattern[str]:
+    """``re.compile`` whose error is one of ours.
+
+    Raises:
+        ConfigError: ``regex`` is not a regular expression.
+    """
+    try:
+        return re.compile(regex)
+    except re.error as e:
+        raise ConfigError(
+            f"`{regex}` is not a regular expression: {e}",
+            hint="escape characters such as `[`, `(`, `*`, `+`, `?` with a backslash to mean themselves",
+        ) from e

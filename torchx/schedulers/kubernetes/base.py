@@ -163,7 +163,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
         """The jobs of torchx, in the namespace of ``cfg`` or else in all that we may look into."""
-        from torchx.schedulers.kit.states import fold
+        from torchx.schedulers.kit.verdict import fold
         from torchx.schedulers.kubernetes import status
 
         given = dict(cfg or {})

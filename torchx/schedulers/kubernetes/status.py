@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.kit.states import fold
+from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.kubernetes import appwrapper
 from torchx.schedulers.kubernetes import pods as names
 from torchx.schedulers.kubernetes.kinds import (

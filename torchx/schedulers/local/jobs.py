@@ -9,13 +9,12 @@ import stat
 from functools import partial
 
 from torchx.errors import BackendError, NotFoundError
-from torchx.schedulers.api import NONE, DescribeAppResponse
+from torchx.schedulers.api import DescribeAppResponse
 from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, torchx_home
-from torchx.specs.api import AppState, ReplicaStatus, RoleStatus
 from torchx.specs.status import ANSWER_ROLES
-from torchx.supervisor.layout import ERROR_FILE, REQUEST_FILE, STATE_FILE, STDERR_LOG, folder_name, replica_folder
+from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, replica_folder
 from torchx.supervisor.reader import JobReader
-from torchx.supervisor.statefile import FAILED, SUCCEEDED, TERMINAL, JobState, StateFileError
+from torchx.supervisor.statefile import TERMINAL, JobState, StateFileError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs.api import AppDef, Role
-    from torchx.specs.failures import Failure
 
 SCHEME = "local_cwd"
 _TIDY_EVERY_S = 3600.0
@@ -106,58 +104,10 @@ class LocalJob:
         return replica_folder(self.logs(), role, k)
 
     def _describe(self, job: JobState) -> DescribeAppResponse:
-        failures = self._failures(job)
-        statuses = []
-        index = 0
-        host = "localhost"
-        if job.facts.get("host", "") != os.uname().nodename:
-            host = job.facts.get("host", "")
-        for name, count in job.roles:
-            replicas = []
-            for k in range(count):
-                status = ReplicaStatus(k, AppState[job.replicas[index].state], name, host)
-                if index in failures:
-                    status.structured_error_msg = failures[index].to_structured_msg()
-                replicas.append(status)
-                index += 1
-            statuses.append(RoleStatus(name, replicas))
-        first = failures.get(job.first)
-        return DescribeAppResponse(
-            app_id=job.facts.get("app_id", os.path.basename(self.folder)),
-            state=AppState[job.state],
-            num_restarts=job.restarts,
-            msg=_sentence(job, failures) or NONE,
-            structured_error_msg=first.to_structured_msg() if first and job.state != SUCCEEDED else NONE,
-            ui_url=f"file://{_url_path(job.facts.get('logs', self.folder))}",
-            roles_statuses=statuses,
-            started_at=job.created or None,
-            ended_at=job.ended or None,
-        )
+        from torchx.schedulers.kit.verdict import describe
+        from torchx.schedulers.local.answers import facts_of, look
 
-    def _failures(self, job: JobState) -> dict[int, Failure]:
-        """Why replicas failed, by index; that of the first one is always among them."""
-        failed = [i for i, r in enumerate(job.replicas) if r.state == FAILED]
-        if job.first >= 0:
-            failed = [job.first, *(i for i in failed if i != job.first)]
-        if not failed:
-            return {}
-        from torchx.schedulers.kit.causes import failure_of
-
-        found = {}
-        logs = job.facts.get("logs", self.folder)
-        for index in failed[:_EXPLAINED]:
-            role, k = job.position(index)
-            folder = replica_folder(logs, role, k)
-            line = job.replicas[index]
-            code = line.exit
-            found[index] = failure_of(
-                f"{folder}/{ERROR_FILE}",
-                f"{folder}/{STDERR_LOG}",
-                exit_code=code if code is None or code >= 0 else None,
-                signal_name=_signal_name(-code) if code is not None and code < 0 else "",
-                ended=line.ended,
-            )
-        return found
+        return describe(facts_of(job, self.folder), partial(look, job.facts.get("logs", self.folder)))
 
     def roles(self) -> list[Role]:
         """The roles as they were submitted, secrets masked; as much as the state tells where that was not recorded."""
@@ -360,50 +310,6 @@ def discard(folder: str) -> None:
             os.unlink(path) if name else os.rmdir(path)
         except OSError:
             pass  # kept: retention removes it later
-
-
-def _sentence(job: JobState, failures: dict[int, Failure]) -> str:
-    """Why the job is in its state."""
-    host = job.facts.get("host", "")
-    if job.state not in TERMINAL and host != os.uname().nodename:
-        return f"as last heard from host `{host}`, where it runs"
-    if job.first < 0 or (job.state in TERMINAL and job.state != FAILED):
-        return job.msg or _losses(job)
-    role, k = job.position(job.first)
-    summary = failures[job.first].summary()
-    several = len(job.replicas) > 1
-    sentence = f"{role}/{k} failed{' first' if several else ''}: {summary}"
-    if job.restarts:
-        sentence += f" (after {job.restarts} restart{'s' if job.restarts > 1 else ''})"
-    if job.state not in TERMINAL:
-        sentence += "; the others are being stopped" if several else ""
-    return f"{sentence}; {job.msg}" if job.msg else sentence
-
-
-def _losses(job: JobState) -> str:
-    """Replicas without which an elastic job went on."""
-    lost = [i for i, r in enumerate(job.replicas) if r.state == FAILED]
-    if not lost:
-        return ""
-    names = ", ".join("/".join(map(str, job.position(i))) for i in lost[:3]) + (", ..." if len(lost) > 3 else "")
-    return f"{len(lost)} of {len(job.replicas)} replicas lost ({names}); the job went on with the others"
-
-
-def _signal_name(number: int) -> str:
-    import signal
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _url_path(path: str) -> str:
-    if path.isascii() and not any(c in path for c in " %?#"):
-        return path
-    from urllib.parse import quote
-
-    return quote(path)
 
 
 def _number(name: str, default: float) -> float:

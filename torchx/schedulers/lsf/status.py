@@ -8,7 +8,7 @@ import time
 
 from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse
 from torchx.schedulers.batch.folders import JOB_FILE, roles_of
-from torchx.schedulers.kit.states import fold
+from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.lsf.reasons import BY_OWNER, term, why_ended, why_pending
 from torchx.schedulers.lsf.rows import Row, report_end
 from torchx.schedulers.lsf.script import (

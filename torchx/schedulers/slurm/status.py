@@ -9,7 +9,7 @@ import time
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.folders import folder_name
 from torchx.schedulers.kit.causes import is_aftermath
-from torchx.schedulers.kit.states import fold
+from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.slurm.reasons import ENDINGS, app_state, reason_sentence
 from torchx.schedulers.slurm.script import SLURM_LOG, STEP_LOG
 from torchx.specs.api import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal

@@ -1,0 +1,383 @@
+"""The one verdict on a job: its state, the replica that failed first, the class of the cause, and the sentence.
+
+Backends report :class:`~torchx.schedulers.kit.facts.JobFacts`; whoever asks (``status``, ``list``, ``wait``,
+``--json``, notices, retries) hears what is said here. Four rules:
+
+1. *Fold*: a gang is as its members are (:func:`fold`). What the scheduler or the owner of a role says of the whole goes
+   before; but nothing has ended while a replica of it runs.
+2. *Blame*: guilt goes before time. A replica that only lost its peer, or that was ended because of others, is never the
+   cause as long as another has a reason of its own.
+3. *Class*: the backend's own reason decides, else what the replica left behind (:mod:`torchx.schedulers.kit.classes`).
+4. *Sentence*: ``trainer/0 rank 1 on n3: exit code 1: no data in /data``; then what is known beyond that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torchx.schedulers.api import NONE, DescribeAppResponse
+from torchx.specs.api import AppState, ReplicaStatus, RoleStatus, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass, replace
+
+    from torchx.schedulers.kit.facts import JobFacts, Look, ReplicaFacts, RoleFacts
+    from torchx.schedulers.kit.failures import Evidence
+    from torchx.specs.failures import Failure
+
+    _Position = tuple[str, int]
+else:
+    from torchx.util.records import dataclass, replace
+
+_AT_ONCE = 8
+"""Failed replicas that are looked into together."""
+
+_ROUNDS = 4
+"""So often others are looked into where all that were had only lost their peer."""
+
+_NAMED = 3
+_STARTED = frozenset((AppState.RUNNING, AppState.SUCCEEDED))
+_LOST = frozenset((AppState.FAILED, AppState.CANCELLED))
+_BY_WEIGHT = (AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING, AppState.SUBMITTED, AppState.UNSUBMITTED)
+"""What is found first in this order decides."""
+
+_OF_THE_JOB = frozenset(("preempted", "node", "timeout", "quota", "image", "lost"))
+"""Classes of reasons that explain the end of the whole job better than the replicas that it took down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is to be said of a job.
+
+    Attributes:
+        state: of the whole job.
+        states: of each replica, by role and number: those that were ended because of others are CANCELLED.
+        failures: of the failed replicas that were looked into, by role and number.
+        cause: why the job failed, its ``kind`` being the class; None when it did not.
+        sentence: why it is in its state; empty when there is nothing to say.
+    """
+
+    state: AppState
+    states: dict[_Position, AppState]
+    failures: dict[_Position, Failure]
+    cause: Failure | None
+    sentence: str
+
+
+# -- the fold ------------------------------------------------------------------------------------------
+
+
+def fold(states: Iterable[AppState], *, min_replicas: int | None = None) -> AppState:
+    """The state of a gang of replicas.
+
+    One that failed makes the gang fail, one that was cancelled makes it cancelled; but an elastic gang goes on, and
+    succeeds, while ``min_replicas`` of its members do. A gang of which some run and some wait, or some are done and
+    some wait, runs. No replicas at all: ``UNKNOWN``.
+
+    >>> fold([AppState.RUNNING, AppState.PENDING]), fold([AppState.RUNNING, AppState.FAILED])
+    (RUNNING (3), FAILED (5))
+    >>> fold([AppState.FAILED, AppState.SUCCEEDED], min_replicas=1)
+    SUCCEEDED (4)
+    """
+    members = list(states)
+    if not members:
+        return AppState.UNKNOWN
+    lost = [s for s in members if s in _LOST]
+    if lost and (min_replicas is None or len(members) - len(lost) < min_replicas):
+        return AppState.FAILED if AppState.FAILED in lost else AppState.CANCELLED
+    left = set(members) - set(lost)
+    if left == {AppState.SUCCEEDED}:
+        return AppState.SUCCEEDED
+    if left & _STARTED and AppState.UNKNOWN not in left:
+        return AppState.RUNNING
+    return next(state for state in _BY_WEIGHT if state in left)
+
+
+def state_of(facts: JobFacts) -> AppState:
+    """The state of a job, without looking into anything: what ``list`` shows is what ``status`` says.
+
+    >>> from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+    >>> two = [ReplicaFacts(role="w", replica=k, state=s) for k, s in enumerate((AppState.FAILED, AppState.RUNNING))]
+    >>> state_of(JobFacts(app_id="a", roles=[RoleFacts(name="w", replicas=two)]))
+    RUNNING (3)
+    """
+    state = _folded(facts)
+    if is_terminal(state) and any(r.state is AppState.RUNNING for r in facts.replicas()):
+        return AppState.RUNNING  # it has failed, or is being cancelled, and ends
+    return state
+
+
+def _folded(facts: JobFacts) -> AppState:
+    if facts.state is not None:
+        return facts.state
+    return fold(_role_state(role) for role in facts.roles)
+
+
+def _role_state(role: RoleFacts) -> AppState:
+    """What its owner says of a role, else what its replicas say."""
+    members = fold((r.state for r in role.replicas), min_replicas=role.min_replicas)
+    if role.state is not None:
+        # the owner counts any loss as the end of it; an elastic role can do without some
+        elastic = role.min_replicas is not None and role.state in _LOST and is_terminal(members)
+        return members if elastic else role.state
+    return AppState.RUNNING if is_terminal(members) and (role.restarts or role.ending) else members
+
+
+# -- who is to blame ------------------------------------------------------------------------------------
+
+
+def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE) -> Verdict:
+    """The verdict on a job.
+
+    Args:
+        look: reads what failed replicas left behind; without it, only the facts speak.
+        at_once: into how many replicas it looks in one go.
+    """
+    state = state_of(facts)
+    going = state  # what it will be when the last replica has ended
+    if state is AppState.RUNNING:
+        going = fold(_role_state(role) for role in facts.roles)
+    suspects = _suspects(facts, going)
+    failures: dict[_Position, Failure] = {}
+    culprit = None
+    if suspects and state in (AppState.FAILED, AppState.RUNNING) and going is not AppState.SUCCEEDED:
+        failures = _looked_into(suspects, look, at_once)
+        culprit = min(failures, key=lambda position: _guilt(failures[position]))
+    states = {(r.role, r.replica): _shown(r, facts, state, culprit) for r in facts.replicas()}
+    cause = None
+    if state is AppState.FAILED:
+        cause = _cause(facts, failures[culprit] if culprit else None)
+    told = failures[culprit] if culprit else None
+    return Verdict(
+        state=state, states=states, failures=failures, cause=cause, sentence=_sentence(facts, state, going, told)
+    )
+
+
+def _suspects(facts: JobFacts, state: AppState) -> list[ReplicaFacts]:
+    """The replicas that failed, in the order of their ends; those that were stopped only where there are no others."""
+    failed = [r for r in facts.replicas() if r.state is AppState.FAILED]
+    own = [r for r in failed if not r.stopped]
+    if state is AppState.CANCELLED or (facts.kind in _OF_THE_JOB and not own):
+        return []
+    return sorted(own or failed, key=lambda r: (r.ended or float("inf"), bool(r.signal)))
+
+
+def _looked_into(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: int) -> dict[_Position, Failure]:
+    """Why they failed: of the first few, and of more where all of these are only victims."""
+    from torchx.schedulers.kit.classes import is_aftermath
+
+    found: dict[_Position, Failure] = {}
+    for start in range(0, min(len(suspects), at_once * _ROUNDS), at_once):
+        some = suspects[start : start + at_once]
+        evidence = look(some) if look is not None else [None] * len(some)
+        for replica, left in zip(some, evidence, strict=True):
+            found[replica.role, replica.replica] = _failure(replica, left)
+        if not all(is_aftermath(failure) for failure in found.values()):
+            break
+    return found
+
+
+def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
+    """Why one replica failed: what it left behind, and the backend's reason, which goes before."""
+    from torchx.schedulers.kit.classes import classify
+    from torchx.schedulers.kit.failures import Evidence, read_failure
+
+    left = evidence or Evidence()
+    read = read_failure(left, exit_code=replica.exit_code, signal=replica.signal, ended=replica.ended)
+    failure = replace(read, role=replica.role, replica=replica.replica, host=replica.host)
+    if replica.reason:
+        failure = replace(failure, message=replica.reason)
+    kind, line = (replica.kind, replica.reason) if replica.kind else classify(failure, left.said)
+    return replace(failure, kind=kind, evidence=line)
+
+
+def _guilt(failure: Failure) -> tuple[bool, float]:
+    """The cause comes before what followed from it, and the earlier before the later."""
+    from torchx.schedulers.kit.classes import is_aftermath
+
+    return is_aftermath(failure), failure.timestamp or float("inf")
+
+
+def _shown(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: _Position | None) -> AppState:
+    """The state of one replica as the page shows it: it never contradicts the job's."""
+    own = replica.state
+    if state in (AppState.PENDING, AppState.UNKNOWN) and facts.state is state:
+        return state if own is not AppState.SUCCEEDED else own
+    if own is AppState.FAILED and (replica.role, replica.replica) != culprit:
+        victim = replica.stopped or (bool(replica.signal) and culprit is not None)
+        if victim or state is AppState.CANCELLED:
+            return AppState.CANCELLED
+    if is_terminal(own) or not is_terminal(state):
+        return own
+    return AppState.SUCCEEDED if state is AppState.SUCCEEDED else AppState.CANCELLED
+
+
+def _cause(facts: JobFacts, failure: Failure | None) -> Failure:
+    """Why the job failed: the culprit's failure, with the class of the job's own reason where that explains more."""
+    from torchx.specs.failures import Failure
+
+    if failure is None:
+        message = facts.reason or _nobody_failed(facts)
+        return Failure(message, timestamp=facts.ended or 0, kind=facts.kind or "unknown", evidence=facts.reason)
+    if facts.kind in _OF_THE_JOB and failure.signal:
+        failure = replace(failure, message=facts.reason)  # it was killed by what ended the job
+    if facts.kind and (facts.kind in _OF_THE_JOB or failure.kind in ("unknown", "error")):
+        failure = replace(failure, kind=facts.kind, evidence=facts.reason)
+    return failure
+
+
+# -- what is said of it ------------------------------------------------------------------------------------
+
+
+def _sentence(facts: JobFacts, state: AppState, going: AppState, failure: Failure | None) -> str:
+    if state is AppState.FAILED:
+        parts = [*_why_failed(facts, failure), _again(facts)]
+    elif state is AppState.RUNNING and going is AppState.FAILED:
+        parts = [*_why_failed(facts, failure), "the others are being ended"]
+    elif state is AppState.RUNNING and (facts.cancelled or going is AppState.CANCELLED):
+        parts = ["it is being cancelled"]
+    elif is_terminal(state):
+        lost = _losses(facts) if state is AppState.SUCCEEDED else ""
+        parts = [facts.reason, *(role.reason for role in facts.roles), lost]
+    else:
+        parts = [_waits(facts, state) or facts.reason, _losses(facts)]
+    return "; ".join(dict.fromkeys(part for part in (*parts, *facts.notes) if part))
+
+
+def _why_failed(facts: JobFacts, failure: Failure | None) -> list[str]:
+    whole = list(dict.fromkeys(text for text in (facts.reason, *(role.reason for role in facts.roles)) if text))
+    if failure is None:
+        return whole or [_nobody_failed(facts)]
+    told = phrase(failure, tell_host=facts.tell_hosts)
+    said = failure.summary()
+    if whole and not said:
+        return whole
+    whole = [text for text in whole if said not in text]
+    if facts.kind in _OF_THE_JOB:
+        return [*whole, "" if failure.signal else told]  # who was killed by it is no news
+    return [told, *(text for text in whole if facts.kind != failure.kind or not facts.kind)]
+
+
+def phrase(failure: Failure, *, tell_host: bool = True) -> str:
+    """Who failed, and why, in one sentence.
+
+    >>> from torchx.specs.failures import Failure
+    >>> phrase(Failure("no data in /data", 1, role="d1", replica=0, rank=1, host="n3"))
+    'd1/0 rank 1 on n3: exit code 1: no data in /data'
+    """
+    who = f"{failure.role}/{failure.replica}" if failure.role else ""
+    rank = f"rank {failure.rank}" if failure.rank is not None else ""
+    where = f"on {failure.host}" if tell_host and failure.host not in ("", "localhost") else ""
+    subject = " ".join(word for word in (who, rank, where) if word)
+    what = failure.summary() or "it did not say why: see its log"
+    return f"{subject}: {what}" if subject else what
+
+
+def _nobody_failed(facts: JobFacts) -> str:
+    return f"the scheduler says `{facts.native}`" if facts.native else "nobody knows how it ended"
+
+
+def _again(facts: JobFacts) -> str:
+    many = facts.restarts
+    return f"after {many} restart{'s' if many > 1 else ''}" if many > 0 else ""
+
+
+def _waits(facts: JobFacts, state: AppState) -> str:
+    """What replicas wait for: the first that is stuck, else the first; and how many others wait for the same."""
+    waiting = [r for r in facts.replicas() if r.reason and not is_terminal(r.state)]
+    if not waiting:
+        begun = [r for role in facts.roles if role.restarts for r in role.replicas]
+        before = next((r for r in begun if r.before or r.state is AppState.FAILED), None)
+        if before is None or state is not AppState.RUNNING:
+            return ""
+        why = before.before or phrase(_failure(before, None), tell_host=False).partition(": ")[2]
+        return f"{before.role}/{before.replica} failed, and is started again: {why}"
+    first = next((r for r in waiting if r.stuck), waiting[0])
+    same = sum(r.reason == first.reason for r in waiting) - 1
+    more = f" (and {same} more)" if same else ""
+    before_it = f"; started again, since it failed: {first.before}" if first.before else ""
+    one = len(facts.replicas()) == 1 and not before_it
+    return first.reason if one else f"{first.role}/{first.replica}{more}: {first.reason}{before_it}"
+
+
+def _losses(facts: JobFacts) -> str:
+    """Replicas without which an elastic job goes on, or went on."""
+    lost = [
+        r for role in facts.roles if role.min_replicas is not None for r in role.replicas if r.state is AppState.FAILED
+    ]
+    if not lost:
+        return ""
+    names = ", ".join(f"{r.role}/{r.replica}" for r in lost[:_NAMED]) + (", ..." if len(lost) > _NAMED else "")
+    return f"{len(lost)} of {len(facts.replicas())} replicas lost ({names}); the job went on with the others"
+
+
+# -- the answer -----------------------------------------------------------------------------------------------
+
+
+def describe(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE) -> DescribeAppResponse:
+    """The answer of ``Scheduler.describe``: the facts, and the verdict on them; arguments as of :func:`judge`."""
+    verdict = judge(facts, look, at_once=at_once)
+    return DescribeAppResponse(
+        app_id=facts.app_id,
+        state=verdict.state,
+        num_restarts=facts.restarts,
+        msg=verdict.sentence or NONE,
+        structured_error_msg=verdict.cause.to_structured_msg() if verdict.cause else NONE,
+        ui_url=facts.ui_url,
+        metadata=dict(facts.metadata),
+        roles_statuses=[_role_status(role, verdict) for role in facts.roles],
+        roles=list(facts.definition),
+        started_at=facts.started,
+        ended_at=facts.ended if is_terminal(verdict.state) else None,
+    )
+
+
+def on_answer(answer: DescribeAppResponse) -> DescribeAppResponse:
+    """The verdict on the answer of a backend that reports no facts: who failed first, in the words used for all.
+
+    The answer itself is returned where the verdict has been given, or where no replica failed.
+    """
+    import copy
+
+    from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+    from torchx.schedulers.kit.failures import Evidence
+    from torchx.specs.failures import parse_failure
+
+    given = parse_failure(answer.structured_error_msg)
+    if answer.state is not AppState.FAILED or (given is not None and given.kind):
+        return answer
+    if not any(r.state is AppState.FAILED for role in answer.roles_statuses for r in role.replicas):
+        return answer
+    roles, said = [], {}
+    for role in answer.roles_statuses:
+        members = []
+        for r in role.replicas:
+            own = parse_failure(r.structured_error_msg)
+            if own is None and r.state is AppState.FAILED:
+                own = given
+            code, signal, at = (own.exit_code, own.signal, own.timestamp) if own else (None, "", 0.0)
+            said[r.role, r.id] = Evidence(error_file=own.to_structured_msg() if own else None)
+            members.append(
+                ReplicaFacts(
+                    role=r.role, replica=r.id, state=r.state, exit_code=code, signal=signal, ended=at, host=r.hostname
+                )
+            )
+        roles.append(RoleFacts(name=role.role, replicas=members))
+    reason = "" if answer.msg == NONE else answer.msg
+    facts = JobFacts(app_id=answer.app_id, roles=roles, state=answer.state, reason=reason)
+    verdict = judge(facts, lambda replicas: [said[r.role, r.replica] for r in replicas])
+    answer = copy.copy(answer)
+    answer.msg = verdict.sentence or NONE
+    answer.structured_error_msg = verdict.cause.to_structured_msg() if verdict.cause else NONE
+    return answer
+
+
+def _role_status(role: RoleFacts, verdict: Verdict) -> RoleStatus:
+    replicas = []
+    for r in role.replicas:
+        position = (r.role, r.replica)
+        failure = verdict.failures.get(position)
+        error = failure.to_structured_msg() if failure else NONE
+        replicas.append(ReplicaStatus(r.replica, verdict.states[position], r.role, r.host, error, r.address))
+    return RoleStatus(role.name, replicas)

@@ -1,0 +1,111 @@
+"""The state file of a local job as facts, and what its failed replicas left behind."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.specs.api import AppState
+from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
+from torchx.supervisor.statefile import TERMINAL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx.schedulers.kit.failures import Evidence
+    from torchx.supervisor.statefile import JobState, ReplicaLine
+
+_TAIL_BYTES = 1 << 16
+
+
+def facts_of(job: JobState, folder: str) -> JobFacts:
+    """What the state file says of a job.
+
+    Args:
+        folder: of the job; the logs are there unless the file says where.
+    """
+    here = os.uname().nodename
+    host = job.facts.get("host", "")
+    over = job.state in TERMINAL
+    roles, index = [], 0
+    for name, count in job.roles:
+        lines = job.replicas[index : index + count]
+        members = [_replica(name, k, line, "localhost" if host == here else host) for k, line in enumerate(lines)]
+        # the supervisor alone knows whether the job can do without those that failed, or starts them again
+        goes_on = not over and job.first < 0
+        roles.append(RoleFacts(name=name, replicas=members, state=AppState[job.state] if goes_on else None))
+        index += count
+    away = [f"as last heard from host `{host}`, where it runs"] if not over and host != here else []
+    return JobFacts(
+        app_id=job.facts.get("app_id", os.path.basename(folder)),
+        roles=roles,
+        state=AppState[job.state],
+        native=job.state,
+        reason=job.msg,
+        restarts=job.restarts,
+        started=job.created or None,
+        ended=job.ended or None,
+        notes=away,
+        tell_hosts=False,
+        ui_url=f"file://{_url_path(job.facts.get('logs', folder))}",
+    )
+
+
+def _replica(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFacts:
+    code, name = line.exit, ""
+    if code is not None and code < 0:
+        from torchx.schedulers.kit.failures import signal_name
+
+        name, code = signal_name(-code), None
+    return ReplicaFacts(
+        role=role,
+        replica=k,
+        state=AppState[line.state],
+        native=line.state,
+        exit_code=code,
+        signal=name,
+        host=host,
+        started=line.started,
+        ended=line.ended,
+    )
+
+
+def look(logs: str, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
+    """What replicas left behind: torchelastic's error file, and the ends of their output.
+
+    Args:
+        logs: folder of the replicas' folders.
+    """
+    from torchx.schedulers.kit.failures import Evidence
+
+    found = []
+    for replica in replicas:
+        folder = replica_folder(logs, replica.role, replica.replica)
+        error = _tail(os.path.join(folder, ERROR_FILE), 1 << 20)
+        stderr = _tail(os.path.join(folder, STDERR_LOG))
+        stdout = "" if stderr and stderr.strip() else _tail(os.path.join(folder, STDOUT_LOG))
+        found.append(Evidence(error_file=error, stderr=stderr or "", stdout=stdout or ""))
+    return found
+
+
+def _tail(path: str, most: int = _TAIL_BYTES) -> str | None:
+    """The end of a file, in whole lines; None when it cannot be read."""
+    try:
+        with open(path, "rb") as f:
+            size = os.fstat(f.fileno()).st_size
+            f.seek(max(0, size - most))
+            data = f.read(most)
+    except OSError:
+        return None
+    if size > most:
+        data = data[data.find(b"\n") + 1 :]
+    return data.decode("utf-8", "replace")
+
+
+def _url_path(path: str) -> str:
+    if path.isascii() and not any(c in path for c in " %?#"):
+        return path
+    from urllib.parse import quote
+
+    return quote(path)
