@@ -1,7 +1,10 @@
 # make demo    train on four workers, watch it from another process
 # make test    lint, types, unit tests
-# make check   make test and the tests with real parts (PyTorch): what .ci/run does
 # make docs    the documentation as a site, build/site/index.html; a warning is an error
+# make check   these two, and the tests with real processes and real PyTorch; needs no root
+# make check-real  every test with real parts (Docker, Slurm, ...); as root on Debian, it says first what it does to the machine.
+#              PART='slurm ssh': these folders of tests/backends alone; ALL=1: other releases of Slurm and Kubernetes, too
+# make coverage    what the unit tests reach, in lines and branches
 # make fuzz    let atheris look for input that breaks a promise (EACH=60: seconds for each target)
 # make mutants ROOM=runs N=40 SEED=1   plant small changes in torchx/runs, print those that no unit test notices
 # make bench   the benchmark table (BENCH=--quick: a short one)
@@ -9,12 +12,13 @@
 #
 # Everything is installed below .venv, .cache and ~/.cache/torchx-ci (large things); PYTHON=... names the interpreter.
 
-.PHONY: help demo test check lint types unit docs fuzz mutants bench format clean
+.PHONY: help demo test check check-real coverage lint types unit docs fuzz mutants bench format clean
 .DEFAULT_GOAL := help
 CODE := torchx tests examples benchmarks docs/conf.py docs/_site conftest.py scripts/release
+UNIT := .venv/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 8
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
 
 demo:
 	@scripts/env demo
@@ -33,14 +37,23 @@ types:
 
 unit:
 	@scripts/env dev
-	.venv/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
+	$(UNIT)
+
+coverage:
+	@scripts/env dev
+	.venv/bin/pip install -q coverage pytest-cov
+	$(UNIT) --cov=torchx --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage
 
 docs:
 	@scripts/env dev
 	.venv/bin/python -m sphinx -b html -d build/site-state -W --keep-going -q docs build/site
 
-check:
-	.ci/run
+check: test docs
+	scripts/real rootless
+
+PART :=
+check-real:
+	scripts/real check $(PART)
 
 # EACH: seconds for each target; TARGET: which of tests/fuzz/targets.py, all when empty
 EACH := 60

@@ -53,3 +53,18 @@ def test_x(monkeypatch):
 """
     done = run_suite(tmp_path, test)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", "1 skipped"), ("true", "1 failed")], ids=["at-home", "in-the-gate"])
+def test_the_gate_skips_nothing(tmp_path: Path, ci: str, outcome: str) -> None:
+    """A test of the gate whose real part is not there fails in continuous integration; elsewhere it is skipped."""
+    (tmp_path / "conftest.py").write_text("from tests.backends.conftest import pytest_runtest_makereport\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = smoke\n")
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.fixture\ndef part(): pytest.skip('no engine')\n@pytest.mark.smoke\ndef test_x(part): ...\n"
+    )
+    env = {**os.environ, "CI": ci, "PYTHONPATH": str(Path(__file__).parents[1])}
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert outcome in done.stdout.replace("1 error", "1 failed"), done.stdout
+    assert "no engine" in done.stdout or not ci
