@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import json
 import os
 import signal
 import socket
@@ -62,7 +64,10 @@ def docker_image() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def bridged_server(docker_image: str, venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An MLflow server that containers reach, too: on this machine's end of the engine's bridge."""
-    address = engine.run("docker", "network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}").strip()
+    shown = engine.run("docker", "network", "inspect", "bridge", "-f", "{{json (index .IPAM.Config 0)}}")
+    network = json.loads(shown)
+    # An engine that has just made its first bridge names no gateway: it is the first address.
+    address = network.get("Gateway") or str(next(ipaddress.ip_network(network["Subnet"]).hosts()))
     yield from mlflow_at(address, venv, tmp_path_factory.mktemp("mlflow"))
 
 
