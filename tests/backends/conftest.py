@@ -23,7 +23,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """With ``-n 2``, two folders at a time: the tests of one share its real part, and are run one after the other."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByFolder(LoadScopeScheduling):
+    class ByFolder(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             return "/".join(file.split("/")[:3]) if file.startswith("tests/backends/") else file

@@ -379,7 +379,7 @@ def test_ctrl_c_right_after_the_submission(torchx: Call, monkeypatch: pytest.Mon
     """From the submission on Ctrl-C cancels the job, also when nobody has begun to wait."""
     from torchx.cli import waiting
 
-    def interrupted(*args: object, **kwargs: object) -> None:
+    def interrupted(*args: object, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -138,7 +138,7 @@ class MyScheduler(LocalScheduler):
         return PatientLogIterator(app_id, os.path.join(folder, STDOUT_LOG), self, should_tail)
 
 
-def create_scheduler(session_name: str, **kwargs: object) -> MyScheduler:
+def create_scheduler(session_name: str, **kwargs: Any) -> MyScheduler:
     return MyScheduler(session_name)
 
 

@@ -18,7 +18,7 @@ class StandIn(Scheduler[Mapping[str, CfgVal]]):
 
     capabilities = Capabilities(logs=True, cancel=True, delete=True, list=True, multi_role=True)
 
-    def __init__(self, session_name: str, **kwargs: object) -> None:
+    def __init__(self, session_name: str, **kwargs: Any) -> None:
         super().__init__("kubernetes", session_name)
 
     def _run_opts(self) -> runopts:
@@ -68,5 +68,5 @@ class StandIn(Scheduler[Mapping[str, CfgVal]]):
         DELETED.add(app_id)  # only noted: the documents go on to read the job's log
 
 
-def create_scheduler(session_name: str, **kwargs: object) -> StandIn:
+def create_scheduler(session_name: str, **kwargs: Any) -> StandIn:
     return StandIn(session_name)

@@ -252,7 +252,7 @@ def test_agrees_with_the_argument_parser(annotation: str) -> None:
     if from_source.problem() is None:
         assert from_source == shape_of(live)
 
-    def fn(x): ...  # type: ignore[no-untyped-def]  # given below
+    def fn(x): ...
 
     fn.__annotations__ = {"x": live}
     if from_source.problem() is None:

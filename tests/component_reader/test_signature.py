@@ -54,9 +54,9 @@ def test_parameters_of_a_plain_function() -> None:
 
 def test_flags() -> None:
     """A name of one letter is a short option as well, and `Annotated` adds another."""
-    assert read(plain).get("d").flags == ("--d", "-d", "-dd")  # type: ignore[union-attr]  # it exists
-    assert read(dist.ddp).get("j").flags == ("--j", "-j")  # type: ignore[union-attr]  # it exists
-    assert read(utils.hydra).get("config-name").flags == ("--config_name", "-cn")  # type: ignore[union-attr]  # so
+    assert read(plain).get("d").flags == ("--d", "-d", "-dd")
+    assert read(dist.ddp).get("j").flags == ("--j", "-j")
+    assert read(utils.hydra).get("config-name").flags == ("--config_name", "-cn")
 
 
 def test_through_decorators() -> None:
@@ -94,10 +94,10 @@ def test_partials_methods_and_callable_objects() -> None:
 
     assert [(p.name, str(p.shape)) for p in read(Component()).parameters] == [("x", "int")]
     assert [(p.name, str(p.shape)) for p in read(Component().method).parameters] == [("y", "bool")]
-    assert read(functools.partial(plain, b=7)).get("b").default == 7  # type: ignore[union-attr]  # it exists
+    assert read(functools.partial(plain, b=7)).get("b").default == 7
 
 
-def no_type(x) -> AppDef:  # type: ignore[no-untyped-def]  # on purpose
+def no_type(x) -> AppDef:
     raise NotImplementedError
 
 

@@ -6,6 +6,7 @@ import configparser
 import io
 import logging
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -407,7 +408,7 @@ def test_apply_adds_only_what_is_missing():
     """What is in the cfg stays; the file with the last word fills in the rest."""
     home("[local_cwd]\nlog_dir = /of-home\nprepend_cwd = true\n")
     project("[local_cwd]\nlog_dir = /of-project\n")
-    cfg = {"auto_set_cuda_visible_devices": True}
+    cfg: dict[str, Any] = {"auto_set_cuda_visible_devices": True}
     config.apply("local_cwd", cfg)
     assert cfg == {"auto_set_cuda_visible_devices": True, "log_dir": "/of-project", "prepend_cwd": True}
     cfg = {"log_dir": "mine"}
@@ -417,7 +418,7 @@ def test_apply_adds_only_what_is_missing():
 
 def test_load_reads_an_open_file():
     """`load` takes the scheduler's section of any text file, and leaves what is set."""
-    cfg = {"prepend_cwd": False}
+    cfg: dict[str, Any] = {"prepend_cwd": False}
     config.load("local_cwd", io.StringIO("[local_cwd]\nlog_dir=/logs\nprepend_cwd=true\n[slurm]\nx=1\n"), cfg)
     assert cfg == {"prepend_cwd": False, "log_dir": "/logs"}
 

@@ -52,7 +52,7 @@ def test_the_backends() -> None:
     """`Backend` names what `init_pg` takes."""
     assert get_args(distributed.Backend) == ("nccl", "gloo", "auto")
     with pytest.raises(AttributeError, match="no attribute `Back`"):
-        _ = distributed.Back  # type: ignore[attr-defined]  # that is the point
+        _ = distributed.Back
 
 
 def test_light_to_import() -> None:

@@ -60,8 +60,10 @@ def test_command_line_page(generated: ModuleType) -> None:
     assert verbs
     for name, command in verbs.items():
         assert f"\n## `torchx {name}`\n" in page
-        (parser,) = (a for a in create_parser({name: command})._actions if a.choices and name in a.choices)
-        for action in parser.choices[name]._actions:
+        (verb,) = (
+            dict(a.choices)[name] for a in create_parser({name: command})._actions if isinstance(a.choices, dict)
+        )
+        for action in verb._actions:
             flags = [] if action.help == "==SUPPRESS==" else action.option_strings
             assert all(re.search(rf"`{re.escape(flag)}[ `]", page) or flag in ("-h", "--help") for flag in flags), name
 

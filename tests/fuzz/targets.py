@@ -185,7 +185,16 @@ def _component(
     return AppDef("any", [Role("any", "", entrypoint="any", args=args)])
 
 
-_COMPONENTS = [_component, dist.ddp, dist.spmd, dist.torchrun, utils.sh, utils.python, utils.echo, utils.copy]
+_COMPONENTS: list[Any] = [
+    _component,
+    dist.ddp,
+    dist.spmd,
+    dist.torchrun,
+    utils.sh,
+    utils.python,
+    utils.echo,
+    utils.copy,
+]
 
 
 @_target
@@ -344,7 +353,7 @@ def logs(data: bytes) -> None:
         f.flush()
 
         def log() -> local_logs.LogIterator:
-            return local_logs.LogIterator("job", f.name, None, should_tail=False)  # type: ignore[arg-type]
+            return local_logs.LogIterator("job", f.name, None, should_tail=False)
 
         assert b"".join(log().chunks()) == data
         assert b"".join(iter(log().poll, None)) == data

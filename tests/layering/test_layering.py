@@ -149,8 +149,8 @@ def imports(module: str) -> tuple[Import, ...]:
                 visit(child, top=top, typing_only=typing_only)
         else:
             deeper = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            for child in ast.iter_child_nodes(node):
-                visit(child, top=top and not deeper, typing_only=typing_only)
+            for part in ast.iter_child_nodes(node):
+                visit(part, top=top and not deeper, typing_only=typing_only)
 
     visit(tree, top=True, typing_only=False)
     return tuple(found)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -109,7 +110,7 @@ def test_import_hook_with_distributions(monkeypatch: pytest.MonkeyPatch) -> None
                 "entry_points.txt": f"[{GROUP}]\nhooked = os:getcwd\n",
             }.get(filename)
 
-        def locate_file(self, path: object) -> object:
+        def locate_file(self, path: Any) -> Any:
             return path
 
     class Finder(importlib.metadata.DistributionFinder):

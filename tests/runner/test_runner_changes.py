@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,8 @@ def test_each_request_is_its_own(places):
         first._app.roles[0].args.append("2")
         first._app.roles[0].metadata["k"]["l"].append(2)
         first._app.roles[0].resource.tags["x"] = 1
-        first._cfg["queue"] = "mine"
+        cfg: Any = first._cfg
+        cfg["queue"] = "mine"
         first._settings["priority"].value = 99
         second = runner.dryrun(app, "memory")
     assert (second._app.roles[0].args, second._app.roles[0].metadata) == (["1"], {"k": {"l": [1]}})

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,8 @@ def near(jobs):
         msg="boom",
         roles_statuses=[RoleStatus("w", [ReplicaStatus(0, AppState.FAILED, "w", "")])],
     )
-    with Runner("s", {"near": lambda session: NearScheduler(session, jobs=jobs), "memory": MemoryScheduler}) as found:
+    factories: Any = {"near": lambda session: NearScheduler(session, jobs=jobs), "memory": MemoryScheduler}
+    with Runner("s", factories) as found:
         yield found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchx.runner import Runner, get_runner
 from torchx.runs import RunQuery, default_registry
 from torchx.schedulers.api import DescribeAppResponse
@@ -55,7 +57,7 @@ def test_a_filter_by_state_is_by_the_state_now(runner, jobs):
 def test_a_scheduler_that_cannot_be_asked_leaves_a_note(tmp_path):
     """The last state is shown, and that it is the last; the others are shown as ever."""
     jobs = {}
-    factories = {
+    factories: dict[str, Any] = {
         "far": UnreachableScheduler,
         "memory": lambda session_name: MemoryScheduler(session_name, jobs=jobs),
     }

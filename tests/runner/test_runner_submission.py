@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import pytest
 
@@ -120,7 +121,7 @@ class TokenScheduler(MemoryScheduler):
 
 def lost_submission(runner, jobs, found):
     """A Runner whose process was killed between the submission and the record, and the next one that looks."""
-    factory = {"memory": lambda session_name: TokenScheduler(session_name, jobs=jobs, found=found)}
+    factory: Any = {"memory": lambda session_name: TokenScheduler(session_name, jobs=jobs, found=found)}
     killed = Runner("test", factory)
     backend(killed).refuses = KeyboardInterrupt()  # past every `except Exception`, as a kill is
     with pytest.raises(KeyboardInterrupt):
@@ -190,7 +191,7 @@ def test_a_run_goes_through_dryrun_and_schedule(jobs):
     calls = []
 
     class MyRunner(Runner):
-        def dryrun(self, app, scheduler, cfg=None):
+        def dryrun(self, app, scheduler, cfg=None):  # type: ignore[override]  # as old programs do
             calls.append("dryrun")
             info = self._scheduler(scheduler).submit_dryrun(app, cfg or {})
             info._scheduler = scheduler
@@ -204,7 +205,8 @@ def test_a_run_goes_through_dryrun_and_schedule(jobs):
             calls.append("run")
             return super().run(app, scheduler, cfg)
 
-    with MyRunner("mine", {"memory": lambda session_name: MemoryScheduler(session_name, jobs=jobs)}) as runner:
+    factories: Any = {"memory": lambda session_name: MemoryScheduler(session_name, jobs=jobs)}
+    with MyRunner("mine", factories) as runner:
         handle = runner.run(echo_app(), "memory", {"queue": "x"}, workspace="/src")
         assert calls == ["run", "dryrun", "schedule"]
         assert runner.status(handle).state is AppState.RUNNING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,10 @@ from .run_rows import add, ids
 def test_everything_that_was_written_is_read_back(registry):
     """A run comes back with each of its fields, and with what the registry itself adds."""
     app = AppDef("train", [Role("trainer", image="img", entrypoint="python", args=["-m", "x"], env={"A": "ü"})])
-    cfg = {"log_dir": {"value": None, "source": "default"}, "nodes": {"value": ["a", "b"], "source": "-cfg"}}
+    cfg: dict[str, dict[str, Any]] = {
+        "log_dir": {"value": None, "source": "default"},
+        "nodes": {"value": ["a", "b"], "source": "-cfg"},
+    }
     new = NewRun(
         scheduler="slurm",
         session="me",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,21 @@ def file_of_version(path: str, version: int) -> None:
             db.execute(statement)
     for i, state, unfinished in ((1, "SUCCEEDED", 0), (2, "RUNNING", 1)):
         handle = f"local_cwd://torchx/old-{i}"
-        row = (i, handle, "local_cwd", "torchx", f"old-{i}", "old", 1, state, unfinished, "", 1.0, 1.0, None)
+        row: tuple[Any, ...] = (
+            i,
+            handle,
+            "local_cwd",
+            "torchx",
+            f"old-{i}",
+            "old",
+            1,
+            state,
+            unfinished,
+            "",
+            1.0,
+            1.0,
+            None,
+        )
         row += ("u", "h", "/", "img", "", "", None, "", "h|b|1|1")
         db.execute(f"INSERT INTO runs VALUES ({', '.join('?' * len(row))})", row)
         db.execute(

@@ -21,7 +21,7 @@ class Answer:
         self.url = "http+docker://fake"
 
     def json(self) -> Any:
-        return json.loads(self._body)
+        return json.loads(self.raw.getvalue())
 
     def close(self) -> None:
         self.raw.close()

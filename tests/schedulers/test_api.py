@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -56,7 +57,7 @@ class Fake(Scheduler[Mapping[str, CfgVal]]):
         self.calls.append(f"cancel {app_id}")
 
 
-def _app(**role: object) -> AppDef:
+def _app(**role: Any) -> AppDef:
     return AppDef("app", [Role("r", "img", entrypoint="true", resource=Resource(1, 0, 64), **role)])
 
 

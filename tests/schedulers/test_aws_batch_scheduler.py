@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def role(*args, n=1, name="w", **more):
 
 def scheduler(cloud=None):
     cloud = cloud or Cloud()
-    made = AWSBatchScheduler("s", cloud, cloud.logs)
+    made: Any = AWSBatchScheduler("s", cloud, cloud.logs)
     made._sleep = lambda seconds: None
     made.cloud = cloud
     return made

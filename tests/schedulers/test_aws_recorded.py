@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def aws(monkeypatch):
             )
             return made
 
-        clients.client = client
+        clients.client = client  # type: ignore[method-assign]  # the answers are recorded ones
         opened.append(clients)
         return clients
 
@@ -166,7 +167,7 @@ def _with_times(value):
 
 # -- errors ---------------------------------------------------------------------------------------------
 
-REQUESTS = {
+REQUESTS: dict[str, dict[str, Any]] = {
     "submit_job": {"jobName": "x", "jobQueue": "q", "jobDefinition": "d"},
     "register_job_definition": {"jobDefinitionName": "d", "type": "container"},
     "create_training_job": {

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,9 @@ def role(*args, n=1, name="w", **more):
 
 def scheduler():
     cloud = SageMaker()
-    made = AWSSageMakerScheduler("s", clients=Clients(dict.fromkeys(("sagemaker", "logs", "iam", "sts", "s3"), cloud)))
+    made: Any = AWSSageMakerScheduler(
+        "s", clients=Clients(dict.fromkeys(("sagemaker", "logs", "iam", "sts", "s3"), cloud))
+    )
     made._sleep = lambda seconds: None
     made.cloud = cloud
     return made

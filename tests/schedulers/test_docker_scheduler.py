@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from torchx.errors import BackendError, ConfigError, NotFoundError, SpecError, TransientError
 from torchx.schedulers import docker_scheduler
+from torchx.schedulers.docker.request import render_job
 from torchx.schedulers.docker_scheduler import (
     CONTAINER_STATE,
     LABEL_APP_ID,
@@ -21,7 +23,6 @@ from torchx.schedulers.docker_scheduler import (
     DockerJob,
     Opts,
     create_scheduler,
-    render_job,
 )
 from torchx.specs.api import (
     AppDef,
@@ -305,11 +306,9 @@ class TestSubmission:
         """One that has answered before is waited for, and then it is said that it is gone."""
         import requests
 
-        from torchx.schedulers.docker import engine as docker_engine
-
         now = [0.0]
-        monkeypatch.setattr(docker_engine.time, "monotonic", lambda: now[0])
-        monkeypatch.setattr(docker_engine.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
         refused = requests.ConnectionError("('Connection aborted.', ConnectionRefusedError(111, 'Connection refused'))")
         fake.faults["containers"] = [refused] * 3
         assert scheduler.list() == []

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ def test_plugin_replaces_a_builtin(torchx_site: Site) -> None:
         entry_points="[torchx.schedulers]\nlocal_cwd = mine_mod:create\nother = mine_mod:create\n",
         files={"mine_mod.py": "def create(session_name, **kwargs): return ('mine', session_name, kwargs)"},
     )
-    made = schedulers.get_scheduler_factories()["local_cwd"]("s", a=1)
+    made: Any = schedulers.get_scheduler_factories()["local_cwd"]("s", a=1)
     assert made == ("mine", "s", {"a": 1})
     assert {"local_cwd", "other"} <= set(schedulers.get_scheduler_factories(skip_defaults=True))
     assert "local_cwd" not in schedulers.get_scheduler_factories(group="another.group", skip_defaults=True)

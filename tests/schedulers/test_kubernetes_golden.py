@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def app() -> AppDef:
     return AppDef("Train GPT", [trainer, reader], metadata={"team": "x"})
 
 
-JOBS = {
+JOBS: dict[str, tuple[Any, Any]] = {
     "job": (create_scheduler, {"kind": "job", "ttl_s": 60, "secret_files": {"/etc/hf": "hf"}}),
     "job-kueue": (create_scheduler, {"kind": "job", "local_queue": "team", "image_secret": "ghcr"}),
     "jobset": (create_scheduler, {"kind": "jobset", "service_account": "trainer", "priority_class": "high"}),

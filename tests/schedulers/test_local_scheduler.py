@@ -8,10 +8,11 @@ import sys
 import time
 from collections import Counter
 from datetime import datetime
+from typing import Any
 
 import pytest
 
-from torchx.errors import BackendError, ConfigError, NotFoundError, SpecError
+from torchx.errors import BackendError, ConfigError, NotFoundError, SpecError, TorchXError
 from torchx.schedulers.api import DescribeAppResponse, Stream
 from torchx.schedulers.local_scheduler import (
     COMBINED_LOG,
@@ -41,11 +42,11 @@ def scheduler():
     local.close()
 
 
-def _app(command: str = "true", n: int = 1, **role: object) -> AppDef:
+def _app(command: str = "true", n: int = 1, **role: Any) -> AppDef:
     return AppDef("my app", [Role("trainer", "", entrypoint="sh", args=["-c", command], num_replicas=n, **role)])
 
 
-def _run(scheduler: LocalScheduler, app: AppDef, **cfg: object) -> str:
+def _run(scheduler: LocalScheduler, app: AppDef, **cfg: Any) -> str:
     app_id = scheduler.submit(app, cfg)
     scheduler.wait_for_end(app_id, 300)
     return app_id
@@ -413,7 +414,7 @@ def test_since_and_until(scheduler, tmp_path, stream) -> None:
     go.touch()
     scheduler.wait_for_end(app_id, 300)
 
-    def lines(**query: object) -> list[str]:
+    def lines(**query: Any) -> list[str]:
         return list(scheduler.log_iter(app_id, "trainer", streams=stream, **query))
 
     assert lines(since=moment) == ["late\n"]
@@ -432,10 +433,12 @@ def test_unknown_role_and_replica(scheduler) -> None:
     app_id = _run(scheduler, _app(n=3))
     with pytest.raises(LookupError, match="`trainr`") as e:
         scheduler.log_iter(app_id, "trainr")
+    assert isinstance(e.value, TorchXError)
     assert "`trainer`" in e.value.hint
     for k in (3, -1):
         with pytest.raises(LookupError, match=f"`{k}`") as e:
             scheduler.log_iter(app_id, "trainer", k)
+        assert isinstance(e.value, TorchXError)
         assert "0 to 2" in e.value.hint
 
 

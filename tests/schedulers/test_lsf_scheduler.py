@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -47,7 +48,7 @@ VERSIONS = RECORDED.versions("lsf")
 BJOBS = RECORDED.read("lsf", "10.1", "bjobs")
 
 
-def role(**changes: object) -> Role:
+def role(**changes: Any) -> Role:
     fields: dict = {"image": "img", "entrypoint": "python", "args": ["train.py"], "resource": Resource(2, 0, 1024)}
     return Role("trainer", **{**fields, **changes})
 
@@ -58,7 +59,7 @@ def scheduler(fake: FakeCommandRunner | None = None) -> LsfScheduler:
 
 # -- rendering ---------------------------------------------------------------------------------------
 
-GOLDEN_JOBS = {
+GOLDEN_JOBS: dict[str, tuple[AppDef, Any]] = {
     "one-replica": (AppDef("one", [role()]), {}),
     "two-roles": (
         AppDef("two", [role(num_replicas=2, env={"A": "b c"}), Role("ps/x", "/img", entrypoint="ps", resource=Resource(1, 0, 64))]),

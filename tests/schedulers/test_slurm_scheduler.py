@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -32,7 +32,7 @@ SMALL = Resource(cpu=1, gpu=0, memMB=100)
 GPU = Resource(cpu=8, gpu=4, memMB=4096)
 
 
-def role(name: str = "trainer", *args: str, **more: object) -> Role:
+def role(name: str = "trainer", *args: str, **more: Any) -> Role:
     more.setdefault("resource", SMALL)
     return Role(name, "", entrypoint="echo", args=list(args), **more)
 
@@ -151,7 +151,7 @@ def test_what_apptainer_would_replace_reaches_the_program(scheduler: SlurmSchedu
     assert "APPTAINERENV" not in _script(scheduler, "ubuntu:22.04", "pyxis", env=env)
 
 
-def _script(scheduler: SlurmScheduler, image: str, runtime: str, **more: object) -> str:
+def _script(scheduler: SlurmScheduler, image: str, runtime: str, **more: Any) -> str:
     app = AppDef("box", [Role("r", image, entrypoint="echo", resource=SMALL, **more)])
     cfg = {"container": runtime, **({"container_image": "/shared/tiny.sif"} if image.startswith("/") else {})}
     return scheduler.submit_dryrun(app, cfg).request.materialize()

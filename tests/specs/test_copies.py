@@ -48,7 +48,7 @@ class Hold:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Hold) and self.inner == other.inner
 
-    __hash__ = None  # type: ignore[assignment]  # it is mutable
+    __hash__ = None
 
 
 class Flag(enum.Enum):
@@ -191,7 +191,7 @@ def test_two_threads_that_look_at_once_see_one_copy() -> None:
     """The copy may be made twice, and one of them is everybody's."""
     start, found = threading.Barrier(8), []
 
-    class Slow(list):  # type: ignore[type-arg]  # of anything
+    class Slow(list):
         def __deepcopy__(self, memo: dict[int, Any]) -> list[int]:
             start.wait(300)
             return [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -144,5 +145,6 @@ def test_apply_keeps_the_class_of_the_role() -> None:
 
 def test_arguments_that_are_no_strings_pass_through() -> None:
     """A program that puts a number into args or env gets it back: rendering it is the scheduler's matter."""
-    new = VALUES.apply(Role("r", "img", args=["a", 5], env={"A": 1}))  # type: ignore[list-item,dict-item]
-    assert (new.args, new.env) == (["a", 5], {"A": 1})
+    numbers: Any = {"args": ["a", 5], "env": {"A": 1}}
+    new = VALUES.apply(Role("r", "img", **numbers))
+    assert {"args": new.args, "env": new.env} == numbers

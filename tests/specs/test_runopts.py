@@ -265,7 +265,7 @@ def test_help_may_be_made_late() -> None:
     """A function in place of the help text is called once, when the text is first read."""
     calls = []
     opts = runopts()
-    opts.add("x", type_=str, help=lambda: calls.append(1) or "text")  # type: ignore[func-returns-value]
+    opts.add("x", type_=str, help=lambda: calls.append(1) or "text")
     opts.resolve({})
     assert calls == []
     option = opts.get("x")

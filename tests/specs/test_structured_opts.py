@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import types
 import typing
-from typing import Dict, List, Optional  # noqa: UP035 - both styles
+from typing import Any, Dict, List, Optional  # noqa: UP035 - both styles
 
 import pytest
 
@@ -198,7 +198,7 @@ def test_a_class_without_decorator_is_an_error_that_says_so() -> None:
 @pytest.mark.parametrize("annotation", ["set[str]", "NoSuchType", "int | str", "list[int] | None"])
 def test_types_that_no_option_can_have(annotation: str) -> None:
     """An error of ours that names the field."""
-    cls = dataclasses.dataclass(
+    cls: Any = dataclasses.dataclass(
         type("Bad", (StructuredOpts,), {"__annotations__": {"field": annotation}, "__module__": __name__})
     )
     with pytest.raises(ConfigError, match="`field`"):
@@ -209,5 +209,6 @@ def test_evaluated_annotations() -> None:
     """Classes of modules without `from __future__ import annotations`."""
     annotations = {"a": int | None, "b": Optional[List[str]], "c": "int"}  # noqa: UP006 - both styles
     namespace = {"__annotations__": annotations, "a": None, "b": None, "c": 1, "__module__": __name__}
-    opts = dict(dataclasses.dataclass(type("Live", (StructuredOpts,), namespace)).as_runopts())
+    live: Any = dataclasses.dataclass(type("Live", (StructuredOpts,), namespace))
+    opts = dict(live.as_runopts())
     assert (opts["a"].opt_type, opts["b"].opt_type, opts["c"].opt_type) == (int, list[str], int)

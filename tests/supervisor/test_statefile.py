@@ -87,7 +87,9 @@ def test_every_damage_is_noticed(tmp_path) -> None:
             job = parse_state(bytes(changed))
         except StateFileError:
             continue
-        assert changed[at : at + 1] in (b"\x1f", b"\n") or whole[at : at + 1] == b"\n"  # the line end is not checked
+        assert (
+            bytes(changed[at : at + 1]) in (b"\x1f", b"\n") or whole[at : at + 1] == b"\n"
+        )  # the line end is not checked
         assert job.facts == _job().facts
 
 

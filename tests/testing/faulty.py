@@ -114,7 +114,7 @@ class Good(Scheduler[Mapping[str, Any]]):
         )
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
-        return [ListAppResponse(i, self.describe(i).state) for i in self.jobs]  # type: ignore[union-attr]  # it is there
+        return [ListAppResponse(i, self.describe(i).state) for i in self.jobs]
 
     def log_iter(self, app_id: str, role_name: str, k: int = 0, *args: Any, **query: Any) -> Iterable[str]:
         if app_id not in self.jobs:
@@ -225,7 +225,7 @@ class ListNeedsOptions(Good):
     """`list(None)` fails."""
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
-        dict(cfg)  # type: ignore[arg-type]  # the fault
+        dict(cfg)
         return super().list(cfg)
 
 

@@ -1,6 +1,7 @@
 """The schedulers on AWS keep the contract, against services in memory whose requests botocore's models check."""
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from torchx.testing import SchedulerContract
 class TestBatch(SchedulerContract):
     """Batch, with its own states."""
 
-    cfg: ClassVar = {"queue": "q"}
+    cfg: Mapping[str, Any] = {"queue": "q"}
     unknown_id = "q:no-such-job"
     name_rule = r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}"
     runtime_macros = frozenset({"replica_id"})
@@ -45,7 +46,7 @@ class TestBatch(SchedulerContract):
 class TestSageMaker(SchedulerContract):
     """SageMaker; its states."""
 
-    cfg: ClassVar = {"role": "arn:aws:iam::123456789012:role/train", "instance_type": "ml.m5.xlarge"}
+    cfg: Mapping[str, Any] = {"role": "arn:aws:iam::123456789012:role/train", "instance_type": "ml.m5.xlarge"}
     name_rule = r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}"
     runtime_macros = frozenset({"replica_id"})
     raw_states = SAGEMAKER_STATE

@@ -1,7 +1,8 @@
 """The Kubernetes scheduler keeps the contract, against an API server in memory."""
 
 import json
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -39,11 +40,11 @@ class TestKubernetes(SchedulerContract):
 class TestVolcano(TestKubernetes):
     """Volcano jobs, whose phases are the states of the table."""
 
-    cfg: ClassVar = {"kind": "volcano"}
+    cfg: Mapping[str, Any] = {"kind": "volcano"}
     runtime_macros = frozenset()
 
     @property
-    def raw_states(self):
+    def raw_states(self):  # type: ignore[override]  # imported when it is asked for
         from torchx.schedulers.kubernetes_scheduler import JOB_STATE
 
         return JOB_STATE
@@ -65,11 +66,11 @@ class TestMcad(TestKubernetes):
     form = "v1beta2"
 
     @property
-    def cfg(self):
+    def cfg(self):  # type: ignore[override]  # the form of the class below
         return {"appwrapper_version": self.form}
 
     @property
-    def raw_states(self):
+    def raw_states(self):  # type: ignore[override]  # imported when it is asked for
         from torchx.schedulers.kubernetes.appwrapper import PHASES, STATES
 
         return PHASES if self.form == "v1beta2" else STATES

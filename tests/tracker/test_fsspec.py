@@ -252,7 +252,7 @@ def test_a_store_that_hangs(tmp_path: Path) -> None:
     class Hanging(type(memory)):  # type: ignore[misc]  # a class that is known at run time only
         cachable = False
 
-        def pipe_file(self, path: str, value: bytes, **kwargs: object) -> None:
+        def pipe_file(self, path: str, value: bytes, **kwargs: Any) -> None:
             answer.wait()
             super().pipe_file(path, value, **kwargs)
 
@@ -261,11 +261,11 @@ def test_a_store_that_hangs(tmp_path: Path) -> None:
         tracker.add_metadata(RUN, a=1)
     with pytest.raises(TimeoutError, match="an earlier call"):
         tracker.add_metadata(RUN, b=1)
-    stuck = tracker._bounded._stuck  # type: ignore[union-attr]  # it has one: this is no local disk
+    stuck = tracker._bounded._stuck
     assert stuck is not None
     answer.set()
     assert stuck.ended.wait(300)
-    tracker._bounded._timeout_s = 300  # type: ignore[union-attr]  # as above
+    tracker._bounded._timeout_s = 300
     tracker.add_metadata(RUN, c=1)
     assert tracker.metadata(RUN) == {"a": 1, "c": 1}
 
@@ -279,7 +279,7 @@ def test_a_missing_bucket_is_not_made() -> None:
         cachable = False
         protocol = ("s3", "s3a")
 
-        def pipe_file(self, path: str, value: bytes, **kwargs: object) -> None:
+        def pipe_file(self, path: str, value: bytes, **kwargs: Any) -> None:
             raise FileNotFoundError("The specified bucket does not exist")
 
         def makedirs(self, path: str, exist_ok: bool = False) -> None:

@@ -44,7 +44,7 @@ class Rank:
     def __init__(self, server: Server, number: int) -> None:
         self.server, self.number, self.chosen = server, number, ""
         self.runs = Runs.__new__(Runs)  # MLflow itself is not installed where these tests run
-        self.runs._ids, self.runs.owned, self.runs.client = {}, set(), self  # type: ignore[assignment]  # it stands in
+        self.runs._ids, self.runs.owned, self.runs.client = {}, set(), self
         self.runs.experiment_id, self.runs._active = lambda: "1", self.active  # type: ignore[method-assign]  # as above
         self.thread = threading.Thread(target=self._choose)
         self.thread.start()

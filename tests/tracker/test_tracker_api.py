@@ -6,6 +6,7 @@ import sys
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ class MemoryTracker(TrackerBase):
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
         return self._artifacts.get(run_id, {})
 
-    def add_metadata(self, run_id: str, **kwargs: object) -> None:
+    def add_metadata(self, run_id: str, **kwargs: Any) -> None:
         self._metadata.setdefault(run_id, {}).update(kwargs)
 
     def metadata(self, run_id: str) -> Mapping[str, object]:
@@ -64,7 +65,7 @@ class MemoryTracker(TrackerBase):
 class DownTracker(MemoryTracker):
     """Cannot be written to."""
 
-    def add_metadata(self, run_id: str, **kwargs: object) -> None:
+    def add_metadata(self, run_id: str, **kwargs: Any) -> None:
         raise ConnectionError("refused")
 
     add_artifact = add_source = add_metadata  # type: ignore[assignment]  # each refuses alike
@@ -115,7 +116,7 @@ def test_a_tracker_that_fails_slowly_is_let_alone(monkeypatch: pytest.MonkeyPatc
     tries: list[float] = []
 
     class Slow(MemoryTracker):
-        def add_metadata(self, run_id: str, **kwargs: object) -> None:
+        def add_metadata(self, run_id: str, **kwargs: Any) -> None:
             tries.append(now[0])
             now[0] += 30
             raise TimeoutError("no answer")

@@ -104,7 +104,7 @@ def test_a_slow_reader_holds_the_writers_back() -> None:
     go_on = threading.Event()
 
     class Slow(io.BytesIO):
-        def write(self, data: object) -> int:  # type: ignore[override]
+        def write(self, data: object) -> int:
             go_on.wait(600)
             return super().write(data)  # type: ignore[arg-type]
 
@@ -171,7 +171,7 @@ def test_threads_are_bounded(monkeypatch) -> None:
 
     said: list[str] = []
     file = binary()
-    copy_together([(LineFormat(""), lambda k=k: source(k)) for k in range(40)], Sink(file), said.append)
+    copy_together([(LineFormat(""), lambda k=k: source(k)) for k in range(40)], Sink(file), said.append)  # type: ignore[misc]  # mypy cannot infer the default of a lambda
     assert sorted(written(file).decode().splitlines()) == sorted(
         f"{which} of {k}" for k in range(40) for which in ("first", "second")
     )

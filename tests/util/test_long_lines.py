@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,6 @@ def test_a_progress_bar_in_pieces() -> None:
 def test_lines_after_an_open_one(prefix: str) -> None:
     """A source that gives lines begins a new line, too."""
     file = io.StringIO()
-    sources = [(LineFormat(""), lambda: Blocks(b"open")), (LineFormat(prefix), lambda: ["a\n", "b"])]
+    sources: list[Any] = [(LineFormat(""), lambda: Blocks(b"open")), (LineFormat(prefix), lambda: ["a\n", "b"])]
     copy_in_turn(sources, Sink(file))
     assert file.getvalue() == f"open\n{prefix}a\n{prefix}b" + ("\n" if prefix else "")

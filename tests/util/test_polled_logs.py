@@ -27,7 +27,7 @@ class Polled:
         return block
 
 
-def _copied(*sources: Polled | Exception) -> str:
+def _copied(*sources: Polled | Exception, file: io.TextIOWrapper | None = None) -> str:
     def opener(source):
         def lines():
             if isinstance(source, Exception):
@@ -36,13 +36,16 @@ def _copied(*sources: Polled | Exception) -> str:
 
         return lines
 
-    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    file = file or _file()
     try:
         copy_together([(LineFormat(f"r/{k} "), opener(source)) for k, source in enumerate(sources)], Sink(file))
     finally:
         file.seek(0)
-        _copied.text = file.read()
-    return _copied.text
+    return file.read()
+
+
+def _file() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
 
 
 def test_blocks_are_taken_in_turn() -> None:
@@ -62,10 +65,12 @@ def test_one_that_fails_does_not_stop_the_others(bad: int, when: str) -> None:
     good = Polled(b"", b"", b"fine\n")
     if bad == 0 and when == "opened":
         good.__class__ = type("Lines", (Polled,), {"__iter__": lambda self: iter(["fine\n"]), "poll": None})
+    file = _file()
     with pytest.raises(OSError, match="gone"):
-        _copied(*([failing, good] if bad == 0 else [good, failing]))
-    assert f"r/{1 - bad} fine\n" in _copied.text
-    assert ("first" in _copied.text) == (when == "read")
+        _copied(*([failing, good] if bad == 0 else [good, failing]), file=file)
+    shown = file.read()
+    assert f"r/{1 - bad} fine\n" in shown
+    assert ("first" in shown) == (when == "read")
 
 
 def test_one_that_is_busy_does_not_make_the_quiet_ones_expensive(monkeypatch) -> None:

@@ -88,7 +88,7 @@ def test_repr_of_a_cycle_ends() -> None:
 def test_nan_equals_itself_inside_a_record() -> None:
     """Fields are compared like tuples are: the same object is equal to itself. (Data classes do so up to Python 3.12.)"""
     nan = float("nan")
-    assert Point(nan) == Point(nan)  # type: ignore[arg-type]
+    assert Point(nan) == Point(nan)
     if sys.version_info < (3, 13):
         assert RealPoint(nan) == RealPoint(nan)  # type: ignore[arg-type]
 
@@ -175,7 +175,7 @@ def test_frozen_refuses_and_hashes() -> None:
     """Assignment and deletion raise FrozenInstanceError; equal objects have equal hashes."""
     f = Frozen(1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        f.x = 2  # type: ignore[misc]
+        f.x = 2
     with pytest.raises(dataclasses.FrozenInstanceError):
         del f.x
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -196,7 +196,7 @@ def test_a_plain_subclass_of_a_frozen_record_may_have_attributes_of_its_own() ->
     s = Sub()
     assert s.extra == 6
     with pytest.raises(dataclasses.FrozenInstanceError):
-        s.x = 2  # type: ignore[misc]
+        s.x = 2
     with pytest.raises(dataclasses.FrozenInstanceError):
         del s.x
 
@@ -212,7 +212,7 @@ def test_kw_only() -> None:
     """Keyword-only fields may follow ones with defaults, and positional arguments are refused."""
     assert KwOnly(y=2) == KwOnly(x=1, y=2)
     with pytest.raises(TypeError):
-        KwOnly(1, 2)  # type: ignore[misc]
+        KwOnly(1, 2)
     assert KwOnly.__match_args__ == ()
     assert all(f.kw_only for f in dataclasses.fields(KwOnly))
 

@@ -168,7 +168,7 @@ def test_chained_file_systems(tmp_path: Path) -> None:
 def test_a_file_system_that_fails(monkeypatch: pytest.MonkeyPatch, memory: Any) -> None:
     """Whatever a remote file system raises is one clear line with the address."""
 
-    def refuse(self: object, *args: object, **kwargs: object) -> None:
+    def refuse(self: object, *args: object, **kwargs: Any) -> None:
         raise RuntimeError("no credentials")
 
     monkeypatch.setattr(type(memory), "ls", refuse)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,7 +138,7 @@ def test_no_half_folder_is_left(
     if made_before:
         job_dir.mkdir()
 
-    def fail(files: object, folder: str, *_: object, **__: object) -> str:
+    def fail(files: object, folder: str, *_: object, **__: Any) -> str:
         make(Path(folder), {"half/a": "a"})
         raise error
 
@@ -150,13 +151,13 @@ def test_no_half_folder_is_left(
 
 def test_shared_code(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `share_code` two jobs have the very same files; without, each its own."""
-    monkeypatch.setattr(dir_workspace.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("torchx.workspace.snapshots.SnapshotStore.usable", lambda self: True)
     monkeypatch.setattr("torchx.workspace.snapshots.can_clone", lambda folder: False)
     inodes = []
     for name, share in (("1", True), ("2", True), ("3", False)):
         r = role("a", source)
-        cfg = {"job_dir": str(tmp_path / "jobs" / name), "share_code": share}
+        cfg: dict[str, Any] = {"job_dir": str(tmp_path / "jobs" / name), "share_code": share}
         DirWorkspaceMixin().build_workspaces([r], cfg)
         assert code(r.image) == {"main.py": "v1"}
         inodes.append(os.stat(f"{r.image}/main.py").st_ino)
@@ -167,9 +168,9 @@ def test_root_shares_no_code(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Permissions do not stop root: each job gets a copy, and a warning says so."""
-    monkeypatch.setattr(dir_workspace.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("torchx.workspace.snapshots.can_clone", lambda folder: False)
-    cfg = {"job_dir": str(tmp_path / "job"), "share_code": True}
+    cfg: dict[str, Any] = {"job_dir": str(tmp_path / "job"), "share_code": True}
     with caplog.at_level(logging.WARNING, "torchx.workspace"):
         DirWorkspaceMixin().build_workspaces([r := role("a", source)], cfg)
     assert os.stat(f"{r.image}/main.py").st_nlink == 1
@@ -178,9 +179,9 @@ def test_root_shares_no_code(
 
 def test_a_store_that_is_not_ours_is_not_used(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job gets a copy then."""
-    monkeypatch.setattr(dir_workspace.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("torchx.workspace.snapshots.SnapshotStore.usable", lambda self: False)
-    cfg = {"job_dir": str(tmp_path / "jobs" / "1"), "share_code": True}
+    cfg: dict[str, Any] = {"job_dir": str(tmp_path / "jobs" / "1"), "share_code": True}
     DirWorkspaceMixin().build_workspaces([r := role("a", source)], cfg)
     assert code(r.image) == {"main.py": "v1"}
 

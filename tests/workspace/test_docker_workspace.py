@@ -247,7 +247,11 @@ def test_build_without_an_id(source: str) -> None:
 def test_build_on_a_terminal(source: str) -> None:
     """One line that changes, cut to the terminal, and one that stays; an error leaves the whole output behind."""
     out = Terminal()
-    events = [{"stream": "Step 1/2 : " + "x" * 100 + "\n"}, {"stream": "noise\n"}, {"aux": {"ID": ID}}]
+    events: list[dict[str, Any]] = [
+        {"stream": "Step 1/2 : " + "x" * 100 + "\n"},
+        {"stream": "noise\n"},
+        {"aux": {"ID": ID}},
+    ]
     docker_build.build(FakeClient(events), Workspace({source: ""}), "b", docker_build.Options(), out)
     first, *_, last = out.getvalue().split("\r")[1:]
     assert first.startswith("Building: Step 1/2 : xxx") and first.endswith("…\x1b[K") and len(first) == 59 + 3
@@ -267,7 +271,11 @@ def test_build_on_a_terminal(source: str) -> None:
 def test_unused_arguments_are_in_order(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The engine's warning that our own build arguments are not used is no news."""
     warning = "[Warning] One or more build-args [{}] were not consumed\n"
-    events = [{"stream": warning.format("WORKSPACE")}, {"stream": warning.format("MINE")}, {"aux": {"ID": ID}}]
+    events: list[dict[str, Any]] = [
+        {"stream": warning.format("WORKSPACE")},
+        {"stream": warning.format("MINE")},
+        {"aux": {"ID": ID}},
+    ]
     DockerWorkspaceMixin(docker_client=FakeClient(events)).build_workspaces(roles(source), {})
     assert capsys.readouterr().err == warning.format("MINE")
 

@@ -25,7 +25,7 @@ def source(tmp_path: Path) -> Path:
 def _later(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the files had been written a minute ago: their time of change cannot be set back."""
     real = time.time
-    monkeypatch.setattr(module.time, "time", lambda: real() + 60)
+    monkeypatch.setattr(time, "time", lambda: real() + 60)
 
 
 def files(source: Path) -> list[Entry]:

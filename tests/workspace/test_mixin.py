@@ -31,7 +31,7 @@ class StoreMixin(WorkspaceMixin[None]):
 class OldStyleMixin(WorkspaceMixin[None]):
     """Overrides the deprecated hook."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
+    def __init__(self, *args: object, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.built: list[str] = []
 
@@ -41,7 +41,7 @@ class OldStyleMixin(WorkspaceMixin[None]):
 
 
 class Base(Scheduler[Mapping[str, CfgVal]]):
-    def __init__(self, session_name: str, **kwargs: object) -> None:
+    def __init__(self, session_name: str, **kwargs: Any) -> None:
         super().__init__("my_backend", session_name)
 
     def _run_opts(self) -> runopts:

@@ -180,7 +180,7 @@ def test_a_snapshot_that_is_removed_under_our_hands(
             subprocess.run(["rm", "-rf", source_path.removesuffix(at)], check=True)
         real(source_path, path)
 
-    monkeypatch.setattr(snapshots.os, "link", link)
+    monkeypatch.setattr(os, "link", link)
     assert tree(place(store, source, "2"))["train.py"] == "train"
     assert left == [0]
 
@@ -199,7 +199,7 @@ def test_a_snapshot_that_others_use_since_we_looked(
     def lease(path: Path) -> int:
         return os.stat(path).st_ino
 
-    monkeypatch.setattr(snapshots.os, "rename", rename)
+    monkeypatch.setattr(os, "rename", rename)
     first = place(store, source, "1")
     [kept_one] = kept(store)
     assert lease(first / MARKER) == lease(first.parent / "2" / MARKER) == lease(Path(store.path, kept_one, "lease"))
@@ -219,7 +219,7 @@ def test_as_many_jobs_as_there_are_links(store: SnapshotStore, source: Path, mon
             raise OSError(31, "Too many links")
         real(source_path, path)
 
-    monkeypatch.setattr(snapshots.os, "link", link)
+    monkeypatch.setattr(os, "link", link)
     folder = place(store, source, "1")
     found = os.stat(folder / "train.py")
     assert (found.st_nlink, stat.S_IMODE(found.st_mode)) == (1, 0o444)

@@ -12,7 +12,6 @@ import pytest
 from tests.workspace.trees import make, tree
 from torchx.errors import ConfigError, SpecError
 from torchx.specs import Workspace
-from torchx.workspace import copies
 from torchx.workspace.content import content_hash, entries
 from torchx.workspace.copies import copy_tree, merge, remove_tree
 from torchx.workspace.hashes import FileHashes
@@ -102,7 +101,7 @@ def test_a_kernel_that_cannot_copy(
     def refuse(*_: object) -> int:
         raise OSError(error, "no")
 
-    monkeypatch.setattr(copies.os, "copy_file_range", refuse)
+    monkeypatch.setattr(os, "copy_file_range", refuse)
     copy_tree(entries(str(source)), target, hashes)
     assert tree(target) == FILES
 
@@ -113,8 +112,8 @@ def test_a_full_disk(source: Path, target: str, hashes: FileHashes, monkeypatch:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(copies.os, "copy_file_range", full)
-    monkeypatch.setattr(copies.os, "write", full)
+    monkeypatch.setattr(os, "copy_file_range", full)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(ConfigError, match=r"cannot be copied to `.*/out/.*`: No space left on device"):
         copy_tree(entries(str(source)), target, hashes)
 

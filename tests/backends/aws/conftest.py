@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def batch(queue: str) -> Iterator[AWSBatchScheduler]:
 def submit(batch: AWSBatchScheduler, queue: str) -> Callable[..., str]:
     """Submit ``sh -c command`` in ``n`` replicas; further keywords are the role's."""
 
-    def run(command: str, n: int = 1, *, name: str = "w", **more: object) -> str:
+    def run(command: str, n: int = 1, *, name: str = "w", **more: Any) -> str:
         more.setdefault("resource", Resource(cpu=1, gpu=0, memMB=128))
         role = Role(name, engine.IMAGE, entrypoint="sh", args=["-c", command], num_replicas=n, **more)
         return batch.submit(AppDef("job", [role]), {"queue": queue})

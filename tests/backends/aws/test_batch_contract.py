@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from torchx.testing import SchedulerContract
 class TestBatch(SchedulerContract):
     """On moto's server, which writes one log for all nodes: what tells replicas apart is shown by tests of answers."""
 
-    cfg: ClassVar = {"queue": QUEUE}
+    cfg: Mapping[str, Any] = {"queue": QUEUE}
     unknown_id = f"{QUEUE}:no-such-job"
     name_rule = r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}"
     runtime_macros = frozenset({"replica_id"})
@@ -38,5 +39,5 @@ class TestBatch(SchedulerContract):
         return f"{info.request.job_def}\n{info.request.request()}"
 
     @pytest.mark.skip(reason="moto has one log stream for all nodes of a job")
-    def test_logs(self) -> None:
+    def test_logs(self) -> None:  # type: ignore[override]  # it is skipped
         """See the tests of answers."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,15 +71,15 @@ def at(meet: Path) -> list[BindMount]:
 def submit(scheduler: DockerScheduler, docker_image: str) -> Job:
     """Submit ``sh -c command`` in ``n`` replicas; further keywords are the role's, ``cfg`` the run options."""
 
-    def run(command: str, n: int = 1, *, cfg: dict | None = None, **role: object) -> str:
+    def run(command: str, n: int = 1, *, cfg: dict | None = None, **role: Any) -> str:
         return scheduler.submit(AppDef("job", [role_of(command, n, image=docker_image, **role)]), cfg or {})
 
     return run
 
 
-def role_of(command: str, n: int = 1, *, name: str = "r", image: str = engine.IMAGE, **role: object) -> Role:
+def role_of(command: str, n: int = 1, *, name: str = "r", image: str = engine.IMAGE, **role: Any) -> Role:
     """A role that runs a line of shell."""
-    role.setdefault("resource", Resource(cpu=0.5, gpu=0, memMB=128))
+    role.setdefault("resource", Resource(cpu=0.5, gpu=0, memMB=128))  # type: ignore[arg-type]  # a part of a CPU: more than the annotation promises
     return Role(name, image, entrypoint="sh", args=["-c", command], num_replicas=n, **role)
 
 
@@ -105,13 +107,13 @@ def reached(
         time.sleep(0.1)
 
 
-def lines(scheduler: DockerScheduler, app_id: str, k: int = 0, role: str = "r", **query: object) -> list[str]:
+def lines(scheduler: DockerScheduler, app_id: str, k: int = 0, role: str = "r", **query: Any) -> list[str]:
     """The replica's output."""
     return list(scheduler.log_iter(app_id, role, k, **query))
 
 
 def wrote(
-    scheduler: DockerScheduler, app_id: str, expected: list[str], k: int = 0, role: str = "r", **query: object
+    scheduler: DockerScheduler, app_id: str, expected: list[str], k: int = 0, role: str = "r", **query: Any
 ) -> None:
     """Wait until this is the replica's whole output: an engine may be a moment behind, even after the end."""
     deadline = time.monotonic() + PATIENCE_S
@@ -146,7 +148,7 @@ def own_engine(tmp_path: Path) -> Iterator[engine.Engine]:
     except engine.Unavailable as e:
         pytest.skip(str(e))
     # A socket's path has 108 characters at most.
-    folder = Path(engine.tempfile.mkdtemp(prefix="own-", dir=engine.STATE.parent))
+    folder = Path(tempfile.mkdtemp(prefix="own-", dir=engine.STATE.parent))
     made = engine.Engine(folder, f"{folder}/e.sock", own_network=True)
     yield made
     made.remove()

@@ -195,7 +195,7 @@ def image(tag: str = IMAGE, host: str = "") -> str:
                 subprocess.run(
                     [*docker, "import", *changes, "-", tag], stdin=tar.stdout, check=True, capture_output=True
                 )
-                tar.stdout.close()  # type: ignore[union-attr]  # it is a pipe
+                tar.stdout.close()
                 if tar.wait():
                     raise Unavailable(f"the files of the image could not be packed: tar says {tar.returncode}")
     return tag
@@ -377,7 +377,7 @@ def _make_root(root: Path) -> None:
                     print(f".{merged}", file=out)
     pack = subprocess.Popen(["tar", "-C", "/", "-c", "--no-recursion", "-T", files], stdout=subprocess.PIPE)
     subprocess.run(["tar", "-C", root, "-x"], stdin=pack.stdout, check=True)
-    pack.stdout.close()  # type: ignore[union-attr]  # it is a pipe
+    pack.stdout.close()
     if pack.wait():
         raise Unavailable("the files of this machine's packages could not be read")
     files.unlink()

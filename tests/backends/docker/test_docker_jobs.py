@@ -260,7 +260,9 @@ def test_privileged_only_when_asked(scheduler: DockerScheduler, submit: Job) -> 
     """With the option, a container has the capabilities of the engine's machine."""
     script = "grep CapEff /proc/self/status | cut -f2"
     asked, plain = submit(script, cfg={"privileged": True}), submit(script)
-    found = [ended(scheduler, job) and int(lines(scheduler, job)[0], 16) for job in (asked, plain)]
+    for job in (asked, plain):
+        ended(scheduler, job)
+    found = [int(lines(scheduler, job)[0], 16) for job in (asked, plain)]
     assert found[0] & (1 << 21)
     assert not found[1] & (1 << 21)
 

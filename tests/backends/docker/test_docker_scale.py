@@ -14,7 +14,7 @@ from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.specs.api import AppState, Resource
 
 MANY = 50
-TINY = Resource(cpu=0.1, gpu=0, memMB=32)
+TINY = Resource(cpu=0.1, gpu=0, memMB=32)  # type: ignore[arg-type]  # a part of a CPU: more than the annotation promises
 
 
 @pytest.fixture

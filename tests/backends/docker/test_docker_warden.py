@@ -138,7 +138,7 @@ class TestRetries:
         other = role_of(f"echo try; {wait}", name="o", image=docker_image, mounts=at(meet))
         app_id = scheduler.submit(AppDef("job", [role, other]), {"cancel_grace_s": 600})
         reached(scheduler, app_id, lambda states: AppState.PENDING in states)
-        assert scheduler.describe(app_id).state in {AppState.RUNNING, AppState.PENDING}  # type: ignore[union-attr]  # it is there
+        assert scheduler.describe(app_id).state in {AppState.RUNNING, AppState.PENDING}
         (meet / "go").touch()
         found = ended(scheduler, app_id)
         assert found.state is AppState.SUCCEEDED, [lines(scheduler, app_id, k) for k in range(3)]
@@ -156,12 +156,12 @@ class TestRetries:
         other = role_of(role.args[1], name="o", image=docker_image, mounts=at(meet))
         app_id = scheduler.submit(AppDef("job", [role, other]), {})
         for attempt in range(3):
-            while (found := scheduler.describe(app_id)).num_restarts < attempt:  # type: ignore[union-attr]  # it is there
+            while (found := scheduler.describe(app_id)).num_restarts < attempt:
                 assert found.state is not AppState.FAILED
                 time.sleep(0.05)
             assert found.num_restarts == attempt
             (meet / f"fail{attempt + 1}").touch()
-        while (found := scheduler.describe(app_id)).state is not AppState.FAILED:  # type: ignore[union-attr]  # it is there
+        while (found := scheduler.describe(app_id)).state is not AppState.FAILED:
             assert found.num_restarts == 2
             time.sleep(0.05)
         found = ended(scheduler, app_id)
@@ -225,7 +225,7 @@ class TestWithoutWarden:
         app_id = scheduler.submit(
             AppDef("job", [again(script, 3, image=docker_image, mounts=at(meet))]), {"cancel_grace_s": 600}
         )
-        while scheduler.describe(app_id).num_restarts == 0:  # type: ignore[union-attr]  # it is there
+        while scheduler.describe(app_id).num_restarts == 0:
             time.sleep(0.02)
         kill(app_id)
         (meet / "go").touch()

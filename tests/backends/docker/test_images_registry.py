@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ def push_base(client: Client, repository: str, *, tag: str = "1", oci: bool = Tr
         }
     ).encode()
     for data in (layer, config):
-        client.upload_blob(repository, Blob(sha256(data), len(data), lambda data=data: iter((data,))))
+        client.upload_blob(repository, Blob(sha256(data), len(data), lambda data=data: iter((data,))))  # type: ignore[misc]  # mypy cannot infer the default of a lambda
     kind = "vnd.oci.image" if oci else "vnd.docker.container.image"
     layer_type = "application/vnd.oci.image.layer.v1.tar" if oci else "application/vnd.docker.image.rootfs.diff.tar"
     manifest = {
@@ -112,7 +113,7 @@ def push_base(client: Client, repository: str, *, tag: str = "1", oci: bool = Tr
     return sha256(content)
 
 
-def log_in(home: Path, **config: object) -> None:
+def log_in(home: Path, **config: Any) -> None:
     folder = home / "docker-config"
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -236,9 +237,9 @@ def test_image_for_several_platforms(oci_format: bool, open_registry: Registry, 
     index = {"schemaVersion": 2, "mediaType": kind, "manifests": [attestation, *entries]}
     content = json.dumps(index).encode()
     client.put_manifest(ImageName(client.host, repository, "all"), Manifest(kind, sha256(content), content))
-    for platform, architecture in (("", "amd64"), ("linux/arm64", "arm64")):
+    for asked, architecture in (("", "amd64"), ("linux/arm64", "arm64")):
         base = f"{client.host}/{repository}:all"
-        name, _ = build(source, image=base, repo=f"{client.host}/me/multi", builder="oci", platform=platform)
+        name, _ = build(source, image=base, repo=f"{client.host}/me/multi", builder="oci", platform=asked)
         manifest = client.manifest(ImageName.parse(name))
         assert manifest.media_type == (OCI_MANIFEST if oci_format else DOCKER_MANIFEST)
         config = json.loads(client.blob("me/multi", json.loads(manifest.content)["config"]["digest"]))

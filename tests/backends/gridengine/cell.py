@@ -133,9 +133,9 @@ def _configure() -> None:
     common, spool = _CELL / "default/common", _CELL / "spool"
     for folder in (common, spool / "qmaster/job_scripts", spool / "execd"):
         folder.mkdir(parents=True)
-    for folder in ("bin", "lib", "utilbin"):
-        (_CELL / folder).mkdir()
-        (_CELL / folder / "lx-amd64").symlink_to(_PROGRAMS)
+    for name in ("bin", "lib", "utilbin"):
+        (_CELL / name).mkdir()
+        (_CELL / name / "lx-amd64").symlink_to(_PROGRAMS)
     (_CELL / "util").symlink_to(_ROOT / "usr/share/gridengine/util")
     where = f"{common};{spool}/qmaster"
     bootstrap = {

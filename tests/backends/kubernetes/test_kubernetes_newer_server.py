@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def condition(kind, **fields):
     return {"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z", **fields}
 
 
-RUNNING = {
+RUNNING: dict[str, Any] = {
     "phase": "Running",
     "containerStatuses": [
         {"name": "main", "image": "img", "imageID": "", "ready": True, "restartCount": 0, "state": {"running": {}}}

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def scheduler() -> Iterator[LocalScheduler]:
 def submit(scheduler: LocalScheduler) -> Job:
     """Submit ``sh -c command`` in ``n`` replicas; further keywords are the role's, ``cfg`` the run options."""
 
-    def run(command: str, n: int = 1, *, cfg: dict | None = None, **role: object) -> str:
+    def run(command: str, n: int = 1, *, cfg: dict | None = None, **role: Any) -> str:
         app = AppDef("job", [Role("r", "", entrypoint="sh", args=["-c", command], num_replicas=n, **role)])
         return scheduler.submit(app, {"cancel_grace_s": 1, **(cfg or {})})
 
@@ -80,7 +81,7 @@ def eventually(condition: Callable[[], object], within_s: float = 120.0):
     return value
 
 
-def lines(scheduler: LocalScheduler, app_id: str, k: int = 0, **query: object) -> list[str]:
+def lines(scheduler: LocalScheduler, app_id: str, k: int = 0, **query: Any) -> list[str]:
     """The replica's output."""
     return list(scheduler.log_iter(app_id, "r", k, **query))
 

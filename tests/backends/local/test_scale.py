@@ -61,7 +61,7 @@ def test_a_thousand_replicas_through_every_verb(torchx, tmp_path) -> None:
             whole = command("log", *options, handle)
             followers[name] = subprocess.Popen(whole, cwd=tmp_path, stdout=followed, stderr=followed)
     for name in ways:
-        eventually(lambda name=name: (tmp_path / name).read_bytes().count(b"\n") == REPLICAS, 300)
+        eventually(lambda name=name: (tmp_path / name).read_bytes().count(b"\n") == REPLICAS, 300)  # type: ignore[misc]  # mypy cannot infer the default of a lambda
     peaks = {p.pid: resident_peak_mb(p.pid) for p in living("launcher.py") + living("bin/torchx log")}
     assert {name: _threads(follower.pid) for name, follower in followers.items()} == dict.fromkeys(ways, 1)
     torchx("cancel", handle)

@@ -116,7 +116,7 @@ def test_a_line_of_three_hundred_megabytes(torchx, tmp_path) -> None:
             follow = command("log", "-f", "--no-prefix", "--streams", "stdout", handle)
             follower = subprocess.Popen(follow, cwd=tmp_path, stdout=shown, stderr=shown)
             for growing in (folder / "combined.log", tmp_path / "shown"):
-                eventually(lambda path=growing: path.exists() and path.stat().st_size >= LONG, 300)
+                eventually(lambda path=growing: path.exists() and path.stat().st_size >= LONG, 300)  # type: ignore[misc]  # mypy cannot infer the default of a lambda
             go.touch()
             eventually(lambda: (folder / "combined.log").stat().st_size >= LONG + len("\na line\n"), 300)
             on.touch()

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def scheduler(cluster: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def submit(scheduler: LsfScheduler) -> Job:
     """Submit ``sh -c script`` in ``n`` replicas of role `r`; further keywords are the role's, ``cfg`` the run options."""
 
-    def run(script: str, n: int = 1, *, cfg: dict | None = None, **role: object) -> str:
+    def run(script: str, n: int = 1, *, cfg: dict | None = None, **role: Any) -> str:
         role = {"image": "", "resource": Resource(cpu=1, gpu=0, memMB=512), **role}
         app = AppDef("job", [Role("r", entrypoint="sh", args=["-c", script], num_replicas=n, **role)])
         return scheduler.submit(app, cfg or {})
@@ -86,6 +87,6 @@ def wait_for(*files: object) -> str:
     return " && ".join(f"until [ -e {shlex.quote(str(file))} ]; do sleep 0.05; done 2>/dev/null" for file in files)
 
 
-def lines(scheduler: LsfScheduler, app_id: str, k: int = 0, role: str = "r", **query: object) -> list[str]:
+def lines(scheduler: LsfScheduler, app_id: str, k: int = 0, role: str = "r", **query: Any) -> list[str]:
     """A replica's output."""
     return list(scheduler.log_iter(app_id, role, k, **query))

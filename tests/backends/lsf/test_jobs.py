@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -129,7 +130,7 @@ def test_pending_says_why(scheduler, submit, before: list[str], cfg, resource: R
         command(*line.split())
     try:
         app_id = submit("true", 2, cfg=cfg, resource=resource)
-        told = eventually(lambda: (d := scheduler.describe(app_id)) and why in d.msg and d)
+        told: Any = eventually(lambda: (d := scheduler.describe(app_id)) and why in d.msg and d)
         assert told.state is AppState.PENDING
         assert told.msg.startswith("all replicas wait; r/0: ")
     finally:

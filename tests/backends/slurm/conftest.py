@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def submit(scheduler: SlurmScheduler) -> Iterator[Job]:
     """Submit ``sh -c command`` in ``n`` replicas; further keywords are the role's, ``cfg`` the run options."""
     made = []
 
-    def run(command: str, n: int = 1, *, cfg: dict | None = None, name: str = "job", **role: object) -> str:
+    def run(command: str, n: int = 1, *, cfg: dict | None = None, name: str = "job", **role: Any) -> str:
         role.setdefault("resource", Resource(cpu=1, gpu=0, memMB=100))
         app = AppDef(name, [Role("r", "", entrypoint="sh", args=["-c", command], num_replicas=n, **role)])
         made.append(scheduler.submit(app, cfg or {}))
@@ -125,7 +126,7 @@ def wait_for(*files: Path | str) -> str:
     return " && ".join(f"until [ -e {shlex.quote(str(file))} ]; do sleep 0.1; done 2>/dev/null" for file in files)
 
 
-def lines(scheduler: SlurmScheduler, app_id: str, k: int = 0, role: str = "r", **query: object) -> list[str]:
+def lines(scheduler: SlurmScheduler, app_id: str, k: int = 0, role: str = "r", **query: Any) -> list[str]:
     """The replica's output."""
     return list(scheduler.log_iter(app_id, role, k, **query))
 

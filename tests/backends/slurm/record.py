@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.backends.slurm.releases import Release
 from torchx.schedulers.slurm.commands import sacct_argv, squeue_argv
@@ -37,7 +38,7 @@ class Recorder:
         self.scheduler: SlurmScheduler = create_scheduler("record")
         self.scheduler.fresh_s = 0.05
 
-    def submit(self, name: str, command: str, n: int = 1, **cfg: object) -> None:
+    def submit(self, name: str, command: str, n: int = 1, **cfg: Any) -> None:
         role = Role("r", "", entrypoint="sh", args=["-c", command], num_replicas=n, resource=SMALL)
         role.max_retries = 1 if name == "requeued" else 0
         self.ids[name] = self.scheduler.submit(AppDef(name, [role]), cfg)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def images(slurm: releases.Release, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-def run(scheduler: SlurmScheduler, image: Path | str, command: str, *, cfg: dict | None = None, **role: object) -> str:
+def run(scheduler: SlurmScheduler, image: Path | str, command: str, *, cfg: dict | None = None, **role: Any) -> str:
     role.setdefault("resource", SMALL)
     app = AppDef("box", [Role("r", str(image), entrypoint="sh", args=["-c", command], **role)])
     return scheduler.submit(app, {"container": "apptainer", **(cfg or {})})

@@ -14,7 +14,7 @@ import pytest
 
 from tests.backends.ssh.conftest import Endless, Serve, cut_when
 from tests.backends.ssh.sshd import Keys, Link, Sshd, is_alive, make_key
-from torchx.errors import CommandError, ConfigError, TransientError
+from torchx.errors import CommandError, ConfigError, TorchXError, TransientError
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, LoginError, UnreachableError
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 
@@ -199,7 +199,7 @@ def test_a_script_that_may_run_twice_outlives_a_cut(runner: SSHCommandRunner, lo
 # -- there is no connection ------------------------------------------------------------------------
 
 
-def _refused(target: str) -> Exception:
+def _refused(target: str) -> TorchXError:
     with pytest.raises((TransientError, LoginError, ConfigError, CommandError)) as caught:
         SSHCommandRunner(target).run(["true"])
     assert "\n" not in str(caught.value)

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -223,7 +224,8 @@ def test_a_link_that_stays_dead(end: str, laptop: Shell, node: Sshd, there: Path
     (there / "hold").unlink()
     eventually(lambda: jobs_named(name), timeout_s=300, every_s=0.2)
     found = rf"the submission of `{name}` to `slurm`.*led to `(slurm://torchx/\d+)`, which is on record now"
-    handle = eventually(lambda: re.search(found, _stderr(laptop, "list")), timeout_s=300)[1]
+    told_of: Any = eventually(lambda: re.search(found, _stderr(laptop, "list")), timeout_s=300)
+    handle = told_of[1]
     assert "SUCCEEDED" in ended(laptop, handle)
     assert laptop.torchx("log", "--no-prefix", "@last") == "hi\n"
     assert len(jobs_named(name)) == 1

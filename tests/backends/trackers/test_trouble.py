@@ -32,7 +32,7 @@ print(f"took {took:.1f} s; slept {sum(slept):.1f} s; the job has done its work")
 
 
 @pytest.fixture
-def run(project: Shell):  # type: ignore[no-untyped-def]  # a function that runs the script with these trackers
+def run(project: Shell):
     def go(trackers: dict[str, str], **env: str) -> tuple[float, float, str]:
         lines = [f"{name} = {config}" for name, config in trackers.items()]
         (project.cwd / ".torchxconfig").write_text("\n".join(["[torchx:tracker]", *lines, ""]))
@@ -55,7 +55,7 @@ def warnings(log: str) -> list[str]:
     return [line for line in log.splitlines() if "tracker `" in line]
 
 
-def test_nobody_listens(run, closed_port: int, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # see the fixture
+def test_nobody_listens(run, closed_port: int, tmp_path: Path) -> None:
     """An MLflow server that is not there: one warning with the reason, no waiting, and the other tracker has everything."""
     _, slept, log = run({"mlflow": f"http://127.0.0.1:{closed_port}", "fsspec": f"{tmp_path}/runs"})
     assert warnings(log) == [
@@ -68,7 +68,7 @@ def test_nobody_listens(run, closed_port: int, tmp_path: Path) -> None:  # type:
 
 
 @pytest.mark.parametrize("kind", ["mlflow", "s3"])
-def test_nobody_answers(run, silent_server: SilentServer, kind: str) -> None:  # type: ignore[no-untyped-def]  # see the fixture
+def test_nobody_answers(run, silent_server: SilentServer, kind: str) -> None:
     """A server that takes the connection and says nothing costs the job its timeout once, not at each of 100 writes."""
     met = str(silent_server.met)
     if kind == "mlflow":
@@ -86,7 +86,7 @@ def test_nobody_answers(run, silent_server: SilentServer, kind: str) -> None:  #
     assert 1 <= silent_server.connections() < 20
 
 
-def test_no_such_tracker_in_the_job(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # see the fixture
+def test_no_such_tracker_in_the_job(run, tmp_path: Path) -> None:
     """A tracker whose package the job's image lacks, or whose config is wrong, is told about once; the job goes on."""
     _, _, log = run({"nosuch": "x", "mlflow": "{", "fsspec": f"{tmp_path}/runs"})
     assert [line.partition(" is not used")[0] for line in warnings(log)] == ["tracker `nosuch`", "tracker `mlflow`"]

@@ -68,8 +68,8 @@ def main() -> None:
         f.write("local")
     role = Role("r", "base", entrypoint="x", workspace=Workspace({"s3://code/ws": "", lib: "third"}))
     DirWorkspaceMixin().build_workspaces([role], {"job_dir": f"{target}/job"})
-    with open(f"{target}/job/big.bin", "rb") as f:
-        same = f.read() == big
+    with open(f"{target}/job/big.bin", "rb") as made:
+        same = made.read() == big
     kinds = [(e.path, e.kind) for e in entries("s3://code/ws")]
     again = content_hash(entries("s3://code/ws/")) == content_hash(entries("s3://code/ws"))
     s3.put_object(Bucket="code", Key="ws/lib/a.py", Body=b"b")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -354,7 +355,7 @@ def paths(folder: Path, out: str, err: str = "", times: str = "") -> LogPaths:
     return found
 
 
-def log(where: LogPaths, *, over: bool = True, **query: object) -> BatchLog:
+def log(where: LogPaths, *, over: bool = True, **query: Any) -> BatchLog:
     return BatchLog(LocalFiles(), where, LogQuery(**query), lambda: over)
 
 

@@ -41,7 +41,7 @@ def log(tmp_path, job) -> Callable[..., LogIterator]:
 
     def make(data: bytes, *, follow: bool = False, **range_: int) -> LogIterator:
         (tmp_path / "log").write_bytes(data)
-        return LogIterator("job", str(tmp_path / "log"), job, follow, **range_)  # type: ignore[arg-type]
+        return LogIterator("job", str(tmp_path / "log"), job, follow, **range_)
 
     return make
 
@@ -57,7 +57,7 @@ def test_a_long_line_comes_in_pieces(log, end: bytes) -> None:
     assert b"".join(blocks) == data
     parts = [block for block in blocks if isinstance(block, Part)]
     assert len(parts) > 10
-    assert all(b"\n" not in part and part.decode() for part in parts)
+    assert all("\n" not in part.decode() and part for part in parts)
     assert max(map(len, blocks)) < MIB + (1 << 17)
     assert "".join(log(data)) == data.decode()
     assert next(line for line in log(data) if line.endswith("\n")) == "before\n"
@@ -82,7 +82,7 @@ def test_a_hundred_megabytes_without_a_line_end_take_little_memory(tmp_path) -> 
         f.truncate(100 * MIB)
     tracemalloc.start()
     try:
-        lines = [LogIterator("job", str(tmp_path / "log"), None, False) for _ in range(3)]  # type: ignore[arg-type]
+        lines = [LogIterator("job", str(tmp_path / "log"), None, False) for _ in range(3)]
         assert sum(map(len, lines[0].chunks())) == 100 * MIB
         assert sum(map(len, lines[1])) == 100 * MIB
         assert not list(MatchingLines(lines[2], re.compile("x").search))
@@ -180,7 +180,7 @@ def test_no_last_lines_and_what_follows(log, job, tmp_path) -> None:
     """`--tail 0`: only what comes from now on."""
     polled = log(b"old\n", follow=True).last(0)
     matching = MatchingLines(log(b"old\n", follow=True), re.compile("n").search).last(0)
-    missing = LogIterator("job", str(tmp_path / "none"), job).last(3)  # type: ignore[arg-type]
+    missing = LogIterator("job", str(tmp_path / "none"), job).last(3)
     with open(tmp_path / "log", "ab") as f:
         f.write(b"new\n")
     assert (polled.poll(), matching.poll(), missing.poll()) == (b"new\n", b"new\n", b"")

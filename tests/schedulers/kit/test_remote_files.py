@@ -170,7 +170,7 @@ def test_blocks(remote: RemoteFiles, fake: FakeSsh) -> None:
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-@given(st.text(st.characters(blacklist_characters="\0\n/", blacklist_categories=("Cs",)), min_size=1, max_size=30))
+@given(st.text(st.characters(blacklist_characters="\0\n/", blacklist_categories=["Cs"]), min_size=1, max_size=30))
 def test_any_name(remote: RemoteFiles, fake: FakeSsh, name: str) -> None:
     """Of a file that a system can have."""
     if name in (".", "..") or len(os.fsencode(name)) > 200:

@@ -91,7 +91,9 @@ def test_replicas_have_their_macros_and_their_own_copies() -> None:
     assert found[1].role.args == ["a-1/1", "/root/w"]
     assert found[1].role.env == {"HOST": "R0"}
     assert found[1].role.metadata == {"deep": {"id": "1"}}
-    assert found[1].role.mounts[0].src_path == "/data/a-1"
+    mount = found[1].role.mounts[0]
+    assert isinstance(mount, BindMount)
+    assert mount.src_path == "/data/a-1"
     found[0].role.env["A"] = "b"
     assert "A" not in found[1].role.env and "A" not in role.env
     assert role.args[0] == "${app_id}/${replica_id}"
@@ -100,7 +102,7 @@ def test_replicas_have_their_macros_and_their_own_copies() -> None:
 def test_a_query_in_the_words_of_log_iter() -> None:
     """Times become seconds, names streams, and a bad expression one clear error."""
     since = datetime(2026, 1, 2, tzinfo=timezone.utc)
-    query = LogQuery.of(regex="b.", since=since, until=None, should_tail=True, streams="stderr")
+    query = LogQuery.of(regex="b.", since=since, until=None, should_tail=True, streams=Stream.STDERR)
     assert (query.since, query.until, query.follow, query.stream) == (since.timestamp(), None, True, Stream.STDERR)
     assert list(query.matching(["abc\n", "ab\n", "cbd"])) == ["abc\n", "cbd"]
     with pytest.raises(ConfigError):

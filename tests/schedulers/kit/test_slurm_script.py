@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
-def run(programs: Path, *roles: Role, nodes: str = "n[1-4]", **cfg: object) -> tuple[int, JobEvents, Path]:
+def run(programs: Path, *roles: Role, nodes: str = "n[1-4]", **cfg: Any) -> tuple[int, JobEvents, Path]:
     """Exit code, notes and folder of a job."""
     folder = programs.parent / "job"
     folder.mkdir()
@@ -57,7 +58,7 @@ def run(programs: Path, *roles: Role, nodes: str = "n[1-4]", **cfg: object) -> t
     return done.returncode, parse_events((folder / "events").read_text()), folder
 
 
-def sh(script: str, n: int = 1, **more: object) -> Role:
+def sh(script: str, n: int = 1, **more: Any) -> Role:
     return Role("w", "", entrypoint="sh", args=["-c", script], num_replicas=n, resource=Resource(1, 0, 1), **more)
 
 

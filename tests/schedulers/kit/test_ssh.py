@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,7 +184,7 @@ def test_the_shell_of_a_lost_connection_takes_nothing_away(tmp_path: Path) -> No
         folder = str(tmp_path)
         target = "me@login"
 
-        def script(self, text: str, *, stdin: bytes, **_: object) -> subprocess.CompletedProcess[bytes]:
+        def script(self, text: str, *, stdin: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
             pipe = subprocess.PIPE
             lost, next_ = (subprocess.Popen(["sh", "-c", text], stdin=pipe, stdout=pipe, stderr=pipe) for _ in range(2))
             for shell, sent in ((lost, stdin[:2]), (next_, stdin)):

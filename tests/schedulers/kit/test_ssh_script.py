@@ -12,7 +12,7 @@ from torchx.schedulers.batch.ssh.script import command_line, enclose, join, pars
 
 # what a process can be given as an argument
 WORDS = st.lists(
-    st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=40), max_size=5
+    st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=40), max_size=5
 )
 
 

@@ -81,7 +81,7 @@ class MemoryRegistry:
         document.setdefault("rootfs", {"type": "layers", "diff_ids": [_digest_of(layer) for layer in layers]})
         data = json.dumps(document).encode()
         for blob in (*layers, data):
-            self.upload_blob(image.repository, Blob(_digest_of(blob), len(blob), lambda blob=blob: iter((blob,))))
+            self.upload_blob(image.repository, Blob(_digest_of(blob), len(blob), lambda blob=blob: iter((blob,))))  # type: ignore[misc]  # mypy cannot infer the default of a lambda
         kind = DOCKER_MANIFEST if docker else OCI_MANIFEST
         manifest = {
             "schemaVersion": 2,

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from .commands import NAMES
 from .config import Config, write_config
@@ -18,7 +19,7 @@ from .model import Host, Queue
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def default_config(envdir: str, **changes: object) -> Config:
+def default_config(envdir: str, **changes: Any) -> Config:
     """Four hosts of eight slots, with two GPUs each; a minute of a second; LSF's own patience of bkill."""
     hosts = [Host(f"127.0.0.1{n}", slots=8, mem_mb=16384, gpus=2) for n in range(1, 5)]
     queues = [Queue("normal"), Queue("urgent", priority=60), Queue("narrow", user_slots=1)]
@@ -92,7 +93,7 @@ def _wait(pid: int) -> None:
 
 
 @contextlib.contextmanager
-def running(envdir: str, **changes: object) -> Iterator[Config]:
+def running(envdir: str, **changes: Any) -> Iterator[Config]:
     """A cluster for the time of the context."""
     config = default_config(envdir, **changes)
     up(config)
