@@ -94,7 +94,7 @@ ROWS = {
     "all lost their peers": Row(
         job(replica(0, FAILED, exit_code=1, ended=12), replica(1, FAILED, exit_code=1, ended=11)),
         {0: Evidence(stderr=LOST_PEER), 1: Evidence(stderr=LOST_PEER)},
-        FAILED, 1, "network", None,  # type: ignore[arg-type]  # the sentence is torch's
+        FAILED, 1, "network", None,
     ),
     "the guilty one is ended by no hand, the others are": Row(
         job(replica(0, FAILED, signal="SIGKILL", ended=9, stopped=True), replica(1, FAILED, exit_code=3, ended=10)),
@@ -110,7 +110,7 @@ ROWS = {
         "w/0 on n0: killed by SIGKILL: out of memory: its limit is 64 MB",
     ),
     "GPU memory": Row(
-        job(replica(0, FAILED, exit_code=1, ended=12)), {0: Evidence(stderr=CUDA_OOM)}, FAILED, 0, "gpu_oom", None,  # type: ignore[arg-type]
+        job(replica(0, FAILED, exit_code=1, ended=12)), {0: Evidence(stderr=CUDA_OOM)}, FAILED, 0, "gpu_oom", None,
     ),
     "a time limit ended it": Row(
         job(replica(0, FAILED, signal="SIGTERM", ended=60, stopped=True), state=FAILED, kind="timeout",
