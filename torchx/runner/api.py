@@ -326,11 +326,11 @@ class Runner:
             NotFoundError: the job has no such role or replica.
             NotSupportedError: the scheduler cannot show logs.
         """
-        from torchx.schedulers.kit.logs import LogQuery
-
-        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
-        answers.check_replica(self.log_replicas(app_handle), app_handle, role_name, k)
-        return self.open_logs(app_handle, [(role_name, k)], query)[0]
+        with log_event("log_lines") as event:
+            handle, backend, app_id = self._find(app_handle)
+            tell(event, handle=handle)
+            answers.check_replica(self.log_replicas(handle), handle, role_name, k)
+            return backend.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
 
     def log_replicas(self, app_handle: str) -> _Replicas:
         """All replicas of a job, as ``(role, number)``; :class:`UnknownAppException` when there is no such job."""
@@ -341,10 +341,12 @@ class Runner:
 
     def open_logs(self, app_handle: str, replicas: _Replicas, query: LogQuery) -> Sequence[Iterable[str]]:
         """What several replicas wrote, for each its lines: the scheduler is asked about the job once for all."""
+        from torchx.schedulers.api import open_logs
+
         with log_event("log_lines") as event:
             handle, backend, app_id = self._find(app_handle)
             tell(event, handle=handle)
-            return backend.open_logs(app_id, replicas, query)
+            return open_logs(backend, app_id, replicas, query)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -407,8 +409,6 @@ class Runner:
             return _registry().list(query)
         self._recorder.settle_intents(self._scheduler, timeout_s)
         return listing.runs(_registry(), query, self._scheduler, timeout_s)
-
-    # -- the end of the Runner -------------------------------------------------------------------
 
     def close(self) -> None:
         """Closes the schedulers. Jobs go on."""

@@ -342,6 +342,16 @@ class Scheduler(_Generic["T"], ABC):
         """Release what this object holds on this machine. Jobs go on."""
 
 
+def open_logs(
+    scheduler: Scheduler[Any], app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+) -> Sequence[Iterable[str]]:
+    """What several replicas wrote: by ``open_logs`` of a scheduler, or by ``log_iter`` where a subclass has its own."""
+    last = next(c for c in type(scheduler).__mro__ if "open_logs" in c.__dict__ or "log_iter" in c.__dict__)
+    if "open_logs" in last.__dict__:
+        return scheduler.open_logs(app_id, replicas, query)
+    return Scheduler.open_logs(scheduler, app_id, replicas, query)
+
+
 def filter_regex(regex: str, data: Iterable[str]) -> Iterable[str]:
     """The lines in which ``regex`` is found.
 
