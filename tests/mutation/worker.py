@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 _PRELOADED = (
     "hypothesis",
@@ -59,6 +59,17 @@ class Mapper:
         self.failed: list[str] = []
         self._prefix = prefix
         self._lines: dict[str, set[int]] = {}
+        self._forks = tempfile.mkdtemp()  # what forks of a test have run; they end with os._exit
+        end, mapper = os._exit, os.getpid()
+
+        def exit_and_tell(code: int) -> NoReturn:
+            if os.getpid() != mapper:
+                sys.settrace(None)
+                with contextlib.suppress(OSError), open(os.path.join(self._forks, str(os.getpid())), "w") as f:
+                    json.dump({path: list(numbers) for path, numbers in self._lines.items()}, f)
+            end(code)
+
+        os._exit = exit_and_tell
 
     def pytest_runtest_protocol(self, item: Any) -> None:
         self._lines = {}
@@ -73,6 +84,11 @@ class Mapper:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         sys.settrace(None)
         threading.settrace(None)
+        for name in os.listdir(self._forks):
+            with contextlib.suppress(ValueError), open(os.path.join(self._forks, name), encoding="utf-8") as f:
+                for path, numbers in json.load(f).items():
+                    self._lines.setdefault(path, set()).update(numbers)
+            os.unlink(os.path.join(self._forks, name))
         skip = len(self._prefix)
         lines = {path[skip:]: sorted(numbers) for path, numbers in self._lines.items()}
         self.tests[nodeid] = {"cpu": round(_cpu() - self._start, 3), "lines": lines}

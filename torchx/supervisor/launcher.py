@@ -3,10 +3,10 @@
 Run as ``python -I -S launcher.py``, with the pipe of requests as stdin and that of answers as stdout; see
 :mod:`client` for the other end. It leaves the caller's session at once, and lives until the caller has closed its
 end and the last job is over. It is a child subreaper: what a killed supervisor leaves behind becomes its child and
-is ended, and the job's fate is written down.
+is ended, and what became of the job is written down.
 
 The next supervisor is forked before it is needed, and reads the next request itself: submitting a job does not
-wait for a fork. A supervisor whose job was short takes another one: see :mod:`desk`.
+wait for a fork. A supervisor whose job was short takes another one: see :mod:`reserve`.
 """
 # ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
@@ -25,10 +25,10 @@ import select
 import signal
 import time
 
-from torchx.supervisor import fate, proctree, retention
-from torchx.supervisor.desk import Desk
+from torchx.supervisor import orphans, proctree, retention
 from torchx.supervisor.follow import Follower
 from torchx.supervisor.layout import CRASH_FILE
+from torchx.supervisor.reserve import Reserve
 from torchx.supervisor.statefile import RUNNING, JobState, StateWriter
 from torchx.supervisor.supervise import Supervisor
 
@@ -61,7 +61,7 @@ class Launcher:
         self._partial = b""
         self._last_return = 0.0
         guardian = (os.getpid(), proctree.start_ticks(os.getpid()))
-        self.desk = Desk(requests, answers, news_writer, guardian)
+        self.reserve = Reserve(requests, answers, news_writer, guardian)
 
     def run(self) -> None:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
@@ -92,7 +92,7 @@ class Launcher:
         try:
             os.close(self._news)
             warm_up()
-            code = serve(self.desk)
+            code = serve(self.reserve)
         finally:
             os._exit(code)
 
@@ -141,58 +141,58 @@ class Launcher:
     def _close(self) -> None:
         if self.open:
             self.open = False
-            self.desk.leave()
+            self.reserve.leave()
 
     def _supervisor_died(self, folder: str, code: int) -> None:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"crashed with exit code {code}"
         # Its orphans are our children now, and we have no other children than supervisors.
         for _ in range(200):
             keep = {*self.jobs, *self.idle, os.getpid()}
-            orphans = (proctree.children_of_self() or set()) - keep
-            processes = proctree.snapshot() if orphans else {}
-            family = [p for p in proctree.descendants(processes, orphans) if p.state not in "ZX"]
+            left = (proctree.children_of_self() or set()) - keep
+            processes = proctree.snapshot() if left else {}
+            family = [p for p in proctree.descendants(processes, left) if p.state not in "ZX"]
             if not family:
                 break
             proctree.send_all(family, signal.SIGKILL)
             select.select([], [], [], 0.002)
-        fate.bury(folder, f"the supervisor of the job {how}; its processes were ended")
+        orphans.end_job(folder, f"the supervisor of the job {how}; its processes were ended")
 
 
-def serve(desk: Desk) -> int:
+def serve(reserve: Reserve) -> int:
     """Take a request and see its job through, then perhaps another; returns the exit code of this process."""
     for number in range(_JOBS_PER_PROCESS):
-        request = desk.next_request(read_request)
+        request = reserve.next_request(read_request)
         if request is None:
             return _NO_MORE
         if not number:
             os.setsid()
             proctree.become_subreaper()
-        if not serve_one(request, desk) or not desk.come_back():
+        if not serve_one(request, reserve) or not reserve.rejoin():
             break
     return 0
 
 
-def serve_one(request: dict[str, Any], desk: Desk) -> bool:
+def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
     """See one job through. True when this process is as it was before, and may take another."""
-    if not desk.tell(request["job"]):
+    if not reserve.report(request["job"]):
         return False
     try:
-        supervisor = Supervisor(request, desk.guardian, desk.leave)
+        supervisor = Supervisor(request, reserve.guardian, reserve.leave)
     except Exception as e:  # the caller must hear of anything
-        os.write(desk.answers, f"E{str(e) or repr(e)}".encode("utf-8", "replace"))
+        os.write(reserve.answers, f"E{str(e) or repr(e)}".encode("utf-8", "replace"))
         return False
     try:
-        os.write(desk.answers, b"K\n")
+        os.write(reserve.answers, b"K\n")
     except OSError:
         pass  # the caller was killed: the job goes on
-    desk.next_please()
+    reserve.let_next_read()
     try:
         supervisor.run()
     except BaseException as e:
         _leave_note(request["job"], e)
         raise
     if request.get("retention"):
-        desk.leave()
+        reserve.leave()
         _tidy_up(request["retention"])
         return False
     return supervisor.release() and len(supervisor.replicas) <= _MOST_REPLICAS

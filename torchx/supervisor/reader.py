@@ -39,7 +39,7 @@ class JobReader:
         if boot and here and boot != here:
             if job.facts.get("host") != os.uname().nodename:
                 return job  # it runs, or ran, on another machine that shares this folder
-            return self._bury(job, "the machine was restarted while the job ran")
+            return self._end_job(job, "the machine was restarted while the job ran")
         if has_supervisor(self.folder):
             return job
         deadline = time.monotonic() + GUARDIAN_S
@@ -52,12 +52,12 @@ class JobReader:
         job = self._read()  # it may have come to its proper end while we looked
         if job is None or job.state in TERMINAL:
             return job
-        return self._bury(job, "the supervisor of the job was killed; its processes were ended")
+        return self._end_job(job, "the supervisor of the job was killed; its processes were ended")
 
-    def _bury(self, job: JobState, reason: str) -> JobState | None:
-        from torchx.supervisor.fate import bury
+    def _end_job(self, job: JobState, reason: str) -> JobState | None:
+        from torchx.supervisor.orphans import end_job
 
-        if bury(self.folder, reason):
+        if end_job(self.folder, reason):
             return self._read()
         job.state, job.msg = FAILED, reason  # another user's job: we may look, but not write
         return job

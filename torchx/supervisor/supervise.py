@@ -118,8 +118,7 @@ class Supervisor:
         self._control = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._control_writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # spares us hang-up events
         self._wake, self._wake_writer = os.pipe()
-        for fd in (self._wake, self._wake_writer):
-            os.set_blocking(fd, False)
+        os.set_blocking(self._wake_writer, False)
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         self._told_to_stop = False
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -221,6 +220,8 @@ class Supervisor:
         line.ended = 0.0
         line.exit = None
         line.pid = 0
+        if replica.follower is None:
+            replica.follower = Follower(replica.request["folder"], line.started, self._latest_look_s)
         try:
             line.pid = self._spawn(replica)
         except OSError as e:
@@ -232,8 +233,6 @@ class Supervisor:
         replica.kills = 0
         self._by_pid[line.pid] = replica
         self._has_children = True
-        if replica.follower is None:
-            replica.follower = Follower(replica.request["folder"], line.started, self._latest_look_s)
         if self.job.state == PENDING:
             self.job.state = RUNNING
             self.writer.header_changed()

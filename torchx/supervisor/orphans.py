@@ -27,7 +27,7 @@ _GIVE_UP_S = 5.0  # a process in an uninterruptible wait does not even die of SI
 _LEAST_KILLS = 50  # by the clock alone whoever was stopped meanwhile would leave what it had not seen yet
 
 
-def bury(folder: str, reason: str) -> bool:
+def end_job(folder: str, reason: str) -> bool:
     """End all processes of a job without a supervisor and write FAILED, with the reason, into its state.
 
     Any number of processes may call this at once: a lock lets one do the work. Nothing is touched when the job has
@@ -47,14 +47,14 @@ def bury(folder: str, reason: str) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
             pass  # a file system without locks: twice the same is written
-        return _bury(folder, path, reason)
+        return _end_job(folder, path, reason)
     except (OSError, StateFileError):
         return False
     finally:
         os.close(lock)
 
 
-def _bury(folder: str, path: str, reason: str) -> bool:
+def _end_job(folder: str, path: str, reason: str) -> bool:
     data = read_bytes(path)
     job = parse_state(data)
     if job.state in TERMINAL:

@@ -1,0 +1,360 @@
+"""The owner of one job in small steps, at times of the test's own: what is not due yet is not done."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.supervisor.forks import GUARDIAN, Gate, eventually, in_fork, request, role, started, state, until_dead
+from torchx.supervisor import proctree, supervise
+from torchx.supervisor.supervise import Supervisor
+
+
+@pytest.fixture
+def job(tmp_path) -> str:
+    return str(tmp_path / "job")
+
+
+@pytest.fixture
+def gate(tmp_path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.close()
+
+
+@pytest.fixture
+def up(tmp_path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "up")
+    yield gate
+    gate.close()
+
+
+def _text(job: str, name: str, replica: str = "r/0") -> str:
+    with open(f"{job}/{replica}/{name}.log", encoding="utf-8") as f:
+        return f.read()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(supervise, "time", clock)
+    return clock
+
+
+def _states(supervisor: Supervisor) -> list[str]:
+    return [r.line.state for r in supervisor.replicas]
+
+
+def test_sixteen_are_started_at_a_time(job) -> None:
+    """Between them the supervisor looks whether it is to cancel; a job of RUNNING replicas is RUNNING at the first."""
+
+    def steps() -> None:
+        supervisor = Supervisor(request(job, role(*["true"] * 17)), GUARDIAN)
+        assert supervisor.job.state == "PENDING"
+        assert supervisor._timeout_ms() == 0
+        supervisor._start_pending()
+        assert _states(supervisor) == ["RUNNING"] * 16 + ["PENDING"]
+        assert supervisor.job.state == "RUNNING"
+        supervisor._start_pending()
+        assert _states(supervisor) == ["RUNNING"] * 17
+
+    in_fork(steps)
+
+
+def test_grace_is_to_the_moment(job, gate, up, clock) -> None:
+    """Before the deadline a replica that ignores SIGTERM lives, at the deadline it is killed."""
+
+    def steps() -> None:
+        supervisor = started(job, role(f"trap '' TERM; {up.pass_on}; {gate.wait}"), grace_s=10.0)
+        up.reached()
+        replica = supervisor.replicas[0]
+        supervisor._cancel("told")
+        assert (supervisor.job.msg, supervisor._outcome, replica.stopping) == ("told", "CANCELLED", True)
+        for now in (1000.0, 1005.0, 1009.999):
+            supervisor._sweep(now)
+            assert (replica.kills, proctree.start_ticks(replica.line.pid)) == (0, replica.line.ticks)
+        supervisor._cancel("told again")
+        assert (supervisor.job.msg, replica.deadline) == ("told", 1010.0)
+        supervisor._sweep(1010.1)
+        assert replica.kills == 1
+        until_dead(replica.line.pid)
+        assert not supervisor._is_over(1010.1)
+        supervisor._reap(1011.0)
+        assert (replica.line.state, replica.line.exit, replica.line.ended) == ("CANCELLED", -9, 1011.0)
+        supervisor._sweep(1011.0)
+        assert supervisor._is_over(1011.0)
+
+    in_fork(steps)
+
+
+def test_sweeps_have_a_pause(job, gate, clock) -> None:
+    """Processes are looked for every 20 ms, not at each event; never while all is well."""
+
+    def steps() -> None:
+        supervisor = started(job, role(gate.wait))
+        supervisor._sweep(1000.0)
+        assert supervisor._next_sweep == 0.0  # nothing is to go
+        supervisor._cancel("")
+        assert supervisor._next_sweep == pytest.approx(1000.02)
+        assert 1 <= supervisor._timeout_ms() <= 21
+        until_dead(supervisor.replicas[0].line.pid)
+        supervisor._reap(1000.01)
+        supervisor._sweep(1000.01)
+        assert not supervisor._unclean
+
+    in_fork(steps)
+
+
+def test_how_long_it_sleeps(job, gate, clock) -> None:
+    """Until the next look at the logs, or until a job is no longer a short one; at least a millisecond."""
+
+    def steps() -> None:
+        supervisor = started(job, role(gate.wait))
+        replica = supervisor.replicas[0]
+        assert replica.follower is not None
+        replica.follower.due = 1000.5
+        assert supervisor._timeout_ms() == pytest.approx(500)
+        supervisor._lasting = lambda: None
+        assert supervisor._timeout_ms() == pytest.approx(50)
+        clock.now = 1000.2
+        assert supervisor._timeout_ms() == 1
+        supervisor._lasting = None
+        supervisor._by_pid.clear()
+        assert supervisor._timeout_ms() is None
+        supervisor._unclean.add(replica)
+        supervisor._next_sweep = 1000.21
+        assert supervisor._timeout_ms() == pytest.approx(10)
+        supervisor._unclean.clear()
+        supervisor._outcome = "FAILED"
+        assert supervisor._timeout_ms() == pytest.approx(10)
+        supervisor._outcome = ""
+        supervisor._by_pid[1] = replica
+        replica.stopping, replica.follower = True, None
+        assert supervisor._timeout_ms() == pytest.approx(10)
+
+    in_fork(steps)
+
+
+@pytest.mark.parametrize(("replicas", "pause_s"), [(1, 0.2), (500, 1.0), (2000, 2.0)])
+def test_silent_replicas_are_looked_at_more_rarely_the_more_there_are(job, replicas, pause_s) -> None:
+    """From five times a second to once in two seconds."""
+
+    def steps() -> None:
+        supervisor = Supervisor(request(job, role(*["true"] * replicas)), GUARDIAN)
+        assert supervisor._latest_look_s == pytest.approx(pause_s)
+
+    in_fork(steps)
+
+
+def test_logs_are_followed_when_they_are_due(job, gate, clock) -> None:
+    """Neither earlier, nor of replicas that have ended and left nothing."""
+
+    def steps() -> None:
+        supervisor = started(job, role("echo x", gate.wait))
+        first, second = supervisor.replicas
+        until_dead(first.line.pid)
+        assert first.follower is not None and second.follower is not None
+        first.follower.due = second.follower.due = 1001.0
+        supervisor._follow(1000.999)
+        assert not os.path.exists(f"{job}/r/0/combined.log")
+        supervisor._follow(1001.0)
+        assert _text(job, "combined") == "x\n"
+        supervisor._reap(1002.0)
+        assert first.follower.due == 1002.0
+        with open(f"{job}/r/0/stdout.log", "a", encoding="utf-8") as f:
+            f.write("y\n")
+        supervisor._follow(1002.0)  # it has ended, but something of it may still write
+        assert _text(job, "combined") == "x\ny\n"
+        supervisor._unclean.clear()
+        first.follower.due = 1002.0
+        with open(f"{job}/r/0/stdout.log", "a", encoding="utf-8") as f:
+            f.write("z\n")
+        supervisor._follow(1003.0)
+        assert _text(job, "combined") == "x\ny\n"
+
+    in_fork(steps)
+
+
+def test_a_failed_replica_gives_its_children_the_grace(job, gate, up, clock) -> None:
+    """What a replica left behind is told SIGTERM once, killed at the deadline, and its restart waits for it."""
+
+    def steps() -> None:
+        script = f"(trap '' TERM; {up.pass_on}; while :; do {gate.wait}; done) & read -r _ < '{job}/go'; exit 1"
+        asked = request(job, role(script, gate.wait, retries=1, policy="REPLICA"), grace_s=10.0)
+        os.mkfifo(f"{job}/go")
+        supervisor = Supervisor(asked, GUARDIAN)
+        supervisor._start_pending()
+        replica = supervisor.replicas[0]
+        up.reached()
+        with open(f"{job}/go", "w", encoding="utf-8") as f:
+            f.write("\n")
+        until_dead(replica.line.pid)
+        supervisor._reap(1000.0)
+        assert (replica.line.state, replica.deadline) == ("FAILED", 1010.0)
+        assert (supervisor.job.restarts, supervisor.job.first, supervisor._outcome) == (1, -1, "")
+        (orphan,) = eventually(supervisor._orphans)
+        ticks = proctree.start_ticks(orphan)
+        supervisor._sweep(1000.1)
+        assert len(supervisor._termed) == 1
+        supervisor._sweep(1009.9)
+        assert (proctree.start_ticks(orphan), replica.kills, replica.line.attempt) == (ticks, 0, 0)
+        assert supervisor._unclean == {replica} and not supervisor._pending
+        supervisor._sweep(1010.0)
+        assert replica.kills == 1
+        until_dead(orphan)
+        supervisor._reap(1010.1)
+        supervisor._sweep(1010.1)
+        assert (replica.line.state, replica.line.attempt, supervisor._pending) == ("PENDING", 1, [replica])
+        assert supervisor._has_children
+        supervisor._start_pending()
+        assert (replica.line.state, replica.line.started, replica.line.ended, replica.kills) == (
+            "RUNNING",
+            1000.0,
+            0.0,
+            0,
+        )
+        assert (replica.line.exit, replica.stopping) == (None, False)
+
+    in_fork(steps)
+
+
+def test_a_process_that_does_not_die_is_given_up(job, gate, up, clock) -> None:
+    """After more than 500 SIGKILLs, and not one earlier: in an uninterruptible wait even that does not help."""
+
+    def steps() -> None:
+        supervisor = started(job, role("true"))
+        replica = supervisor.replicas[0]
+        until_dead(replica.line.pid)
+        supervisor._reap(1000.0)
+        assert supervisor._unclean == {replica}
+        replica.kills = 500
+        supervisor._settle({replica}, 1000.0)
+        assert supervisor._unclean == {replica}
+        replica.kills = 501
+        supervisor._settle({replica}, 1000.0)
+        assert not supervisor._unclean
+        supervisor._last_kills = 500
+        assert supervisor._end_the_rest(1000.0)
+        supervisor._last_kills = 501
+        assert not supervisor._end_the_rest(1000.0)
+
+    in_fork(steps)
+
+
+def test_daemons_that_hide_are_ended_after_the_last_replica(job, up, tmp_path, clock) -> None:
+    """Without the job's marks and in another session: told SIGTERM, killed when the grace is over."""
+
+    def steps() -> None:
+        script = f"env -i setsid sh -c \"trap '' TERM; echo x > '{up.path}'; while :; do sleep 1000; done\" & {up.wait}; exit 0"
+        supervisor = started(job, role(script), grace_s=10.0)
+        replica = supervisor.replicas[0]
+        until_dead(replica.line.pid)
+        supervisor._reap(1000.0)
+        supervisor._sweep(1000.0)
+        assert not supervisor._unclean  # it belongs to no replica that anybody could know
+        assert supervisor._orphans()
+        assert not supervisor._is_over(1000.1)
+        assert supervisor._outcome == "SUCCEEDED"
+        assert (supervisor._last_deadline, supervisor._last_kills) == (1010.1, 0)
+        assert len(supervisor._termed) >= 1
+        told = set(supervisor._termed)
+        assert supervisor._next_sweep == pytest.approx(1000.12)
+        assert not supervisor._is_over(1000.11) and not supervisor._is_over(1010.0)
+        assert supervisor._last_kills == 0 and supervisor._termed == told
+        assert not supervisor._is_over(1010.1)
+        assert supervisor._last_kills == 1
+        assert not supervisor._is_over(1010.11)
+        assert supervisor._last_kills == 1  # the next sweep is not due yet
+
+        def over() -> bool:
+            supervisor._reap(1010.2)
+            return supervisor._is_over(1010.2)
+
+        eventually(over)
+        assert not supervisor._has_children
+
+    in_fork(steps)
+
+
+def test_a_failure_while_it_ends_already_restarts_nothing(job, gate, clock) -> None:
+    """What fails after a cancellation neither is the first failure nor uses up a retry."""
+
+    def steps() -> None:
+        supervisor = started(job, role("exit 3", gate.wait, retries=5, policy="REPLICA"))
+        first = supervisor.replicas[0]
+        until_dead(first.line.pid)
+        supervisor._give_up("CANCELLED", 1000.0)
+        first.stopping = False  # as when it ended before the signal was sent
+        supervisor._reap(1000.0)
+        assert (first.line.state, supervisor.job.restarts, supervisor.job.first) == ("FAILED", 0, -1)
+        assert supervisor._outcome == "CANCELLED"
+
+    in_fork(steps)
+
+
+def test_what_waits_for_a_restart_is_not_started_after_a_cancellation(job, clock) -> None:
+    """A replica between two attempts, and one that waits for its start, end as CANCELLED."""
+
+    def steps() -> None:
+        supervisor = started(job, role("exit 3", "true", retries=5, policy="REPLICA"))
+        first, second = supervisor.replicas
+        until_dead(first.line.pid)
+        until_dead(second.line.pid)
+        supervisor._reap(1000.0)
+        assert (first.line.state, supervisor._pending, first.restart) == ("PENDING", [first], None)
+        supervisor._cancel("")
+        assert (_states(supervisor), supervisor._pending) == (["CANCELLED", "SUCCEEDED"], [])
+        supervisor.writer.flush()
+        assert [r.state for r in state(job).replicas] == ["CANCELLED", "SUCCEEDED"]
+
+    in_fork(steps)
+
+
+def test_whose_a_process_is(job, gate, up, clock) -> None:
+    """By its session while its replica is unclean, else by the marks that it was started with; no other's is ours."""
+
+    def steps() -> None:
+        supervisor = started(job, role("true", gate.wait))
+        first, second = supervisor.replicas
+        mine = proctree.snapshot()[second.line.pid]
+        assert supervisor._owner(mine) is second
+        assert supervisor._owner(None) is None
+        mine.state = "Z"
+        assert supervisor._owner(mine) is None
+        until_dead(first.line.pid)
+        supervisor._reap(1000.0)
+        child = proctree.Process(os.getpid(), "S", 1, first.line.pid, 1)
+        assert supervisor._owner(child) is first
+        assert supervisor._owner(proctree.Process(os.getpid(), "S", 1, 1, 1)) is None
+        supervisor.folder = "/another"
+        mine.state = "S"
+        assert supervisor._owner(mine) is None
+
+    in_fork(steps)
+
+
+def test_marks_that_make_no_sense_name_no_replica(job, up, gate) -> None:
+    """A process whose mark is no number of a replica is nobody's, and does not stop the supervisor."""
+
+    def steps() -> None:
+        supervisor = started(job, role("true", "true"))
+        for word, owner in [("1", 1), ("2", None), ("-1", None), ("", None), ("x", None)]:
+            marks = {"PATH": os.environ["PATH"], proctree.ENV_JOB: job, proctree.ENV_REPLICA: word}
+            pid = os.posix_spawn("/bin/sh", ["sh", "-c", f"{up.pass_on}; {gate.wait}"], marks, setsid=True)
+            up.reached()
+            found = supervisor._owner(proctree.snapshot()[pid])
+            assert (found and found.index) == owner, word
+            os.kill(pid, signal.SIGKILL)
+
+    in_fork(steps)
