@@ -59,7 +59,7 @@ class Launcher:
         for fd in (self._news, self._wake, self._wake_writer):
             os.set_blocking(fd, False)
         self._partial = b""
-        self._last_return = 0.0
+        self._last_return = -_STREAM_S
         guardian = (os.getpid(), proctree.start_ticks(os.getpid()))
         self.reserve = Reserve(requests, answers, news_writer, guardian)
 
@@ -70,11 +70,8 @@ class Launcher:
         poll.register(self._news, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while self.open or self.jobs:
-            patience = None
-            if self.open and not self.idle:
-                patience = self._last_return + _STREAM_S > time.monotonic() and _PATIENCE_S * 1000
-                if not (patience and poll.poll(patience)):
-                    self._fork_spare()
+            if self.open and not self.idle and not poll.poll(self._patience_ms()):
+                self._fork_spare()
             for fd, _ in poll.poll():
                 if fd == self._wake:
                     os.read(fd, 512)
@@ -82,6 +79,10 @@ class Launcher:
                 elif not self._read_news():
                     poll.unregister(fd)  # it would tell of its end again and again, for as long as a job runs
                     self._reap()
+
+    def _patience_ms(self) -> float:
+        """How long to wait for a supervisor to come back from its job before another one is forked."""
+        return _PATIENCE_S * 1000 if time.monotonic() < self._last_return + _STREAM_S else 0
 
     def _fork_spare(self) -> None:
         pid = os.fork()
