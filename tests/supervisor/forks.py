@@ -123,6 +123,21 @@ def state(folder: Any) -> JobState:
     return read_state(os.path.join(folder, STATE_FILE))
 
 
+class Clock:
+    """Stands for the module ``time`` where the time is what a test says; a wait takes no time but the clock's."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 class Gate:
     """A FIFO at which scripts wait: ``gate.wait`` is the shell's command for it; several may wait, each one time."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.supervisor.forks import GUARDIAN, Gate, eventually, in_fork, request, role, started, state, until_dead
+from tests.supervisor.forks import GUARDIAN, Clock, Gate, eventually, in_fork, request, role, started, state, until_dead
 from torchx.supervisor import proctree, supervise
 from torchx.supervisor.supervise import Supervisor
 
@@ -37,17 +37,9 @@ def _text(job: str, name: str, replica: str = "r/0") -> str:
         return f.read()
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def time(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
-    clock = Clock()
+    clock = Clock(1000.0)
     monkeypatch.setattr(supervise, "time", clock)
     return clock
 

@@ -26,7 +26,7 @@ def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
         try:
             job = read_state(os.path.join(folder, STATE_FILE))
         except FileNotFoundError:
-            if now - os.stat(folder).st_mtime > _STALE_S:
+            if now - _changed_at(folder, now) > _STALE_S:
                 _remove_files(folder, JOB_FILES)
             continue
         except (OSError, StateFileError):
@@ -75,6 +75,13 @@ def _entries(folder: str) -> list[str]:
 def _files(folder: str, job: JobState) -> list[str]:
     logs = job.facts.get("logs") or folder
     return [os.path.join(path, name) for path in replica_folders(logs, job.roles) for name in REPLICA_FILES]
+
+
+def _changed_at(folder: str, now: float) -> float:
+    try:
+        return os.stat(folder).st_mtime
+    except FileNotFoundError:  # another process has just removed it
+        return now
 
 
 def _size(path: str) -> int:

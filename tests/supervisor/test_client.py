@@ -1,0 +1,346 @@
+"""How a caller hands its jobs over: one launcher for all, another one when it has died, no job lost or run twice."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import torchx.supervisor
+from tests.supervisor.forks import Gate, eventually, in_fork, request, role, state
+from torchx.supervisor import client as client_module
+from torchx.supervisor import proctree
+from torchx.supervisor.client import LauncherClient, LauncherError
+from torchx.supervisor.reader import has_supervisor
+
+
+@pytest.fixture
+def client() -> Iterator[LauncherClient]:
+    client = LauncherClient()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def gate(tmp_path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.close()
+
+
+def _asked(tmp_path, name: str, *scripts: str) -> dict[str, Any]:
+    return request(tmp_path / name, role(*scripts))
+
+
+def _ended(folder) -> str:
+    eventually(lambda: not has_supervisor(str(folder)))
+    return state(folder).state
+
+
+def test_one_launcher_serves_all_jobs(client, tmp_path) -> None:
+    """Started once, however often it is asked for; it ends when the caller lets go of it."""
+    client.start()
+    ends = (client._requests, client._answers)
+    client.start()
+    assert (client._requests, client._answers) == ends
+    guardians = set()
+    for name in "abc":
+        client.submit(_asked(tmp_path, name, "true"))
+        guardians.add(state(tmp_path / name).guardian)
+        assert _ended(tmp_path / name) == "SUCCEEDED"
+    assert len(guardians) == 1
+    assert (client._requests, client._answers) == ends
+    client.close()
+    pid, ticks = guardians.pop()
+    eventually(lambda: proctree.start_ticks(pid) != ticks)
+    assert (client._requests, client._answers) == (-1, -1)
+    for fd in ends:
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(fd)
+
+
+def test_the_process_that_starts_it_is_waited_for(client, tmp_path) -> None:
+    """No zombie stays behind, neither after a job nor when none came."""
+    client.submit(_asked(tmp_path, "a", "true"))
+    assert client._starter == 0
+    other = LauncherClient()
+    other.start()
+    starter = other._starter
+    assert starter > 0
+    other.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(starter, os.WNOHANG)
+    other.close()
+
+
+def test_a_launcher_has_no_secrets(client, tmp_path, monkeypatch) -> None:
+    """Of the caller's environment it has what its start may need, and nothing else."""
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    client.submit(_asked(tmp_path, "a", "true"))
+    pid = state(tmp_path / "a").guardian[0]
+    assert proctree.environment(pid, "MY_TOKEN") is None
+    assert proctree.environment(pid, "LC_ALL") == "C.UTF-8"
+    assert proctree.environment(pid, "PATH") == os.environ["PATH"]
+    assert os.getsid(pid) != os.getsid(0)
+    assert {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)} == {"/dev/null"}
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+
+
+def test_a_refused_job_says_why(client, tmp_path) -> None:
+    """The reason of the supervisor; the same launcher takes the next job."""
+    asked = _asked(tmp_path, "a", "true")
+    with pytest.raises(LauncherError, match=r"^\[Errno 2\] No such file or directory$"):
+        client.submit({**asked, "job": str(tmp_path / "none")})
+    client.submit(asked)
+    assert _ended(tmp_path / "a") == "SUCCEEDED"
+
+
+def test_meanwhile_is_called_once(client, tmp_path) -> None:
+    """While the supervisor sets itself up."""
+    calls = []
+    client.submit(_asked(tmp_path, "a", "true"), lambda: calls.append(1))
+    assert calls == [1]
+
+
+def _kill_all(pid: int) -> None:
+    """The guardian and its reserve."""
+    family = proctree.descendants(proctree.snapshot(), {pid})
+    proctree.send_all(family, signal.SIGKILL)
+    eventually(lambda: not any(proctree.start_ticks(p.pid) == p.ticks for p in family))
+
+
+def test_a_launcher_that_was_killed_is_replaced(client, tmp_path) -> None:
+    """The next job is taken by another one, in one call."""
+    client.submit(_asked(tmp_path, "a", "true"))
+    first = state(tmp_path / "a").guardian
+    _ended(tmp_path / "a")
+    _kill_all(first[0])
+    client.submit(_asked(tmp_path, "b", "true"))
+    assert state(tmp_path / "b").guardian != first
+    assert _ended(tmp_path / "b") == "SUCCEEDED"
+
+
+class _Failing(LauncherClient):
+    """Its launcher is gone before it answers; each time it does something else first."""
+
+    def __init__(self, *firsts: Any) -> None:
+        super().__init__()
+        self.firsts = list(firsts)
+
+    def _exchange(self, message: bytes, meanwhile: Any) -> bytes:
+        if meanwhile is not None:
+            meanwhile()
+        if self.firsts:
+            self.firsts.pop(0)()
+            return b""
+        return super()._exchange(message, None)
+
+
+def test_a_job_that_was_taken_is_not_run_twice(tmp_path) -> None:
+    """The answer was lost, but a supervisor has the job: nothing is submitted again."""
+    job = tmp_path / "job"
+    job.mkdir()
+    client = _Failing(lambda: (os.mkfifo(job / "control"), fds.append(os.open(job / "control", os.O_RDWR))))
+    fds: list[int] = []
+    client.submit({"job": str(job)})
+    assert client.firsts == [] and os.path.exists(job / "control")
+    os.close(fds[0])
+    client.close()
+
+
+def test_a_job_that_was_half_taken_is_submitted_again(tmp_path) -> None:
+    """What the killed supervisor had made is removed first; `meanwhile` is not called again."""
+    asked = _asked(tmp_path, "job", "true")
+    calls = []
+
+    def half() -> None:
+        os.mkfifo(tmp_path / "job" / "control")
+        (tmp_path / "job" / "state").write_text("half")
+
+    client = _Failing(half)
+    client.submit(asked, lambda: calls.append(1))
+    assert calls == [1]
+    assert _ended(tmp_path / "job") == "SUCCEEDED"
+    client.close()
+
+
+def test_two_launchers_that_die_are_enough(tmp_path) -> None:
+    """After the second one the caller hears of it; the job's folder is as it was left."""
+    client = _Failing(lambda: None, lambda: (tmp_path / "job" / "state").write_text("x"), lambda: None)
+    asked = _asked(tmp_path, "job", "true")
+    with pytest.raises(LauncherError, match="ended unexpectedly"):
+        client.submit(asked)
+    assert len(client.firsts) == 1
+    assert (tmp_path / "job" / "state").exists()
+    assert client._requests == -1
+    client.close()
+
+
+def test_a_big_request_to_a_launcher_that_is_gone(client, tmp_path) -> None:
+    """More than a pipe holds: the write breaks, and another launcher gets it whole."""
+    client.submit(_asked(tmp_path, "a", "true"))
+    _ended(tmp_path / "a")
+    _kill_all(state(tmp_path / "a").guardian[0])
+    asked = _asked(tmp_path, "b", "true")
+    asked["env"]["BIG"] = "x" * 100_000
+    asked["padding"] = "y" * 3_000_000
+    client.submit(asked)
+    assert _ended(tmp_path / "b") == "SUCCEEDED"
+
+
+def test_an_answer_that_does_not_come(client, tmp_path, monkeypatch) -> None:
+    """The caller does not wait for ever, and a late answer is not taken for that to the next request."""
+    client.submit(_asked(tmp_path, "a", "true"))
+    _ended(tmp_path / "a")
+    guardian = state(tmp_path / "a").guardian[0]
+    family = proctree.descendants(proctree.snapshot(), {guardian})
+    proctree.send_all(family, signal.SIGSTOP)
+    monkeypatch.setattr(client_module, "ANSWER_S", 0.01)
+    with pytest.raises(LauncherError, match="did not answer within 0 s"):
+        client.submit(_asked(tmp_path, "b", "true"))
+    assert client._requests == -1
+    proctree.send_all(family, signal.SIGKILL)
+    monkeypatch.setattr(client_module, "ANSWER_S", 60.0)
+    client.submit(_asked(tmp_path, "c", "true"))
+    assert _ended(tmp_path / "c") == "SUCCEEDED"
+
+
+def test_it_waits_a_minute_for_an_answer() -> None:
+    """A machine may be busy for long; the kernel counts in milliseconds."""
+    assert client_module.ANSWER_S == 60
+    asked = []
+
+    class Poll:
+        def register(self, fd: int, events: int) -> None:
+            asked.append((fd, events))
+
+        def poll(self, timeout_ms: float) -> list[object]:
+            asked.append(timeout_ms)
+            return []
+
+    client = LauncherClient()
+    client._requests, write = os.pipe()[::-1]
+    client._answers = write
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(select, "poll", Poll)
+        with pytest.raises(LauncherError):
+            client._exchange(b"x", None)
+    assert asked == [(write, select.POLLIN), 60_000]
+    os.close(client._requests)
+    os.close(write)
+
+
+def test_an_interrupted_wait_drops_the_launcher(client, tmp_path) -> None:
+    """Ctrl-C while a job is handed over: the next one has a launcher of its own."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        client.submit(_asked(tmp_path, "a", "true"), interrupt)
+    assert client._requests == -1
+    client.submit(_asked(tmp_path, "b", "true"))
+    assert _ended(tmp_path / "b") == "SUCCEEDED"
+
+
+def test_a_fork_has_a_launcher_of_its_own(client, tmp_path) -> None:
+    """It neither writes into its parent's pipe nor waits for its parent's lock; the parent's goes on."""
+    client.submit(_asked(tmp_path, "a", "true"))
+    parent = state(tmp_path / "a").guardian
+    client._lock.acquire()
+
+    def child() -> None:
+        client.close()  # not ours
+        assert client._requests >= 0
+        client.submit(_asked(tmp_path, "b", "true"))
+        assert state(tmp_path / "b").guardian != parent
+        client.close()
+
+    in_fork(child)
+    client._lock.release()
+    client.submit(_asked(tmp_path, "c", "true"))
+    assert state(tmp_path / "c").guardian == parent
+
+
+def test_a_fork_does_not_wait_for_its_parents_children(client) -> None:
+    """The process that starts the launcher is the parent's to wait for."""
+    client.start()
+    starter = client._starter
+
+    def child() -> None:
+        client.start()
+        assert client._starter not in (0, starter)
+        client.close()
+
+    in_fork(child)
+    assert client._starter == starter
+    assert os.waitpid(starter, 0)[0] == starter
+    client.close()  # it has been waited for already: quiet
+
+
+def test_threads_take_turns(client, tmp_path) -> None:
+    """Jobs of several threads go through one launcher, each with its own answer."""
+    problems: list[BaseException] = []
+
+    def submit(name: str) -> None:
+        try:
+            client.submit(_asked(tmp_path, name, "true"))
+        except BaseException as e:
+            problems.append(e)
+
+    threads = [threading.Thread(target=submit, args=(name,)) for name in "abcdef"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert len({state(tmp_path / name).guardian for name in "abcdef"}) == 1
+    assert [_ended(tmp_path / name) for name in "abcdef"] == ["SUCCEEDED"] * 6
+
+
+def test_no_python(client, monkeypatch, tmp_path) -> None:
+    """A launcher that cannot be started is a LauncherError with the reason; nothing stays open."""
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    with pytest.raises(LauncherError, match=r"cannot start `.*none`: No such file or directory"):
+        client.submit(_asked(tmp_path, "a", "true"))
+    assert os.listdir("/proc/self/fd") == before
+    monkeypatch.undo()
+    client.submit(_asked(tmp_path, "a", "true"))
+    assert _ended(tmp_path / "a") == "SUCCEEDED"
+
+
+def test_a_caller_without_standard_streams(tmp_path) -> None:
+    """Where 0, 1 and 2 are closed the pipes do not take their place."""
+
+    def child() -> None:
+        kept = os.dup(2)
+        for fd in (0, 1, 2):
+            os.close(fd)
+        ends = client_module._pipe()
+        os.dup2(kept, 2)
+        assert min(ends) > 2
+        for fd in (0, 1):
+            with pytest.raises(OSError, match="Bad file"):
+                os.fstat(fd)
+        os.write(ends[1], b"x")
+        assert os.read(ends[0], 2) == b"x"
+        assert not any(os.get_inheritable(fd) for fd in ends)
+        client = LauncherClient()
+        client.submit(_asked(tmp_path, "a", "true"))
+        assert _ended(tmp_path / "a") == "SUCCEEDED"
+        client.close()
+
+    in_fork(child)
+
+
+def test_the_program_of_the_launcher_is_there() -> None:
+    """Its path is that of a file beside the package."""
+    assert os.path.isfile(torchx.supervisor.launcher_path())
