@@ -91,6 +91,11 @@ def eventually(condition: Callable[[], Any]) -> Any:
     return value
 
 
+def text(path: object) -> str:
+    with open(str(path), encoding="utf-8") as f:
+        return f.read()
+
+
 def request(
     folder: Any, *roles: dict[str, Any], grace_s: float = 30.0, env: dict[str, str] | None = None
 ) -> dict[str, Any]:
