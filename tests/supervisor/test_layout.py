@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.supervisor.layout import folder_name
+from torchx.supervisor.layout import folder_name, replica_folder, replica_folders
 
 
 @given(st.text(max_size=300))
@@ -24,3 +25,42 @@ def test_a_name_is_one_folder_below(name: str) -> None:
 def test_different_names_have_different_folders(a: str, b: str) -> None:
     """No two names share a folder."""
     assert (folder_name(a) == folder_name(b)) == (a == b)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("trainer", "trainer"),
+        ("x" * 200, "x" * 200),
+        ("é" * 100, "é" * 100),
+        ("a/b", "a%2fb"),
+        ("100%", "100%25"),
+        ("a\\b", "a%5cb"),
+        ("a\tb", "a%09b"),
+        ("", "%00"),
+        (".", "%2e"),
+        ("..", "%2e."),
+        (".a", ".a"),
+        ("~me", "%7eme"),
+        ("a~", "a~"),
+        ("\ud800", "%ed%a0%80"),
+    ],
+)
+def test_how_a_name_looks(name: str, folder: str) -> None:
+    """Names stay readable: only what would lead elsewhere is written in another way."""
+    assert folder_name(name) == folder
+
+
+@pytest.mark.parametrize("name", ["x" * 201, "é" * 101, "a/" + "x" * 199])
+def test_a_long_name_is_cut_and_told_apart(name: str) -> None:
+    """More than 200 bytes: the first 60 characters, and a checksum of all."""
+    folder = folder_name(name)
+    shown, _, checksum = folder.rpartition("%")
+    assert len(shown) == 60 and len(checksum) == 8
+    assert folder_name(name + "y") != folder
+
+
+def test_folders_of_replicas() -> None:
+    """Below the job's logs, by role and number, in the order of the roles."""
+    assert replica_folder("/logs", "a/b", 3) == "/logs/a%2fb/3"
+    assert replica_folders("/l", [("a", 2), ("none", 0), ("b", 1)]) == ["/l/a/0", "/l/a/1", "/l/b/0"]

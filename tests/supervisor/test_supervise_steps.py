@@ -295,6 +295,19 @@ def test_a_failure_while_it_ends_already_restarts_nothing(job, gate, clock) -> N
     in_fork(steps)
 
 
+@pytest.mark.parametrize(("first", "then"), [(0, -1), (1, 1), (-1, -1)])
+def test_who_failed_first_is_forgotten_when_it_is_started_again(job, gate, first, then) -> None:
+    """Only then: the failure of a replica that an elastic job goes on without stays on record."""
+
+    def steps() -> None:
+        supervisor = started(job, role(gate.wait, gate.wait))
+        supervisor.job.first = first
+        supervisor._restart(supervisor.replicas[:1], 1000.0)
+        assert supervisor.job.first == then
+
+    in_fork(steps)
+
+
 def test_what_waits_for_a_restart_is_not_started_after_a_cancellation(job, clock) -> None:
     """A replica between two attempts, and one that waits for its start, end as CANCELLED."""
 
@@ -320,7 +333,7 @@ def test_whose_a_process_is(job, gate, up, clock) -> None:
         supervisor = started(job, role("true", gate.wait))
         first, second = supervisor.replicas
         mine = proctree.snapshot()[second.line.pid]
-        assert supervisor._owner(mine) is second
+        assert eventually(lambda: supervisor._owner(mine)) is second
         assert supervisor._owner(None) is None
         mine.state = "Z"
         assert supervisor._owner(mine) is None

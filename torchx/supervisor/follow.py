@@ -194,14 +194,14 @@ class Follower:
         spacing = min(1.0, max(0.05, (now - self._begun) / 1000))
         if not always and now - self._last_record < spacing:
             return
-        self._last_record = now
-        self._unrecorded = False
         path = os.path.join(self._folder, TIMES_INDEX)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             os.write(fd, RECORD.pack(now, *self._copied, self._combined))
         finally:
             os.close(fd)
+        self._last_record = now
+        self._unrecorded = False
 
 
 def _ends_line(path: str, size: int) -> bool:
