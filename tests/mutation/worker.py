@@ -62,12 +62,12 @@ class Mapper:
         self._forks = tempfile.mkdtemp()  # what forks of a test have run; they end with os._exit
         end, mapper = os._exit, os.getpid()
 
-        def exit_and_tell(code: int) -> NoReturn:
+        def exit_and_tell(status: int) -> NoReturn:
             if os.getpid() != mapper:
                 sys.settrace(None)
                 with contextlib.suppress(OSError), open(os.path.join(self._forks, str(os.getpid())), "w") as f:
                     json.dump({path: list(numbers) for path, numbers in self._lines.items()}, f)
-            end(code)
+            end(status)
 
         os._exit = exit_and_tell
 

@@ -215,7 +215,7 @@ def test_an_answer_that_does_not_come(client, tmp_path, monkeypatch) -> None:
 def test_it_waits_a_minute_for_an_answer() -> None:
     """A machine may be busy for long; the kernel counts in milliseconds."""
     assert client_module.ANSWER_S == 60
-    asked = []
+    asked: list[object] = []
 
     class Poll:
         def register(self, fd: int, events: int) -> None:

@@ -15,6 +15,8 @@ from tests.supervisor.forks import PATIENCE_S, Fork, Gate, eventually, forked, i
 from torchx.supervisor import launcher, proctree
 from torchx.supervisor.launcher import HEADER, MAGIC, Launcher, read_request, signal_name, warm_up
 from torchx.supervisor.reader import has_supervisor
+from torchx.supervisor.reserve import Reserve
+from torchx.supervisor.supervise import Supervisor
 
 
 class Caller:
@@ -125,7 +127,7 @@ def test_after_a_big_job_the_memory_is_given_back(tmp_path, replicas, again) -> 
     def steps() -> None:
         _no_job_lasts()
         _requests, answers, _news = (os.open(os.devnull, os.O_RDWR) for _ in range(3))
-        reserve = launcher.Reserve(_requests, answers, _news, (os.getppid(), 0))
+        reserve = Reserve(_requests, answers, _news, (os.getppid(), 0))
         assert launcher.serve_one(request(tmp_path / "job", role(*["true"] * replicas)), reserve) is again
 
     in_fork(steps)
@@ -190,7 +192,8 @@ def test_a_supervisor_that_is_killed(caller, tmp_path, gate) -> None:
     script = f"trap '' TERM; setsid sh -c \"echo \\$\\$ > '{job}/pid'; while :; do {gate.wait}; done\" & wait"
     assert caller.submit(request(job, role(script, f"trap '' TERM; {gate.wait}"))) == b"K\n"
     daemon = int(eventually(lambda: os.path.exists(job / "pid") and (job / "pid").read_text()))
-    pids = [daemon, *(eventually(lambda k=k: state(job).replicas[k].pid) for k in range(2))]
+    eventually(lambda: all(line.pid for line in state(job).replicas))
+    pids = [daemon, *(line.pid for line in state(job).replicas)]
     os.kill(state(job).supervisor, signal.SIGKILL)
     eventually(lambda: state(job).state == "FAILED")
     read = state(job)
@@ -205,7 +208,7 @@ def test_a_supervisor_that_is_killed(caller, tmp_path, gate) -> None:
     assert caller.fork.end() == 0
 
 
-def _crash(self) -> None:
+def _crash(*_: object) -> None:
     raise ZeroDivisionError("a defect")
 
 
@@ -213,7 +216,7 @@ def test_a_supervisor_that_crashes(tmp_path) -> None:
     """What is needed to find the defect is in the job's folder, and the job says that it was one."""
 
     def prepare() -> None:
-        launcher.Supervisor.run = _crash  # type: ignore[method-assign]
+        Supervisor.run = _crash  # type: ignore[method-assign,assignment]
 
     caller = Caller(prepare)
     assert caller.submit(request(tmp_path / "job", role("true"))) == b"K\n"
@@ -230,7 +233,7 @@ def test_a_reserve_that_crashes_is_not_forked_again_and_again() -> None:
     """The launcher ends: the caller hears of it at once."""
 
     def prepare() -> None:
-        launcher.warm_up = lambda: 1 / 0  # type: ignore[attr-defined,assignment]
+        launcher.warm_up = _crash
 
     caller = Caller(prepare)
     assert caller.answer() == b""
@@ -241,8 +244,8 @@ def test_a_reserve_that_crashes_is_not_forked_again_and_again() -> None:
 def test_a_killed_reserve_is_replaced(caller, tmp_path) -> None:
     """One that was killed while it waited has lost no job; the next request is taken."""
     spare = eventually(lambda: proctree.descendants(proctree.snapshot(), {caller.fork.pid})[1:])[0]
-    eventually(lambda: proctree.environment(spare.pid, "PATH") is not None)
     os.kill(spare.pid, signal.SIGKILL)
+    eventually(lambda: not proctree.start_ticks(spare.pid))  # else it might take the request with it
     assert caller.submit(request(tmp_path / "job", role("true"))) == b"K\n"
     assert state(tmp_path / "job").supervisor != spare.pid
     assert _ended(tmp_path / "job") == "SUCCEEDED"
@@ -335,7 +338,7 @@ def test_a_supervisor_that_took_a_job_and_died_at_once(tmp_path) -> None:
         asked = request(folder, role("true"))
 
         def work() -> int:
-            launcher.Supervisor(asked, guardian.reserve.guardian)
+            Supervisor(asked, guardian.reserve.guardian)
             guardian.reserve.report(str(folder))
             os.kill(os.getpid(), signal.SIGKILL)
             return 0

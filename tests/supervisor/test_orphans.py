@@ -166,7 +166,7 @@ def test_what_cannot_be_killed_is_given_up(tmp_path, processes, gate, monkeypatc
     sent: list[float] = []
     monkeypatch.setattr(proctree, "send_all", lambda processes, number: sent.append(clock.now))
     _start(processes, gate, **{proctree.ENV_JOB: str(tmp_path)})
-    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + 1.25)  # type: ignore[method-assign]
+    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + 1.25)
     with monkeypatch.context() as patch:
         patch.setattr(orphans, "_LEAST_KILLS", 2)
         _write(tmp_path, _job(tmp_path, "RUNNING"))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.supervisor.forks import Gate, eventually, in_fork, text
-from torchx.supervisor import proctree
+from torchx.supervisor import proctree, statefile
 from torchx.supervisor.proctree import Process
 
 
@@ -93,7 +93,7 @@ def test_children_of_this_process(shell, monkeypatch) -> None:
     """Its own and not its grandchildren; in another way where the kernel has no list of them; unknown without /proc."""
     assert proctree.children_of_self() == {p.pid for p in proctree.snapshot().values() if p.ppid == os.getpid()}
     assert shell.pid in (proctree.children_of_self() or set())
-    real = proctree.read_bytes
+    real = statefile.read_bytes
 
     def without_lists(path: str) -> bytes:
         if path.endswith("/children"):

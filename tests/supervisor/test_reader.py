@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.supervisor.forks import PATIENCE_S, Clock, Gate, eventually, forked, state
-from torchx.supervisor import orphans, proctree, reader
+from torchx.supervisor import orphans, proctree, reader, statefile
 from torchx.supervisor.reader import JobReader, ask_to_cancel, has_supervisor, wait_for_end
 from torchx.supervisor.statefile import JobState, StateFileError, StateWriter
 
@@ -105,7 +105,7 @@ def test_a_state_in_the_middle_of_a_change_is_read_again(written, monkeypatch) -
     """What was torn is not remembered as what the file holds; what stays torn is an error."""
     written.hold()
     looks = JobReader(written.folder)
-    real = reader.read_bytes
+    real = statefile.read_bytes
     monkeypatch.setattr(reader, "read_bytes", lambda path: real(path)[:100])
     first = looks.read()
     assert first is not None and first.state == "RUNNING"
@@ -133,7 +133,7 @@ def test_a_guardian_of_that_pid_that_is_another(written, clock) -> None:
     """A pid that was given out again is not waited for."""
     written.job.guardian = (os.getpid(), proctree.start_ticks(os.getpid()) + 1)
     written.write()
-    assert JobReader(written.folder).read().state == "FAILED"  # type: ignore[union-attr]
+    assert JobReader(written.folder).read().state == "FAILED"
     assert clock.now == 1000.0
 
 
@@ -326,7 +326,7 @@ def test_waiting_for_the_end(written, tmp_path) -> None:
 def test_how_long_it_waits(written, monkeypatch, timeout_s, waited_ms) -> None:
     """As long as it was told, an hour at most: then the caller looks, and waits again."""
     written.hold()
-    asked = []
+    asked: list[float] = []
 
     class Poll:
         def register(self, fd: int, events: int) -> None:
