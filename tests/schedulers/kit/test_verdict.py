@@ -109,6 +109,11 @@ ROWS = {
         {0: Evidence(stderr="step 7\n")}, FAILED, 0, "oom",
         "w/0 on n0: killed by SIGKILL: out of memory: its limit is 64 MB",
     ),
+    "killed, and only the look shows why": Row(
+        job(replica(0, FAILED, signal="SIGKILL", ended=9)),
+        {0: Evidence(stderr="step 7\n", reason="out of memory: its limit is 64 MB", kind="oom")}, FAILED, 0, "oom",
+        "w/0 on n0: killed by SIGKILL: out of memory: its limit is 64 MB",
+    ),
     "GPU memory": Row(
         job(replica(0, FAILED, exit_code=1, ended=12)), {0: Evidence(stderr=CUDA_OOM)}, FAILED, 0, "gpu_oom", None,
     ),
@@ -216,6 +221,36 @@ def test_a_victim_of_a_hundred_is_found_behind_the_others() -> None:
     assert verdict.cause is not None
     assert verdict.cause.replica == 20
     assert asked == [8, 8, 8]
+
+
+def test_where_a_look_is_dear_the_first_is_looked_into_alone() -> None:
+    """A backend that asks for each replica begins with one; more are looked into only behind victims."""
+    asked: list[list[int]] = []
+
+    def look(some: Sequence[ReplicaFacts]) -> list[Evidence]:
+        asked.append([r.replica for r in some])
+        return [Evidence(stderr=BAD_BATCH if r.replica == guilty else LOST_PEER) for r in some]
+
+    told = [replica(k, FAILED, signal="SIGTERM", ended=9) for k in range(100, 200)]
+    facts = job(*told, *(replica(k, FAILED, exit_code=1, ended=10 + k) for k in range(100)))
+    for guilty, rounds in ((0, [1]), (5, [1, 2, 4]), (99, [1, 2, 4, 8, 8, 8, 1])):
+        asked.clear()
+        cause = judge(facts, look, at_once=1).cause
+        assert cause is not None
+        assert [len(some) for some in asked] == rounds
+        assert cause.replica == (guilty if guilty < 32 else 0)
+    asked.clear()
+    assert judge(job(*told), look, at_once=1).cause is not None
+    assert asked == [[100]], "who was told to end is looked into only where nobody else has failed"
+
+
+def test_a_job_that_nobody_looks_after_has_failed_with_its_first_replica() -> None:
+    """Others may run until somebody cancels it, and are shown as what they are."""
+    facts = job(replica(0, FAILED, exit_code=3), replica(1, RUNNING), unattended=True, notes=["1 replica is running"])
+    verdict = judge(facts)
+    assert (verdict.state, state_of(facts)) == (FAILED, FAILED)
+    assert verdict.sentence == "w/0 on n0: exit code 3; 1 replica is running"
+    assert verdict.states == {("w", 0): FAILED, ("w", 1): RUNNING}
 
 
 def test_a_guilty_one_is_looked_for_with_an_end() -> None:

@@ -99,6 +99,7 @@ class JobFacts:
         reason: why it waits, or why it ended, as a sentence without full stop.
         kind: class of the cause where the reason decides it, see :data:`torchx.schedulers.kit.classes.CLASSES`.
         cancelled: somebody asked for its end.
+        unattended: nobody ends the other replicas when one has failed: the job has failed then, though others may run.
         restarts: how often it, or a part of it, was started again; -1 when not known.
         started, ended: Unix times, seconds; None when not known.
         notes: what else a reader should know, each a sentence without full stop.
@@ -115,6 +116,7 @@ class JobFacts:
     reason: str = ""
     kind: str = ""
     cancelled: bool = False
+    unattended: bool = False
     restarts: int = -1
     started: float | None = None
     ended: float | None = None

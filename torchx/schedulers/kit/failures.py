@@ -58,12 +58,16 @@ class Evidence:
         stderr: its end, up to 64 KiB.
         stdout: its end, where it is a stream of its own; read only when stderr says nothing.
         said: what the system said of the end of the process: slurmstepd's words, ``OOMKilled``, ...
+        reason: why it ended, in the backend's own terms, where only the look shows it; a sentence without full stop.
+        kind: class of the cause where that reason decides it.
     """
 
     error_file: str | None = None
     stderr: str = ""
     stdout: str = ""
     said: str = ""
+    reason: str = ""
+    kind: str = ""
 
 
 def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "", ended: float = 0) -> Failure:

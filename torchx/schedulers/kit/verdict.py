@@ -33,8 +33,8 @@ else:
 _AT_ONCE = 8
 """Failed replicas that are looked into together."""
 
-_ROUNDS = 4
-"""So often others are looked into where all that were had only lost their peer."""
+_MOST = 32
+"""So many are looked into, round by round, where all that were had only lost their peer."""
 
 _NAMED = 3
 _STARTED = frozenset((AppState.RUNNING, AppState.SUCCEEDED))
@@ -103,7 +103,7 @@ def state_of(facts: JobFacts) -> AppState:
     RUNNING (3)
     """
     state = _folded(facts)
-    if is_terminal(state) and any(r.state is AppState.RUNNING for r in facts.replicas()):
+    if is_terminal(state) and not facts.unattended and any(r.state is AppState.RUNNING for r in facts.replicas()):
         return AppState.RUNNING  # it has failed, or is being cancelled, and ends
     return state
 
@@ -132,7 +132,7 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
 
     Args:
         look: reads what failed replicas left behind; without it, only the facts speak.
-        at_once: into how many replicas it looks in one go.
+        at_once: into how many replicas it looks in the first round; each round after it takes twice as many, up to 8.
     """
     state = state_of(facts)
     going = state  # what it will be when the last replica has ended
@@ -168,13 +168,15 @@ def _looked_into(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: i
     from torchx.schedulers.kit.classes import is_aftermath
 
     found: dict[_Position, Failure] = {}
-    for start in range(0, min(len(suspects), at_once * _ROUNDS), at_once):
-        some = suspects[start : start + at_once]
+    # one that was told to end is a victim, whatever it left behind
+    left = [r for r in suspects if r.signal != "SIGTERM"] or list(suspects[:at_once])
+    left = left[:_MOST]
+    while left and all(is_aftermath(failure) for failure in found.values()):
+        some, left = left[:at_once], left[at_once:]
+        at_once = max(at_once, min(2 * at_once, _AT_ONCE))
         evidence = look(some) if look is not None else [None] * len(some)
-        for replica, left in zip(some, evidence, strict=True):
-            found[replica.role, replica.replica] = _failure(replica, left)
-        if not all(is_aftermath(failure) for failure in found.values()):
-            break
+        for replica, its in zip(some, evidence, strict=True):
+            found[replica.role, replica.replica] = _failure(replica, its)
     return found
 
 
@@ -186,9 +188,10 @@ def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
     left = evidence or Evidence()
     read = read_failure(left, exit_code=replica.exit_code, signal=replica.signal, ended=replica.ended)
     failure = replace(read, role=replica.role, replica=replica.replica, host=replica.host)
-    if replica.reason:
-        failure = replace(failure, message=replica.reason)
-    kind, line = (replica.kind, replica.reason) if replica.kind else classify(failure, left.said)
+    reason, kind = replica.reason or left.reason, replica.kind or left.kind
+    if reason:
+        failure = replace(failure, message=reason)
+    kind, line = (kind, reason) if kind else classify(failure, left.said)
     return replace(failure, kind=kind, evidence=line)
 
 
@@ -208,7 +211,7 @@ def _shown(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: _Po
         victim = replica.stopped or (bool(replica.signal) and culprit is not None)
         if victim or state is AppState.CANCELLED:
             return AppState.CANCELLED
-    if is_terminal(own) or not is_terminal(state):
+    if is_terminal(own) or not is_terminal(state) or (facts.unattended and own is AppState.RUNNING):
         return own
     return AppState.SUCCEEDED if state is AppState.SUCCEEDED else AppState.CANCELLED
 
