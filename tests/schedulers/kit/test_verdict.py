@@ -144,7 +144,20 @@ ROWS = {
     ),
     "an owner that starts it again": Row(
         job(replica(0, FAILED, exit_code=1, ended=9), replica(1, RUNNING), role={"restarts": True}),
-        {0: Evidence(stderr=BAD_BATCH)}, RUNNING, None, None, "w/0 failed, and is started again: exit code 1",
+        {0: Evidence(stderr=BAD_BATCH)}, RUNNING, None, None, "w/0 failed, and is started again: exit code 1: ValueError: bad batch",
+    ),
+    "its owner has given up, and the last replicas have not ended": Row(
+        job(replica(0, FAILED, exit_code=1, ended=9), replica(1, PENDING), role={"ending": True}),
+        {0: Evidence(stderr=BAD_BATCH)}, RUNNING, None, None,
+        "w/0 on n0: exit code 1: ValueError: bad batch; the others are being ended",
+    ),
+    "a role that nobody ends when another one fails": Row(
+        JobFacts(app_id="a", roles=[
+            RoleFacts(name="w", replicas=[replica(0, FAILED, exit_code=1, ended=9)], state=FAILED),
+            RoleFacts(name="v", replicas=[replica(0, PENDING, role="v")], restarts=True),
+        ]),
+        {0: Evidence(stderr=BAD_BATCH)}, RUNNING, None, None,
+        "w/0 on n0: exit code 1: ValueError: bad batch; the others run on",
     ),
     "elastic: one lost, the job goes on": Row(
         job(replica(0, FAILED, exit_code=1, ended=9), replica(1, RUNNING), role={"min_replicas": 1}), {},

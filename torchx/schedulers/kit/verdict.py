@@ -103,9 +103,11 @@ def state_of(facts: JobFacts) -> AppState:
     RUNNING (3)
     """
     state = _folded(facts)
-    if is_terminal(state) and not facts.unattended and any(r.state is AppState.RUNNING for r in facts.replicas()):
-        return AppState.RUNNING  # it has failed, or is being cancelled, and ends
-    return state
+    if not is_terminal(state) or facts.unattended:
+        return state
+    begun = any(r.state is AppState.RUNNING for r in facts.replicas())
+    # it has failed, or is being cancelled, and ends
+    return AppState.RUNNING if begun or (facts.state is None and any(map(_is_open, facts.roles))) else state
 
 
 def _folded(facts: JobFacts) -> AppState:
@@ -114,14 +116,20 @@ def _folded(facts: JobFacts) -> AppState:
     return fold(_role_state(role) for role in facts.roles)
 
 
-def _role_state(role: RoleFacts) -> AppState:
-    """What its owner says of a role, else what its replicas say."""
+def _is_open(role: RoleFacts) -> bool:
+    """Whether its owner has not ended yet."""
+    return role.state is None and (role.restarts or role.ending)
+
+
+def _role_state(role: RoleFacts, *, at_its_end: bool = False) -> AppState:
+    """What its owner says of a role, else what its replicas say; ``at_its_end``: what an owner that ends will say."""
     members = fold((r.state for r in role.replicas), min_replicas=role.min_replicas)
     if role.state is not None:
         # the owner counts any loss as the end of it; an elastic role can do without some
         elastic = role.min_replicas is not None and role.state in _LOST and is_terminal(members)
         return members if elastic else role.state
-    return AppState.RUNNING if is_terminal(members) and (role.restarts or role.ending) else members
+    goes_on = role.restarts or (role.ending and not at_its_end)
+    return AppState.RUNNING if is_terminal(members) and goes_on else members
 
 
 # -- who is to blame ------------------------------------------------------------------------------------
@@ -137,7 +145,7 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
     state = state_of(facts)
     going = state  # what it will be when the last replica has ended
     if state is AppState.RUNNING:
-        going = fold(_role_state(role) for role in facts.roles)
+        going = fold(_role_state(role, at_its_end=True) for role in facts.roles)
     suspects = _suspects(facts, going)
     failures: dict[_Position, Failure] = {}
     culprit = None
@@ -150,7 +158,11 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
         cause = _cause(facts, failures[culprit] if culprit else None)
     told = failures[culprit] if culprit else None
     return Verdict(
-        state=state, states=states, failures=failures, cause=cause, sentence=_sentence(facts, state, going, told)
+        state=state,
+        states=states,
+        failures=failures,
+        cause=cause,
+        sentence=_sentence(facts, state, going, told),
     )
 
 
@@ -237,14 +249,15 @@ def _sentence(facts: JobFacts, state: AppState, going: AppState, failure: Failur
     if state is AppState.FAILED:
         parts = [*_why_failed(facts, failure), _again(facts)]
     elif state is AppState.RUNNING and going is AppState.FAILED:
-        parts = [*_why_failed(facts, failure), "the others are being ended"]
+        run_on = failure is not None and any(_is_open(r) and r.restarts for r in facts.roles if r.name != failure.role)
+        parts = [*_why_failed(facts, failure), "the others run on" if run_on else "the others are being ended"]
     elif state is AppState.RUNNING and (facts.cancelled or going is AppState.CANCELLED):
         parts = ["it is being cancelled"]
     elif is_terminal(state):
         lost = _losses(facts) if state is AppState.SUCCEEDED else ""
         parts = [facts.reason, *(role.reason for role in facts.roles), lost]
     else:
-        parts = [_waits(facts, state) or facts.reason, _losses(facts)]
+        parts = [_waits(facts, state, failure) or facts.reason, _losses(facts)]
     return "; ".join(dict.fromkeys(part for part in (*parts, *facts.notes) if part))
 
 
@@ -286,22 +299,27 @@ def _again(facts: JobFacts) -> str:
     return f"after {many} restart{'s' if many > 1 else ''}" if many > 0 else ""
 
 
-def _waits(facts: JobFacts, state: AppState) -> str:
+def _waits(facts: JobFacts, state: AppState, failure: Failure | None) -> str:
     """What replicas wait for: the first that is stuck, else the first; and how many others wait for the same."""
     waiting = [r for r in facts.replicas() if r.reason and not is_terminal(r.state)]
     if not waiting:
-        begun = [r for role in facts.roles if role.restarts for r in role.replicas]
-        before = next((r for r in begun if r.before or r.state is AppState.FAILED), None)
-        if before is None or state is not AppState.RUNNING:
-            return ""
-        why = before.before or phrase(_failure(before, None), tell_host=False).partition(": ")[2]
-        return f"{before.role}/{before.replica} failed, and is started again: {why}"
+        return _starts_again(facts, failure) if state is AppState.RUNNING else ""
     first = next((r for r in waiting if r.stuck), waiting[0])
     same = sum(r.reason == first.reason for r in waiting) - 1
     more = f" (and {same} more)" if same else ""
     before_it = f"; started again, since it failed: {first.before}" if first.before else ""
     one = len(facts.replicas()) == 1 and not before_it
     return first.reason if one else f"{first.role}/{first.replica}{more}: {first.reason}{before_it}"
+
+
+def _starts_again(facts: JobFacts, failure: Failure | None) -> str:
+    """Which replica failed and is started again by its owner, and why it failed."""
+    begun = [r for role in facts.roles if role.restarts for r in role.replicas]
+    failed = [r for r in begun if r.state is AppState.FAILED]
+    if failure is not None and failed:
+        return f"{failure.role}/{failure.replica} failed, and is started again: {failure.summary()}"
+    before = next((r for r in begun if r.before), None)
+    return f"{before.role}/{before.replica} failed, and is started again: {before.before}" if before else ""
 
 
 def _losses(facts: JobFacts) -> str:
