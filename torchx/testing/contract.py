@@ -72,6 +72,19 @@ HOSTILE_ARGS = [
     "!x",
 ]
 
+# Replica 0 loses its peer at once; replica 1, which is deaf to the end of the gang, fails a second later.
+_TWO_FAILURES = r"""
+say() { printf 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n%s\n' "$1" >&2; }
+if [ "$1" = 0 ]; then
+  say 'RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:27045'
+  exit 1
+fi
+trap '' TERM
+sleep 1
+say 'ValueError: bad batch'
+exit 3
+"""
+
 
 class SchedulerContract:
     """The tests. A subclass says how its scheduler is made, and which of its abilities can really run here."""
@@ -353,6 +366,27 @@ class SchedulerContract:
         done = self.wait(scheduler, app_id, AppState.SUCCEEDED, AppState.FAILED)
         assert done.state is AppState.FAILED
         assert "7" in done.msg
+
+    def test_the_aftermath_is_not_blamed(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
+        """Of two replicas that fail, the one with a reason of its own is named, though the other ended first.
+
+        The sentence is that of :mod:`torchx.schedulers.kit.verdict`, on every backend.
+        """
+        from torchx.schedulers.kit.verdict import on_answer
+        from torchx.specs.failures import parse_failure
+
+        app_id = submit(self.app("-c", _TWO_FAILURES, "sh", macros.replica_id, entrypoint="/bin/sh", num_replicas=2))
+        done = self.wait(scheduler, app_id, AppState.SUCCEEDED, AppState.FAILED)
+        assert done.state is AppState.FAILED
+        if not any(parse_failure(r.structured_error_msg) for role in done.roles_statuses for r in role.replicas):
+            pytest.skip("this backend does not say why a replica failed")
+        done = on_answer(done)
+        cause = parse_failure(done.structured_error_msg)
+        assert cause is not None
+        assert (cause.role, cause.replica, cause.kind) == ("worker", 1, "error")
+        assert re.match(r"worker/1( on \S+)?: exit code 3: ValueError: bad batch", done.msg), done.msg
+        if self.capabilities.list:
+            assert {line.app_id: line.state for line in scheduler.list()}[app_id] is done.state
 
     def test_cancel_twice_is_quiet(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
         """A running job is cancelled; cancelling it again does nothing."""

@@ -100,6 +100,16 @@ ROWS = {
         job(replica(0, FAILED, signal="SIGKILL", ended=9, stopped=True), replica(1, FAILED, exit_code=3, ended=10)),
         {1: Evidence()}, FAILED, 1, "error", "w/1 on n1: exit code 3",
     ),
+    "the guilty one fails while it is told to end": Row(
+        job(replica(0, FAILED, exit_code=1, ended=10), replica(1, CANCELLED, exit_code=3, ended=11, stopped=True)),
+        {0: Evidence(stderr=LOST_PEER), 1: Evidence(stderr=BAD_BATCH)},
+        FAILED, 1, "error", "w/1 on n1: exit code 3: ValueError: bad batch",
+    ),
+    "one that is told to end, and says so by an exit code": Row(
+        job(replica(0, FAILED, exit_code=1, ended=10), replica(1, CANCELLED, exit_code=3, ended=11, stopped=True)),
+        {0: Evidence(stderr=BAD_BATCH), 1: Evidence(stderr="told to end: nothing is saved\n")},
+        FAILED, 0, "error", "w/0 on n0: exit code 1: ValueError: bad batch",
+    ),
     "killed without a word": Row(
         job(replica(0, FAILED, signal="SIGKILL", ended=9)), {}, FAILED, 0, "unknown",
         "w/0 on n0: killed by SIGKILL (often: out of memory)",

@@ -37,6 +37,7 @@ _MOST = 32
 """So many are looked into, round by round, where all that were had only lost their peer."""
 
 _NAMED = 3
+_SIGNALS = 128
 _STARTED = frozenset((AppState.RUNNING, AppState.SUCCEEDED))
 _LOST = frozenset((AppState.FAILED, AppState.CANCELLED))
 _BY_WEIGHT = (AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING, AppState.SUBMITTED, AppState.UNSUBMITTED)
@@ -151,7 +152,8 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
     culprit = None
     if suspects and state in (AppState.FAILED, AppState.RUNNING) and going is not AppState.SUCCEEDED:
         failures = _looked_into(suspects, look, at_once)
-        culprit = min(failures, key=lambda position: _guilt(failures[position]))
+        stopped = {(r.role, r.replica) for r in suspects if r.stopped}
+        culprit = min(failures, key=lambda position: _guilt(failures[position], position in stopped))
     states = {(r.role, r.replica): _shown(r, facts, state, culprit) for r in facts.replicas()}
     cause = None
     if state is AppState.FAILED:
@@ -167,12 +169,28 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
 
 
 def _suspects(facts: JobFacts, state: AppState) -> list[ReplicaFacts]:
-    """The replicas that failed, in the order of their ends; those that were stopped only where there are no others."""
+    """The replicas that may have failed first, in the order of their ends.
+
+    Those that were told to end come last: one of them may have failed by itself just then, while what was taken for the
+    first failure had only lost it as a peer.
+    """
+    if state is AppState.CANCELLED:
+        return []
     failed = [r for r in facts.replicas() if r.state is AppState.FAILED]
     own = [r for r in failed if not r.stopped]
-    if state is AppState.CANCELLED or (facts.kind in _OF_THE_JOB and not own):
-        return []
-    return sorted(own or failed, key=lambda r: (r.ended or float("inf"), bool(r.signal)))
+    told_to_end = [r for r in facts.replicas() if r.stopped and _ended_by_itself(r)]
+    if not own and facts.kind not in _OF_THE_JOB:
+        told_to_end = [*told_to_end, *(r for r in failed if r not in told_to_end)]
+    return [*sorted(own, key=_when), *sorted(told_to_end, key=_when)]
+
+
+def _when(replica: ReplicaFacts) -> tuple[float, bool]:
+    return replica.ended or float("inf"), bool(replica.signal)
+
+
+def _ended_by_itself(replica: ReplicaFacts) -> bool:
+    """Whether a replica that was told to end has an exit code of its own, not that of the signal."""
+    return replica.state in _LOST and 0 < (replica.exit_code or 0) < _SIGNALS
 
 
 def _looked_into(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: int) -> dict[_Position, Failure]:
@@ -207,11 +225,11 @@ def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
     return replace(failure, kind=kind, evidence=line)
 
 
-def _guilt(failure: Failure) -> tuple[bool, float]:
+def _guilt(failure: Failure, stopped: bool) -> tuple[bool, bool, float]:
     """The cause comes before what followed from it, and the earlier before the later."""
     from torchx.schedulers.kit.classes import is_aftermath
 
-    return is_aftermath(failure), failure.timestamp or float("inf")
+    return is_aftermath(failure), stopped, failure.timestamp or float("inf")
 
 
 def _shown(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: _Position | None) -> AppState:
@@ -219,7 +237,9 @@ def _shown(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: _Po
     own = replica.state
     if state in (AppState.PENDING, AppState.UNKNOWN) and facts.state is state:
         return state if own is not AppState.SUCCEEDED else own
-    if own is AppState.FAILED and (replica.role, replica.replica) != culprit:
+    if (replica.role, replica.replica) == culprit:
+        return AppState.FAILED
+    if own is AppState.FAILED:
         victim = replica.stopped or (bool(replica.signal) and culprit is not None)
         if victim or state is AppState.CANCELLED:
             return AppState.CANCELLED

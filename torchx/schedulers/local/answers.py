@@ -7,7 +7,7 @@ import os
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
 from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
-from torchx.supervisor.statefile import TERMINAL
+from torchx.supervisor.statefile import CANCELLED, TERMINAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def _replica(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFacts:
         host=host,
         started=line.started,
         ended=line.ended,
+        stopped=line.state == CANCELLED,
     )
 
 
@@ -84,7 +85,7 @@ def look(logs: str, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
         folder = replica_folder(logs, replica.role, replica.replica)
         error = _tail(os.path.join(folder, ERROR_FILE), 1 << 20)
         stderr = _tail(os.path.join(folder, STDERR_LOG))
-        stdout = "" if stderr and stderr.strip() else _tail(os.path.join(folder, STDOUT_LOG))
+        stdout = _tail(os.path.join(folder, STDOUT_LOG))
         found.append(Evidence(error_file=error, stderr=stderr or "", stdout=stdout or ""))
     return found
 
