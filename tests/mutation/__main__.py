@@ -72,7 +72,7 @@ class Worker:
             with open(path, "w", encoding="utf-8") as f:
                 f.write(change.made(source))
             for nodes in chosen:
-                answer = self.ask({"tests": nodes, "limit_s": 30.0 + 10.0 * cost(nodes, tests)})
+                answer = self.ask({"tests": nodes, "limit_s": 20.0 + 8.0 * cost(nodes, tests)})
                 if answer["noticed"]:
                     return str(answer.get("by") or answer["noticed"])
         finally:

@@ -45,6 +45,5 @@ def _covering(change: Change, tests: Tests, top: str) -> list[str]:
         found = [node for node, test in tests.items() if set(lines) & set(test["lines"].get(change.path, ()))]
         if found:
             return found
-    # Nothing runs it in this process: whatever has to do with the file may run it in another.
-    near = [node for node, test in tests.items() if change.path in test["lines"]]
-    return near or [node for node in tests if is_mirror(node.partition("::")[0], change.path)]
+    # Nothing runs it in this process: whatever has to do with the file or its neighbours may run it in another.
+    return [n for n, t in tests.items() if change.path in t["lines"] or is_mirror(n.partition("::")[0], change.path)]

@@ -63,6 +63,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 VERSION = len(MIGRATIONS)
 
+_COMPANIONS = ("-wal", "-shm", "-journal")  # what SQLite puts beside a file
+
 # File systems that cannot share the memory map that WAL needs between hosts (https://sqlite.org/wal.html).
 _SHARED_FILE_SYSTEMS = frozenset(
     ["nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "smbfs", "afs", "9p", "orangefs", "fuse.sshfs"]
@@ -95,9 +97,9 @@ def create(path: str) -> None:
             db.close()
         _publish(draft, path)
     finally:
-        for leftover in (draft, f"{draft}-wal", f"{draft}-shm", f"{draft}-journal"):
-            if os.path.lexists(leftover):
-                os.unlink(leftover)
+        for suffix in ("", *_COMPANIONS):
+            if os.path.lexists(draft + suffix):
+                os.unlink(draft + suffix)
 
 
 def version_of(db: sqlite3.Connection) -> int:
@@ -139,7 +141,7 @@ def set_aside(path: str, inode: int, why: str) -> str:
             return ""
         target = f"{path}.{why}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
         os.rename(path, target)
-        for suffix in ("-wal", "-shm"):
+        for suffix in _COMPANIONS:
             if os.path.lexists(path + suffix):
                 os.rename(path + suffix, target + suffix)
         return target
@@ -147,13 +149,17 @@ def set_aside(path: str, inode: int, why: str) -> str:
 
 def _publish(draft: str, path: str) -> None:
     with _Names(path):
+        if os.path.exists(path):
+            return
+        for suffix in _COMPANIONS:  # of a file that was removed without them: SQLite would take them for this one's
+            if os.path.lexists(path + suffix):
+                os.unlink(path + suffix)
         try:
             os.link(draft, path)
         except FileExistsError:
             pass
         except OSError:  # a file system without hard links
-            if not os.path.exists(path):
-                os.rename(draft, path)
+            os.rename(draft, path)
 
 
 class _Names:

@@ -1,0 +1,80 @@
+"""Who submits a run: known again, and never taken for another process."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from torchx.runs import submitter
+from torchx.runs.submitter import identity, is_elsewhere, may_be_alive, nobody
+
+
+def test_an_identity_is_what_the_kernel_says() -> None:
+    """Host, the beginning of the boot id, pid, and field 22 of the process's line."""
+    with open("/proc/self/stat", encoding="utf-8") as f:
+        start = f.read().split()[21]  # our own name has no blanks
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as f:
+        boot = f.read()[:8]
+    assert identity() == f"{os.uname().nodename}|{boot}|{os.getpid()}|{start}"
+    assert submitter._start_of("1 2") == ""
+
+
+def test_nobody_is_gone_and_of_this_host() -> None:
+    """So that everybody here may take over."""
+    assert not may_be_alive(nobody())
+    assert not is_elsewhere(nobody())
+
+
+@pytest.mark.parametrize(
+    ("who", "elsewhere"),
+    [
+        ("other|b|1|1", True),
+        ("a|host|b|1|1", True),
+        ("other|b|1", False),
+        ("", False),
+        (f"{os.uname().nodename}|b|1|1", False),
+    ],
+)
+def test_who_is_elsewhere(who, elsewhere) -> None:
+    """A process of another host, also one whose name holds a bar; what is no identity is nobody's."""
+    assert is_elsewhere(who) is elsewhere
+    assert may_be_alive(who) is elsewhere
+
+
+def _identity(pid: int, start: str = "") -> str:
+    return "|".join([os.uname().nodename, identity().rsplit("|", 3)[1], str(pid), start])
+
+
+def test_without_a_start_the_pid_must_do(monkeypatch) -> None:
+    """Alive when it can be signalled or belongs to somebody else; gone when there is none."""
+    assert may_be_alive(_identity(os.getpid()))
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert not may_be_alive(_identity(pid))
+    signalled: list[tuple[int, int]] = []
+
+    def refused(pid: int, number: int) -> None:
+        signalled.append((pid, number))
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refused)
+    assert may_be_alive(_identity(7))
+    assert signalled == [(7, 0)]
+
+
+def test_without_proc(monkeypatch) -> None:
+    """No boot id and no start: both are empty."""
+
+    def missing(*_: Any) -> Any:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(submitter, "open", missing, raising=False)
+    submitter._boot_id.cache_clear()
+    try:
+        assert (submitter._boot_id(), submitter._start_of("1")) == ("", "")
+    finally:
+        submitter._boot_id.cache_clear()
