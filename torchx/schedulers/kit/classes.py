@@ -41,37 +41,61 @@ scheduler; ``network``: a collective or a rendezvous lost a peer or waited in va
 started of the image; ``quota``; ``lost``: nobody knows how it ended; ``cancelled``: it was told to end; ``unknown``.
 """
 
-# What systems say. Slurm: https://slurm.schedmd.com/job_state_codes.html; LSF: `TERM_...` of `bhist -l`; Kubernetes:
-# https://kubernetes.io/docs/concepts/workloads/pods/disruptions/ and the kubelet's reasons; AWS Batch: statusReason.
-_SAID = (
-    ("oom", r"OOMKilled|OutOfMemoryError|OUT_OF_MEMORY|TERM_MEMLIMIT|\boom[-_ ]?kill|OOM Killed|out[- ]of[- ]memory"),
-    ("oom", r"exceeded (?:job |step |virtual )?memory limit|Cannot allocate memory|Memory cgroup out of memory"),
-    ("oom", r"low on resource: memory|Killed process \d+ \("),
-    ("gpu_oom", r"CUDA out of memory"),
-    ("preempted", r"DUE TO PREEMPTION|\bPREEMPTED\b|\bPreempt(?:ed|ing)\b|PreemptionByScheduler|TERM_PREEMPT"),
-    ("preempted", r"EvictionByEvictionAPI|DeletionByTaintManager|Spot (?:instance|capacity)|\bEvicted\b.*priority"),
-    ("timeout", r"DUE TO TIME LIMIT|\bTIMEOUT\b|\bDEADLINE\b|DeadlineExceeded|TERM_RUNLIMIT|TERM_CPULIMIT"),
-    ("timeout", r"longer than (?:the )?specified deadline|attempt duration exceeded timeout|MaxRuntimeExceeded"),
-    ("timeout", r"MaxWaitTimeExceeded|exceeded time ?limit|CPU time limit exceeded"),
-    ("node", r"NODE_FAIL|DUE TO NODE FAILURE|Node failure on|BOOT_FAIL|NodeLost|NodeShutdown|TerminationByKubelet"),
-    ("node", r"imminent node shutdown|Host EC2 .*terminated|UnexpectedAdmissionError|OutOf(?:cpu|memory|pods)\b"),
-    ("node", r"\bXid\b.*\b(?:48|62|63|64|74|79|92|94|95|119|120|140)\b|fallen off the bus|uncorrectable ECC"),
-    ("node", r"GPU is lost|LAUNCH_FAILED|TERM_LOAD|Evicted.*low on resource|DiskPressure|PodGC|TERM_ADMIN_HOST"),
-    ("quota", r"exceeded quota|QuotaExceeded|ResourceLimitExceeded|Disk quota exceeded|exceeds? (?:the|your) .*quota"),
-    ("quota", r"(?:Assoc|QOS)[A-Za-z]*(?:Limit|Mins)|ephemeral (?:local )?storage.* exceeds"),
-    ("image", r"ImagePullBackOff|ErrImage|InvalidImageName|CannotPullContainer|manifest unknown|pull access denied"),
-    (
-        "image",
-        r"[Ff]ailed to pull image|[Nn]o such image|exec format error|ImageInspectError|repository does not exist",
+# What systems say; the first class counts of which there is a word. Slurm: https://slurm.schedmd.com/job_state_codes.html;
+# LSF: the termination reasons of `bhist -l`; Kubernetes: the reasons of the kubelet and of
+# https://kubernetes.io/docs/concepts/workloads/pods/disruptions/; AWS: statusReason, FailureReason; the Linux kernel.
+_SAID = {
+    "lost": (r"ContainerStatusUnknown", r"TERM_ZOMBIE", r"TERM_UNKNOWN"),
+    "oom": (
+        *(r"OOMKilled", r"OutOfMemoryError", r"OUT_OF_MEMORY", r"TERM_MEMLIMIT", r"TERM_SWAP", r"\boom[-_ ]?kill"),
+        *(r"OOM Killed", r"exceeded (?:job |step |virtual )?memory limit", r"out[- ]of[- ]memory"),
+        *(r"Cannot allocate memory", r"low on resource: memory", r"Killed process \d+ \("),
     ),
-    ("cancelled", r"\bCANCELLED\b|TERM_OWNER|TERM_FORCE_OWNER|TERM_ADMIN|Terminated by user|Job was cancelled"),
-)
+    "image": (
+        *(
+            r"ImagePullBackOff",
+            r"ErrImage",
+            r"InvalidImageName",
+            r"ImageInspectError",
+            r"CannotPull",
+            r"manifest unknown",
+        ),
+        *(r"Cannot pull algorithm container", r"pull access denied", r"[Ff]ailed to pull image", r"[Nn]o such image"),
+        *(r"exec format error",),
+    ),
+    "preempted": (
+        *(r"DUE TO PREEMPTION", r"\bPREEMPTED\b", r"\bPreempt(?:ed|ing)\b", r"PreemptionByScheduler"),
+        *(r"EvictionByEvictionAPI", r"TERM_(?:PREEMPT|LOAD|RC_RECLAIM|REQUEUE_RC|MC_RECALL)", r"SpotInterruption"),
+        *(r"\b[Ss]pot\b.*\binterrupted",),
+    ),
+    "timeout": (
+        *(r"DUE TO TIME LIMIT", r"\bTIMEOUT\b", r"\bDEADLINE\b", r"DeadlineExceeded", r"MaxRuntimeExceeded"),
+        *(r"TERM_(?:RUNLIMIT|CPULIMIT|DEADLINE|WINDOW)", r"MaxWaitTimeExceeded", r"attempt duration exceeded timeout"),
+    ),
+    "node": (
+        *(r"NODE_FAIL", r"DUE TO NODE FAILURE", r"Node failure on", r"BOOT_FAIL", r"LAUNCH_FAILED", r"NodeLost"),
+        *(r"NodeShutdown", r"imminent node shutdown", r"TerminationByKubelet", r"DeletionByTaintManager"),
+        *(r"DeletionByPodGC", r"UnexpectedAdmissionError", r"OutOf(?:cpu|memory|pods)\b", r"low on resource"),
+        *(r"Host EC2 .*terminated", r"\bXid\b.*: (?:48|62|63|64|74|79|92|94|95|119|120|140),", r"GPU is lost"),
+    ),
+    "quota": (
+        *(r"exceeded quota", r"QuotaExceeded", r"ResourceLimitExceeded", r"Disk quota exceeded"),
+        *(r"TERM_(?:THREAD|PROCESS)LIMIT", r"(?:EmptyDir volume|ephemeral (?:local )?storage) .*exceeds"),
+    ),
+    "error": (
+        *(r"CreateContainer", r"RunContainerError", r"StartError", r"ContainerCannotRun", r"PostStartHookError"),
+        *(r"CannotStartContainer", r"CannotCreateContainer", r"TERM_CWD_NOTEXIST", r"TERM_PRE_EXEC_FAIL"),
+        *(r"^AlgorithmError",),
+    ),
+    "cancelled": (r"\bCANCELLED\b", r"TERM_(?:FORCE_)?(?:OWNER|ADMIN)"),
+}
 
-_ANY_RUNTIME = r"(?:[\w.]+\.)?(?:RuntimeError|AcceleratorError|DistBackendError|DistError)"
+_NAMED = r"(?:[\w.:]+(?:\.|::))?"
+_ANY_RUNTIME = rf"{_NAMED}(?:RuntimeError|AcceleratorError|DistBackendError|DistError|runtime_error|Error)"
 _GPU = r"(?:CUDA|HIP|XPU|MPS backend|NPU)"
 # What PyTorch, gloo, NCCL, CUDA, numpy and the C library say: patterns of `Name: text`.
 _RAISED = (
-    ("gpu_oom", rf"(?:[\w.]+\.)?OutOfMemoryError: (?:{_GPU}|Allocation on device)"),
+    ("gpu_oom", rf"{_NAMED}OutOfMemoryError: (?:{_GPU}|Allocation on device)"),
     ("gpu_oom", rf"{_ANY_RUNTIME}: (?:{_GPU} out of memory|(?:CUDA|HIP) error: out of memory)"),
     ("gpu_oom", rf"{_ANY_RUNTIME}: .*(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED"),
     ("gpu_oom", rf"{_ANY_RUNTIME}: NCCL error in(?s:.*)Cuda failure (?:\d+ )?'out of memory'"),
@@ -84,6 +108,7 @@ _RAISED = (
     ("oom", r"RuntimeError: (?s:.*)(?:out of|Insufficient) shared memory"),
     ("node", rf"{_ANY_RUNTIME}: (?s:.*)(?:uncorrectable (?:ECC|NVLink) error|system not yet initialized)"),
     ("node", r"[\w.]*(?:NVMLError_GpuIsLost|NVMLError\w*): (?:GPU is lost|Unknown Error)"),
+    ("error", rf"{_ANY_RUNTIME}: (?s:.*)CUDA error: "),
     ("quota", r"OSError: \[Errno 122\]"),
     ("error", r"[\w.]*RendezvousParameterError\b"),
     ("error", r"[\w.]*: (?s:.*)(?:ncclInvalidUsage|ncclInvalidArgument|ncclUnhandledCudaError|unhandled cuda error)"),
@@ -94,11 +119,11 @@ _RAISED = (
     ("network", r"RuntimeError: Rank \d+ (?:failed to pass|timed out in) monitoredBarrier"),
     (
         "network",
-        r"RuntimeError: (?:\[\S*gloo\S*:\d+\] )?(?:Connection (?:closed|reset) by peer\b|Timed out waiting \d+ms"
-        r"|Application timeout caused pair closure|Read error|writev |.*Connection (?:refused|timed out))",
+        r"RuntimeError: \[\S*gloo\S*:\d+\] (?:Connection |Timed out |Application timeout |Read error|writev|connect)",
     ),
-    ("network", r"RuntimeError: (?:Socket Timeout|Connection reset by peer|Broken pipe|Stop_waiting response)"),
+    ("network", r"RuntimeError: Connection closed by peer\b"),
     ("cancelled", r"[\w.]*SignalException: Process \d+ got signal|KeyboardInterrupt\b"),
+    ("unknown", r"[\w.]*ProcessExitedException: process \d+ terminated with signal SIGKILL"),
     ("unknown", r"RuntimeError: DataLoader worker \(pid\(?s?\)? ?\d+\) is killed by signal: Killed"),
 )
 # Of the lines of a program that ends without an exception.
@@ -113,6 +138,7 @@ _LINES = (
     ("network", r"(?:torch\.distributed|c10)[.:]+Dist(?:Backend|Network|Store)Error: "),
     ("cancelled", r"KeyboardInterrupt$"),
 )
+_VAGUE = ("", "unknown", "lost", "cancelled")
 _BY_SIGNAL = {
     "SIGTERM": "cancelled",
     "SIGINT": "cancelled",
@@ -122,7 +148,10 @@ _BY_SIGNAL = {
     "SIGXCPU": "timeout",
 }
 # Exceptions that say nothing of whose doing they are; of the user's program unless they come from torch.distributed.
-_UNDECIDED = r"(?:[\w.]+\.)?(?:Connection\w*|Timeout|BrokenPipe|EOF)Error\b|.*\bEmpty\b"
+_UNDECIDED = (
+    r"(?:[\w.]+\.)?(?:Connection\w*|Timeout|BrokenPipe|EOF)Error\b|.*\bEmpty\b"
+    r"|RuntimeError: (?:Socket Timeout|Connection re\w+|Broken pipe|Timed out)"
+)
 _LOST_PEER = (
     r"(?:RuntimeError|Connection\w*Error|BrokenPipeError): (?s:.*)"
     r"(?:Connection (?:closed|reset) by peer|Connection refused|Broken pipe)|[\w.]*ChildFailedError\b"
@@ -143,13 +172,17 @@ def classify(failure: Failure, said: str = "") -> tuple[str, str]:
     ('oom', 'slurmstepd: error: Detected 1 oom_kill event in StepId=12.0.')
     """
     lines = said.splitlines()
-    for kind, pattern in _SAID:
+    for kind, words in _SAID.items():
+        if kind == "cancelled" and (failure.exit_code or failure.kind not in _VAGUE):
+            continue  # what is left of a job is cancelled after one has failed by itself
         for line in lines:
-            if re.search(pattern, line):
+            of_program = kind != "error" and line.startswith("AlgorithmError")  # SageMaker quotes it
+            if re.search("|".join(words), line) and not of_program:
                 return kind, line.strip()
     if failure.kind:
         return failure.kind, failure.evidence
-    return _by_program(failure)
+    kind, line = _by_program(failure)
+    return ("unknown", said.strip().partition("\n")[0]) if kind == "lost" and said.strip() else (kind, line)
 
 
 def is_aftermath(failure: Failure) -> bool:
@@ -203,7 +236,7 @@ def _of_link(link: Link) -> str:
     said = str(link)
     for kind, pattern in _RAISED:
         if re.match(pattern, said):
-            return kind
+            return "error" if kind == "network" and _is_raised(link) and "/torch/" not in link.file else kind
     if re.match(_UNDECIDED, said):
         return "network" if "torch/distributed/" in link.file else ""
     return "error"
@@ -212,7 +245,12 @@ def _of_link(link: Link) -> str:
 def _is_users(link: Link) -> bool:
     """Whether a line of the user's own program has raised it."""
     library = "site-packages/" in link.file or "dist-packages/" in link.file or "/lib/python3" in link.file
-    return bool(link.file) and not library and re.match(r"(?:raise|assert)\b", link.code) is not None
+    return not library and _is_raised(link)
+
+
+def _is_raised(link: Link) -> bool:
+    """Whether a line of Python has raised it, and not C++ that this line called."""
+    return re.match(r"(?:raise|assert)\b", link.code) is not None
 
 
 def _line(said: str, kind: str) -> str:

@@ -24,26 +24,28 @@ __all__ = ["Evidence", "is_aftermath", "read_failure", "signal_name"]
 _CONTEXT_LINES = 40
 _LINE_CHARS = 500
 _MESSAGE_CHARS = 2000
+_LONGEST_LINE = 4000  # so that no pattern is slow
 _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 _PREFIX = r"(?:\[[^\[\]]{0,60}\d\]: ?){0,2}"
 _HEAD = rf"({_PREFIX})(.*?)((?:[ |+]*Exception Group |Original )?Traceback \(most recent call last\):.*)$"
 # What is never the cause: logging of torch and Slurm, warnings, progress, rules, traces of the shell.
 _NOISE = (
-    r"[IW]\d{4} \d\d:\d\d:\d\d|[IWE]\d{4} [\d:.]+ +\d+ torch/distributed/|\[[IW]\d{4} \d\d:\d\d:\d\d|NOTE: Redirects"
-    r"|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|.*\d+%\|.*\||[-=*+_#~]{3,}$|\++ |note: run with `RUST_BACKTRACE"
-    r"|(?:srun|sbatch|slurmd|slurmstepd\S*): |make(?:\[\d+\])?: \*\*\*|exit status \d+$|Aborted \(core dumped\)$"
-    r"|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: "
+    r"[IW]\d{4} \d\d:\d\d:\d\d|\[[IW]\d{4} \d\d:\d\d:\d\d|[IWE]\d{4} [\d:.]+ +\d+ torch/distributed/|NOTE: Redirects"
+    r"|Setting OMP_NUM_THREADS environment|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|.*\d%\|.*\||[-=*+_#~]{3,}$|\++ "
+    r"|note: run with `RUST_BACKTRACE|(?:srun|sbatch|slurmd|slurmstepd\S*): |make(?:\[\d+\])?: \*\*\*|exit status \d+$"
+    r"|Aborted \(core dumped\)$|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: |frame #\d+: |<omitting python"
+    r"|Exception raised from |\s+at \S|Node\.js v\d"
 )
 # What a program says that ends without an exception of Python: the first such line is the message.
 _FATAL = (
     r"Fatal Python error: |terminate called |panic: |thread '.*' panicked at |Exception in thread \"|fatal error: "
     r"|.*: Assertion [`'].* failed|.*\bCheck failed: |==\d+==ERROR: \w+Sanitizer|.*Watchdog caught collective operation"
-    r"|FATAL ERROR: "
+    r"|FATAL ERROR: |(?:free|malloc|realloc)\(\): |.*\bdouble free or|corrupted |munmap_chunk|\*\*\* \w+"
 )
 _ERROR_WORDS = (
     r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"
 )
-_SYSTEM = r"(?:srun|sbatch|slurmd|slurmstepd\S*): .*|.*\boom-kill:.*|.*Memory cgroup out of memory.*|NVRM: Xid .*"
+_SYSTEM = r"(?:srun|sbatch|slurmd|slurmstepd\S*): |oom-kill:constraint=|Memory cgroup out of memory: |NVRM: Xid "
 _STEP_NEWS = r"(?:srun|sbatch): (?:error: )?(?:\S+: )?task \S+: |srun: Job step aborted|srun: launch/slurm"
 # Exceptions that only report that a child failed: the child's own traceback is above.
 _WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
@@ -189,8 +191,8 @@ def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
 
 
 def _last_word(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]]:
-    """The last line; of a program that a signal ended, only where it speaks of an error."""
-    if end.signal and not re.match(_ERROR_WORDS, said[-1]):
+    """The last line; of a program that did not end by itself, only where it speaks of an error."""
+    if end.exit_code is None and not re.match(_ERROR_WORDS, said[-1]):
         return "", said
     return said[-1].strip(), said[:-1]
 
@@ -208,10 +210,8 @@ def _of_workers(lines: Sequence[str], report: Report, stdout: Sequence[str], end
     before = lines[:own_trace]
     err, out = streams(before, report), streams(stdout, report)
     told = [_of_worker(w, err.get(w.rank, ()), out.get(w.rank, ()), end) for w in report.workers]
-    loose = [trace for trace in find_traces(err.get(None, ())) if not trace.ignored]
-    root = told[0]
-    if not any(failure.message for failure in told) and root.exit_code is not None:
-        told = [_of_anybody(loose, err.get(None, ()), out.get(None, ()), told)]
+    if not told[0].message and not told[0].traceback:
+        told[0] = _of_anybody(err.get(None, ()), out.get(None, ()), told)
     return next((failure for failure in told if not is_aftermath(failure)), told[0])
 
 
@@ -225,20 +225,21 @@ def _of_worker(worker: Worker, stderr: Sequence[str], stdout: Sequence[str], end
         return _of_trace(traces[-1], recorded, mine)
     trace = _last_trace(find_traces(stderr), stderr, mine)
     if trace is not None:
-        return _of_trace(trace, stderr, mine)
+        told = _of_trace(trace, stderr, mine)
+        alone = replace(told, signal="") if signal == "SIGTERM" else told  # it was told to end after it had failed
+        return told if is_aftermath(alone) else alone
     return replace(mine, message=worker.error) if worker.error else _of_words(stderr, stdout, mine)
 
 
-def _of_anybody(
-    loose: Sequence[Trace], stderr: Sequence[str], stdout: Sequence[str], told: Sequence[Failure]
-) -> Failure:
-    """Where no line says whose it is: the first traceback that is no aftermath, as that of torchrun's root cause."""
+def _of_anybody(stderr: Sequence[str], stdout: Sequence[str], told: Sequence[Failure]) -> Failure:
+    """Where no line says whose it is: what torchrun's root cause may have said."""
     root = told[0]
-    if not loose:
+    traces = [trace for trace in find_traces(stderr) if not trace.ignored]
+    if root.signal or not traces:
         return _of_words(stderr, stdout, root)
-    failures = [_of_trace(trace, stderr, root) for trace in loose]
+    failures = [_of_trace(trace, stderr, root) for trace in traces]
     guilty = next((failure for failure in failures if not is_aftermath(failure)), failures[0])
-    suspects = [failure for failure in told if failure.exit_code is not None]
+    suspects = [failure for failure in told if failure.exit_code is not None and not failure.message]
     certain = len(suspects) == 1 or len({failure.message for failure in failures}) == 1
     return guilty if certain else replace(guilty, rank=None)
 
@@ -264,7 +265,7 @@ def _with_error_file(reported: Failure | None, found: Failure) -> Failure:
 def _clean(text: str) -> list[str]:
     """The lines, without escape sequences; a traceback begins a line, whatever was on that line before it."""
     text = re.sub(_ANSI, "", text.replace("\r\n", "\n").replace("\r", "\n"))
-    lines = text.split("\n")
+    lines = [bounded(line, _LONGEST_LINE) for line in text.split("\n")]
     for label in _labels(lines):
         lines = [line.removeprefix(label) for line in lines]
     cleaned: list[str] = []

@@ -145,7 +145,8 @@ def _read_one(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
     inner: list[Link] = []
     message = [first]
     at += 1
-    while at < len(lines) and len(message) < _MESSAGE_LINES:
+    below = at
+    while at < len(lines):
         if HEADER in lines[at]:
             if not (lines[at].startswith("Original ") or re.match(_NESTED, lines[at - 1])):
                 break
@@ -156,6 +157,9 @@ def _read_one(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
             break
         message.append(lines[at])
         at += 1
+    if sum(not line.startswith((" ", "\t")) for line in message) > _MESSAGE_LINES:
+        del message[1:]  # whatever came later, these are no words of the exception
+        at = below
     text = "\n".join(line.rstrip() for line in message).strip().strip('"').strip()
     if name.endswith("_RemoteTraceback"):
         return inner or [Link(name, text, frame, code)], at
