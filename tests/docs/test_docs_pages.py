@@ -50,9 +50,9 @@ NEEDY = [block for page in PAGES for block in blocks(str(ROOT / page)) if block.
 
 @pytest.mark.parametrize("block", NEEDY, ids=[os.path.basename(block.where) for block in NEEDY])
 def test_needs_are_there(block: Block) -> None:
-    """A block that needs an optional package is not passed over in silence: this says so, and .ci/run has the package."""
+    """A block that needs an optional package is not passed over in silence: this says so, and the gate has the package."""
     if importlib.util.find_spec(block.needs) is None:
-        pytest.skip(f"{os.path.relpath(block.where, ROOT)} needs {block.needs}; .ci/run runs it")
+        pytest.skip(f"{os.path.relpath(block.where, ROOT)} needs {block.needs}; the gate runs it")
     assert importlib.util.find_spec(block.needs) is not None
 
 

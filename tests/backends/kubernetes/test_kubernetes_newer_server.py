@@ -25,7 +25,7 @@ def newer():
     """It is up; it is stopped again if it was not."""
     if not newer_cluster.is_built() and not os.environ.get("TORCHX_BUILD_KUBERNETES_1_36"):
         pytest.skip(
-            "its server is not built yet: TORCHX_BUILD_KUBERNETES_1_36=1 does it, in 15 minutes; so does `.ci/run all`"
+            "its server is not built yet: TORCHX_BUILD_KUBERNETES_1_36=1 does it, in 15 minutes; so does `make check-real ALL=1`"
         )
     before = set(cluster.started)
     try:

@@ -43,6 +43,19 @@ def slurm() -> Iterator[None]:
                 cluster.down()
 
 
+@pytest.fixture(scope="session")
+def overtime(slurm: None) -> Iterator[str]:
+    """A job with the shortest limit there is, a minute: tests that come earlier ask for it, too, so that it is over by then."""
+    early = create_scheduler("test")
+    command_line = "trap 'echo saving; exit 3' TERM; trap 'echo soon' USR1; while :; do sleep 1; done 2>/dev/null"
+    role = Role("r", "", entrypoint="sh", args=["-c", command_line], resource=Resource(1, 0, 50))
+    # Slurm looks at limits twice a minute, and sends the signal when it looks last before it is due.
+    app_id = early.submit(AppDef("overtime", [role]), {"time": "1", "signal": "USR1@1"})
+    yield app_id
+    early.cancel(app_id)
+    early.close()
+
+
 @pytest.fixture
 def scheduler() -> Iterator[SlurmScheduler]:
     """A scheduler whose jobs are cancelled at the end of the test."""

@@ -48,6 +48,7 @@ def launch(shell: Shell, size: str, *args: str, **cfg: str) -> str:
     return shell.launch(*words, "--", *args)
 
 
+@pytest.mark.usefixtures("overtime")  # it has its minute while PyTorch is imported
 def test_two_by_two_and_four_by_one(shell: Shell) -> None:
     """Both sizes reduce over all their ranks, each replica on a node of its own, and are found again from elsewhere."""
     two, four = launch(shell, "2x2", "a b", "$(id)"), launch(shell, "4x1")

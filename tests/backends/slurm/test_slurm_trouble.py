@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,21 +24,8 @@ from tests.backends.slurm.conftest import (
 )
 from torchx.errors import CommandError
 from torchx.schedulers.kit.commands import LocalCommandRunner
-from torchx.schedulers.slurm_scheduler import SlurmScheduler, create_scheduler
-from torchx.specs import AppDef, AppState, Resource, Role
-
-
-@pytest.fixture(scope="module")
-def overtime() -> Iterator[str]:
-    """A job with the shortest limit there is, a minute, submitted while other tests run."""
-    early = create_scheduler("test")
-    command_line = "trap 'echo saving; exit 3' TERM; trap 'echo soon' USR1; while :; do sleep 1; done 2>/dev/null"
-    role = Role("r", "", entrypoint="sh", args=["-c", command_line], resource=Resource(1, 0, 50))
-    # Slurm looks at limits twice a minute, and sends the signal when it looks last before it is due.
-    app_id = early.submit(AppDef("overtime", [role]), {"time": "1", "signal": "USR1@1"})
-    yield app_id
-    early.cancel(app_id)
-    early.close()
+from torchx.schedulers.slurm_scheduler import SlurmScheduler
+from torchx.specs import AppState, Resource
 
 
 def test_pending_is_explained(scheduler: SlurmScheduler, submit: Job, overtime: str) -> None:
