@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("docker")
 
-from tests.schedulers.fake_docker import FakeDocker
+from tests.schedulers.docker.fake_docker import FakeDocker
 from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.docker.containers import container_state
+from torchx.schedulers.docker.reasons import container_state
 from torchx.schedulers.docker_scheduler import CONTAINER_STATE
 from torchx.specs import AppState
 from torchx.testing import SchedulerContract

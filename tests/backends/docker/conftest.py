@@ -38,7 +38,7 @@ def docker_image() -> Iterator[str]:
     except engine.Unavailable as e:
         pytest.skip(f"no Docker engine can be had: {e}")
     yield tag
-    leftovers.gone("warden.py", PATIENCE_S)  # of jobs whose containers a slow engine is still removing
+    leftovers.gone("watcher.py", PATIENCE_S)  # of jobs whose containers a slow engine is still removing
     if started:
         engine.down()
 
@@ -122,9 +122,9 @@ def wrote(
         time.sleep(0.1)
 
 
-def warden_gone(app_id: str) -> None:
-    """Wait until the job's warden has ended."""
-    leftovers.gone(f"warden.py {app_id}", PATIENCE_S)
+def watcher_gone(app_id: str) -> None:
+    """Wait until the job's watcher has ended."""
+    leftovers.gone(f"watcher.py {app_id}", PATIENCE_S)
 
 
 def state_of(app: DescribeAppResponse) -> list[AppState]:

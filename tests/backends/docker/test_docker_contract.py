@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.backends.docker.conftest import PATIENCE_S
-from torchx.schedulers.docker.containers import container_state
+from torchx.schedulers.docker.reasons import container_state
 from torchx.schedulers.docker_scheduler import CONTAINER_STATE, create_scheduler
 from torchx.specs.api import AppDef, AppState
 from torchx.testing import SchedulerContract

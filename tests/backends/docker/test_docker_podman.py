@@ -16,7 +16,7 @@ import pytest
 
 from tests.backends.docker import engine
 from tests.backends.docker import test_docker_jobs as jobs
-from tests.backends.docker import test_docker_warden as warden
+from tests.backends.docker import test_docker_watcher as watcher
 from tests.backends.docker.engine_podman import Podman
 
 test_echo = jobs.test_echo_in_eight_replicas_from_shell_to_shell
@@ -32,11 +32,11 @@ test_cancel = jobs.test_cancel_keeps_the_log_and_delete_removes_all
 test_waiting = jobs.test_waiting_is_told_of_the_end
 
 
-test_failed_replica = warden.test_a_failed_replica_ends_the_others
-test_elastic = warden.test_an_elastic_role_goes_on
-attempts = warden.attempts
-TestRetries = warden.TestRetries
-TestWithoutWarden = warden.TestWithoutWarden
+test_failed_replica = watcher.test_a_failed_replica_ends_the_others
+test_elastic = watcher.test_an_elastic_role_goes_on
+attempts = watcher.attempts
+TestRetries = watcher.TestRetries
+TestWithoutWatcher = watcher.TestWithoutWatcher
 
 
 class TestLogs(jobs.TestLogs):

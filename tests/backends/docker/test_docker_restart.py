@@ -20,7 +20,7 @@ from tests.backends.docker.conftest import (
     role_of,
     running,
     state_of,
-    warden_gone,
+    watcher_gone,
     wrote,
 )
 from tests.backends.shell import Shell
@@ -72,7 +72,7 @@ def test_a_job_goes_on_while_its_engine_is_restarted(
     scheduler = start("--live-restore")
     fails = "case $(hostname) in *-1) until test -e /tmp/fail; do sleep 0.1; done; exit 3;; esac"
     watched = submit(scheduler, f"{fails}; trap 'exit 0' TERM; sleep 3000 & wait $!", 2)
-    [warden] = [process.pid for process in leftovers.living(f"warden.py {watched}")]
+    [watcher] = [process.pid for process in leftovers.living(f"watcher.py {watched}")]
     script = "i=0; until test -e /tmp/go; do i=$((i + 1)); echo $i; sleep 0.2; done; exit 4"
     app_id = submit(scheduler, script, 2)
     running(scheduler, app_id)
@@ -96,11 +96,11 @@ def test_a_job_goes_on_while_its_engine_is_restarted(
     assert not follower.is_alive()
     assert followed == [f"{i}\n" for i in range(1, len(followed) + 1)]
     wrote(scheduler, app_id, followed)
-    assert [process.pid for process in leftovers.living(f"warden.py {watched}")] == [warden]
+    assert [process.pid for process in leftovers.living(f"watcher.py {watched}")] == [watcher]
     put_file(scheduler, f"{watched}-r-1", "fail")
     found = ended(scheduler, watched)
     assert state_of(found) == [AppState.CANCELLED, AppState.FAILED]
-    warden_gone(watched)
+    watcher_gone(watched)
 
 
 def test_who_waits_goes_on_waiting_while_the_engine_is_restarted(
@@ -130,7 +130,7 @@ def test_states_after_an_engine_that_took_its_containers_along(
     own_engine: engine.Engine, start: Callable[..., DockerScheduler], sig: int
 ) -> None:
     """Without `live-restore` the engine ends its containers: the job that ran has failed, one that had ended has not
-    changed, those that may be tried again go on: a replica by itself by the engine, a role by its warden."""
+    changed, those that may be tried again go on: a replica by itself by the engine, a role by its watcher."""
     scheduler = start()
     done, runs = submit(scheduler, "echo done"), submit(scheduler, "sleep 3000", 2)
     again = submit(scheduler, "echo try; sleep 3000", max_retries=5, retry_policy=RetryPolicy.REPLICA)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.docker.conftest import warden_gone
+from tests.backends.docker.conftest import watcher_gone
 from tests.backends.shell import Shell
 
 pytest.importorskip("torch")
@@ -91,4 +91,4 @@ def test_a_worker_that_fails_is_explained(
         lambda: "1 CANCELLED, 1 FAILED" in shell.torchx("status", handle, check=False), timeout_s=120, every_s=0.5
     )
     assert "RuntimeError: on purpose, after training" in shell.torchx("status", handle, check=False)
-    warden_gone(handle.rpartition("/")[2])
+    watcher_gone(handle.rpartition("/")[2])

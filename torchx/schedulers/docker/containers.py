@@ -1,4 +1,4 @@
-"""A job out of its containers: what the engine's list says of each, folded to the job's status.
+"""The containers of jobs, as the engine lists them.
 
 One call, ``GET /containers/json`` with a filter on labels, answers for any number of replicas; its ``Status`` has the
 exit code: https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerList
@@ -7,16 +7,12 @@ exit code: https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Conta
 from __future__ import annotations
 
 import re
-import time
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse
-from torchx.schedulers.docker import marks
-from torchx.schedulers.docker.gangs import needs_warden, next_step, rules_of, waves
-from torchx.schedulers.docker.marks import Mark
-from torchx.schedulers.kit.verdict import fold
-from torchx.specs.api import AppState, ReplicaStatus, Role, RoleStatus, is_terminal
-from torchx.specs.failures import Failure
+from torchx.schedulers.docker import container_names
+from torchx.schedulers.docker.container_names import Mark
+from torchx.schedulers.docker.reasons import container_state
+from torchx.specs.api import AppState, Role, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,41 +33,7 @@ LABEL_SIZES = "torchx.pytorch.org/roles"
 LABEL_ROLE = "torchx.pytorch.org/role"
 """On replica 0 of each role: the role as JSON, secrets masked."""
 
-CONTAINER_STATE: dict[str, AppState] = {
-    "created": AppState.SUBMITTED,
-    "restarting": AppState.PENDING,
-    "running": AppState.RUNNING,
-    "paused": AppState.PENDING,
-    "removing": AppState.PENDING,
-    "dead": AppState.FAILED,
-}
-"""The engine's states, less ``exited``, where the exit code decides.
-https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerInspect"""
-
-_PODMAN_STATE: dict[str, AppState] = {
-    "configured": AppState.SUBMITTED,
-    "initialized": AppState.SUBMITTED,
-    "stopping": AppState.RUNNING,
-}
-"""https://github.com/containers/podman/blob/main/libpod/define/containerstate.go"""
-
-_EXITED = ("exited", "stopped")
 _STATUS = re.compile(r"(?:Exited|Restarting|Dead) \((-?\d+)\)")
-_CUT_SHORT_S = 600.0
-_SIGNALS = 128
-
-
-def container_state(raw: str, exit_code: int | None = None) -> AppState:
-    """Our state for the engine's.
-
-    >>> container_state("running"), container_state("exited", 1), container_state("?")
-    (RUNNING (3), FAILED (5), UNKNOWN (7))
-    """
-    if raw in _EXITED:
-        if exit_code is None:
-            return AppState.UNKNOWN
-        return AppState.FAILED if exit_code else AppState.SUCCEEDED
-    return CONTAINER_STATE.get(raw) or _PODMAN_STATE.get(raw) or AppState.UNKNOWN
 
 
 @dataclass
@@ -109,7 +71,7 @@ def parse_container(summary: Mapping[str, Any]) -> Container | None:
     found = _STATUS.match(str(summary.get("Status") or ""))
     exit_code = int(found[1]) if found else None
     raw = str(summary.get("State") or "").lower()
-    name, mark = marks.split(next(iter(summary.get("Names") or ()), "").lstrip("/"))
+    name, mark = container_names.split(next(iter(summary.get("Names") or ()), "").lstrip("/"))
     state = container_state(raw, exit_code)
     if is_terminal(state) or state is AppState.SUBMITTED:
         state = AppState.CANCELLED if mark.cancelled else AppState.PENDING if mark.due else state
@@ -208,151 +170,6 @@ def jobs_of(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Job]:
             app_id = container.labels[LABEL_APP_ID]
             jobs.setdefault(app_id, Job(app_id)).containers.append(container)
     return jobs
-
-
-@dataclass
-class Explanation:
-    """What more is known of a job that has ended than the engine's list says.
-
-    Attributes:
-        failed: the replica that failed first.
-        failure: why it did.
-        restarts: how often the engine has started replicas again by itself; -1 when not known.
-        ended_at: Unix time.
-    """
-
-    failed: Container | None = None
-    failure: Failure | None = None
-    restarts: int = -1
-    ended_at: float | None = None
-
-
-def describe(job: Job, told: Explanation | None = None, *, now: float | None = None) -> DescribeAppResponse:
-    """The status of a job, from the list alone, or with an explanation.
-
-    A replica whose container was removed counts as lost: its job can only fail, once nothing of it runs any more.
-
-    Args:
-        now: Unix time.
-    """
-    notes: dict[str, None] = {}
-    statuses = _roles_statuses(job, time.time() if now is None else now, notes)
-    least = {name: fewest for name, _, fewest in job.sizes()}
-    state = fold(fold((r.state for r in role.replicas), min_replicas=least[role.role]) for role in statuses)
-    told = told or Explanation(next(iter(failures(job.containers)), None))
-    cause = []
-    structured = NONE
-    if state is AppState.FAILED and told.failed is not None:
-        failure = told.failure or exit_failure(told.failed)
-        structured = failure.to_structured_msg()
-        cause = [f"{told.failed.role}/{told.failed.k}: {failure.summary()}"]
-        for role in statuses:
-            for replica in role.replicas:
-                if (replica.role, replica.id) == (told.failed.role, told.failed.k):
-                    replica.structured_error_msg = structured
-    running = sum(c.state is AppState.RUNNING for c in job.containers)
-    if running and is_terminal(state):
-        them = "1 replica is" if running == 1 else f"{running} replicas are"
-        notes[f"{them} still being ended" if needs_warden(job) else f"{them} still running: see `torchx cancel`"] = None
-    return DescribeAppResponse(
-        app_id=job.app_id,
-        state=state,
-        num_restarts=_restarts(job, told),
-        msg="; ".join([*cause, *notes]) or NONE,
-        structured_error_msg=structured,
-        roles_statuses=statuses,
-        roles=job.roles(),
-        started_at=min(c.created for c in job.containers),
-        ended_at=told.ended_at,
-    )
-
-
-def _roles_statuses(job: Job, now: float, notes: dict[str, None]) -> list[RoleStatus]:
-    """The status of each replica; what is out of the ordinary goes to ``notes``."""
-    present = {(c.role, c.k): c for c in job.containers}
-    again = {c.id for c in next_step(job).again}
-    waiting = any(c.state is AppState.SUBMITTED for c in job.containers)
-    alive = any(not is_terminal(c.state) for c in job.containers)
-    cut = waiting and now - max(c.created for c in job.containers) > _CUT_SHORT_S
-    statuses = []
-    for name, count, _ in job.sizes():
-        replicas = []
-        for k in range(count):
-            seen = present.get((name, k))
-            if seen is not None and not (cut and seen.state is AppState.SUBMITTED):
-                replicas.append(_status(seen, again=seen.id in again))
-            elif cut:
-                notes["the submission was cut short: not all replicas were started"] = None
-                replicas.append(ReplicaStatus(k, AppState.FAILED, name, seen.name if seen else ""))
-            elif waiting:
-                replicas.append(ReplicaStatus(k, AppState.SUBMITTED, name, ""))
-            else:
-                notes[f"{name}/{k}: its container was removed from the engine, how it ended is not known"] = None
-                replicas.append(ReplicaStatus(k, AppState.UNKNOWN if alive else AppState.FAILED, name, ""))
-        statuses.append(RoleStatus(name, replicas))
-    return statuses
-
-
-def listed(job: Job) -> ListAppResponse:
-    """The job's line in a list."""
-    answer = ListAppResponse(job.app_id, describe(job).state, name=job.labelled(LABEL_APP_NAME))
-    session = job.labelled(LABEL_SESSION)
-    if session:
-        from torchx.specs.api import make_app_handle
-
-        answer.app_handle = make_app_handle("local_docker", session, job.app_id)
-    return answer
-
-
-def failures(containers: Iterable[Container], ended: Mapping[str, float] | None = None) -> list[Container]:
-    """The failed replicas; first the one that most likely explains the failure of the others.
-
-    Args:
-        ended: container id -> Unix time, where that is known. Else those come last that a signal has ended: they are
-            often the victims.
-    """
-    known = ended or {}
-    failed = [c for c in containers if c.state is AppState.FAILED]
-    return sorted(failed, key=lambda c: (known.get(c.id, float("inf")), (c.exit_code or 0) > _SIGNALS, c.k))
-
-
-def exit_failure(container: Container) -> Failure:
-    """What the exit code alone says."""
-    code = container.exit_code
-    if code is None:
-        return Failure("the engine lost it" if container.raw == "dead" else "how it ended is not known")
-    return Failure(exit_code=code, signal=signal_name(code))
-
-
-def signal_name(exit_code: int) -> str:
-    """Name of the signal in an exit code, as the engine and shells report it: 128 and its number; else empty.
-
-    >>> signal_name(137), signal_name(1)
-    ('SIGKILL', '')
-    """
-    import signal
-
-    try:
-        return signal.Signals(exit_code - _SIGNALS).name if exit_code > _SIGNALS else ""
-    except ValueError:
-        return ""
-
-
-def _status(seen: Container, *, again: bool) -> ReplicaStatus:
-    state = AppState.PENDING if again and is_terminal(seen.state) else seen.state
-    status = ReplicaStatus(seen.k, state, seen.role, seen.name, hostaddr=seen.address or None)
-    if state is AppState.FAILED:
-        status.structured_error_msg = exit_failure(seen).to_structured_msg()
-    return status
-
-
-def _restarts(job: Job, told: Explanation) -> int:
-    """How often anything was started again, as far as that is known."""
-    together = waves(job)
-    by_engine = any(policy == "REPLICA" and most > 0 for most, policy in rules_of(job).retries.values())
-    if told.restarts < 0:
-        return together if together or not by_engine else -1
-    return together + told.restarts
 
 
 def _seconds(value: Any) -> float:

@@ -1,12 +1,12 @@
 """What is to be done about the containers of a job: the rules of `torchx.supervisor.gang`, over the engine's list.
 
 Pure decisions. What was decided before is in the containers' marks, so that the same list always gives the same answer:
-the warden acts on it, and ``status`` tells of it, whether or not a warden has come to it yet.
+the watcher acts on it, and ``status`` tells of it, whether or not a watcher has come to it yet.
 """
 
 from __future__ import annotations
 
-from torchx.schedulers.docker.marks import Mark
+from torchx.schedulers.docker.container_names import Mark
 from torchx.specs.api import AppState, is_terminal
 from torchx.supervisor.gang import GIVE_UP, GO_ON, RESTART_APPLICATION, Gang, RoleRules
 
@@ -37,7 +37,7 @@ class Rules:
     Attributes:
         retries: role -> how often, and by which policy. With ``REPLICA`` it is the engine that starts again.
         grace_s: seconds between SIGTERM and SIGKILL.
-        place: where the job's warden runs, see `wardens.place`; empty where it has none.
+        place: where the job's watcher runs, see `watchers.place`; empty where it has none.
     """
 
     retries: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ def rules_for(app: AppDef, grace_s: int, place: str) -> Rules:
     """The rules of a job. What concerns one container alone is left to the engine.
 
     Args:
-        place: where its warden would run; empty where it can have none, and the engine starts each by itself.
+        place: where its watcher would run; empty where it can have none, and the engine starts each by itself.
     """
     everybody = sum(role.num_replicas for role in app.roles)
     retries = {}
@@ -172,6 +172,11 @@ def is_over(job: Job) -> bool:
     return not step.again and not step.stop and all(is_terminal(c.state) for c in job.containers)
 
 
-def needs_warden(job: Job) -> bool:
+def ends(job: Job) -> bool:
+    """Whether it has ended, or is to be ended."""
+    return bool(next_step(job).stop) or is_over(job)
+
+
+def needs_watcher(job: Job) -> bool:
     """Whether somebody has to see to it that the rules are kept: it goes on, and has several containers."""
     return bool(rules_of(job).place) and not is_over(job)

@@ -1,4 +1,4 @@
-"""The log of one container: frames of the engine's stream as whole lines, with their times.
+"""The logs of containers: frames of the engine's stream as whole lines, with their times.
 
 A frame is a header of 8 bytes (which stream, three zeros, length) and a text; with ``timestamps=1`` the text begins
 with a time and a space. See https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerAttach
@@ -7,15 +7,19 @@ with a time and a space. See https://docs.docker.com/reference/api/engine/versio
 from __future__ import annotations
 
 import re
+import time
 
 from torchx.errors import NotFoundError, TransientError
-from torchx.schedulers.docker.engine import Stream, engine_errors, pause
+from torchx.schedulers.docker import gangs
+from torchx.schedulers.docker.client import Stream, pause
+from torchx.schedulers.docker.errors import engine_errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
+    from torchx.schedulers.docker.containers import Job
     from torchx.schedulers.kit.logs import LogQuery
 
 _TIME = re.compile(rb"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
@@ -74,32 +78,68 @@ def whole_lines(pieces: Iterable[Entry]) -> Iterator[Entry]:
     yield from sorted(begun.values(), key=lambda line: line.time)
 
 
-def log_lines(
-    client: Any, container_id: str, query: LogQuery, *, goes_on: Callable[[], bool], tail: int | None = None
-) -> Iterator[str]:
-    """The lines of a container's log that the query asks for, regular expression excepted.
+class JobView:
+    """A job as it was seen last, shared by all who read the logs of its replicas.
+
+    Args:
+        job: as it was seen just now.
+        ask: asks the engine again; None when there is no such job any more.
+    """
+
+    def __init__(self, job: Job, ask: Callable[[], Job | None]) -> None:
+        from threading import Lock
+
+        self.first = job
+        self._job: Job | None = job
+        self._ask = ask
+        self._asked = time.monotonic()
+        self._lock = Lock()
+
+    def goes_on(self, role: str, k: int, since: float) -> bool:
+        """Whether a replica may still write: it runs, or is going to.
+
+        Args:
+            since: the answer may be as old as this; of ``time.monotonic()``.
+        """
+        with self._lock:
+            if self._asked < since:
+                asked = time.monotonic()
+                self._job, self._asked = self._ask(), asked
+            job = self._job
+        container = job.find(role, k) if job else None
+        return job is not None and container is not None and gangs.goes_on(job, container)
+
+
+def replica_lines(client: Any, view: JobView, role: str, k: int, query: LogQuery) -> Iterator[str]:
+    """The lines of a replica's log, all attempts, that the query asks for; nothing is asked of the engine before.
 
     While following, a container that is restarted and an engine that is restarted are waited for.
 
-    Args:
-        goes_on: whether the container may still write: it runs, or is going to.
-        tail: only so many of the last lines.
+    Raises:
+        NotFoundError: there is no such replica, or its container was removed.
     """
+    container = view.first.need(role, k)
     stream = query.stream.value if query.stream else "combined"
     params: dict[str, object] = {
         "stdout": int(stream != "stderr"),
         "stderr": int(stream != "stdout"),
         "timestamps": 1,
         "follow": int(query.follow),
-        "tail": "all" if tail is None else tail,
+        "tail": "all",
     }
     if query.since is not None:
         params["since"] = max(int(query.since), 0)  # the exact comparison is ours: engines differ in fractions
     if query.until is not None:
         params["until"] = int(query.until) + 1
+    pieces = _all_entries(client, container.id, params, lambda since: view.goes_on(role, k, since))
+    yield from query.matching(_between(whole_lines(pieces), query))
+
+
+def _between(lines: Iterable[Entry], query: LogQuery) -> Iterator[str]:
+    """The texts of lines of the times that are asked for."""
     since = None if query.since is None else int(query.since * 1e9)
     until = None if query.until is None else int(query.until * 1e9)
-    for line in whole_lines(_all_entries(client, container_id, params, goes_on)):
+    for line in lines:
         if since is not None and line.time < since:
             continue
         if until is not None and line.time >= until:
@@ -109,24 +149,26 @@ def log_lines(
         yield line.text.decode("utf-8", "replace")
 
 
-def stderr_tail(client: Any, container_id: str, *, lines: int = 200) -> str:
-    """The end of what a container has written to stderr; empty when its log cannot be read."""
-    params: dict[str, object] = {"stdout": 0, "stderr": 1, "timestamps": 1, "follow": 0, "tail": lines}
-    with Stream(client, f"/containers/{container_id}/logs", params, read_s=30) as stream:
-        text = b"".join(entry.text for entry in entries(stream.read) if entry.stream == 2)
+def tail(client: Any, container_id: str, stream: str, *, lines: int = 200) -> str:
+    """The end of what a container has written to one stream."""
+    params: dict[str, object] = {"stdout": 0, "stderr": 0, "timestamps": 1, "follow": 0, "tail": lines, stream: 1}
+    number = 2 if stream == "stderr" else 1
+    with Stream(client, f"/containers/{container_id}/logs", params, read_s=30) as answer:
+        text = b"".join(entry.text for entry in entries(answer.read) if entry.stream == number)
     return text[-_TAIL_BYTES:].decode("utf-8", "replace")
 
 
 def _all_entries(
-    client: Any, container_id: str, params: dict[str, object], goes_on: Callable[[], bool]
+    client: Any, container_id: str, params: dict[str, object], goes_on: Callable[[float], bool]
 ) -> Iterator[Entry]:
     seen = _Seen()
     attempt = 0
+    since = 0.0  # the first time, what was seen when the logs were opened is good enough
     while True:
         may_come = bool(params["follow"])
         try:
             with engine_errors("the log cannot be read"):
-                may_come = may_come and goes_on()  # before reading: what was written by then is still read
+                may_come = may_come and goes_on(since)  # before reading: what was written by then is still read
                 # Podman follows the log of a container that has ended for a quarter of a second, read or not.
                 asked = {**params, "follow": int(may_come)}
                 with Stream(client, f"/containers/{container_id}/logs", asked, read_s=None) as stream:
@@ -143,6 +185,7 @@ def _all_entries(
             may_come = True
         if not may_come:
             return
+        since = time.monotonic()
         if seen.last:
             # Some engines leave out what was written at `since` itself: from a second before.
             params = {**params, "since": seen.last // 10**9 - 1, "tail": "all"}

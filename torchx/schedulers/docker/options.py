@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.docker import gangs
 
@@ -27,3 +28,15 @@ class Opts(StructuredOpts):
 
     cancel_grace_s: int = gangs.CANCEL_GRACE_S
     """seconds between SIGTERM and SIGKILL when containers of a job are ended"""
+
+    def checked(self) -> Opts:
+        """Itself.
+
+        Raises:
+            ConfigError: a value makes no sense.
+        """
+        if self.cancel_grace_s < 0:
+            raise ConfigError(
+                f"`cancel_grace_s` is `{self.cancel_grace_s}`", hint="it is a number of seconds: 0 or more"
+            )
+        return self

@@ -1,9 +1,13 @@
-"""What is submitted to a Docker engine: the containers of a job, rendered from its definition."""
+"""What is submitted to a Docker engine: the containers of a job, rendered from its definition.
+
+Their arguments are those of ``client.containers.create``:
+https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate
+"""
 
 from __future__ import annotations
 
-from torchx.schedulers.docker import parts
-from torchx.schedulers.docker.causes import ERROR_FILE
+from torchx.errors import SpecError
+from torchx.schedulers.devices import get_device_mounts
 from torchx.schedulers.docker.containers import (
     LABEL_APP_ID,
     LABEL_APP_NAME,
@@ -14,27 +18,35 @@ from torchx.schedulers.docker.containers import (
     LABEL_SIZES,
     LABEL_VERSION,
 )
-from torchx.schedulers.docker.gangs import LABEL_RULES, rules_for
+from torchx.schedulers.docker.evidence import ERROR_FILE
+from torchx.schedulers.docker.gangs import LABEL_RULES, REPLICA, rules_for
+from torchx.schedulers.kit.names import DNS_LABEL, NameRule
 from torchx.schedulers.kit.replicas import replicas
 from torchx.settings import ENV_IMAGE
+from torchx.specs.api import AppDef, BindMount, VolumeMount
 from torchx.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.schedulers.docker.options import Opts
-    from torchx.specs.api import AppDef
+    from torchx.specs.api import Resource, Role
 else:
     from torchx.util.records import dataclass, field
 
+# https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate; 63 is DNS's.
+NAME_RULE = NameRule(63)
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 _SHOWN = 3  # replicas of a role in a dryrun
 _UNSHOWN = ("labels", "name", "hostname", "environment", "network", "networking_config", "entrypoint", "memswap_limit")
+
+_SHM_BYTES = 8 << 30
+"""The most that ``/dev/shm`` may grow to where a role does not say how much memory it needs."""
 
 
 @dataclass
@@ -50,6 +62,12 @@ class DockerContainer:
     command: list[str]
     kwargs: dict[str, object] = field(default_factory=dict)
 
+    @property
+    def role(self) -> str:
+        """Name of its role; empty when no label has it."""
+        labels: Any = self.kwargs.get("labels") or {}
+        return str(labels.get(LABEL_ROLE_NAME, ""))
+
     def __str__(self) -> str:
         import shlex
 
@@ -61,7 +79,7 @@ class DockerContainer:
             [
                 f"{self.kwargs.get('name', '')}: {shlex.join(mask_args([str(word) for word in self.command]))}",
                 f"  image: {self.image}",
-                *(f"  {name}: {parts.readable(name, value)}" for name, value in shown.items()),
+                *(f"  {name}: {_readable(name, value)}" for name, value in shown.items()),
                 *(f"  {name}={value}" for name, value in sorted(mask_env(env).items())),
             ]
         )
@@ -81,12 +99,16 @@ class DockerJob:
     containers: list[DockerContainer]
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
 
+    def images(self) -> dict[str, str]:
+        """Role -> the image that its containers run."""
+        return {container.role: container.image for container in self.containers}
+
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"network: {self.app_id}"]
         lines += [f"push: {repository}:{tag}" for repository, tag in self.images_to_push.values()]
         by_role: dict[str, list[DockerContainer]] = {}
         for container in self.containers:
-            by_role.setdefault(label_of(container, LABEL_ROLE_NAME), []).append(container)
+            by_role.setdefault(container.role, []).append(container)
         for role, members in by_role.items():
             lines.append(f"role {role}: {len(members)} container{'s' if len(members) != 1 else ''}")
             lines += [f"  {line}" for shown in members[:_SHOWN] for line in str(shown).splitlines()]
@@ -107,30 +129,30 @@ def render_job(
 
     Args:
         environ: where ``copy_env`` copies from.
-        place: where the job's warden is to run.
+        place: where the job's watcher is to run.
 
     Raises:
         SpecError: names of two roles cannot be told apart in host names.
     """
-    hosts = parts.host_names(app)
+    hosts = _host_names(app)
     rules = rules_for(app, opts.cancel_grace_s, place)
     common = {
         LABEL_VERSION: __version__,
         LABEL_APP_ID: app_id,
         LABEL_APP_NAME: app.name,
         LABEL_SESSION: session,
-        LABEL_SIZES: parts.as_json([[role.name, role.num_replicas, role.min_replicas] for role in app.roles]),
+        LABEL_SIZES: _as_json([[role.name, role.num_replicas, role.min_replicas] for role in app.roles]),
         LABEL_RULES: rules.to_json(),
     }
-    env = {**parts.copied(opts.copy_env or [], environ), **(opts.env or {})}
-    gpus = parts.GpuShares(app)
+    env = {**_copied(opts.copy_env or [], environ), **(opts.env or {})}
+    gpus = _GpuShares(app)
     made = []
     for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST):
         role, k = replica.role, replica.k
         host = f"{hosts[role.name]}-{k}"
         labels = {**common, LABEL_ROLE_NAME: role.name, LABEL_REPLICA_ID: str(k)}
         if k == 0:
-            labels[LABEL_ROLE] = parts.definition(next(r for r in app.roles if r.name == role.name))
+            labels[LABEL_ROLE] = _definition(next(r for r in app.roles if r.name == role.name))
         name = f"{app_id}-{host}"  # an alias as well: the container may be renamed
         kwargs: dict[str, object] = {
             "name": name,
@@ -146,18 +168,141 @@ def render_job(
             "network": app_id,
             "networking_config": {app_id: {"Aliases": [host, name]}},
             "entrypoint": [""],  # the image's own is not run: on every backend a role's entrypoint is the program
-            **parts.render_mounts(role),
-            **parts.render_resource(role.resource),
+            **_render_mounts(role),
+            **_render_resource(role.resource),
             "device_requests": gpus.take(role.resource.gpu),
-            "ports": parts.render_ports(role),
-            "restart_policy": parts.render_retries(*rules.retries[role.name]),
+            "ports": _render_ports(role),
+            "restart_policy": _render_retries(*rules.retries[role.name]),
             "privileged": opts.privileged,
         }
         made.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs))
     return DockerJob(app_id, made)
 
 
-def label_of(container: DockerContainer, label: str) -> str:
-    """The label's value; empty when it has none."""
-    labels: Any = container.kwargs.get("labels") or {}
-    return str(labels.get(label, ""))
+def _host_names(app: AppDef) -> dict[str, str]:
+    """Role -> the beginning of its replicas' host names.
+
+    Raises:
+        SpecError: two roles would have the same.
+    """
+    names: dict[str, str] = {}
+    for role in app.roles:
+        name = DNS_LABEL.make(role.name, room=len(f"-{role.num_replicas}"))
+        other = next((r for r, n in names.items() if n == name), None)
+        if other is not None:
+            raise SpecError(
+                f"roles `{other}` and `{role.name}` would both have the host name `{name}`",
+                hint="host names have lower case letters, digits and dashes: rename one of the roles",
+            )
+        names[role.name] = name
+    return names
+
+
+def _definition(role: Role) -> str:
+    """The role as JSON, secrets masked: labels can be read by everyone who may list containers."""
+    from torchx.specs.serialize import masked, role_to_dict
+
+    return _as_json(role_to_dict(masked(AppDef("", [role])).roles[0], fallback=repr))
+
+
+def _as_json(value: object) -> str:
+    """Compact JSON; what JSON has no type for as text."""
+    import json
+
+    return json.dumps(value, default=str, separators=(",", ":"))
+
+
+def _readable(name: str, value: object) -> str:
+    """The value of one of ``create``'s arguments, for people.
+
+    >>> _readable("mem_limit", 1 << 30), _readable("nano_cpus", 1500000000), _readable("ports", {"80/tcp": 80})
+    ('1024 MB', '1.5 CPUs', '{"80/tcp":80}')
+    """
+    if name in ("mem_limit", "shm_size") and isinstance(value, int):
+        return f"{value / (1 << 20):g} MB"
+    if name == "nano_cpus" and isinstance(value, int):
+        return f"{value / 1e9:g} CPUs"
+    return value if isinstance(value, str) else _as_json(value)
+
+
+def _copied(patterns: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables whose names match.
+
+    >>> _copied(["NCCL_*"], {"NCCL_DEBUG": "INFO", "HOME": "/"})
+    {'NCCL_DEBUG': 'INFO'}
+    """
+    from fnmatch import fnmatchcase
+
+    wanted = list(patterns)
+    return {name: value for name, value in environ.items() if any(fnmatchcase(name, p) for p in wanted)}
+
+
+def _render_mounts(role: Role) -> dict[str, object]:
+    """``mounts`` and ``devices`` of ``create``: those of the role, and those behind the devices of its resource."""
+    mounts: list[dict[str, object]] = []
+    devices: list[str] = []
+    for mount in [*role.mounts, *get_device_mounts(role.resource.devices)]:
+        if isinstance(mount, BindMount):
+            mounts.append(_mount("bind", mount.src_path, mount.dst_path, read_only=mount.read_only))
+        elif isinstance(mount, VolumeMount):
+            mounts.append(_mount("volume", mount.src, mount.dst_path, read_only=mount.read_only))
+        else:
+            devices.append(f"{mount.src_path}:{mount.dst_path}:{mount.permissions}")
+    return {"mounts": mounts, "devices": devices}
+
+
+def _mount(kind: str, source: str, target: str, *, read_only: bool) -> dict[str, object]:
+    return {"Type": kind, "Source": source, "Target": target, "ReadOnly": read_only}
+
+
+def _render_resource(resource: Resource) -> dict[str, object]:
+    """Limits of a container: CPUs, memory without swap, and all of that memory for ``/dev/shm`` if it needs it.
+
+    PyTorch's data loaders pass batches through ``/dev/shm``, of which Docker would give 64 MB.
+    """
+    limits: dict[str, object] = {"shm_size": _SHM_BYTES}
+    if resource.cpu > 0:
+        limits["nano_cpus"] = int(resource.cpu * 1e9)
+    if resource.memMB > 0:
+        memory = resource.memMB << 20
+        limits.update(mem_limit=memory, memswap_limit=memory, shm_size=memory)
+    return limits
+
+
+class _GpuShares:
+    """Hands GPUs out: each replica of a job gets others. A replica that is the only one to ask gets any.
+
+    ``compute`` and ``utility`` are CUDA and ``nvidia-smi``:
+    https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html#driver-capabilities
+    """
+
+    def __init__(self, app: AppDef) -> None:
+        self._alone = sum(role.num_replicas for role in app.roles if role.resource.gpu > 0) == 1
+        self._next = 0
+
+    def take(self, count: int) -> list[dict[str, object]]:
+        """``device_requests`` of the next replica."""
+        if count <= 0:
+            return []
+        capabilities = [["compute", "utility"]]
+        if self._alone:
+            return [{"count": count, "capabilities": capabilities}]
+        ids = [str(i) for i in range(self._next, self._next + count)]
+        self._next += count
+        return [{"device_ids": ids, "capabilities": capabilities}]
+
+
+def _render_ports(role: Role) -> dict[str, object]:
+    """Each of the role's ports, published at one that the engine chooses: `torchx status` shows it.
+
+    Not at the same number: all jobs of ``dist.ddp`` listen at 29500. And on the loopback address only: who wants others
+    to reach it has to say so, by a tunnel or a proxy.
+    """
+    return {f"{port}/tcp": ("127.0.0.1",) for port in role.port_map.values()}
+
+
+def _render_retries(most: int, policy: str) -> dict[str, object] | None:
+    """What the engine does by itself: https://docs.docker.com/engine/containers/start-containers-automatically/"""
+    if most <= 0 or policy != REPLICA:
+        return None
+    return {"Name": "on-failure", "MaximumRetryCount": most}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchx.schedulers.docker.wire import RefusedError, Wire, target
+from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, target
 
 
 class Server:
@@ -51,10 +51,10 @@ def serve(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     folder = tmp_path_factory.mktemp("w")
     monkeypatch.chdir(folder)
 
-    def start(*answers: str | bytes) -> tuple[Server, Wire]:
+    def start(*answers: str | bytes) -> tuple[Server, EngineHttp]:
         short = Path("/proc/self/cwd/s")  # a socket's path has 108 characters at most
         made.append(Server(str(short), [a.encode() if isinstance(a, str) else a for a in answers]))
-        return made[-1], Wire({"DOCKER_HOST": f"unix://{short}"})
+        return made[-1], EngineHttp({"DOCKER_HOST": f"unix://{short}"})
 
     yield start
     for server in made:
@@ -63,50 +63,50 @@ def serve(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 def test_an_answer(serve: Callable[..., tuple]) -> None:
     """The body is what comes until the connection ends; the query is quoted."""
-    server, wire = serve('HTTP/1.0 200 OK\r\nA: b\r\n\r\n[{"a":"\u00e9"},2]')
-    assert wire.get("/x/json", {"all": 1, "f": '{"l": "\u00e9&?"}'}) == [{"a": "\u00e9"}, 2]
+    server, engine = serve('HTTP/1.0 200 OK\r\nA: b\r\n\r\n[{"a":"\u00e9"},2]')
+    assert engine.get("/x/json", {"all": 1, "f": '{"l": "\u00e9&?"}'}) == [{"a": "\u00e9"}, 2]
     assert server.asked[0].splitlines()[0] == "GET /x/json?all=1&f=%7B%22l%22%3A%20%22%C3%A9%26%3F%22%7D HTTP/1.0"
 
 
 def test_a_refusal(serve: Callable[..., tuple]) -> None:
     """It has its status and the engine's words."""
-    _, wire = serve('HTTP/1.0 404 Not Found\r\n\r\n{"message":"no such thing"}')
+    _, engine = serve('HTTP/1.0 404 Not Found\r\n\r\n{"message":"no such thing"}')
     with pytest.raises(RefusedError, match=r"HTTP 404: .*no such thing") as error:
-        wire.get("/x")
+        engine.get("/x")
     assert error.value.status == 404
 
 
 @pytest.mark.parametrize("answer", ["", "HTTP/1.0 200", "SSH-2.0-x\r\n\r\n", "HTTP/1.0 abc\r\n\r\n", "\r\n\r\n"])
 def test_no_answer(serve: Callable[..., tuple], answer: str) -> None:
     """A connection that is cut, or somebody else's, is an error of the way there."""
-    _, wire = serve(answer)
+    _, engine = serve(answer)
     with pytest.raises(OSError):
-        wire.get("/x")
+        engine.get("/x")
 
 
 def test_many_at_once(serve: Callable[..., tuple]) -> None:
     """Each gets its own answer, in order; one that is cut off gets none, and disturbs nobody."""
-    server, wire = serve("HTTP/1.0 204 No Content\r\n\r\n", "", "HTTP/1.0 409 Conflict\r\n\r\n{}")
-    assert wire.post([target("/c/1/stop", {"t": 3}), "/c/2/stop", "/c/3/stop"]) == [204, 0, 409]
+    server, engine = serve("HTTP/1.0 204 No Content\r\n\r\n", "", "HTTP/1.0 409 Conflict\r\n\r\n{}")
+    assert engine.post([target("/c/1/stop", {"t": 3}), "/c/2/stop", "/c/3/stop"]) == [204, 0, 409]
     assert server.asked[0].startswith("POST /c/1/stop?t=3 HTTP/1.0\r\n")
     assert "Content-Length: 0" in server.asked[0]
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
     """No engine, no answer."""
-    wire = Wire({"DOCKER_HOST": f"unix://{tmp_path}/none"})
-    assert wire.post(["/x", "/y"]) == [0, 0]
+    engine = EngineHttp({"DOCKER_HOST": f"unix://{tmp_path}/none"})
+    assert engine.post(["/x", "/y"]) == [0, 0]
     with pytest.raises(OSError):
-        wire.get("/x")
-    assert not wire.is_gone()
-    assert Wire({"DOCKER_HOST": f"unix://{tmp_path}/gone/none"}).is_gone()
-    assert not Wire({"DOCKER_HOST": "tcp://gone:1"}).is_gone()
+        engine.get("/x")
+    assert not engine.is_gone()
+    assert EngineHttp({"DOCKER_HOST": f"unix://{tmp_path}/gone/none"}).is_gone()
+    assert not EngineHttp({"DOCKER_HOST": "tcp://gone:1"}).is_gone()
 
 
 def test_events(serve: Callable[..., tuple]) -> None:
     """They come line by line, however the bytes are cut; the end of the stream is an error."""
-    server, wire = serve('HTTP/1.0 200 OK\r\n\r\n{"a":1}\n\n{"a":2}\n{"a"')
-    with wire.events({"type": ["container"]}, 12.5) as events:
+    server, engine = serve('HTTP/1.0 200 OK\r\n\r\n{"a":1}\n\n{"a":2}\n{"a"')
+    with engine.events({"type": ["container"]}, 12.5) as events:
         found = []
         with pytest.raises(ConnectionError):
             while True:
@@ -117,7 +117,7 @@ def test_events(serve: Callable[..., tuple]) -> None:
 
 def test_waiting_ends() -> None:
     """When nothing comes, nothing is told."""
-    from torchx.schedulers.docker.wire import Events
+    from torchx.schedulers.docker.plain_http import Events
 
     ours, theirs = socket.socketpair()
     with theirs, Events(ours, b"") as events:
@@ -130,7 +130,7 @@ def test_waiting_ends() -> None:
 def test_ways_that_are_not_known(host: str) -> None:
     """They are refused at once."""
     with pytest.raises(ValueError, match=host.partition(":")[0]):
-        Wire({"DOCKER_HOST": host})
+        EngineHttp({"DOCKER_HOST": host})
 
 
 def test_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,5 +148,5 @@ def test_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
         {"DOCKER_HOST": "http://[::1]:7/"},
         {"DOCKER_HOST": "tcp://box:", "DOCKER_TLS_VERIFY": "1"},
     ):
-        assert Wire(environ).post(["/x"]) == [0]
+        assert EngineHttp(environ).post(["/x"]) == [0]
     assert asked == [("box", 1234), ("127.0.0.1", 5), ("::1", 7), ("box", 2376)]

@@ -36,7 +36,7 @@ class RefusedError(Exception):
         self.status = status
 
 
-class Wire:
+class EngineHttp:
     """The way to an engine.
 
     Args:

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.schedulers.docker.containers import describe, jobs_of, parse_container
-from torchx.schedulers.docker.engine import meaning_of, side_by_side
+from torchx.schedulers.docker.answers import facts_of
+from torchx.schedulers.docker.client import side_by_side
+from torchx.schedulers.docker.containers import jobs_of, parse_container
 from torchx.schedulers.docker.logs import Entry, entries, whole_lines
+from torchx.schedulers.docker.reasons import meaning_of
+from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppState
 
 LABELS = {
@@ -36,8 +39,8 @@ LABELS = {
         ('invalid mount config for type "bind": bind source path does not exist: /nope', "what it mounts"),
         ('error gathering device information while adding custom device "/dev/x": no such file or directory', "device"),
         ("container create: stat /dev/no-such: no such file or directory", "device"),  # Podman 4.3
-        ('exec: "/no/prog": stat /no/prog: no such file or directory: unknown', "no program"),
-        ('exec: "nope": executable file not found in $PATH', "no program"),
+        ('exec: "/no/prog": stat /no/prog: no such file or directory: unknown', "not a program"),
+        ('exec: "nope": executable file not found in $PATH', "not a program"),
         ("No such image: nope:1", "no such image"),
         ("manifest for nope:1 not found: manifest unknown: manifest unknown", "no such image"),
         ("pull access denied for nope, repository does not exist or may require 'docker login'", "no such image"),
@@ -100,7 +103,7 @@ def test_garbage_in_the_list(key: str, value: Any, sizes: str) -> None:
     """Whatever an engine puts in, there is a description."""
     labels = {**LABELS, "torchx.pytorch.org/roles": sizes, "torchx.pytorch.org/role": sizes}
     jobs = jobs_of([{"Labels": labels, "State": "running", key: value}, {"Labels": None}, {}])
-    assert isinstance(describe(jobs["a-1"]).state, AppState)
+    assert isinstance(describe(facts_of(jobs["a-1"])).state, AppState)
 
 
 @given(st.binary(max_size=200))

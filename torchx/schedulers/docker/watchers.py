@@ -1,4 +1,4 @@
-"""How a job gets its warden: one at a time, started by whoever submits the job, or finds it without."""
+"""How a job gets its watcher: one at a time, started by whoever submits the job, or finds it without."""
 
 # ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 
-from torchx.schedulers.docker.wire import ENVIRONMENT
+from torchx.schedulers.docker.plain_http import ENVIRONMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _HAS_NAMES = sys.platform == "linux"  # sockets whose names are in no file syste
 
 
 class Starting:
-    """A warden that waits to be told that its job is submitted; :meth:`go` or :meth:`drop` it."""
+    """A watcher that waits to be told that its job is submitted; :meth:`go` or :meth:`drop` it."""
 
     def __init__(self, pid: int, pipe: int) -> None:
         self._pid = pid
@@ -44,13 +44,13 @@ class Starting:
         """Let go of it. Where it was not told to go, it ends what there is of the job."""
         os.close(self._pipe)
         try:
-            os.waitpid(self._pid, 0)  # it has forked the warden proper, and ended, long ago
+            os.waitpid(self._pid, 0)  # it has forked the watcher proper, and ended, long ago
         except ChildProcessError:
             pass
 
 
 def start(app_id: str, environ: Mapping[str, str]) -> Starting:
-    """Start a warden. It ends at once if the job has one.
+    """Start a watcher. It ends at once if the job has one.
 
     Args:
         environ: says where the engine is.
@@ -62,7 +62,13 @@ def start(app_id: str, environ: Mapping[str, str]) -> Starting:
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), "warden.py"), app_id],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py"),
+                app_id,
+            ],
             {name: environ[name] for name in _KEPT_ENVIRONMENT if name in environ},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, inner, 0),
@@ -79,12 +85,12 @@ def start(app_id: str, environ: Mapping[str, str]) -> Starting:
 
 
 def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """The environment that leads a warden to the engine; None when there is no such.
+    """The environment that leads a watcher to the engine; None when there is no such.
 
     Args:
         given: the client that a program has made by itself; None: it is made from the environment.
     """
-    from torchx.schedulers.docker.wire import Wire
+    from torchx.schedulers.docker.plain_http import EngineHttp
 
     found = dict(environ)
     if given is not None:
@@ -94,7 +100,7 @@ def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[st
         plain = given.api.base_url.startswith("http://") and "localhost" not in given.api.base_url
         found["DOCKER_HOST"] = f"unix://{path}" if path else given.api.base_url if plain else "none://"
     try:
-        Wire(found)
+        EngineHttp(found)
     except ValueError:
         return None
     return found
@@ -110,7 +116,7 @@ def place() -> str:
 
 
 def lives(app_id: str) -> bool:
-    """Whether the job has a warden, here."""
+    """Whether the job has a watcher, here."""
     import socket
 
     if not _HAS_NAMES:
@@ -127,7 +133,7 @@ def lives(app_id: str) -> bool:
 
 
 def hold(app_id: str) -> socket.socket | _File | None:
-    """The right to be the job's warden, until it is closed or this process ends; None while another one has it."""
+    """The right to be the job's watcher, until it is closed or this process ends; None while another one has it."""
     import socket
 
     if not _HAS_NAMES:

@@ -49,7 +49,7 @@ def render(*roles: Role, environ: dict[str, str] | None = None, **opts: Any) -> 
 def fake() -> Any:
     """An engine in memory."""
     pytest.importorskip("docker")
-    from tests.schedulers.fake_docker import FakeDocker
+    from tests.schedulers.docker.fake_docker import FakeDocker
 
     return FakeDocker()
 
@@ -262,7 +262,7 @@ class TestSubmission:
     )
     def test_a_failure_leaves_nothing(self, scheduler: Any, fake: Any, call: str, at: int) -> None:
         """Wherever the engine refuses: the error says so, and all that was made is removed."""
-        from tests.schedulers.fake_docker import refusal
+        from tests.schedulers.docker.fake_docker import refusal
 
         fake.faults[call] = [*[None] * at, refusal(500, "no space left on device")]
         with pytest.raises(BackendError, match="the engine's disk is full") as error:
@@ -390,21 +390,23 @@ class TestAnswers:
         assert found.state is AppState.FAILED
         assert "r/0: its container was removed" in found.msg
         with pytest.raises(NotFoundError, match=r"r/0 of .* was removed, and its log with it"):
-            scheduler.log_iter(app_id, "r", 0)
+            list(scheduler.log_iter(app_id, "r", 0))
         with pytest.raises(NotFoundError, match=r"r/7 of .* does not exist"):
-            scheduler.log_iter(app_id, "r", 7)
+            list(scheduler.log_iter(app_id, "r", 7))
 
     def test_a_submission_that_was_killed(self, scheduler: Any, fake: Any) -> None:
         """Containers that nobody has started for long are a failed job; for a moment they are one being submitted."""
-        from torchx.schedulers.docker.containers import describe, jobs_of
+        from torchx.schedulers.docker.answers import facts_of
+        from torchx.schedulers.docker.containers import jobs_of
+        from torchx.schedulers.kit.verdict import describe
 
         app_id = scheduler.submit(AppDef("a", [role(n=2)]), {})
         first, second = fake.containers_made
         del fake.containers_made[second]
         fake.containers_made[first]["State"] = "created"
         job = jobs_of(fake.containers(all=True, filters={"label": []}))[app_id]
-        assert describe(job, now=11).state is AppState.SUBMITTED
-        late = describe(job, now=1000)
+        assert describe(facts_of(job, now=11)).state is AppState.SUBMITTED
+        late = describe(facts_of(job, now=1000))
         assert late.state is AppState.FAILED
         assert "cut short" in late.msg
 
@@ -426,11 +428,11 @@ class TestAnswers:
         self, scheduler: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An engine that stumbles over its own work is asked again; one that refuses is not."""
-        from tests.schedulers.fake_docker import refusal
-        from torchx.schedulers.docker import calls
+        from tests.schedulers.docker.fake_docker import refusal
+        from torchx.schedulers.docker import client
 
         pauses: list[int] = []
-        monkeypatch.setattr(calls, "pause", pauses.append)
+        monkeypatch.setattr(client, "pause", pauses.append)
         app_id = scheduler.submit(AppDef("a", [role()]), {})
         busy = refusal(500, "unable to remove filesystem for x: unlinkat /y: directory not empty")
         fake.faults["remove_container"] = [refusal(500, "no")]

@@ -1,4 +1,4 @@
-"""Who sees to it that a job of `local_docker` has a warden."""
+"""Who sees to it that a job of `local_docker` has a watcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchx.errors import BackendError
-from torchx.schedulers.docker import wardens
+from torchx.schedulers.docker import watchers
 from torchx.schedulers.docker_scheduler import DockerScheduler, create_scheduler
 from torchx.specs.api import AppDef, AppState, Resource, Role
 
@@ -23,25 +23,25 @@ def role(n: int, **fields: Any) -> Role:
 def fake() -> Any:
     """An engine in memory."""
     pytest.importorskip("docker")
-    from tests.schedulers.fake_docker import FakeDocker
+    from tests.schedulers.docker.fake_docker import FakeDocker
 
     return FakeDocker()
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What wardens are told: the job's id when one is started, then ``go`` or ``drop``. None is started."""
+    """What watchers are told: the job's id when one is started, then ``go`` or ``drop``. None is started."""
     told: list[str] = []
     starting = SimpleNamespace(go=lambda: told.append("go"), drop=lambda: told.append("drop"))
-    monkeypatch.setattr(wardens, "start", lambda app_id, environ: told.append(app_id) or starting)
-    monkeypatch.setattr(wardens, "lives", lambda app_id: False)
+    monkeypatch.setattr(watchers, "start", lambda app_id, environ: told.append(app_id) or starting)
+    monkeypatch.setattr(watchers, "lives", lambda app_id: False)
     return told
 
 
 def own(fake: Any) -> DockerScheduler:
-    """A scheduler that has made its client itself, so that a warden can find the engine as well."""
+    """A scheduler that has made its client itself, so that a watcher can find the engine as well."""
     scheduler = create_scheduler("s", docker_client=fake)
-    scheduler._given = None
+    scheduler._on_engine.given = None
     return scheduler
 
 
@@ -49,7 +49,7 @@ def own(fake: Any) -> DockerScheduler:
 def test_who_watches(
     fake: Any, told: list[str], caplog: pytest.LogCaptureFixture, n: int, hidden: bool, warns: bool
 ) -> None:
-    """A job of several containers has a warden; where a program's own client hides the engine it is said that it has
+    """A job of several containers has a watcher; where a program's own client hides the engine it is said that it has
     none."""
     scheduler = create_scheduler("s", docker_client=fake) if hidden else own(fake)
     with caplog.at_level(logging.WARNING, "torchx"):
@@ -61,7 +61,7 @@ def test_who_watches(
 
 def test_a_failed_submission_has_none(fake: Any, told: list[str]) -> None:
     """It is let go."""
-    from tests.schedulers.fake_docker import refusal
+    from tests.schedulers.docker.fake_docker import refusal
 
     fake.faults["start"] = [None, refusal(500, "no")]
     with pytest.raises(BackendError):
@@ -109,7 +109,7 @@ def test_no_process_can_be_started(fake: Any, monkeypatch: Any, caplog: pytest.L
     def refuse(app_id: str, environ: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(wardens, "start", refuse)
+    monkeypatch.setattr(watchers, "start", refuse)
     with caplog.at_level(logging.WARNING, "torchx"):
         own(fake).submit(AppDef("a", [role(2)]), {})
     assert "no process can be started: Resource temporarily unavailable" in caplog.text
@@ -127,23 +127,23 @@ def test_no_process_can_be_started(fake: Any, monkeypatch: Any, caplog: pytest.L
 def test_the_way_to_the_engine_of_a_client(base_url: str, path: str | None, expected: str | None) -> None:
     """As far as the client tells it; secrets of TLS it does not."""
     api = SimpleNamespace(base_url=base_url, _custom_adapter=SimpleNamespace(socket_path=path))
-    found = wardens.engine_environment(SimpleNamespace(api=api), {"DOCKER_HOST": "unix:///other", "A": "b"})
+    found = watchers.engine_environment(SimpleNamespace(api=api), {"DOCKER_HOST": "unix:///other", "A": "b"})
     assert (found or {}).get("DOCKER_HOST") == expected
-    assert wardens.engine_environment(None, {"DOCKER_HOST": "tcp://x:1"}) == {"DOCKER_HOST": "tcp://x:1"}
+    assert watchers.engine_environment(None, {"DOCKER_HOST": "tcp://x:1"}) == {"DOCKER_HOST": "tcp://x:1"}
 
 
 def test_there_is_one(tmp_path: Any, monkeypatch: Any) -> None:
-    """The right to be a job's warden is held once, by a name in the kernel, or else by a file that goes with it."""
+    """The right to be a job's watcher is held once, by a name in the kernel, or else by a file that goes with it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    for has_names in (wardens._HAS_NAMES, False):
-        monkeypatch.setattr(wardens, "_HAS_NAMES", has_names)
+    for has_names in (watchers._HAS_NAMES, False):
+        monkeypatch.setattr(watchers, "_HAS_NAMES", has_names)
         job = f"test-{os.getpid()}"
-        assert not wardens.lives(job)
-        held = wardens.hold(job)
+        assert not watchers.lives(job)
+        held = watchers.hold(job)
         assert held is not None
-        assert wardens.lives(job)
-        assert wardens.hold(job) is None
-        assert not wardens.lives(f"{job}-other")
+        assert watchers.lives(job)
+        assert watchers.hold(job) is None
+        assert not watchers.lives(f"{job}-other")
         held.close()
-        assert not wardens.lives(job)
+        assert not watchers.lives(job)
         assert list(tmp_path.iterdir()) == []

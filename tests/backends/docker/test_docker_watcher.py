@@ -25,11 +25,11 @@ from tests.backends.docker.conftest import (
     role_of,
     running,
     state_of,
-    warden_gone,
+    watcher_gone,
     wrote,
 )
 from tests.backends.shell import Shell
-from torchx.schedulers.docker import wardens
+from torchx.schedulers.docker import watchers
 from torchx.schedulers.docker.logs import seconds
 from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
@@ -39,8 +39,8 @@ SLEEP = "trap 'exit 0' TERM; sleep 600 & wait $!"
 UNTIL_GO = "until test -e /meet/go; do sleep 0.1; done"
 
 
-def wardens_of(app_id: str) -> list[int]:
-    return [process.pid for process in leftovers.living(f"warden.py {app_id}")]
+def watchers_of(app_id: str) -> list[int]:
+    return [process.pid for process in leftovers.living(f"watcher.py {app_id}")]
 
 
 def gang(n: int, *ks: int, then: str = "", fail: str = "exit 3", term: str = "exit 0") -> str:
@@ -81,7 +81,7 @@ def test_a_failed_replica_ends_the_others(
 
     try:
         eventually(all_is_said, timeout_s=PATIENCE_S)
-        warden_gone(app_id)
+        watcher_gone(app_id)
     finally:
         shell.torchx("delete", handle)
 
@@ -119,10 +119,10 @@ def test_replicas_that_succeed_end_nobody(scheduler: DockerScheduler, submit: Jo
     """One is done at once, the other runs on; then nobody watches any more."""
     app_id = submit("case $(hostname) in *-1) until test -e /tmp/go; do sleep 0.1; done;; esac", 2)
     reached(scheduler, app_id, lambda states: states == [AppState.SUCCEEDED, AppState.RUNNING])
-    assert wardens_of(app_id)
+    assert watchers_of(app_id)
     put_file(scheduler, f"{app_id}-r-1", "go")
     assert ended(scheduler, app_id).state is AppState.SUCCEEDED
-    warden_gone(app_id)
+    watcher_gone(app_id)
 
 
 class TestRetries:
@@ -170,7 +170,7 @@ class TestRetries:
         assert state_of(found) == [AppState.FAILED, AppState.CANCELLED, AppState.CANCELLED]
         assert [attempts(app_id, k) for k in range(2)] == [3, 3]
         wrote(scheduler, app_id, ["try\n"] * 3, 0, "o")
-        warden_gone(app_id)
+        watcher_gone(app_id)
 
     def test_logs_are_followed_over_attempts(self, scheduler: DockerScheduler, docker_image: str, meet: Path) -> None:
         """A follower of a replica that fails sees its second attempt as well."""
@@ -186,11 +186,11 @@ class TestRetries:
         scheduler.cancel(app_id)
         found = ended(scheduler, app_id)
         assert found.state is AppState.CANCELLED
-        warden_gone(app_id)
+        watcher_gone(app_id)
         assert ended(scheduler, app_id, 0).state is AppState.CANCELLED
 
 
-class TestWithoutWarden:
+class TestWithoutWatcher:
     def test_a_killed_one_is_replaced(
         self, scheduler: DockerScheduler, submit: Job, eventually: Callable[..., object]
     ) -> None:
@@ -212,10 +212,10 @@ class TestWithoutWarden:
         for _ in range(3):
             scheduler.describe(app_id)
         eventually(
-            lambda: len(wardens_of(app_id)) <= 1, timeout_s=PATIENCE_S
+            lambda: len(watchers_of(app_id)) <= 1, timeout_s=PATIENCE_S
         )  # one that finds another one at work ends at once
         assert state_of(ended(scheduler, app_id)) == [AppState.CANCELLED, AppState.FAILED, AppState.CANCELLED]
-        warden_gone(app_id)
+        watcher_gone(app_id)
 
     def test_one_killed_while_it_starts_replicas_again(
         self, scheduler: DockerScheduler, docker_image: str, meet: Path, attempts: Callable[[str, int], int]
@@ -236,27 +236,27 @@ class TestWithoutWarden:
     def test_a_second_one_ends_at_once(self, scheduler: DockerScheduler, submit: Job) -> None:
         """There is one for a job, however many are started."""
         app_id = submit(SLEEP, 2)
-        first = warden_of(app_id)
+        first = watcher_of(app_id)
         for _ in range(3):
-            wardens.start(app_id, os.environ).go()
-        assert warden_of(app_id) == first
+            watchers.start(app_id, os.environ).go()
+        assert watcher_of(app_id) == first
 
     def test_a_killed_submission_is_ended(self, scheduler: DockerScheduler, docker_image: str) -> None:
         """Nothing of a job runs on of which only a part was started."""
-        from torchx.schedulers.docker import calls, engine
+        from torchx.schedulers.docker import client as calls
 
         info = scheduler.submit_dryrun(AppDef("job", [role_of(SLEEP, 3, image=docker_image)]), {})
         app_id, client = info.request.app_id, scheduler._docker_client
         labels = {"torchx.pytorch.org/app-id": app_id}
-        engine.make_network(client, app_id, labels, busy=set)
+        calls.make_network(client, app_id, labels, busy=set)
         made = [calls.create(client, container) for container in info.request.containers]
         calls.start((made[0], info.request.containers[0]))
-        starting = wardens.start(app_id, os.environ)
+        starting = watchers.start(app_id, os.environ)
         starting.drop()  # as the kernel does it for a process that is killed
         found = ended(scheduler, app_id)
         assert found.state is AppState.CANCELLED
         assert state_of(found) == [AppState.CANCELLED] * 3
-        warden_gone(app_id)
+        watcher_gone(app_id)
 
 
 def test_all_containers_are_ended_at_the_same_time(scheduler: DockerScheduler, submit: Job, meet: Path) -> None:
@@ -291,7 +291,7 @@ def test_nothing_secret_is_kept(
     """Its environment is what leads to the engine; it has no file open, no terminal, and a session of its own."""
     monkeypatch.setenv("HF_TOKEN", "hush-hush")
     app_id = submit(SLEEP, 2)
-    pid = warden_of(app_id)
+    pid = watcher_of(app_id)
     with open(f"/proc/{pid}/environ") as f:
         assert "hush" not in f.read()
     assert os.getsid(pid) == os.getpgid(pid) != os.getsid(0)
@@ -305,18 +305,18 @@ def again(command: str, n: int, policy: RetryPolicy = RetryPolicy.ROLE, *, max_r
     return role_of(command, n, retry_policy=policy, max_retries=max_retries, **role)
 
 
-def warden_of(app_id: str) -> int:
+def watcher_of(app_id: str) -> int:
     """The one that is at work; another one, which a question in its first moments may have started, has ended."""
     deadline = time.monotonic() + PATIENCE_S
-    while len(found := wardens_of(app_id)) != 1 or not wardens.lives(app_id):
+    while len(found := watchers_of(app_id)) != 1 or not watchers.lives(app_id):
         assert time.monotonic() < deadline, found
         time.sleep(0.02)
     return found[0]
 
 
 def kill(app_id: str) -> None:
-    os.kill(warden_of(app_id), signal.SIGKILL)
-    warden_gone(app_id)
+    os.kill(watcher_of(app_id), signal.SIGKILL)
+    watcher_gone(app_id)
 
 
 def kinds_of_files(pid: int) -> set[str]:

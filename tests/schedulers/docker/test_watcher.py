@@ -1,4 +1,4 @@
-"""The warden of a job, on an engine in memory and by a clock of the test's own."""
+"""The watcher of a job, on an engine in memory and by a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.gangs import Rules
-from torchx.schedulers.docker.warden import GIVE_UP_S, LOOK_S, Warden
-from torchx.schedulers.docker.wire import RefusedError
+from torchx.schedulers.docker.plain_http import RefusedError
+from torchx.schedulers.docker.watcher import GIVE_UP_S, LOOK_S, Watcher
 
 BAD = ("exited", 1)
 
 
 class Engine:
-    """What a warden sees of an engine: containers, and events from a script.
+    """What a watcher sees of an engine: containers, and events from a script.
 
     Attributes:
         script: what happens at each wait for events: a change of containers, or an exception to raise.
@@ -48,7 +48,7 @@ class Engine:
         self.lag: dict[str, int] = {}
         self.after_start: dict[str, tuple[str, int]] = {}
 
-    # -- as a wire -----------------------------------------------------------------------------------
+    # -- as an engine -----------------------------------------------------------------------------------
 
     def is_gone(self) -> bool:
         return self.gone
@@ -79,7 +79,7 @@ class Engine:
         if not self.script and timeout_s < LOOK_S:
             return []
         if not self.script:
-            raise AssertionError(f"the warden waits, and nothing happens any more: {self.states} {self.names}")
+            raise AssertionError(f"the watcher waits, and nothing happens any more: {self.states} {self.names}")
         act = self.script.pop(0)
         if isinstance(act, Exception):
             raise act
@@ -127,13 +127,13 @@ class Engine:
 
         return end
 
-    def watch(self) -> Warden:
+    def watch(self) -> Watcher:
         def sleep(s: float) -> None:
             self.now += s
 
-        warden = Warden(self, "a-1", sleep=sleep, clock=lambda: self.now)  # type: ignore[arg-type]  # it does as a wire
-        warden.run()
-        return warden
+        watcher = Watcher(self, "a-1", sleep=sleep, clock=lambda: self.now)  # type: ignore[arg-type]  # it does as an engine
+        watcher.run()
+        return watcher
 
     @property
     def done(self) -> dict[str, tuple[str, str]]:
@@ -141,7 +141,7 @@ class Engine:
 
 
 def test_nobody_is_ended_without_reason() -> None:
-    """Replicas end one after the other, and so does the warden."""
+    """Replicas end one after the other, and so does the watcher."""
     engine = Engine(2)
     engine.script = [engine.ends("r-0"), list, engine.ends("r-1")]
     engine.watch()
@@ -232,7 +232,7 @@ def test_a_cancellation_in_the_middle() -> None:
 
 @pytest.mark.parametrize("at", range(11))
 def test_a_cancellation_while_it_stands_still(at: int) -> None:
-    """Somebody cancels from beginning to end between two calls of a warden: what it had decided before is not carried
+    """Somebody cancels from beginning to end between two calls of a watcher: what it had decided before is not carried
     out, and no replica loses its mark."""
     engine = Engine(3, retries={"r": (9, "ROLE")})
     engine.states["r-2"] = BAD
@@ -298,7 +298,7 @@ def test_an_elastic_role() -> None:
 
 
 def test_a_container_is_removed() -> None:
-    """It has failed; and a job of which nothing is there any more has no warden."""
+    """It has failed; and a job of which nothing is there any more has no watcher."""
     engine = Engine(2)
     engine.script = [lambda: engine.states.pop("r-0")]
     engine.watch()
@@ -373,6 +373,6 @@ def test_a_submission_that_was_killed() -> None:
     """What was made of it is marked as cancelled, and what runs is ended."""
     engine = Engine(3)
     engine.states["r-2"] = ("created", 0)
-    Warden(engine, "a-1", sleep=lambda s: None, clock=lambda: 0.0).end_all()  # type: ignore[arg-type]  # it does as a wire
+    Watcher(engine, "a-1", sleep=lambda s: None, clock=lambda: 0.0).end_all()  # type: ignore[arg-type]  # it does as an engine
     assert {mark for _, mark in engine.done.values()} == {"cancelled"}
     assert engine.done["r-0"][0] == "exited"

@@ -15,7 +15,7 @@ _SIGTERM = 1 << 14
 _HEARD = ("SigCgt", "SigIgn", "SigBlk")  # one that ignores it on purpose gets its time
 
 
-def is_deaf(details: Any, proc: str = "/proc") -> bool:
+def sigterm_is_lost(details: Any, proc: str = "/proc") -> bool:
     """Whether SIGTERM is certain to be lost; False where that is not known, as of an engine on another machine.
 
     Args:

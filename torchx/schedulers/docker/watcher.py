@@ -1,7 +1,7 @@
 """The process that stays beside a job in containers: ends the others when a replica has failed, starts gangs again.
 
-Run as ``python -I -S warden.py APP_ID``, with the engine's address in the environment and a pipe as stdin; see
-:mod:`wardens` for the other end. The pipe says ``go`` when the job is submitted; if it is closed without that, the
+Run as ``python -I -S watcher.py APP_ID``, with the engine's address in the environment and a pipe as stdin; see
+:mod:`watchers` for the other end. The pipe says ``go`` when the job is submitted; if it is closed without that, the
 submission was killed, and what there is of the job is ended. It leaves the caller's session at once.
 
 It owns nothing: what the engine lists and what the containers' names say decides (:mod:`gangs`), so another one may
@@ -28,11 +28,12 @@ if __name__ == "__main__":
 import signal
 import time
 
-from torchx.schedulers.docker import gangs, marks
+from torchx.schedulers.docker import gangs
+from torchx.schedulers.docker.container_names import Mark, join
 from torchx.schedulers.docker.containers import LABEL_APP_ID, jobs_of
-from torchx.schedulers.docker.deaf import is_deaf
-from torchx.schedulers.docker.wardens import hold
-from torchx.schedulers.docker.wire import RefusedError, Wire, target
+from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, target
+from torchx.schedulers.docker.sigterm import sigterm_is_lost
+from torchx.schedulers.docker.watchers import hold
 from torchx.specs.api import AppState, is_terminal
 
 TYPE_CHECKING = False
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.docker.gangs import Step
-    from torchx.schedulers.docker.wire import Events
+    from torchx.schedulers.docker.plain_http import Events
 
 LOOK_S = 30.0
 """The job is looked at so often even when no event tells of it."""
 GIVE_UP_S = 600.0
-"""An engine that has not answered for so long has ended its containers; who asks for the job starts another warden."""
+"""An engine that has not answered for so long has ended its containers; who asks for the job starts another watcher."""
 
 _LAG_S = 10.0  # an engine tells of an end, takes the container off its network, and lists it as ended only then
 _SETTLE_S = 2.0  # Podman lists a container as ended that it is about to start again
@@ -54,7 +55,7 @@ _ANSWER_S = 60.0
 _ENDS = ("die", "died", "destroy", "remove")
 
 
-class Warden:
+class Watcher:
     """Sees one job through to its end.
 
     Args:
@@ -64,13 +65,13 @@ class Warden:
 
     def __init__(
         self,
-        wire: Wire,
+        engine: EngineHttp,
         app_id: str,
         *,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.wire = wire
+        self.engine = engine
         self.app_id = app_id
         self.sleep = sleep
         self.clock = clock
@@ -94,7 +95,7 @@ class Warden:
             except (OSError, RefusedError, ValueError):
                 now = self.clock()
                 heard = now if attempt == 0 else heard
-                if self.wire.is_gone() or now - heard > GIVE_UP_S:
+                if self.engine.is_gone() or now - heard > GIVE_UP_S:
                     return
             self.sleep(min(0.1 * 1.5**attempt, 5.0))
             attempt += 1
@@ -115,13 +116,13 @@ class Warden:
     def _listen(self, job: Job) -> Events:
         # From the job's beginning on: an engine begins to listen for us some time after it has answered.
         since = min(c.created for c in job.containers)
-        return self.wire.events({"type": ["container"], "event": [*_ENDS, "start"], "label": self._labels}, since)
+        return self.engine.events({"type": ["container"], "event": [*_ENDS, "start"], "label": self._labels}, since)
 
     def _job(self) -> Job | None:
         import json
 
         filters = json.dumps({"label": self._labels})
-        return jobs_of(self.wire.get("/containers/json", {"all": 1, "filters": filters})).get(self.app_id)
+        return jobs_of(self.engine.get("/containers/json", {"all": 1, "filters": filters})).get(self.app_id)
 
     def _see_through(self, events: Events) -> None:
         before: object = None
@@ -178,7 +179,7 @@ class Warden:
 
     def _restarts(self, container: Container) -> int:
         try:
-            return int(self.wire.get(f"/containers/{container.id}/json").get("RestartCount") or 0)
+            return int(self.engine.get(f"/containers/{container.id}/json").get("RestartCount") or 0)
         except RefusedError:  # it was removed
             return sys.maxsize
 
@@ -186,7 +187,7 @@ class Warden:
 
     def _stop(self, job: Job, which: list[Container]) -> bool:
         """Ends containers, and marks them as cancelled first. False: not all of them could be."""
-        self._rename((c, marks.Mark(c.mark.app, c.mark.role, c.mark.due, cancelled=True)) for c in which)
+        self._rename((c, Mark(c.mark.app, c.mark.role, c.mark.due, cancelled=True)) for c in which)
         return self._end(job, which)
 
     def _again(self, job: Job, step: Step) -> bool:
@@ -204,7 +205,7 @@ class Warden:
             if fresh is None or any(c.mark.cancelled for c in fresh.containers):
                 return True
             due = [c for c in fresh.containers if c.id in ids and c.mark.due and (c.k == 0) is first]
-            answers = self.wire.post((f"/containers/{_called(c)}/start" for c in due), timeout_s=_ANSWER_S)
+            answers = self.engine.post((f"/containers/{_called(c)}/start" for c in due), timeout_s=_ANSWER_S)
             for container in due:
                 self._ended.pop(container.id, None)
             # One that could not be started has failed; only where nobody has answered it is tried again.
@@ -220,28 +221,28 @@ class Warden:
         if not any(c.mark.cancelled for c in found):
             self._rename((c, step.mark(c, due=False)) for c in found if c.id in started)
 
-    def _rename(self, which: Iterable[tuple[Container, marks.Mark]]) -> bool:
+    def _rename(self, which: Iterable[tuple[Container, Mark]]) -> bool:
         """False: not all of them could be, as when somebody has cancelled the job since it was looked at."""
-        wanted = [(c, marks.join(c.name, mark)) for c, mark in which if mark != c.mark]
-        answers = self.wire.post(target(f"/containers/{_called(c)}/rename", {"name": name}) for c, name in wanted)
+        wanted = [(c, join(c.name, mark)) for c, mark in which if mark != c.mark]
+        answers = self.engine.post(target(f"/containers/{_called(c)}/rename", {"name": name}) for c, name in wanted)
         return all(answer == 204 for answer in answers)
 
     def _end(self, job: Job, which: list[Container]) -> bool:
         grace = gangs.rules_of(job).grace_s
-        targets = [target(f"/containers/{c.id}/stop", {"t": 0 if self._is_deaf(c) else grace}) for c in which]
-        answers = self.wire.post(targets, timeout_s=grace + _ANSWER_S)
+        targets = [target(f"/containers/{c.id}/stop", {"t": 0 if self._sigterm_is_lost(c) else grace}) for c in which]
+        answers = self.engine.post(targets, timeout_s=grace + _ANSWER_S)
         return all(answer in (204, 304, 404) for answer in answers)
 
-    def _is_deaf(self, container: Container) -> bool:
+    def _sigterm_is_lost(self, container: Container) -> bool:
         try:
-            return is_deaf(self.wire.get(f"/containers/{container.id}/json"))
+            return sigterm_is_lost(self.engine.get(f"/containers/{container.id}/json"))
         except (RefusedError, ValueError):  # it was removed
             return False
 
 
 def _called(container: Container) -> str:
     """What the engine calls it, unless its marks have changed since it was listed: then it does not find it."""
-    return marks.join(container.name, container.mark)
+    return join(container.name, container.mark)
 
 
 def main() -> None:
@@ -258,16 +259,16 @@ def main() -> None:
             lock = hold(app_id)
     if lock is None:
         return
-    warden = Warden(Wire(os.environ), app_id)
+    watcher = Watcher(EngineHttp(os.environ), app_id)
     told = os.read(0, 16)
     os.dup2(1, 0)
     if told != b"go":
-        job = warden._job()
+        job = watcher._job()
         submitted = job is not None and len(job.containers) == sum(count for _, count, _ in job.sizes())
         if job is None or not submitted or any(c.state is AppState.SUBMITTED for c in job.containers):
-            warden.end_all()
+            watcher.end_all()
             return
-    warden.run()
+    watcher.run()
 
 
 if __name__ == "__main__":

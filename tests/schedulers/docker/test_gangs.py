@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.schedulers.docker import gangs, marks
-from torchx.schedulers.docker.containers import Job, describe, jobs_of
-from torchx.schedulers.docker.gangs import Rules, is_over, needs_warden, next_step, rules_for, waves
-from torchx.schedulers.docker.marks import Mark
+from torchx.schedulers.docker import container_names, gangs
+from torchx.schedulers.docker.answers import facts_of
+from torchx.schedulers.docker.container_names import Mark
+from torchx.schedulers.docker.containers import Job, jobs_of
+from torchx.schedulers.docker.gangs import Rules, is_over, needs_watcher, next_step, rules_for, waves
+from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 
 R, OK, BAD, KILLED, NEW = "running", "exited 0", "exited 1", "exited 143", "created"
@@ -23,10 +25,10 @@ def job(*replicas: tuple[str, str], retries: dict | None = None, sizes: Sequence
     found: dict[str, int] = {}
     for name, _ in replicas:
         role = name.partition("-")[0]
-        found[role] = max(found.get(role, 0), 1 + int(marks.split(name)[0].partition("-")[2]))
+        found[role] = max(found.get(role, 0), 1 + int(container_names.split(name)[0].partition("-")[2]))
     summaries = []
     for name, state in replicas:
-        base = marks.split(name)[0]
+        base = container_names.split(name)[0]
         raw, _, code = state.partition(" ")
         labels = {
             "torchx.pytorch.org/app-id": "a-1",
@@ -114,7 +116,7 @@ def test_what_is_to_be_done(of: Job, stop: list[str], again: list[str]) -> None:
     """A table of situations; the same list always gives the same answer."""
     assert step(of)[:2] == (stop, again) == step(of)[:2]
     assert is_over(of) == (not stop and not again and R not in {c.raw for c in of.containers} and not _waits(of))
-    assert needs_warden(of) is not is_over(of)
+    assert needs_watcher(of) is not is_over(of)
 
 
 def _waits(of: Job) -> bool:
@@ -127,21 +129,21 @@ def test_it_comes_to_an_end() -> None:
     for attempt in (1, 2, 3):
         found = next_step(of)
         assert {c.id for c in found.again} == {"r-0", "r-1", "o-0"}
-        names = {c.id: marks.join(c.id, found.mark(c, due=False)) for c in of.containers}
+        names = {c.id: container_names.join(c.id, found.mark(c, due=False)) for c in of.containers}
         of = job((names["r-0"], R), (names["r-1"], BAD), (names["o-0"], R), retries={"r": (3, "APPLICATION")})
         assert waves(of) == attempt
-        assert describe(of).num_restarts == attempt
+        assert describe(facts_of(of)).num_restarts == attempt
     assert [c.id for c in next_step(of).stop] == ["r-0", "o-0"]
 
 
 def test_a_failure_that_is_tried_again_is_none() -> None:
     """Readers do not say FAILED of a job of which an attempt is left, whether or not anybody has begun with it."""
     of = job(("r-0", BAD), ("r-1", R), retries=ROLE1)
-    found = describe(of)
+    found = describe(facts_of(of))
     assert found.state is AppState.RUNNING
     assert [r.state for r in found.roles_statuses[0].replicas] == [AppState.PENDING, AppState.RUNNING]
     assert gangs.goes_on(of, of.containers[0])
-    assert describe(job(("r-0", BAD), ("r-1", BAD), retries=ROLE1)).state is AppState.PENDING
+    assert describe(facts_of(job(("r-0", BAD), ("r-1", BAD), retries=ROLE1))).state is AppState.PENDING
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_a_failure_that_is_tried_again_is_none() -> None:
     ],
 )
 def test_who_starts_again(roles: list[tuple[int, int, RetryPolicy]], expected: dict) -> None:
-    """What concerns a single container is the engine's; a job of one needs nobody else. Without a place for a warden, all is."""
+    """What concerns a single container is the engine's; a job of one needs nobody else. Without a place for a watcher, all is."""
     app = AppDef(
         "a",
         [Role(f"r{i}", "img", num_replicas=n, max_retries=m, retry_policy=p) for i, (n, m, p) in enumerate(roles)],
@@ -177,20 +179,20 @@ def test_containers_with_other_labels(label: str) -> None:
     for container in of.containers:
         container.labels = {**container.labels, gangs.LABEL_RULES: label}
     assert gangs.rules_of(of) == Rules()
-    assert not needs_warden(of)
+    assert not needs_watcher(of)
 
 
 @given(st.from_regex(r"[a-z][a-z0-9.-]{0,20}-[0-9]", fullmatch=True), st.builds(Mark))
 def test_marks_can_be_read_again(base: str, mark: Mark) -> None:
     """Whatever the container's own name: it ends with a replica's number."""
     mark.app, mark.role = abs(mark.app), abs(mark.role)
-    if marks.split(base)[1] == Mark():
-        assert marks.split(marks.join(base, mark)) == (base, mark)
+    if container_names.split(base)[1] == Mark():
+        assert container_names.split(container_names.join(base, mark)) == (base, mark)
 
 
 @given(st.text())
 def test_any_name(name: str) -> None:
     """A name is read, whatever it is, and comes out the same."""
-    base, mark = marks.split(name)
+    base, mark = container_names.split(name)
     if mark == Mark():
         assert base == name

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.docker.deaf import is_deaf
+from torchx.schedulers.docker.sigterm import sigterm_is_lost
 
 STATUS = "Name:\tpython\nNSpid:\t{nspid}\nSigBlk:\t{blk:016x}\nSigIgn:\t{ign:016x}\nSigCgt:\t{cgt:016x}\n"
 TERM, OTHERS = 1 << 14, 0x180000002
@@ -26,7 +26,7 @@ def proc(folder: Path, *, cgroup: str = "0::/docker/abc123", **fields: Any) -> s
 
 def test_a_process_without_a_handler(tmp_path: Path) -> None:
     """As Python, or a shell, is."""
-    assert is_deaf(details(), proc(tmp_path))
+    assert sigterm_is_lost(details(), proc(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_process_without_a_handler(tmp_path: Path) -> None:
 )
 def test_others_are_waited_for(tmp_path: Path, fields: dict[str, Any]) -> None:
     """Where SIGTERM may be heard, or nothing is known."""
-    assert not is_deaf(details(), proc(tmp_path, **fields))
+    assert not sigterm_is_lost(details(), proc(tmp_path, **fields))
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_others_are_waited_for(tmp_path: Path, fields: dict[str, Any]) -> None:
 )
 def test_what_an_engine_says(tmp_path: Path, said: Any) -> None:
     """A container that does not run, that is ended by another signal, or of which nothing is said."""
-    assert not is_deaf(said, proc(tmp_path))
+    assert not sigterm_is_lost(said, proc(tmp_path))
 
 
 def test_another_machine(tmp_path: Path) -> None:
     """There is no such process here."""
-    assert not is_deaf(details(), str(tmp_path))
+    assert not sigterm_is_lost(details(), str(tmp_path))

@@ -1,0 +1,142 @@
+"""The engine's list of a job's containers as facts."""
+
+from __future__ import annotations
+
+import time
+
+from torchx.schedulers.api import ListAppResponse
+from torchx.schedulers.docker.containers import LABEL_APP_NAME, LABEL_SESSION
+from torchx.schedulers.docker.gangs import REPLICA, next_step, rules_of, waves
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.verdict import state_of
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx.schedulers.docker.containers import Container, Job
+    from torchx.schedulers.docker.evidence import History
+    from torchx.schedulers.docker.gangs import Step
+    from torchx.specs.api import Role
+
+_CUT_SHORT_S = 600.0
+_CUT_SHORT = "the submission was cut short: not all replicas were started"
+_SIGNALS = 128  # and above: so shells and engines report the signal that ended a process
+_REMOVED = "its container was removed from the engine, how it ended is not known"
+
+
+def facts_of(
+    job: Job, history: History | None = None, *, definition: Sequence[Role] = (), now: float | None = None
+) -> JobFacts:
+    """What is known of a job.
+
+    A replica whose container was removed counts as lost: its job can only fail, once nothing of it runs any more.
+
+    Args:
+        history: of a job that has ended, or is being ended.
+        definition: the roles as they were submitted, where somebody asks for them.
+        now: Unix time.
+    """
+    step = next_step(job)
+    cancelled = any(c.mark.cancelled for c in job.containers)
+    unattended = not rules_of(job).place and not cancelled
+    replicas = _Replicas(job, step, history.ended if history else {}, time.time() if now is None else now)
+    roles = [
+        RoleFacts(name=name, min_replicas=least, replicas=[replicas.get(name, k) for k in range(count)])
+        for name, count, least in job.sizes()
+    ]
+    over = all(is_terminal(c.state) for c in job.containers)
+    return JobFacts(
+        app_id=job.app_id,
+        roles=roles,
+        state=AppState.RUNNING if step.stop and not unattended else None,  # until the last of them has ended
+        cancelled=cancelled,
+        unattended=unattended,
+        restarts=_restarts(job, history),
+        started=min(c.created for c in job.containers),
+        ended=history.ended_at if history and over else None,
+        notes=_notes(roles, step.stop if unattended else ()),
+        tell_hosts=False,  # a container's name has that of its replica in it
+        definition=definition,
+    )
+
+
+def listed(job: Job) -> ListAppResponse:
+    """The job's line in a list."""
+    from torchx.specs.api import make_app_handle
+
+    answer = ListAppResponse(job.app_id, state_of(facts_of(job)), name=job.labelled(LABEL_APP_NAME))
+    if session := job.labelled(LABEL_SESSION):
+        answer.app_handle = make_app_handle("local_docker", session, job.app_id)
+    return answer
+
+
+class _Replicas:
+    """The replicas of a job: those whose containers are there, and the others."""
+
+    def __init__(self, job: Job, step: Step, ended: Mapping[str, float], now: float) -> None:
+        self._present = {(c.role, c.k): c for c in job.containers}
+        self._again = {c.id for c in step.again}
+        self._ended = ended
+        self._waiting = any(c.state is AppState.SUBMITTED for c in job.containers)
+        self._cut = self._waiting and now - max(c.created for c in job.containers) > _CUT_SHORT_S
+        self._alive = any(not is_terminal(c.state) for c in job.containers)
+
+    def get(self, role: str, k: int) -> ReplicaFacts:
+        """The facts of one of them."""
+        seen = self._present.get((role, k))
+        if self._cut and (seen is None or seen.state is AppState.SUBMITTED):
+            host = seen.name if seen else ""
+            return ReplicaFacts(role=role, replica=k, state=AppState.FAILED, reason=_CUT_SHORT, kind="lost", host=host)
+        if seen is not None:
+            return _of_container(seen, again=seen.id in self._again, ended=self._ended.get(seen.id, 0.0))
+        if self._waiting:
+            return ReplicaFacts(role=role, replica=k, state=AppState.SUBMITTED)
+        state = AppState.UNKNOWN if self._alive else AppState.FAILED
+        return ReplicaFacts(role=role, replica=k, state=state, reason=_REMOVED, kind="lost")
+
+
+def _of_container(seen: Container, *, again: bool, ended: float) -> ReplicaFacts:
+    code, signal = seen.exit_code, ""
+    if code is not None and code > _SIGNALS:
+        from torchx.schedulers.kit.failures import signal_name
+
+        signal = signal_name(code)
+    lost = seen.state is AppState.FAILED and code is None
+    return ReplicaFacts(
+        role=seen.role,
+        replica=seen.k,
+        state=AppState.PENDING if again and is_terminal(seen.state) else seen.state,
+        native=seen.raw,
+        exit_code=None if signal else code,
+        signal=signal,
+        host=seen.name,
+        address=seen.address or None,
+        ended=ended if is_terminal(seen.state) else 0.0,  # else it is that of an attempt before
+        reason="the engine lost it" if lost else "",
+        kind="lost" if lost else "",
+    )
+
+
+def _notes(roles: Sequence[RoleFacts], running: Sequence[Container]) -> list[str]:
+    """What is out of the ordinary beside the cause.
+
+    Args:
+        running: those that nobody ends.
+    """
+    failed = [r for role in roles for r in role.replicas if r.state is AppState.FAILED]
+    notes = [f"{r.role}/{r.replica}: {_REMOVED}" for r in failed if r.reason == _REMOVED]
+    if running and failed:
+        them = "1 replica is" if len(running) == 1 else f"{len(running)} replicas are"
+        notes.append(f"{them} still running: see `torchx cancel`")
+    return notes
+
+
+def _restarts(job: Job, history: History | None) -> int:
+    """How often anything was started again, as far as that is known."""
+    together = waves(job)
+    if history is not None:
+        return together + history.restarts
+    by_engine = any(policy == REPLICA and most > 0 for most, policy in rules_of(job).retries.values())
+    return together if together or not by_engine else -1

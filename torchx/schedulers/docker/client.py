@@ -1,0 +1,378 @@
+"""The calls to a Docker engine that a job needs: containers, networks, images, streams.
+
+The engine's API: https://docs.docker.com/reference/api/engine/. Podman's service answers the same calls.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from torchx.errors import BackendError, NotFoundError, NotSupportedError
+from torchx.schedulers.docker.container_names import Mark, join
+from torchx.schedulers.docker.containers import LABEL_APP_ID
+from torchx.schedulers.docker.errors import explanation, is_conflict, is_missing, translate
+from torchx.schedulers.docker.reasons import meaning_of
+from torchx.schedulers.docker.sigterm import sigterm_is_lost
+from torchx.specs.api import is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any, TypeVar
+
+    from torchx.schedulers.docker.containers import Container, Job
+    from torchx.schedulers.docker.request import DockerContainer
+
+    T = TypeVar("T")
+    R = TypeVar("R")
+
+_AT_ONCE = 8
+_CONNECT_S = 60.0
+_LAG_S = 30.0  # an engine tells of an end, takes the container off its network, and lists it as ended only then
+_PAUSE_S = 0.2
+_REMOVALS = 6
+_STOP_S = 60.0
+_STOPPED = (204, 304, 404)
+
+
+# -- containers and images ------------------------------------------------------------------------------
+
+
+def pull(client: Any, image: str) -> str:
+    """The digest of an image, which is pulled if the engine does not have it.
+
+    Returns:
+        ``name@sha256:...`` where a registry has it, else its id.
+
+    Raises:
+        BackendError: there is no such image, or its registry does not answer.
+    """
+    import docker.errors
+
+    try:
+        return _digest(client.api.inspect_image(image))
+    except docker.errors.APIError as e:
+        if not is_missing(e):
+            raise
+    if image.startswith("sha256:"):
+        raise BackendError(
+            f"image `{image}` is not on the engine's machine",
+            hint="it was built there once, and removed since; or on another machine, from which it was not pushed",
+        )
+    sys.stderr.write(f"pulling image {image}\n")
+    try:
+        client.images.pull(image)
+        return _digest(client.api.inspect_image(image))
+    except docker.errors.APIError as e:
+        said = explanation(e)
+        meaning, hint = meaning_of(said)
+        raise BackendError(
+            f"image `{image}` is not on the engine's machine and cannot be pulled: {said}",
+            hint=hint if meaning else "`docker images` shows what is there",
+        ) from e
+
+
+def create(client: Any, container: DockerContainer) -> Any:
+    """The engine's container; that of an attempt whose answer was lost is taken."""
+    import docker.errors
+
+    name = container.kwargs.get("name")
+    try:
+        made = client.containers.create(container.image, container.command, **container.kwargs)
+    except docker.errors.APIError as e:
+        if name and is_conflict(e):
+            found = client.containers.get(name)
+            labels: Any = container.kwargs.get("labels") or {}
+            if (found.labels or {}).get(LABEL_APP_ID) == labels.get(LABEL_APP_ID):
+                return found
+        raise translate(e, f"container `{name}` could not be made") or e from e
+    if container.kwargs.get("device_requests") and not (made.attrs.get("HostConfig") or {}).get("DeviceRequests"):
+        import logging
+
+        logging.getLogger("torchx").warning("`%s` asks for GPUs, and the engine does not say that it gets them", name)
+    return made
+
+
+def start(made: tuple[Any, DockerContainer]) -> None:
+    """Starts a container that was created."""
+    import docker.errors
+
+    created, container = made
+    try:
+        created.start()
+    except docker.errors.APIError as e:
+        raise translate(e, f"container `{container.kwargs.get('name')}` could not be started") or e from e
+
+
+def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Container], grace_s: int) -> None:
+    """Ends containers, all at the same time, and marks them as cancelled first. They are kept.
+
+    Args:
+        environ: says where the engine is; None: only the client knows, and it stops a few at a time.
+        grace_s: seconds between SIGTERM and SIGKILL.
+    """
+    side_by_side(lambda container: _mark_cancelled(client, container), which)
+    graces = dict(side_by_side(lambda container: (container.id, _grace(client, container, grace_s)), which))
+    left = which
+    if environ is not None and len(which) > 1:
+        from torchx.schedulers.docker.plain_http import EngineHttp, target
+
+        targets = [target(f"/containers/{c.id}/stop", {"t": graces[c.id]}) for c in which]
+        answers = EngineHttp(environ).post(targets, timeout_s=grace_s + _STOP_S)
+        left = [c for c, answer in zip(which, answers, strict=True) if answer not in _STOPPED]
+    side_by_side(lambda container: _stop(client, container, graces[container.id]), left)
+
+
+def _grace(client: Any, container: Container, grace_s: int) -> int:
+    import docker.errors
+
+    try:
+        return 0 if sigterm_is_lost(client.api.inspect_container(container.id)) else grace_s
+    except docker.errors.APIError:  # it was removed
+        return grace_s
+
+
+def _mark_cancelled(client: Any, container: Container) -> None:
+    import docker.errors
+
+    mark = Mark(container.mark.app, container.mark.role, container.mark.due, cancelled=True)
+    if mark == container.mark:
+        return
+    try:
+        client.api.rename(container.id, join(container.name, mark))
+    except docker.errors.APIError as e:
+        if not is_missing(e) and "same name" not in explanation(e) and not is_conflict(e):  # of another who cancels it
+            raise
+
+
+def _stop(client: Any, container: Container, grace_s: int) -> None:
+    import docker.errors
+
+    try:
+        client.api.stop(container.id, timeout=grace_s)
+    except docker.errors.APIError as e:
+        if not is_missing(e):
+            raise
+
+
+def remove(client: Any, container_id: str) -> None:
+    """Removes a container, running or not, and its anonymous volumes; quiet when it is gone."""
+    import docker.errors
+
+    for attempt in range(_REMOVALS):
+        try:
+            client.api.remove_container(container_id, force=True, v=True)
+            return
+        except docker.errors.APIError as e:
+            said = explanation(e)
+            if is_missing(e) or "already in progress" in said:
+                return
+            # The engine has stumbled over what else it did with the container just now, as when the watcher ends it.
+            if attempt == _REMOVALS - 1 or "unable to remove" not in said:
+                raise
+        pause(attempt)
+
+
+def wait_for_end(client: Any, app_id: str, timeout_s: float, ask: Callable[[], Job | None]) -> None:
+    """Sleeps until all containers of a job have ended, one has failed, or the time is over.
+
+    Args:
+        ask: what the engine lists of the job.
+    """
+    began = time.time()
+    deadline = time.monotonic() + timeout_s
+    job = ask()
+    live = {c.id for c in job.containers if not is_terminal(c.state)} if job else set()
+    if not live:
+        return
+    labels = [f"{LABEL_APP_ID}={app_id}"]
+    try:
+        for event in events(
+            client, ["die", "died"], labels, since=began - _LAG_S, until=None, read_s=max(timeout_s, 0.01)
+        ):
+            actor = event.get("Actor") or {}
+            ended = str(actor.get("ID") or event.get("id"))
+            failed = ended in live and (actor.get("Attributes") or {}).get("exitCode") != "0"
+            live.discard(ended)
+            if failed or not live or time.monotonic() >= deadline:
+                if float(event.get("time") or 0) < began:
+                    time.sleep(_PAUSE_S)
+                return
+    except TimeoutError:
+        return
+    time.sleep(max(min(deadline - time.monotonic(), 1.0), 0.0))  # the engine has closed the stream: do not ask at once
+
+
+def _digest(image: dict[str, Any]) -> str:
+    known = image.get("RepoDigests") or [image.get("Id")]
+    return str(known[0] or "")
+
+
+# -- streams ------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """An answer of the engine that goes on; close it. The next byte is waited for ``read_s`` seconds at most."""
+
+    def __init__(self, client: Any, path: str, params: dict[str, object], *, read_s: float | None) -> None:
+        api = client.api
+        url = f"{api.base_url}/v{api.api_version}{path}"
+        self._response = api.get(url, params=params, stream=True, timeout=(_CONNECT_S, read_s))
+        if self._response.status_code >= 400:
+            said = _message(self._response)
+            missing = self._response.status_code == 404
+            self._response.close()
+            if "does not support reading" in said:
+                raise NotSupportedError(
+                    f"logs cannot be read: {said}", hint="use the engine's logging driver `json-file` or `local`"
+                )
+            raise (NotFoundError if missing else BackendError)(f"the engine refused: {said}")
+        self._raw = self._response.raw
+
+    def read(self, n: int) -> bytes:
+        """The next ``n`` bytes; fewer at the end."""
+        parts = []
+        while n > 0 and (part := self._raw.read(n)):
+            parts.append(part)
+            n -= len(part)
+        return b"".join(parts)
+
+    def readline(self) -> bytes:
+        """The next line; empty at the end."""
+        parts = []
+        while byte := self._raw.read(1):
+            parts.append(byte)
+            if byte == b"\n":
+                break
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        self._response.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def events(
+    client: Any, kinds: list[str], labels: list[str], *, since: float, until: float | None, read_s: float
+) -> Iterator[Any]:
+    """Events of containers: ``id``, ``status``, ``time`` (seconds), ``timeNano``, ``Actor.Attributes.exitCode``.
+
+    The engine remembers few events (Docker: the last 256), and none of before its start.
+
+    Args:
+        kinds: ``die`` (Podman: ``died``), ``start``, ``oom``, ...
+        labels: of the containers, ``name=value``.
+        since: Unix time.
+        until: Unix time in the past; None: go on until nothing comes for ``read_s`` seconds, which raises TimeoutError.
+    """
+    import json
+
+    filters = {"type": ["container"], "event": kinds, "label": labels}
+    params: dict[str, object] = {"filters": json.dumps(filters), "since": f"{since:.9f}"}
+    if until is not None:
+        params["until"] = f"{until:.9f}"
+    try:
+        with Stream(client, "/events", params, read_s=read_s) as stream:
+            while line := stream.readline():
+                if line.strip():
+                    yield json.loads(line)
+    except Exception as e:
+        if "timed out" in str(e).lower():
+            raise TimeoutError from e
+        raise
+
+
+# -- networks -----------------------------------------------------------------------------------------
+
+
+def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callable[[], set[str]]) -> None:
+    """Creates a bridge network; networks of jobs that have ended are removed when the engine has no room for it.
+
+    An engine has room for about thirty networks, and containers of ended jobs are kept for their logs.
+
+    Args:
+        busy: names of the networks that must stay.
+    """
+    import docker.errors
+
+    for attempt in (1, 2):
+        try:
+            client.networks.create(name, driver="bridge", labels=labels, check_duplicate=True)
+            return
+        except docker.errors.APIError as e:
+            if is_conflict(e) and "pool" not in explanation(e).lower():
+                return  # of an attempt whose answer was lost
+            if attempt == 2 or not remove_networks(client, [*labels][:1], keep=busy()):
+                raise
+
+
+def remove_networks(client: Any, labels: list[str], *, keep: set[str]) -> int:
+    """Removes the networks that carry the labels and that no running container uses; returns how many."""
+    import docker.errors
+
+    removed = 0
+    for network in client.api.networks(filters={"label": labels}):
+        if network["Name"] not in keep:
+            try:
+                client.api.remove_network(network["Id"])
+                removed += 1
+            except docker.errors.APIError:
+                continue  # in use, or somebody else was quicker
+    return removed
+
+
+# -- side by side -------------------------------------------------------------------------------------
+
+
+def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """The results of ``call`` for each item, in order, a few at a time.
+
+    All calls are over when it returns or raises, so that what they made can be removed. After a failure no further
+    call is begun; the first failure is raised.
+    """
+    todo = list(items)
+    if len(todo) <= 1:
+        return [call(item) for item in todo]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(_AT_ONCE, len(todo))) as pool:
+        futures = [pool.submit(call, item) for item in todo]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def patiently(call: Callable[[], T], for_s: float = 15.0) -> T:
+    """The result of ``call``, which is repeated while the engine does not answer, as when it is being restarted."""
+    import requests.exceptions
+
+    deadline = time.monotonic() + for_s
+    attempt = 0
+    while True:
+        try:
+            return call()
+        except requests.exceptions.ConnectionError:
+            if time.monotonic() > deadline:
+                raise
+        pause(attempt)
+        attempt += 1
+
+
+def pause(attempt: int) -> None:
+    """Sleeps a little, and longer at each attempt: 0.1 s to 1 s."""
+    time.sleep(min(0.1 * 1.5**attempt, 1.0))
+
+
+def _message(response: Any) -> str:
+    try:
+        return str(response.json()["message"]).strip()
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {response.status_code}"

@@ -1,0 +1,197 @@
+"""What an engine knows of containers that have ended, beyond its list: when, why, and what they left behind."""
+
+from __future__ import annotations
+
+import time
+
+from torchx.schedulers.docker.client import events, side_by_side
+from torchx.schedulers.docker.containers import LABEL_APP_ID
+from torchx.schedulers.docker.gangs import REPLICA, rules_of
+from torchx.schedulers.docker.logs import seconds, tail
+from torchx.schedulers.docker.reasons import NO_PROGRAM, meaning_of
+from torchx.specs.api import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from dataclasses import dataclass, field
+    from typing import Any
+
+    from torchx.schedulers.docker.containers import Container, Job
+    from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.failures import Evidence
+else:
+    from torchx.util.records import dataclass, field
+
+ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which nobody shares
+"""Where torchelastic writes the error of a replica; read out of the container after its end."""
+
+_MOST_BYTES = 1 << 20
+_READ_S = 10.0
+_FORGOTTEN = 4
+
+
+@dataclass
+class History:
+    """What the engine remembers of the ends of a job's containers.
+
+    Attributes:
+        ended: container id -> Unix time of its last end.
+        out_of_memory: ids of those that had reached their limit then.
+        restarts: how often the engine has started one again by itself.
+        details: container id -> what ``docker inspect`` shows, of those that were asked for.
+    """
+
+    ended: dict[str, float] = field(default_factory=dict)
+    out_of_memory: set[str] = field(default_factory=set)
+    restarts: int = 0
+    details: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def ended_at(self) -> float | None:
+        """When the last one ended; None when that is not known."""
+        return max(self.ended.values(), default=None)
+
+
+def history_of(client: Any, job: Job) -> History:
+    """One call for all containers, and one for each of the few whose ends the engine has forgotten."""
+    past = _events(client, job)
+    failed = [c for c in job.containers if c.state is AppState.FAILED]
+    _inspect(client, past, [c for c in failed if c.id not in past.ended][:_FORGOTTEN])
+    by_engine = any(policy == REPLICA and most > 0 for most, policy in rules_of(job).retries.values())
+    if by_engine or not past.ended:
+        chosen = min(failed, key=lambda c: past.ended.get(c.id, time.time()), default=None)
+        chosen = chosen or max(job.containers, key=lambda c: past.ended.get(c.id, 0.0))
+        _inspect(client, past, [chosen])
+        past.restarts = max(past.restarts, int(past.details[chosen.id].get("RestartCount") or 0))
+    return past
+
+
+def _events(client: Any, job: Job) -> History:
+    past = History()
+    ends = 0
+    since = min(c.created for c in job.containers)
+    kinds = ["start", "oom", "die", "died"]
+    try:
+        for event in events(
+            client, kinds, [f"{LABEL_APP_ID}={job.app_id}"], since=since, until=time.time(), read_s=_READ_S
+        ):
+            container = str(event.get("id") or (event.get("Actor") or {}).get("ID") or "")
+            kind = str(event.get("status") or event.get("Action") or "")
+            if kind == "oom":
+                past.out_of_memory.add(container)
+            elif kind == "start":
+                past.out_of_memory.discard(container)
+            else:
+                ends += 1
+                past.ended[container] = float(event.get("timeNano") or 0) / 1e9 or float(event.get("time") or 0)
+    except Exception:  # an engine, or a proxy before it, without events
+        return History()
+    past.restarts = ends - len(past.ended) - sum(c.mark.app + c.mark.role for c in job.containers if c.id in past.ended)
+    past.restarts = max(past.restarts, 0)
+    return past
+
+
+def _inspect(client: Any, past: History, containers: Sequence[Container]) -> None:
+    """Completes the history by the details of some containers."""
+    new = [c for c in containers if c.id not in past.details]
+    for container, details in zip(new, side_by_side(lambda c: _details(client, c.id), new), strict=True):
+        past.details[container.id] = details
+        at = seconds(str(_state(details).get("FinishedAt") or ""))
+        if at > 0:
+            past.ended.setdefault(container.id, at)
+
+
+class Look:
+    """What failed replicas left behind; see :class:`torchx.schedulers.kit.facts.Look`."""
+
+    def __init__(self, client: Any, job: Job, past: History) -> None:
+        self._client = client
+        self._containers = {(c.role, c.k): c for c in job.containers}
+        self._past = past
+
+    def __call__(self, replicas: Sequence[ReplicaFacts], /) -> list[Evidence]:
+        found = [self._containers.get((r.role, r.replica)) for r in replicas]
+        _inspect(self._client, self._past, [c for c in found if c is not None])
+        return side_by_side(self._left_by, found)
+
+    def _left_by(self, container: Container | None) -> Evidence:
+        from torchx.schedulers.kit.failures import Evidence
+
+        if container is None or container.raw == "created":
+            return Evidence()
+        details = self._past.details[container.id]
+        if said := start_failure(details):
+            meaning, _ = meaning_of(said)
+            reason = f"cannot start: {meaning}: {said}" if meaning else f"cannot start: {said}"
+            return Evidence(said=said, reason=reason, kind="image" if meaning == NO_PROGRAM else "")
+        reason = ""
+        if container.id in self._past.out_of_memory or _state(details).get("OOMKilled"):
+            limit = (details.get("HostConfig") or {}).get("Memory") or 0
+            asked = f" of {limit / (1 << 20):g} MB" if limit else ""
+            reason = f"out of memory: the container reached its limit{asked} (`OOMKilled`)"
+        stderr = self._end_of(container, "stderr")
+        return Evidence(
+            error_file=_error_file(self._client, container.id, details),
+            stderr=stderr,
+            stdout="" if stderr.strip() else self._end_of(container, "stdout"),
+            reason=reason,
+            kind="oom" if reason else "",
+        )
+
+    def _end_of(self, container: Container, stream: str) -> str:
+        try:
+            return tail(self._client, container.id, stream)
+        except Exception:  # a logging driver that cannot be read: the rest of the cause is still told
+            return ""
+
+
+def start_failure(details: dict[str, Any]) -> str:
+    """Why the engine could not start a container, in its own words; empty when it could."""
+    return " ".join(str(_state(details).get("Error") or "").split())
+
+
+def _details(client: Any, container_id: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = client.api.inspect_container(container_id)
+    except Exception:  # removed in this moment
+        return {}
+    return found
+
+
+def _state(details: dict[str, Any]) -> dict[str, Any]:
+    state = details.get("State")
+    return state if isinstance(state, dict) else {}
+
+
+def _error_file(client: Any, container_id: str, details: dict[str, Any]) -> str | None:
+    """What the replica wrote to its ``TORCHELASTIC_ERROR_FILE`` since its last start; None when there is nothing."""
+    from torchx.specs.failures import parse_failure
+
+    env = (details.get("Config") or {}).get("Env") or []
+    path = next((v.partition("=")[2] for v in env if v.startswith("TORCHELASTIC_ERROR_FILE=")), ERROR_FILE)
+    text = _file_in(client, container_id, path)
+    reported = parse_failure(text)
+    started = int(seconds(str(_state(details).get("StartedAt") or "")))
+    of_an_attempt_before = reported is not None and 0 < reported.timestamp < started
+    return None if of_an_attempt_before else text
+
+
+def _file_in(client: Any, container_id: str, path: str) -> str | None:
+    import io
+    import tarfile
+
+    try:
+        parts, _ = client.api.get_archive(container_id, path)
+        packed, size = io.BytesIO(), 0
+        for part in parts:
+            size += packed.write(part)
+            if size > _MOST_BYTES:
+                return None
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as tar:
+            member = tar.next()
+            file = tar.extractfile(member) if member is not None and member.isreg() else None
+            return None if file is None else file.read().decode("utf-8", "replace")
+    except Exception:  # there is none, or it is not what it should be: stderr is still there
+        return None

@@ -1,0 +1,110 @@
+"""The jobs on an engine: found by their labels, watched, ended and removed."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.schedulers.docker import client, gangs, watchers
+from torchx.schedulers.docker.containers import LABEL_APP_ID, jobs_of
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from torchx.schedulers.docker.containers import Job
+
+_CANCELS = 10  # a watcher may just start replicas again; and an engine lists an end a moment after it has told it
+
+
+class EngineJobs:
+    """The jobs on one engine, whoever submitted them.
+
+    Args:
+        engine: returns a ``docker.DockerClient``.
+        given: the client that a program has made by itself; None: it is made from the environment.
+    """
+
+    def __init__(self, engine: Callable[[], Any], given: Any | None) -> None:
+        self.engine = engine
+        self.given = given
+
+    def find(self, app_id: str) -> Job | None:
+        """A job, which has a watcher then if it needs one; None when the engine does not have it."""
+        job = self._listed(f"{LABEL_APP_ID}={app_id}").get(app_id)
+        if job is not None:
+            self.attend(job)
+        return job
+
+    def all(self) -> dict[str, Job]:
+        """All jobs, by their ids."""
+        return self._listed(LABEL_APP_ID)
+
+    def _listed(self, label: str) -> dict[str, Job]:
+        """An engine that is just being restarted is waited for, once it has answered."""
+        api = self.engine().api
+        return jobs_of(client.patiently(lambda: api.containers(all=True, filters={"label": [label]})))
+
+    def going_on(self) -> set[str]:
+        """Ids of jobs that have not ended. Their networks must stay: a container that is being restarted is on none."""
+        return {a for a, job in self.all().items() if any(not is_terminal(c.state) for c in job.containers)}
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def cancel(self, app_id: str) -> None:
+        """End what runs, all at once: SIGTERM, and SIGKILL after the grace period. Containers and logs are kept."""
+        ours: set[str] = set()
+        for attempt in range(_CANCELS):
+            if attempt > 1:
+                client.pause(attempt)
+            job = self._listed(f"{LABEL_APP_ID}={app_id}").get(app_id)
+            if job is None:
+                return
+            ours |= {c.id for c in job.containers if gangs.goes_on(job, c)}
+            left = [c for c in job.containers if c.id in ours and c.state is not AppState.CANCELLED]
+            if not left:
+                return
+            client.stop_all(self.engine(), self.environment(), left, gangs.rules_of(job).grace_s)
+
+    def remove(self, app_id: str) -> None:
+        """Remove all that carries the job's label; a job that runs is ended at once."""
+        engine = self.engine()
+        label = f"{LABEL_APP_ID}={app_id}"
+        ids = [c["Id"] for c in engine.api.containers(all=True, filters={"label": [label]})]
+        client.side_by_side(lambda i: client.remove(engine, i), ids)
+        client.remove_networks(engine, [label], keep=set())
+
+    # -- watchers --------------------------------------------------------------------------------
+
+    def environment(self) -> dict[str, str] | None:
+        """The environment that leads another process to the engine; None when there is no such."""
+        return watchers.engine_environment(self.given, os.environ)
+
+    def place(self) -> str:
+        """Where a watcher of a job that is submitted now runs; empty where it can have none."""
+        return watchers.place() if self.environment() is not None else ""
+
+    def watch(self, app_id: str) -> watchers.Starting | None:
+        """A watcher for a job; None, after a warning, when there can be none."""
+        environ = self.environment()
+        why = "only this program knows the way to its engine"
+        try:
+            if environ is not None:
+                return watchers.start(app_id, environ)
+        except OSError as e:
+            why = f"no process can be started: {e.strerror}"
+        import logging
+
+        text = "nobody watches `%s`: %s. When a replica fails, the others run on, and are not started again"
+        logging.getLogger("torchx").warning(text, app_id, why)
+        return None
+
+    def attend(self, *jobs: Job) -> None:
+        """Jobs that have lost their watcher, here, get another one. A submission has its own."""
+        for job in jobs:
+            submitting = any(c.state is AppState.SUBMITTED for c in job.containers)
+            if not submitting and gangs.needs_watcher(job) and gangs.rules_of(job).place == watchers.place():
+                watcher = None if watchers.lives(job.app_id) else self.watch(job.app_id)
+                if watcher is not None:
+                    watcher.go()

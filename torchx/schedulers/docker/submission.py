@@ -1,0 +1,63 @@
+"""Submits a job to an engine: all of its containers are started, or none is left."""
+
+from __future__ import annotations
+
+from torchx.schedulers.docker import client
+from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_VERSION
+from torchx.schedulers.docker.errors import engine_errors
+from torchx.specs.api import AppState
+from torchx.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.schedulers.docker.jobs import EngineJobs
+    from torchx.schedulers.docker.request import DockerJob
+
+
+def is_submitted(jobs: EngineJobs, app_id: str) -> bool:
+    """Whether the engine has the job, started."""
+    known = jobs.find(app_id)
+    return known is not None and any(c.state is not AppState.SUBMITTED for c in known.containers)
+
+
+def find_images(jobs: EngineJobs, job: DockerJob) -> dict[str, str]:
+    """Image -> its digest; those that the engine does not have are pulled."""
+    return {image: client.pull(jobs.engine(), image) for image in dict.fromkeys(c.image for c in job.containers)}
+
+
+def start(jobs: EngineJobs, job: DockerJob) -> None:
+    """Make network and containers, and start them, rank 0 first.
+
+    Raises:
+        BackendError: the engine refused. What had been made is removed.
+    """
+    watcher = jobs.watch(job.app_id) if len(job.containers) > 1 else None
+    try:
+        _start(jobs, job)
+    except BaseException:
+        _undo(jobs, job.app_id)
+        if watcher is not None:
+            watcher.drop()
+        raise
+    if watcher is not None:
+        watcher.go()
+
+
+def _start(jobs: EngineJobs, job: DockerJob) -> None:
+    engine = jobs.engine()
+    with engine_errors(f"the network of job `{job.app_id}` could not be made"):
+        labels = {LABEL_APP_ID: job.app_id, LABEL_VERSION: __version__}
+        client.make_network(engine, job.app_id, labels, busy=jobs.going_on)
+    made = client.side_by_side(lambda container: client.create(engine, container), job.containers)
+    first, *others = zip(made, job.containers, strict=True)  # the others look for its name at once
+    client.start(first)
+    client.side_by_side(client.start, others)
+
+
+def _undo(jobs: EngineJobs, app_id: str) -> None:
+    try:
+        jobs.remove(app_id)
+    except Exception as e:  # what went wrong before is more important
+        import logging
+
+        logging.getLogger("torchx").warning("parts of `%s` are left, `torchx delete` removes them: %s", app_id, e)
