@@ -61,7 +61,7 @@ def test_a_submission_that_fails_half_way_leaves_nothing(scheduler: DockerSchedu
     bad = role_of("true", name="bad", image=docker_image)
     bad.entrypoint = "/no/such/program"
     info = scheduler.submit_dryrun(AppDef("half", [role_of("sleep 600", 2, image=docker_image), bad]), {})
-    with pytest.raises(BackendError, match=r"bad-0. could not be started: its entrypoint is no program") as error:
+    with pytest.raises(BackendError, match=r"bad-0. could not be started: its entrypoint is not a program") as error:
         scheduler.schedule(info)
     assert "program of this machine" in error.value.hint
     assert of_job(scheduler, info.request.app_id) == ([], [])
@@ -392,7 +392,7 @@ class TestLogs:
         """The error names what there is."""
         app_id = submit("true")
         with pytest.raises(NotFoundError, match="does not exist"):
-            scheduler.log_iter(app_id, "r", 5)
+            lines(scheduler, app_id, 5)
         with pytest.raises(NotFoundError, match="has no job"):
             scheduler.log_iter("no-such-job", "r", 0)
 
