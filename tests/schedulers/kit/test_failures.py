@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torchx.schedulers.kit.classes import CLASSES, classify, is_aftermath
 from torchx.schedulers.kit.failures import Evidence, read_failure, signal_name
@@ -80,3 +82,89 @@ def test_each_class_is_one_of_the_words() -> None:
 
     tables = {*classes._SAID, *classes._BY_SIGNAL.values(), *(kind for kind, _ in (*classes._RAISED, *classes._LINES))}
     assert tables == set(CLASSES)
+
+
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\nValueError: bad lr\n'
+)
+
+
+def _failure(stderr: str, error: str | None = None, code: int | None = 1) -> Failure:
+    return read_failure(Evidence(error_file=error, stderr=stderr), exit_code=code, ended=7.0)
+
+
+def test_the_last_traceback_of_stderr_is_the_cause() -> None:
+    """Its last line is the message, and it is shown without what came before or after."""
+    failure = _failure("warning: x\n" + TRACEBACK + "srun: done\n")
+    assert failure.summary() == "exit code 1: ValueError: bad lr"
+    assert failure.traceback == TRACEBACK.rstrip("\n")
+    assert failure.timestamp == 7.0
+
+
+REPORT = """\
+E1121 failed (exitcode: 1) local_rank: 1 (pid: 11381) of binary: python
+Traceback (most recent call last):
+  File "torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_09:24:31
+  host      : localhost
+  rank      : 3 (local_rank: 1)
+  exitcode  : 1 (pid: 11381)
+============================================================
+"""
+
+
+def _worker(prefix: str, error: str) -> list[str]:
+    return [f"{prefix}{line}\n" for line in TRACEBACK.replace("ValueError: bad lr", error).splitlines()]
+
+
+@pytest.mark.parametrize(
+    "prefixes",
+    [("[1]:[rank3]: ", "[0]:[rank2]: "), ("[trainer1]:", "[trainer0]:"), ("", "")],
+    ids=["ranks", "tee", "plain"],
+)
+def test_the_worker_that_torchrun_calls_the_root_cause(prefixes) -> None:
+    """Its traceback counts: not that of a worker that lost its peer, nor torchrun's own. Prefixes are taken off."""
+    cause, effect = prefixes
+    stderr = "".join(_worker(cause, "ValueError: bad lr") + _worker(effect, "RuntimeError: Connection closed"))
+    failure = _failure(stderr + REPORT)
+    assert failure.message == "ValueError: bad lr"
+    assert failure.traceback == TRACEBACK.rstrip("\n")
+
+
+def test_tracebacks_of_workers_that_are_mixed_line_by_line() -> None:
+    """Only lines of the one worker are taken."""
+    pairs = zip(
+        _worker("[0]:[rank2]: ", "RuntimeError: Connection closed"),
+        _worker("[1]:[rank3]: ", "ValueError: bad lr"),
+        strict=True,
+    )
+    failure = _failure("".join(a + b for a, b in pairs) + REPORT)
+    assert failure.message == "ValueError: bad lr"
+    assert failure.traceback == TRACEBACK.rstrip("\n")
+
+
+def test_without_traceback_the_last_line_counts() -> None:
+    """Programs in other languages explain themselves in their last line."""
+    assert _failure("one\ntwo: not found\n\n", code=127).summary() == "exit code 127: two: not found"
+    assert _failure("").summary() == "exit code 1"
+
+
+def test_the_error_file_wins_when_it_says_more() -> None:
+    """torchelastic's file with a traceback is the cause; one without yields to the traceback in stderr."""
+    full = '{"message": {"message": "RuntimeError: x", "extraInfo": {"py_callstack": "T", "timestamp": "5"}}}'
+    assert _failure(TRACEBACK, full).message == "RuntimeError: x"
+    bare = '{"message": {"message": "worker failed"}}'
+    assert _failure(TRACEBACK, bare).message == "ValueError: bad lr"
+    assert _failure("", bare).message == "worker failed"
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_any_garbage_in_the_files_is_survived(stderr: bytes, error: bytes) -> None:
+    """Whatever a dying program leaves behind, its failure can be told."""
+    _failure(stderr.decode("utf-8", "replace"), error.decode("utf-8", "replace")).to_structured_msg()

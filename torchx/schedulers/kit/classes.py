@@ -61,7 +61,7 @@ _SAID = {
             r"manifest unknown",
         ),
         *(r"Cannot pull algorithm container", r"pull access denied", r"[Ff]ailed to pull image", r"[Nn]o such image"),
-        *(r"exec format error",),
+        *(r"exec format error", r"from daemon: .*(?:/v2/|reference format)"),
     ),
     "preempted": (
         *(r"DUE TO PREEMPTION", r"\bPREEMPTED\b", r"\bPreempt(?:ed|ing)\b", r"PreemptionByScheduler"),
@@ -130,9 +130,9 @@ _RAISED = (
 _LINES = (
     ("gpu_oom", rf"(?:{_GPU}) out of memory|CUDA error: out of memory"),
     ("oom", r"(?:.*: )?fork: (?:retry: )?Cannot allocate memory|.*: Cannot allocate memory$"),
-    ("oom", r"std::bad_alloc|java\.lang\.OutOfMemoryError|memory allocation of \d+ bytes failed"),
+    ("oom", r"(?:Exception in thread .* )?java\.lang\.OutOfMemoryError|memory allocation of \d+ bytes failed"),
     ("oom", r"fatal error: runtime: out of memory|FATAL ERROR: .*JavaScript heap out of memory"),
-    ("image", r".*(?:cannot execute binary file: )?Exec format error$"),
+    ("image", r".*(?:cannot execute binary file: )?[Ee]xec format error$"),
     ("node", r".*CUDA error: uncorrectable (?:ECC|NVLink) error|.*GPU is lost|NVRM: Xid .*: (?:48|74|79|94|95),"),
     ("network", r".*\[Rank \d+\] Watchdog caught collective operation timeout: WorkNCCL"),
     ("network", r"(?:torch\.distributed|c10)[.:]+Dist(?:Backend|Network|Store)Error: "),
@@ -173,7 +173,7 @@ def classify(failure: Failure, said: str = "") -> tuple[str, str]:
     """
     lines = said.splitlines()
     for kind, words in _SAID.items():
-        if kind == "cancelled" and (failure.exit_code or failure.kind not in _VAGUE):
+        if kind == "cancelled" and (failure.kind or _by_program(failure)[0]) not in _VAGUE:
             continue  # what is left of a job is cancelled after one has failed by itself
         for line in lines:
             of_program = kind != "error" and line.startswith("AlgorithmError")  # SageMaker quotes it

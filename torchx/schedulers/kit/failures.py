@@ -46,7 +46,7 @@ _ERROR_WORDS = (
     r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"
 )
 _SYSTEM = r"(?:srun|sbatch|slurmd|slurmstepd\S*): |oom-kill:constraint=|Memory cgroup out of memory: |NVRM: Xid "
-_STEP_NEWS = r"(?:srun|sbatch): (?:error: )?(?:\S+: )?task \S+: |srun: Job step aborted|srun: launch/slurm"
+_STEP_NEWS = r"srun: (?:error: \S+: tasks? \S+: |Job step aborted|launch/slurm|Force Terminated|got SIG|forcing job)"
 # Exceptions that only report that a child failed: the child's own traceback is above.
 _WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
 
@@ -98,7 +98,8 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
     found = _with_error_file(parse_failure(evidence.error_file), found)
     system = [line for line in lines if re.match(_SYSTEM, line) and not re.match(_STEP_NEWS, line)]
     kind, line = classify(found, "\n".join([evidence.said, *system]))
-    return replace(found, kind=kind, evidence=bounded(line, _LINE_CHARS))
+    message = found.message or (system[0].partition(": ")[2].removeprefix("error: ") if system else "")
+    return replace(found, message=message, kind=kind, evidence=bounded(line, _LINE_CHARS))
 
 
 _SHELL = 128
@@ -155,7 +156,7 @@ def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> 
 
 
 def _of_trace(trace: Trace, lines: Sequence[str], end: Failure) -> Failure:
-    text = "\n".join(bounded(line, _MESSAGE_CHARS) for line in lines[trace.start : trace.end]).rstrip()
+    text = "\n".join(bounded(line, _LINE_CHARS) for line in lines[trace.start : trace.end]).rstrip()
     return replace(end, message=trace.message, traceback=text)
 
 

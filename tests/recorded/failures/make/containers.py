@@ -34,7 +34,7 @@ def cases() -> list[Case]:
         ("exit-3", run("sh -c 'echo no data in /data >&2; exit 3'"), "error", ("no data in /data",), ""),
         ("exit-stdout", run("sh -c 'echo fatal: no data; exit 3'"), "error", ("fatal: no data",), ""),
         ("segv", run(python("import ctypes; ctypes.string_at(0)")), "error", (), "SIGSEGV"),
-        ("abort", run(python("import os; os.abort()")), "error", (), "SIGABRT"),
+        ("abort", run(python("import os; os.abort()")), "error", (), "SIGSEGV"),
         ("kill", run(python("import os; os.kill(os.getpid(), 9)"), "--init"), "unknown", (), "SIGKILL"),
         ("no-program", run("nosuch --version"), "error", (), ""),
         ("not-executable", run("/etc/passwd"), "error", (), ""),

@@ -39,7 +39,7 @@ def cases() -> list[Case]:
         Case(id="segv", by="sh", program=run('exec srun python3 -c "import ctypes; ctypes.string_at(0)"')),
         Case(id="two-tasks", by="sh",
              program=run('exec srun -n2 --kill-on-bad-exit=1 python3 -c "import os, time; time.sleep(9 * int(os.environ[\\"SLURM_PROCID\\"])); '
-                         'raise ValueError(5)"', "-n2"), said=("ValueError: 5",)),
+                         'raise ValueError(5)"', "-n2"), said=("ValueError: 5",), aftermath=True),
         Case(id="no-program", by="sh", program=run("exec srun nosuch-program --version"), said=("nosuch-program",)),
         Case(id="no-folder", by="sh", program=run("cd /nosuch-folder && exec srun true"), said=("/nosuch-folder",)),
         Case(id="memory", by="sh", program=run(eat, "--mem=100"), kind="oom"),
