@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,10 @@ import pytest
 from torchx.components import dist
 from torchx.errors import CommandError, ConfigError, NotSupportedError, SpecError, TransientError
 from torchx.schedulers import slurm_scheduler
-from torchx.schedulers.slurm.answers import SEPARATOR
+from torchx.schedulers.batch.base import Site
+from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.slurm.records import SEPARATOR
 from torchx.schedulers.slurm_scheduler import (
     SLURM_STATES,
     SlurmBatchRequest,
@@ -23,6 +27,7 @@ from torchx.schedulers.slurm_scheduler import (
     create_scheduler,
 )
 from torchx.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role, macros
+from torchx.specs.failures import parse_failure
 from torchx.testing.commands import FakeCommandRunner
 from torchx.testing.contract import SchedulerContract
 
@@ -379,9 +384,123 @@ def test_the_first_failure_is_the_cause(scheduler: SlurmScheduler, fake: FakeCom
     says(fake, row("7", "FAILED", "NonZeroExitCode", status=256, folder=str(folder)))
     job = scheduler.describe("7")
     assert job is not None
-    assert job.msg == "w/1 on n1 failed first: exit code 1: ValueError: boom"
+    assert job.msg == "w/1 on n1: exit code 1: ValueError: boom"
     assert [str(r.state) for r in job.roles_statuses[0].replicas] == ["FAILED", "FAILED", "CANCELLED"]
     assert "ValueError: boom" in job.structured_error_msg
+
+
+def test_the_victim_that_died_first_is_not_blamed(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """Rank 0 lost its peer a second before rank 1 has told why: rank 1 is the cause, by one look at both."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=2)]))
+    for k, text in ((0, "RuntimeError: Connection closed by peer"), (1, "ValueError: bad batch")):
+        (folder / "w" / str(k)).mkdir(parents=True)
+        (folder / "w" / str(k) / "stderr.log").write_text(f"Traceback (most recent call last):\n  x\n{text}\n")
+    ups = "".join(f"1 up w/{k} n{k}\n" for k in range(2))
+    (folder / "events").write_text(f"1 start 0 7\n{ups}10 down w/0 1\n11 down w/1 1\n12 end 1\n")
+    says(fake, row("7", "FAILED", "NonZeroExitCode", status=256, folder=str(folder)))
+    looks = counting_looks(scheduler)
+    job = scheduler.describe("7")
+    assert job is not None
+    assert job.msg == "w/1 on n1: exit code 1: ValueError: bad batch"
+    failure = parse_failure(job.structured_error_msg)
+    assert failure is not None
+    assert (failure.kind, failure.role, failure.replica) == ("error", "w", 1)
+    assert len([paths for paths in looks if any("stderr.log" in path for path in paths)]) == 1
+
+
+def counting_looks(scheduler: SlurmScheduler) -> list[list[str]]:
+    """The paths of each look at files from now on."""
+    looks: list[list[str]] = []
+
+    class Counting(LocalFiles):
+        def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
+            looks.append([*offsets])
+            return super().grown(offsets, wait_s)
+
+    scheduler._here = Site(scheduler._here.commands, Counting())
+    scheduler._asked.clear()
+    return looks
+
+
+def test_many_failed_replicas_are_one_look(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """The files of eight replicas are read together; those whose stderr says nothing have said it on stdout."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=8)]))
+    for k in range(8):
+        (folder / "w" / str(k)).mkdir(parents=True)
+        (folder / "w" / str(k) / "stdout.log").write_text("fatal: no disk\n")
+    events = "".join(f"101 up w/{k} n{k}\n{110 + k} down w/{k} 1\n" for k in range(8))
+    (folder / "events").write_text(f"100 start 0 7\n{events}120 end 1\n")
+    says(fake, row("7", "FAILED", "NonZeroExitCode", status=256, folder=str(folder)))
+    looks = counting_looks(scheduler)
+    job = scheduler.describe("7")
+    assert job is not None
+    assert job.msg == "w/0 on n0: exit code 1: fatal: no disk"
+    assert len(looks) == 4  # markers; job and notes; error files, stderr, what Slurm said; stdout
+
+
+ENDING = "100 start 0 7\n101 up w/0 n0\n101 up w/1 n1\n"
+
+
+@pytest.mark.parametrize(
+    ("events", "squeue", "sacct", "state", "msg", "replicas"),
+    [
+        ("110 down w/1 3\n", "RUNNING", "", "RUNNING", "w/1 on n1: exit code 3; the others are being ended", "RUNNING FAILED"),
+        ("110 down w/1 3\n", "COMPLETING", "FAILED", "RUNNING", "w/1 on n1: exit code 3; the others are being ended", "RUNNING FAILED"),
+        ("110 down w/1 3\n112 down w/0 143\n112 end 3\n", "COMPLETING", "FAILED", "FAILED", "w/1 on n1: exit code 3", "CANCELLED FAILED"),
+        ("", "COMPLETING", "CANCELLED by 0", "RUNNING", "it is being cancelled", "RUNNING RUNNING"),
+        ("150 down w/1 143\n", "COMPLETING", "CANCELLED by 0", "RUNNING", "it is being cancelled", "RUNNING CANCELLED"),
+        ("150 down w/1 143\n", "COMPLETING", "", "RUNNING", "it is being cancelled", "RUNNING CANCELLED"),
+        ("150 down w/1 143\n151 down w/0 0\n151 end 0\n", "COMPLETING", "CANCELLED by 0", "CANCELLED", "<NONE>", "CANCELLED CANCELLED"),
+        ("", "CANCELLED", "", "CANCELLED", "<NONE>", "CANCELLED CANCELLED"),
+        ("110 down w/0 143\n110 down w/1 143\n", "COMPLETING", "TIMEOUT", "FAILED", "it reached its time limit", "CANCELLED CANCELLED"),
+        ("110 down w/0 143\n", "COMPLETING", "TIMEOUT", "RUNNING", "it reached its time limit; the others are being ended", "CANCELLED RUNNING"),
+    ],
+    ids=["failing", "failing-completing", "failed", "cancel", "cancel-one", "cancel-no-accounting", "cancel-all", "cancelled", "limit", "limit-one"],
+)  # fmt: skip
+def test_a_job_that_is_ending_says_nothing_that_contradicts_itself(
+    scheduler: SlurmScheduler, fake: FakeCommandRunner, events: str, squeue: str, sacct: str, state: str, msg: str, replicas: str
+) -> None:  # fmt: skip
+    """It runs while a replica of it does, and says what it is about; it has ended when all have. `list` says the same."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=2)]))
+    (folder / "events").write_text(ENDING + events)
+    cells = ["7", sacct, "", "100", "100", "150", "0:15", "n[0-1]", "", "", "me", str(folder), "job"]
+    accounted = SEPARATOR.join(cells) + "\n" if sacct else ""
+    says(fake, row("7", squeue, folder=str(folder), start="100", end="150"), accounted)
+    job = scheduler.describe("7")
+    assert job is not None
+    assert (job.state.name, job.msg) == (state, msg)
+    assert " ".join(r.state.name for r in job.roles_statuses[0].replicas) == replicas
+    assert [found.state for found in scheduler.list()] == [job.state]
+
+
+def test_a_failure_that_is_made_good_is_no_end(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """While there are retries left a failed replica is started again; after the last the others are ended."""
+    again = role("w", num_replicas=2, max_retries=1, retry_policy=RetryPolicy.REPLICA)
+    folder = submitted(scheduler, fake, AppDef("a", [again]))
+    says(fake, row("7", "RUNNING", folder=str(folder), start="100"))
+    (folder / "events").write_text(ENDING + "110 down w/1 3\n")
+    told = scheduler.describe("7")
+    assert told is not None
+    assert (told.state, told.msg) == (AppState.RUNNING, "w/1 failed, and is started again: exit code 3")
+    (folder / "events").write_text(ENDING + "110 down w/1 3\n111 again w/1\n111 up w/1 n1\n120 down w/1 4\n")
+    told = scheduler.describe("7")
+    assert told is not None
+    assert told.msg == "w/1 on n1: exit code 4; the others are being ended"
+
+
+@pytest.mark.parametrize("n", [1, 16, 64])
+def test_the_logs_of_many_replicas_cost_no_command(scheduler: SlurmScheduler, fake: FakeCommandRunner, n: int) -> None:
+    """Who they are and where their lines are is in the job's folder: Slurm is not asked, however many they are."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=n)]))
+    for k in range(n):
+        (folder / "w" / str(k)).mkdir(parents=True)
+        (folder / "w" / str(k) / "stdout.log").write_text(f"hello {k}\n")
+    asked = len(fake.calls)
+    replicas = scheduler.log_replicas("7")
+    assert replicas == [("w", k) for k in range(n)]
+    logs = scheduler.open_logs("7", replicas, LogQuery())
+    assert [list(lines) for lines in logs] == [[f"hello {k}\n"] for k in range(n)]
+    assert len(fake.calls) == asked
 
 
 @pytest.mark.parametrize(
@@ -432,7 +551,7 @@ def test_a_high_exit_code_is_no_signal(
     says(fake, row("7", "FAILED", "NonZeroExitCode", status=code << 8, folder=str(folder)))
     job = scheduler.describe("7")
     assert job is not None
-    assert job.msg == f"w/0 on n1 failed: {words}"
+    assert job.msg == f"w/0 on n1: {words}"
 
 
 @pytest.mark.parametrize(
@@ -457,7 +576,7 @@ def test_out_of_memory_without_a_signal(
     says(fake, row("7", "FAILED", "NonZeroExitCode", status=1 << 8, folder=str(folder)))
     job = scheduler.describe("7")
     assert job is not None
-    assert job.msg == f"w/0 on n1 failed: exit code 1: {words}"
+    assert job.msg == f"w/0 on n1: exit code 1: {words}"
 
 
 @pytest.mark.parametrize(
@@ -497,7 +616,7 @@ def test_a_job_that_slurm_has_forgotten(scheduler: SlurmScheduler, fake: FakeCom
     (folder / "events").write_text("100 start 0 7\n101 up w/0 n1\n105 down w/0 3\n105 end 3\n")
     job = scheduler.describe("7")
     assert job.state is AppState.FAILED
-    assert job.msg == "w/0 on n1 failed: exit code 3"
+    assert job.msg == "w/0 on n1: exit code 3"
     assert len([argv for argv in fake.argvs("env") if "sacct" in argv]) == 2  # it says so once, and is not asked again
 
 

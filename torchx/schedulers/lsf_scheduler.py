@@ -297,7 +297,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         ((site, _),) = self._by_site([app_id])
         self._cancel_existing(app_id)
         for _ in range(_END_S):  # LSF gives replicas their time to end, and they write into the folder
-            self._answers.pop(app_id, None)
+            self._queries.forget(app_id)
             if self._is_over(app_id):
                 break
             self._sleep(1)

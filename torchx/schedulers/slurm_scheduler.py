@@ -14,23 +14,22 @@ from __future__ import annotations
 
 import functools
 import re
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, CommandError, NotSupportedError
-from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListAppResponse
-from torchx.schedulers.batch.base import BatchScheduler, Site, Submission
+from torchx.schedulers.api import NONE, Capabilities, ListAppResponse
+from torchx.schedulers.batch.base import BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.replicas import replicas
-from torchx.schedulers.kit.verdict import fold
-from torchx.schedulers.slurm.commands import HINTS, NO_MEMORY, OVER, parse_sbatch, parse_version
+from torchx.schedulers.kit.verdict import state_of
+from torchx.schedulers.slurm.answers import Job, bare, explained, facts_of
+from torchx.schedulers.slurm.client import HINTS, NO_MEMORY, OVER, SlurmQueries, parse_sbatch, parse_version
 from torchx.schedulers.slurm.folders import LegacyFolder, files_of, job_id_in
 from torchx.schedulers.slurm.options import SlurmOpts, job_words
-from torchx.schedulers.slurm.queries import SlurmQueries
 from torchx.schedulers.slurm.reasons import SLURM_STATES, app_state
 from torchx.schedulers.slurm.request import (
     APP_ID,
@@ -41,8 +40,7 @@ from torchx.schedulers.slurm.request import (
     SlurmBatchRequest,
     SlurmReplicaRequest,
 )
-from torchx.schedulers.slurm.script import LAUNCH_FILE, MOST_SCRIPT, SCRIPT_FILE, SLURM_LOG, launcher
-from torchx.schedulers.slurm.status import Job, describe, is_quiet
+from torchx.schedulers.slurm.script import LAUNCH_FILE, MOST_SCRIPT, SCRIPT_FILE, SLURM_LOG, STEP_LOG, launcher
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 
 TYPE_CHECKING = False
@@ -50,6 +48,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.commands import CommandRunner, Completed
+    from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.kit.files import Files
 
     _Jobs = list[ListAppResponse]
@@ -248,33 +248,19 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     # -- what became of it -----------------------------------------------------------------------
 
-    def _query(
-        self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
-    ) -> dict[str, DescribeAppResponse]:
-        return {app_id: describe(job) for app_id, job in self._jobs(site, app_ids, folders).items()}
-
-    def _jobs(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Job]:
-        """All that is known of the jobs."""
+    def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
         asked = [i for i in app_ids if _KNOWN_ID.fullmatch(i)]
         slurm = self._slurm(site)
-        records = slurm.squeue(asked)
-        records.update(slurm.sacct([i for i in asked if i not in records]))
-        jobs = files_of(site.files, records, folders)
+        jobs = files_of(site.files, slurm.jobs(asked), folders)
         dead = [i for i, job in jobs.items() if job.state is AppState.FAILED and _was_killed(job)]
-        if dead:
-            steps = slurm.sacct(dead, steps=True)
-            for app_id in dead:
-                jobs[app_id].steps = steps.get(app_id, ())
-        return jobs
+        steps = slurm.sacct(dead, steps=True) if dead else {}
+        for app_id in dead:
+            jobs[app_id].steps = steps.get(app_id, ())
+        return {app_id: Known(facts_of(job), job.folder) for app_id, job in jobs.items()}
 
-    def _is_over(self, app_id: str) -> bool:
-        """Whether nothing more is written to the job's logs."""
-        if not super()._is_over(app_id):
-            return False
-        ((site, _),) = self._by_site([app_id])
-        folder = self.folders(site).of(app_id)
-        job = self._jobs(site, [app_id], {app_id: folder}).get(app_id) if folder is not None else None
-        return job is None or is_quiet(job, time.time())
+    def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
+        left = folder.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
+        return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
 
     def _slurm(self, site: Site) -> SlurmQueries:
         if id(site) not in self._asked:
@@ -282,12 +268,11 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         return self._asked[id(site)]
 
     def _query_all(self, site: Site) -> _Jobs:
-        slurm = self._slurm(site)
-        records = slurm.squeue(None)
-        for app_id, found in slurm.sacct(None).items():
-            records.setdefault(app_id, found)
+        records = self._slurm(site).jobs(None)
+        ending = {i: found for i, found in records.items() if any(r.completing for r in found)}
+        jobs = files_of(site.files, ending, {})  # whether replicas of them still run
         return [
-            ListAppResponse(app_id, fold([app_state(r.state) for r in found]), name=found[0].name)
+            ListAppResponse(app_id, state_of(facts_of(jobs.get(app_id) or bare(app_id, found))), name=found[0].name)
             for app_id, found in sorted(records.items(), key=lambda item: -(item[1][0].submitted or 0))
         ]
 
@@ -298,9 +283,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         legacy = LegacyFolder.find(site.files, SLURM_JOB_DIRS, app_id)
         if legacy is not None:
             return legacy
-        slurm = self._slurm(site)
-        records = slurm.squeue([app_id]) or slurm.sacct([app_id])
-        for record in records.get(app_id, ()):
+        for record in self._slurm(site).jobs([app_id]).get(app_id, ()):
             folder = JobFolder(site.files, record.folder)
             if record.folder and folder.is_ours():
                 return folder

@@ -26,6 +26,7 @@ import pytest
 
 from torchx.errors import CommandError, TorchXError, TransientError
 from torchx.schedulers.api import Scheduler
+from torchx.schedulers.batch.base import BatchScheduler
 from torchx.specs import AppDef, Resource, Role
 from torchx.testing.commands import FakeCommandRunner
 from torchx.testing.faults import FaultyCommandRunner
@@ -57,9 +58,8 @@ class CommandContract:
 
     def told(self, scheduler: Scheduler[Any], app_id: str) -> None:
         """Asks about the job, afresh."""
-        forget = getattr(scheduler, "_answers", None)  # where an answer is kept for half a second
-        if forget is not None:
-            forget.clear()
+        if isinstance(scheduler, BatchScheduler):
+            scheduler.fresh_s = 0  # an answer is kept for half a second
         scheduler.describe(app_id)
 
     @pytest.fixture

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.backends.slurm.releases import Release
-from torchx.schedulers.slurm.commands import sacct_argv, squeue_argv
+from torchx.schedulers.slurm.client import sacct_argv, squeue_argv
 from torchx.schedulers.slurm_scheduler import SlurmScheduler, create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role, is_terminal
 

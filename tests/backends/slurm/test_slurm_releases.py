@@ -30,9 +30,8 @@ from tests.backends.slurm.test_slurm_jobs import (  # noqa: F401  # they run her
     test_two_roles_are_one_heterogeneous_job,
 )
 from torchx.errors import CommandError
-from torchx.schedulers.slurm.answers import parse_squeue, parse_squeue_json
-from torchx.schedulers.slurm.commands import squeue_argv
-from torchx.schedulers.slurm.queries import FILTERED_JSON
+from torchx.schedulers.slurm.client import FILTERED_JSON, squeue_argv
+from torchx.schedulers.slurm.records import parse_squeue, parse_squeue_json
 from torchx.schedulers.slurm_scheduler import SlurmScheduler, create_scheduler, version
 from torchx.specs import AppDef, AppState, Resource, Role
 

@@ -80,7 +80,7 @@ def test_the_traceback_of_the_failing_rank(shell: Shell) -> None:
     page = shell.torchx("status", handle, check=False)
     assert "ValueError: rank 2 has no data" in page
     assert "raise ValueError" in page
-    assert re.search(r"cause: +train/[01] on n[1-4] failed first: exit code 1: ValueError", page), page
+    assert re.search(r"cause: +train/[01] rank \d on n[1-4]: exit code 1: ValueError", page), page
 
 
 def test_code_as_it_was_at_submission(shell: Shell, tmp_path: Path, eventually: Callable[..., object]) -> None:
@@ -108,7 +108,7 @@ def test_code_as_it_was_at_submission(shell: Shell, tmp_path: Path, eventually: 
     assert said == [f"old code, start {i}" for i in range(3)]
     status = status_of(mine, handle)
     assert status["num_restarts"] == 2
-    assert status["msg"].endswith("exit code 7; after 1 retry")
+    assert status["msg"].endswith("exit code 7; after 2 restarts")
     assert (job_dir / "torchx-jobs").is_dir()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from torchx.schedulers.batch import logs as batch_logs
 from torchx.schedulers.batch.base import PATIENCE_S, BatchScheduler, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder, JobFolders, LogPaths, folder_name, roles_of
 from torchx.schedulers.batch.logs import BatchLog, Growth
-from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.commands import Completed, ConnectedRunner
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs import AppDef, AppDryRunInfo, AppState, Resource, Role
@@ -201,15 +201,19 @@ def test_a_refusal_removes_the_folder(toy: Toy, fake: FakeCommandRunner) -> None
     assert not Path(toy.folders(toy._here).place("job-1")).exists()
 
 
-def test_a_runner_that_runs_once_is_given_the_token(toy: Toy, fake: FakeCommandRunner) -> None:
+def test_a_runner_that_runs_once_is_given_the_token() -> None:
     """Over a connection that breaks the runner itself sees to it; every attempt has a token of its own."""
-    tokens = []
+    tokens: list[str] = []
 
-    def run_once(argv: list[str], *, token: str, stdin: str, timeout: float) -> Completed:
-        tokens.append(token)
-        return Completed(argv, 1, "", "try later") if len(tokens) == 1 else Completed(argv, 0, "7", "")
+    class Connected(FakeCommandRunner, ConnectedRunner):
+        def run_once(
+            self, argv: Sequence[str], *, token: str, stdin: str = "", timeout: float | None = None
+        ) -> Completed:
+            tokens.append(token)
+            return Completed([*argv], 1, "", "try later") if len(tokens) == 1 else Completed([*argv], 0, "7", "")
 
-    fake.run_once = run_once  # type: ignore[attr-defined]  # an optional method of a runner
+    fake = Connected()
+    toy = Toy("toy", "test", commands=fake, sleep=lambda _: None)
     fake.on("find", stdout="")
     assert schedule(toy) == "7"
     assert len(set(tokens)) == 2

@@ -12,7 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx.errors import ParseError
-from torchx.schedulers.slurm.answers import (
+from torchx.schedulers.slurm.answers import pending_sentence
+from torchx.schedulers.slurm.client import NO_SUCH_JOB, parse_version
+from torchx.schedulers.slurm.events import JobEvents, parse_events
+from torchx.schedulers.slurm.reasons import SLURM_STATES, app_state, reason_sentence
+from torchx.schedulers.slurm.records import (
     SACCT_FIELDS,
     SEPARATOR,
     JobRecord,
@@ -21,10 +25,6 @@ from torchx.schedulers.slurm.answers import (
     parse_squeue_json,
     split_id,
 )
-from torchx.schedulers.slurm.commands import NO_SUCH_JOB, parse_version
-from torchx.schedulers.slurm.events import JobEvents, parse_events
-from torchx.schedulers.slurm.reasons import SLURM_STATES, app_state, reason_sentence
-from torchx.schedulers.slurm.status import pending_sentence
 from torchx.specs import AppState
 from torchx.testing.commands import Recordings
 

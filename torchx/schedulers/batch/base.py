@@ -11,11 +11,12 @@ import functools
 import itertools
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, CommandError, NotFoundError, TransientError
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.queries import JobQueries, Known
 from torchx.schedulers.batch.site import Site
 from torchx.schedulers.batch.sites import (
     COMMAND_TIMEOUT_S,
@@ -26,30 +27,29 @@ from torchx.schedulers.batch.sites import (
     last_line,
     log,
 )
-from torchx.schedulers.kit.commands import Completed
-from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.commands import Completed, ConnectedRunner
 from torchx.specs.api import CfgVal, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dataclasses import dataclass, field
-    from datetime import datetime
     from typing import Any
 
     from torchx.schedulers.batch.logs import BatchLog, Growth
     from torchx.schedulers.kit.commands import CommandRunner
+    from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.kit.files import Files
+    from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDryRunInfo
 
     Answers = dict[str, DescribeAppResponse | None]
     _Jobs = list[ListAppResponse]
+    _Replicas = list[tuple[str, int]]
 else:
     from torchx.util.records import dataclass, field
 
-__all__ = ["COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Site", "Submission"]
-
-_WATCHED_S = 60.0
-_PREPARED = "_batch_submission"
+__all__ = ["COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Known", "Site", "Submission"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class BatchScheduler(SiteScheduler):
     submission_s = 2 * COMMAND_TIMEOUT_S  # the submitting command may outlive the process that started it
 
     fresh_s: float = 0.5
-    """So old an answer about a job may be, seconds: many who wait share one query."""
+    """Answers younger than this are used again, seconds: many who wait share one query."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class BatchScheduler(SiteScheduler):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(backend, session_name, commands=commands, files=files, sleep=sleep)
-        self._answers: dict[str, tuple[float, DescribeAppResponse | None]] = {}
-        self._watched: dict[str, float] = {}
+        self._queries = JobQueries()
         self._attempts = itertools.count()
         self._growth: dict[int, Growth] = {}
+        self._ready: tuple[object, Submission] | None = None  # rendered for the record of runs, and submitted next
 
     # -- the backend's part ----------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class BatchScheduler(SiteScheduler):
         """The id of the job of that name; None when the scheduler knows none. What is incomplete is taken away."""
 
     def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:  # noqa: ARG002  # a hook
-        """The same long after the submission, by whoever finds it on record.
+        """The id of a job of that name long after its submission, asked for by whoever finds that on record.
 
         Args:
             folder: where that of the job would be.
@@ -125,15 +125,28 @@ class BatchScheduler(SiteScheduler):
         found = self._find_submitted(site, token)
         return found or ("" if age_s > self.submission_s else None)
 
-    @abstractmethod
-    def _query(
-        self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
-    ) -> dict[str, DescribeAppResponse]:
-        """These jobs, by as few commands as possible; jobs that nobody knows are left out.
+    def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
+        """What is known of these jobs, by as few commands as possible; jobs that nobody knows are left out.
 
         Args:
             folders: those of the jobs whose folder is known.
         """
+        raise NotImplementedError(f"`{type(self).__name__}` has no `_facts`")
+
+    def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> Sequence[Evidence]:
+        """What failed replicas of one job left behind."""
+        return folder.evidence([(r.role, r.replica) for r in replicas])
+
+    def _query(
+        self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
+    ) -> dict[str, DescribeAppResponse]:
+        """The verdict on these jobs; jobs that nobody knows are left out. Arguments: see :meth:`_facts`."""
+        from torchx.schedulers.kit.verdict import describe
+
+        return {
+            app_id: describe(known.facts, functools.partial(self._look, known.folder) if known.folder else None)
+            for app_id, known in self._facts(site, app_ids, folders).items()
+        }
 
     @abstractmethod
     def _query_all(self, site: Site) -> list[ListAppResponse]:
@@ -176,7 +189,8 @@ class BatchScheduler(SiteScheduler):
             TransientError: the scheduler cannot be reached, and whether it took the job is not known.
         """
         site = self._site_of(dryrun_info._cfg)
-        submission = vars(dryrun_info).pop(_PREPARED, None) or self._prepared(dryrun_info, site)
+        ready, self._ready = self._ready, None
+        submission = ready[1] if ready and ready[0] is dryrun_info else self._prepared(dryrun_info, site)
         folder = JobFolder(site.files, submission.folder)
         brought: list[str] = []
         try:
@@ -203,7 +217,7 @@ class BatchScheduler(SiteScheduler):
             raise
         app_id = done
         self.folders(site).remember(app_id, folder.path)
-        self._answers.pop(app_id, None)
+        self._queries.forget(app_id)
         self._recorded_cfg.cache_clear()
         if site is not self._here:
             self._sites[f"job {app_id}"] = site
@@ -213,7 +227,8 @@ class BatchScheduler(SiteScheduler):
         if type(self).schedule is not BatchScheduler.schedule:
             return ""  # a subclass of others: it may submit another request than this, or change it first
         site = self._site_of(dryrun_info._cfg)
-        submission = vars(dryrun_info)[_PREPARED] = self._prepared(dryrun_info, site)
+        submission = self._prepared(dryrun_info, site)
+        self._ready = (dryrun_info, submission)
         return f"{submission.token} {submission.folder}"
 
     def _prepared(self, info: AppDryRunInfo[Any], site: Site) -> Submission:
@@ -235,7 +250,7 @@ class BatchScheduler(SiteScheduler):
 
     def _submit(self, site: Site, submission: Submission) -> str | Completed:
         """The id of the job, or the answer by which the scheduler refused it."""
-        once = getattr(site.commands, "run_once", None)
+        once = site.commands.run_once if isinstance(site.commands, ConnectedRunner) else None
         attempt = next(self._attempts)
         spent, pause = 0.0, FIRST_PAUSE_S
         while True:
@@ -281,25 +296,7 @@ class BatchScheduler(SiteScheduler):
 
     def describe_many(self, app_ids: Iterable[str]) -> Answers:
         """The jobs, by one query for each site. Jobs that are being waited for are asked about along with them."""
-        wanted = list(dict.fromkeys(app_ids))
-        now = time.monotonic()
-        fresh = {i: answer for i in wanted if (answer := self._fresh(i, now)) is not None}
-        missing = [i for i in wanted if i not in fresh]
-        if missing:
-            also = [i for i, until in self._watched.items() if until > now and i not in wanted]
-            for site, ids in self._by_site([*missing, *also]):
-                self._answer(site, ids)
-        for app_id in wanted:
-            found = self._answers[app_id][1]
-            if found is not None and not is_terminal(found.state):
-                self._watched[app_id] = now + _WATCHED_S
-            else:
-                self._watched.pop(app_id, None)
-        return {app_id: self._answers[app_id][1] for app_id in wanted}
-
-    def _fresh(self, app_id: str, now: float) -> tuple[float, DescribeAppResponse | None] | None:
-        known = self._answers.get(app_id)
-        return known if known is not None and now - known[0] < self.fresh_s else None
+        return self._queries.of(app_ids, self._ask, fresh_s=self.fresh_s)
 
     def _by_site(self, app_ids: list[str]) -> list[tuple[Site, list[str]]]:
         groups: dict[int, tuple[Site, list[str]]] = {}
@@ -308,14 +305,14 @@ class BatchScheduler(SiteScheduler):
             groups.setdefault(id(site), (site, []))[1].append(app_id)
         return list(groups.values())
 
-    def _answer(self, site: Site, app_ids: list[str]) -> None:
-        folders = self.folders(site).of_many(app_ids)
-        asked = [i for i in app_ids if folders.get(i, JobFolder) is not None]
-        known = {i: folder for i, folder in folders.items() if folder is not None}
-        found = self._query(site, asked, known) if asked else {}
-        now = time.monotonic()
-        for app_id in app_ids:
-            self._answers[app_id] = (now, found.get(app_id))
+    def _ask(self, app_ids: list[str]) -> Answers:
+        answers: Answers = {}
+        for site, ids in self._by_site(app_ids):
+            folders = self.folders(site).of_many(ids)
+            asked = [i for i in ids if folders.get(i, JobFolder) is not None]
+            known = {i: folder for i, folder in folders.items() if folder is not None}
+            answers.update(self._query(site, asked, known) if asked else {})
+        return answers
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
         site = self._site_of(self._defaults() if cfg is None else cfg)
@@ -323,20 +320,16 @@ class BatchScheduler(SiteScheduler):
         folders = self.folders(site).of_many([job.app_id for job in jobs])
         return [job for job in jobs if folders.get(job.app_id, JobFolder) is not None]
 
-    def log_iter(  # noqa: PLR0917  # the contract's signature
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> BatchLog:
+    def log_replicas(self, app_id: str) -> _Replicas | None:
+        """As its folder says, without a question to the scheduler; where that is not known, as the scheduler says."""
+        ((site, _),) = self._by_site([app_id])
+        folder = self.folders(site).of(app_id)
+        roles = folder.roles() if folder is not None else []
+        return [(role.name, k) for role in roles for k in range(role.num_replicas)] or super().log_replicas(app_id)
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[BatchLog]:
         from torchx.schedulers.batch.logs import BatchLog, Growth
 
-        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
         ((site, _),) = self._by_site([app_id])
         folder = self._log_folder(site, app_id)
         if folder is None:
@@ -345,7 +338,8 @@ class BatchScheduler(SiteScheduler):
                 hint="`torchx list` shows the jobs; logs go with `torchx delete`",
             )
         growth = self._growth.get(id(site)) or self._growth.setdefault(id(site), Growth(site.files))
-        return BatchLog(growth, folder.log_paths(role_name, k), query, lambda: self._is_over(app_id))
+        is_over = functools.partial(self._is_over, app_id)
+        return [BatchLog(growth, folder.log_paths(role, k), query, is_over) for role, k in replicas]
 
     def _is_over(self, app_id: str) -> bool:
         found = self.describe(app_id)
@@ -359,7 +353,7 @@ class BatchScheduler(SiteScheduler):
         if found is None or is_terminal(found.state):
             return
         self._accept_cancel(self.run_command(site, self._cancel_argv(app_id)))
-        self._answers.pop(app_id, None)
+        self._queries.forget(app_id)
 
     def _delete_existing(self, app_id: str) -> None:
         """Ends the job if it runs, removes its folder, and remembers not to show it again."""
@@ -367,11 +361,10 @@ class BatchScheduler(SiteScheduler):
         self._cancel_existing(app_id)
         folder = self._log_folder(site, app_id)
         self.folders(site).delete(app_id, folder.path if folder is not None and folder.is_ours() else "")
-        self._answers.pop(app_id, None)
+        self._queries.forget(app_id)
 
     def close(self) -> None:
-        """Forgets what was asked, and lets go of connections; jobs go on."""
+        """Forgets what was asked; jobs go on."""
         super().close()
-        self._answers.clear()
-        self._watched.clear()
+        self._queries.clear()
         self._growth.clear()

@@ -21,9 +21,10 @@ from torchx.errors import BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
+    from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.kit.files import Files
     from torchx.specs.api import AppDef, Role
     from torchx.specs.failures import Failure
@@ -36,7 +37,8 @@ ERROR_FILE = "error.json"
 IN_JOB_DIR = "torchx-jobs"
 _IDS = "ids"
 _DELETED = b"deleted"
-_TAIL_BYTES = 1 << 16
+TAIL_BYTES = 1 << 16
+"""So much of the end of its output tells why a replica failed."""
 
 
 class JobFolders:
@@ -146,25 +148,53 @@ class JobFolder:
         return LogPaths(*(posixpath.join(base, name) for name in (STDOUT_LOG, STDERR_LOG, TIMES_INDEX)))
 
     def failure(self, role: str, k: int, *, exit_code: int | None, signal_name: str = "", ended: float = 0) -> Failure:
-        """Why a replica failed: out of torchelastic's error file, else the end of its stderr."""
-        from torchx.schedulers.kit.causes import failure_in
+        """Why a replica failed: out of torchelastic's error file, else the end of its output."""
+        from torchx.schedulers.kit.failures import read_failure
 
-        base = self.replica(role, k)
-        stderr = posixpath.join(base, STDERR_LOG)
-        size = self.files.sizes([stderr])[stderr] or 0
-        offsets = {posixpath.join(base, ERROR_FILE): 0, stderr: max(0, size - _TAIL_BYTES)}
-        found = self.files.grown(offsets)
-        tail = found.get(stderr, b"")
-        if size > _TAIL_BYTES:
-            tail = tail[tail.find(b"\n") + 1 :]
-        error = found.get(posixpath.join(base, ERROR_FILE))
-        return failure_in(
-            None if error is None else error.decode("utf-8", "replace"),
-            tail.decode("utf-8", "replace"),
-            exit_code=exit_code,
-            ended=ended,
-            signal_name=signal_name,
-        )
+        (left,) = self.evidence([(role, k)])
+        return read_failure(left, exit_code=exit_code, signal=signal_name, ended=ended)
+
+    def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:
+        """What failed replicas left behind, by one look at the files of all of them.
+
+        There is a second look, at stdout, where stderr says nothing.
+
+        Args:
+            replicas: names of roles, and numbers.
+            said: name of the file in a replica's folder that has the system's own words; empty where there is none.
+        """
+        from torchx.schedulers.kit.failures import Evidence
+
+        places = [self.replica(role, k) for role, k in replicas]
+        wanted = {ERROR_FILE: 0, STDERR_LOG: -TAIL_BYTES, **({said: -TAIL_BYTES} if said else {})}
+        texts = self.texts({posixpath.join(place, name): at for place in places for name, at in wanted.items()})
+        silent = [place for place in places if not texts.get(posixpath.join(place, STDERR_LOG), "").strip()]
+        texts.update(self.texts({posixpath.join(place, STDOUT_LOG): -TAIL_BYTES for place in silent}))
+
+        def text(place: str, name: str) -> str:
+            return texts.get(posixpath.join(place, name), "")
+
+        return [
+            Evidence(
+                error_file=texts.get(posixpath.join(place, ERROR_FILE)),
+                stderr=text(place, STDERR_LOG),
+                stdout=text(place, STDOUT_LOG),
+                said=text(place, said) if said else "",
+            )
+            for place in places
+        ]
+
+    def texts(self, offsets: Mapping[str, int]) -> dict[str, str]:
+        """What is in files from the offsets on, by one look; those that are not there, or empty, are left out.
+
+        Args:
+            offsets: path to offset; a negative one counts from the end, and a line that it cuts is left out.
+        """
+        found = {}
+        for path, data in (self.files.grown(offsets) if offsets else {}).items():
+            cut = len(data) == -offsets[path]
+            found[path] = (data[data.find(b"\n") + 1 :] if cut else data).decode("utf-8", "replace")
+        return found
 
 
 class LogPaths:

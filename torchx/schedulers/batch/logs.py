@@ -79,10 +79,9 @@ class Growth:
             self._news[path] = data
 
     def look_if_due(self) -> None:
-        """The same, unless another reader has just done so."""
+        """Ask for news of all files, unless another reader has just done so."""
         if time.monotonic() - self._looked >= _LOOK_S:
-            # where a look is dear, it waits there for news
-            self.look(wait_s=getattr(self._files, "wait_s", 0))
+            self.look(wait_s=self._files.wait_s)
 
     def end(self, path: str) -> None:
         """Nobody reads the file any more."""

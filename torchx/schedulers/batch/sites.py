@@ -165,11 +165,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         )
 
     def close(self) -> None:
-        """Lets go of connections; jobs go on."""
-        for site in {id(s): s for s in self._sites.values()}.values():
-            close = getattr(site.commands, "close", None)
-            if close is not None:
-                close()
+        """Forgets the sites; jobs go on, and a connection closes by itself when it is not used."""
         self._sites.clear()
         self._recorded_cfg.cache_clear()
 
@@ -181,7 +177,7 @@ def last_line(text: str) -> str:
 
 
 def log(message: str) -> None:
-    """Tells the user."""
+    """Warns the user."""
     import logging
 
     logging.getLogger("torchx.schedulers").warning(message)

@@ -25,6 +25,14 @@ else:
         """Runs one command to its end: ``run(argv, *, stdin="", timeout=None) -> Completed``."""
 
 
+class ConnectedRunner(CommandRunner):
+    """A runner over a connection that may break: it finds out whether a command was run whose answer was lost."""
+
+    def run_once(self, argv: Sequence[str], *, token: str, stdin: str = "", timeout: float | None = None) -> Completed:
+        """Runs a command that must not run twice, however often this is called with the same token."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Completed:
     """A command that has ended.

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     class Files(Protocol):
         """Files of the machine where the scheduler's commands run. See :class:`LocalFiles`, method by method."""
 
+        wait_s: float
+
         def home(self) -> str: ...
         def torchx_home(self, *parts: str) -> str: ...
         def cwd(self) -> str: ...
@@ -39,6 +41,9 @@ class LocalFiles:
 
     Every method raises BackendError where the system refuses, with the path and the reason.
     """
+
+    wait_s: float = 0.0
+    """How long a reader that looks for news often waits in one call of :meth:`grown`, seconds: where a call is dear."""
 
     def home(self) -> str:
         """The user's home folder."""
@@ -77,10 +82,13 @@ class LocalFiles:
             raise _refused("be written", path, e) from e
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes | None:
-        """What is in a file from ``offset`` on, at most ``size`` bytes; None when there is no such file."""
+        """What is in a file from ``offset`` on, at most ``size`` bytes; None when there is no such file.
+
+        A negative offset counts from the end of the file.
+        """
         try:
             with open(path, "rb", buffering=0) as f:
-                f.seek(offset)
+                f.seek(offset if offset >= 0 else max(0, os.fstat(f.fileno()).st_size + offset))
                 return f.read(size)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -101,7 +109,7 @@ class LocalFiles:
         """What came into files after the offsets, at most :data:`MOST_GROWN` bytes of each; only files with news.
 
         Args:
-            offsets: path to the number of bytes that are known.
+            offsets: path to the number of bytes that are known; negative: only so many bytes at the end are wanted.
             wait_s: seconds to wait for the first news; 0: do not.
         """
         deadline = time.monotonic() + wait_s

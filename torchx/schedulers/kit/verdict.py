@@ -218,9 +218,11 @@ def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
     left = evidence or Evidence()
     read = read_failure(left, exit_code=replica.exit_code, signal=replica.signal, ended=replica.ended)
     failure = replace(read, role=replica.role, replica=replica.replica, host=replica.host)
-    reason, kind = replica.reason or left.reason, replica.kind or left.kind
+    reason, kind = left.reason or replica.reason, replica.kind or left.kind
     if reason:
-        failure = replace(failure, message=reason)
+        # its last words are those of a program that is being killed, unless it ended by itself
+        own = failure.message if left.reason and not failure.signal else ""
+        failure = replace(failure, message=f"{reason}: {own}" if own else reason)
     kind, line = (kind, reason) if kind else classify(failure, left.said)
     return replace(failure, kind=kind, evidence=line)
 

@@ -1,283 +1,327 @@
-"""What Slurm's commands answer, as records: ``squeue --json``, plain ``squeue``, ``sacct``.
-
-Parsers are total: they return records or raise ParseError. Jobs of others are records like any.
-"""
+"""Slurm's records of a job and the job's own notes as facts."""
 
 from __future__ import annotations
 
+import posixpath
 import re
+import time
 
-from torchx.errors import ParseError
-from torchx.schedulers.slurm.reasons import base_state
+from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.verdict import fold
+from torchx.schedulers.slurm.events import JobEvents
+from torchx.schedulers.slurm.reasons import ENDINGS, app_state, reason_sentence
+from torchx.schedulers.slurm.script import SLURM_LOG, STEP_LOG
+from torchx.specs.api import AppState, RetryPolicy, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from dataclasses import dataclass
-    from typing import Any
+    from collections.abc import Mapping, Sequence
+    from dataclasses import dataclass, field, replace
+
+    from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.slurm.events import ReplicaEvents
+    from torchx.schedulers.slurm.records import JobRecord
+    from torchx.specs.api import Role
 else:
-    from torchx.util.records import dataclass
+    from torchx.util.records import dataclass, field, replace
 
-SEPARATOR = "\x1f"  # in no name
+_SUSPECTS = 4  # steps whose logs may say which node failed
+_FAR_S = 30 * 86400.0  # where nobody says how long jobs take, Slurm expects the worst
+_SHELL = 128  # a shell adds it to the number of a signal
+_MIB = 1 << 20
 
-# https://slurm.schedmd.com/squeue.html, --Format. What a user can write into comes last.
-SQUEUE_FIELDS = (
-    *("JobArrayID", "State", "Reason", "SubmitTime", "StartTime", "EndTime", "RestartCnt", "exit_code", "NodeList"),
-    *("UserName", "WorkDir", "Name"),
-)
-# https://slurm.schedmd.com/sacct.html, --format.
-SACCT_FIELDS = (
-    *("JobID", "State", "Reason", "Submit", "Start", "End", "ExitCode", "NodeList", "MaxRSS", "ReqMem"),
-    *("User", "WorkDir", "JobName"),
+# What slurmstepd says in the log of a step; the first is of jobacct_gather, the others of cgroups.
+_OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit(?: \((\d+) > (\d+)\))?", re.IGNORECASE)
+_OOM_KILL = re.compile(r"oom[-_ ]?kill|OOM Killed|out[- ]of[- ]memory", re.IGNORECASE)
+_NODE_FAILURE = re.compile(r"Node failure on (\S+)")
+_SAID = re.compile(r"^(?:slurmstepd\S*|srun|sbatch|slurmd\S*|torchx): (?:error: |fatal: )?(.*)$", re.MULTILINE)
+_NO_NEWS = re.compile(
+    r"^Job step aborted|^\*\*\*|task \S+: (Exited with exit code|Killed|Terminated)|^got SIGCONT|^forcing job"
 )
 
 
 @dataclass(kw_only=True)
-class JobRecord:
-    """One job, one component of a heterogeneous job, or one step, as Slurm sees it.
+class Job:
+    """All that is known of one job.
 
     Attributes:
-        job_id: as people write it: ``7``, ``10_3`` of an array; the leader's for a component.
-        component: number of the component; 0 of a job that has none.
-        step: ``batch``, ``0``, ...; empty for the job itself.
-        state: Slurm's own, the base state.
-        submitted, started, ended: Unix times; of a job that waits, ``started`` is what Slurm expects.
-        exit_code: of the batch script; None when a signal ended it, or it is not known.
-        signal: number of that signal; 0 when there was none.
-        max_rss: the most memory resident, bytes; of steps.
-        folder: the working directory.
+        records: Slurm's, a component each; empty when it does not know the job any more.
+        steps: Slurm's records of its steps, where they were asked for.
+        events: its own notes.
+        folder: None when it is not known: the job is not ours, or its folder was removed.
+        texts: of the files that :func:`telling_files` names, by name.
     """
 
-    job_id: str
-    component: int = 0
-    step: str = ""
-    state: str = ""
-    reason: str = ""
-    name: str = ""
-    user: str = ""
-    folder: str = ""
-    nodes: str = ""
-    submitted: float | None = None
-    started: float | None = None
-    ended: float | None = None
-    restarts: int = 0
-    exit_code: int | None = None
-    signal: int = 0
-    max_rss: int = 0
-    memory: str = ""
+    app_id: str
+    records: Sequence[JobRecord]
+    steps: Sequence[JobRecord] = ()
+    events: JobEvents
+    folder: JobFolder | None = None
+    roles: Sequence[Role] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def state(self) -> AppState:
+        """What Slurm says of the whole job, or its own notes where Slurm has forgotten it."""
+        if self.records:
+            return fold([app_state(record.state) for record in self.records])
+        if self.events.exit_code is None:
+            return AppState.UNKNOWN
+        return AppState.FAILED if self.events.exit_code else AppState.SUCCEEDED
+
+    @property
+    def completing(self) -> bool:
+        """Whether processes of it still end."""
+        return any(record.completing for record in self.records)
+
+    @property
+    def ending(self) -> str:
+        """The state of Slurm's that says why it failed; empty when none does."""
+        states = [r.state for r in self.records if app_state(r.state) is AppState.FAILED]
+        return next((s for s in states if s in ENDINGS), "")
 
 
-def parse_squeue_json(text: str) -> list[JobRecord]:
-    """The answer of ``squeue --json``, of any release.
+def bare(app_id: str, records: Sequence[JobRecord]) -> Job:
+    """A job of which Slurm's records alone are known."""
+    return Job(app_id=app_id, records=records, events=JobEvents())
 
-    Raises:
-        ParseError: it is none.
+
+def facts_of(job: Job, *, now: float | None = None) -> JobFacts:
+    """What is known of a job.
+
+    Args:
+        now: Unix time; it says when a job that waits is expected to start.
     """
-    import json
-
-    try:
-        jobs = json.loads(text)["jobs"]
-        return [_of_json(job) for job in jobs]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise ParseError(f"the answer of `squeue --json` cannot be read: {type(e).__name__}: {e}", text=text) from e
-
-
-def parse_squeue(text: str) -> list[JobRecord]:
-    """The answer of ``squeue`` with :data:`SQUEUE_FIELDS`.
-
-    Raises:
-        ParseError: a line has too few fields.
-    """
-    found = []
-    for job_id, state, reason, submitted, started, ended, restarts, status, nodes, user, folder, name in _rows(
-        text, SQUEUE_FIELDS, "squeue"
-    ):
-        base, component, step = split_id(job_id)
-        code, signal = _exit_of_text(status)
-        found.append(
-            JobRecord(
-                job_id=base,
-                component=component,
-                step=step,
-                state=base_state(state),
-                reason=reason,
-                name=name,
-                user=user,
-                folder=folder,
-                nodes=_given(nodes),
-                submitted=_moment(submitted),
-                started=_moment(started),
-                ended=_moment(ended),
-                restarts=_whole(restarts),
-                exit_code=code,
-                signal=signal,
-            )
-        )
-    return found
-
-
-def parse_sacct(text: str) -> list[JobRecord]:
-    """The answer of ``sacct`` with :data:`SACCT_FIELDS`, steps included when it has them.
-
-    Raises:
-        ParseError: a line has too few fields.
-    """
-    found = []
-    for job_id, state, reason, submitted, started, ended, exits, nodes, rss, memory, user, folder, name in _rows(
-        text, SACCT_FIELDS, "sacct"
-    ):
-        base, component, step = split_id(job_id)
-        code, signal = _exit_of_text(exits)
-        found.append(
-            JobRecord(
-                job_id=base,
-                component=component,
-                step=step,
-                state=base_state(state),
-                reason=reason,
-                name=name,
-                user=user,
-                folder=folder,
-                nodes=_given(nodes),
-                submitted=_moment(submitted),
-                started=_moment(started),
-                ended=_moment(ended),
-                exit_code=code,
-                signal=signal,
-                max_rss=parse_size(rss),
-                memory=_given(memory),
-            )
-        )
-    return found
-
-
-_ID = re.compile(r"(\d+(?:_(?:\d+|\[[^\]]*\]))?)(?:\+(\d+))?(?:\.([^\s+]+))?(?:\+(\d+))?")
-
-
-def split_id(text: str) -> tuple[str, int, str]:
-    """The id of a job, the number of a component, the name of a step.
-
-    >>> split_id("7"), split_id("7+1.batch"), split_id("10_3"), split_id("10_[1-5%2]")
-    (('7', 0, ''), ('7', 1, 'batch'), ('10_3', 0, ''), ('10', 0, ''))
-    """
-    found = _ID.fullmatch(text.strip())
-    if found is None:
-        return text.strip(), 0, ""
-    return found[1].partition("_[")[0], int(found[2] or 0), found[3] or ""
-
-
-def parse_size(text: str) -> int:
-    """Bytes of ``627808K``, ``1.5G``; 0 when it says nothing.
-
-    >>> parse_size("2K"), parse_size("1.5M"), parse_size("")
-    (2048, 1572864, 0)
-    """
-    found = re.fullmatch(r"([\d.]+)([KMGTP]?)[nc]?", text.strip())
-    try:
-        return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else 0
-    except ValueError:
-        return 0
-
-
-def _rows(text: str, fields: tuple[str, ...], command: str) -> Iterable[list[str]]:
-    for line in text.split("\n"):
-        if not line.strip():
-            continue
-        # In some answers the last field ends with a separator, too; and a name may hold some.
-        whole = line.removesuffix(SEPARATOR) if line.count(SEPARATOR) >= len(fields) else line
-        row = whole.split(SEPARATOR, len(fields) - 1)
-        if len(row) != len(fields):
-            raise ParseError(f"a line of `{command}` cannot be read: `{line}`", text=text)
-        yield [cell.strip() for cell in row]
-
-
-def _of_json(job: dict[str, Any]) -> JobRecord:
-    leader = _number(job.get("het_job_id"))
-    array, task = _number(job.get("array_job_id")), job.get("array_task_id")
-    is_task = array and task is not None and not (isinstance(task, dict) and not task.get("set", True))
-    job_id = f"{array}_{_number(task)}" if is_task else str(leader or int(job["job_id"]))
-    code, signal = _exit_of_json(job.get("exit_code"))
-    states = job.get("job_state") or ""
-    return JobRecord(
-        job_id=job_id,
-        component=_number(job.get("het_job_offset")) if leader else 0,
-        state=base_state(states if isinstance(states, (str, list)) else str(states)),
-        reason=str(job.get("state_reason") or ""),
-        name=str(job.get("name") or ""),
-        user=str(job.get("user_name") or ""),
-        folder=str(job.get("current_working_directory") or ""),
-        nodes=_nodes_of_json(job),
-        submitted=_number(job.get("submit_time")) or None,
-        started=_number(job.get("start_time")) or None,
-        ended=_number(job.get("end_time")) or None,
-        restarts=_number(job.get("restart_cnt")),
-        exit_code=code,
-        signal=signal,
+    state, events = job.state, job.events
+    first = job.records[0] if job.records else None
+    kind = ENDINGS[job.ending][0] if job.ending else ""
+    waits = first is not None and state is AppState.PENDING
+    return JobFacts(
+        app_id=job.app_id,
+        roles=[_role(job, role, state, kind) for role in job.roles],
+        state=state,
+        native=first.state if first else "",
+        reason=_reason(job, state, now),
+        kind=kind,
+        cancelled=state is AppState.CANCELLED,
+        restarts=_restarts(job, state),
+        started=None if waits else events.started or (first.started if first else None),
+        ended=(first.ended if first else None) or events.ended or None,
+        definition=job.roles,
     )
 
 
-def _nodes_of_json(job: dict[str, Any]) -> str:
-    """The allocated nodes: a string of the job, or, in other releases, in one of two places of its resources."""
-    if isinstance(job.get("nodes"), str) and job["nodes"]:
-        return str(job["nodes"])
-    resources = job.get("job_resources")
-    if not isinstance(resources, dict):
+def _restarts(job: Job, state: AppState) -> int:
+    """How often the job, or a part of it, was started again. Slurm forgets to count while the job waits for it."""
+    starts = job.events.starts + (1 if state is AppState.PENDING else 0)
+    counted = max((record.restarts for record in job.records), default=0)
+    return max(counted, starts - 1, 0) + job.events.again
+
+
+# -- replicas ----------------------------------------------------------------------------------------
+
+
+def _role(job: Job, role: Role, state: AppState, kind: str) -> RoleFacts:
+    members = [_replica(job, role, k, state, kind) for k in range(role.num_replicas)]
+    again = state is AppState.RUNNING and _starts_again(job.events, role)
+    return RoleFacts(name=role.name, replicas=members, min_replicas=role.min_replicas, restarts=again)
+
+
+def _starts_again(events: JobEvents, role: Role) -> bool:
+    """Whether the script of the job starts replicas of the role again that fail."""
+    folder = folder_name(role.name)
+    tries = [events.tries.get(f"{folder}/{k}", 0) for k in range(role.num_replicas)]
+    if role.retry_policy is RetryPolicy.REPLICA:
+        return max(tries, default=0) < role.max_retries
+    if role.retry_policy is RetryPolicy.ROLE:
+        return sum(tries) < role.max_retries
+    return events.retries < role.max_retries and role.min_replicas is None
+
+
+def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> ReplicaFacts:
+    path = f"{folder_name(role.name)}/{k}"
+    known = job.events.replicas.get(path)
+    if known is None:
+        return ReplicaFacts(role=role.name, replica=k, state=_unheard(state), stopped=is_terminal(state))
+    code, signal = known.exit_code, ""
+    if code is not None and code > _SHELL:
+        from torchx.schedulers.kit.failures import signal_name
+
+        signal = signal_name(code)
+    stopped = bool(code) and _was_stopped(job, known, state, kind, by_signal=bool(signal))
+    own = _replica_state(job, known, state, stopped=stopped)
+    return ReplicaFacts(
+        role=role.name,
+        replica=k,
+        state=own,
+        exit_code=None if signal else code,
+        signal=signal,
+        host=known.host,
+        ended=known.ended,
+        reason=_memory_sentence(job, role) if signal == "SIGKILL" and not stopped else "",
+        stopped=stopped or (code is None and own is AppState.CANCELLED),
+    )
+
+
+def _unheard(state: AppState) -> AppState:
+    """Of a replica that has not noted anything."""
+    return AppState.CANCELLED if is_terminal(state) else state
+
+
+def _replica_state(job: Job, known: ReplicaEvents, state: AppState, *, stopped: bool) -> AppState:
+    if state in (AppState.PENDING, AppState.UNKNOWN):
+        return state
+    if known.absent:
+        return AppState.CANCELLED if is_terminal(state) else AppState.PENDING
+    if known.exit_code is None:
+        going = not is_terminal(state) or job.completing
+        return AppState.RUNNING if going else state if state is AppState.SUCCEEDED else AppState.CANCELLED
+    if state is AppState.CANCELLED and known.ended >= max(record.ended or 0 for record in job.records) - 1:
+        return AppState.CANCELLED
+    if known.exit_code == 0:
+        return AppState.SUCCEEDED
+    cancelled = stopped and (state is AppState.CANCELLED or (job.completing and state is AppState.RUNNING))
+    return AppState.CANCELLED if cancelled else AppState.FAILED
+
+
+def _was_stopped(job: Job, known: ReplicaEvents, state: AppState, kind: str, *, by_signal: bool) -> bool:
+    """Whether it was ended because another had failed, or with the whole job."""
+    if kind in ("node", "preempted", "lost"):
+        return True
+    first_failure = min((e.ended for e in job.events.replicas.values() if e.exit_code), default=0.0)
+    with_the_job = state is AppState.CANCELLED or kind == "timeout" or (job.completing and state is AppState.RUNNING)
+    return by_signal and (with_the_job or known.ended > first_failure)
+
+
+# -- why ---------------------------------------------------------------------------------------------
+
+
+def _reason(job: Job, state: AppState, now: float | None) -> str:
+    """Why the job is in its state."""
+    first = job.records[0] if job.records else None
+    if first is not None and state is AppState.PENDING:
+        most = max((role.max_retries for role in job.roles), default=0)
+        return pending_sentence(job.records, job.events, most_retries=most, now=now)
+    if state is AppState.FAILED and job.ending:
+        return ENDINGS[job.ending][1] + (_where(job) if job.ending in ("NODE_FAIL", "BOOT_FAIL") else "")
+    if state is AppState.FAILED:
+        return "" if _somebody_failed(job) else _batch_failure(job)
+    if state is not AppState.UNKNOWN:
         return ""
-    nodes = resources.get("nodes")
-    if isinstance(nodes, str):
-        return nodes
-    if isinstance(nodes, dict) and isinstance(nodes.get("list"), str):
-        return str(nodes["list"])
-    allocated = nodes.get("allocation") if isinstance(nodes, dict) else resources.get("allocated_nodes")
-    rows = allocated if isinstance(allocated, list) else []
-    names = [str(row.get("nodename") or row.get("name") or "") for row in rows if isinstance(row, dict)]
-    return ",".join(name for name in names if name)
+    if first is None:
+        how = "it did not get to say how it ended" if job.events.starts else "it never started"
+        return f"Slurm no longer knows this job, and {how}"
+    return f"Slurm says `{first.state}`, which this version of torchx does not know"
 
 
-def _exit_of_json(value: Any) -> tuple[int | None, int]:
-    if not isinstance(value, dict):
-        return _wait_status(_number(value))
-    signal = value.get("signal")
-    number = _number(signal.get("id", signal.get("signal_id")) if isinstance(signal, dict) else signal)
-    return (None if number else _number(value.get("return_code"))), number
+def _somebody_failed(job: Job) -> bool:
+    return any(replica.exit_code for replica in job.events.replicas.values())
 
 
-def _exit_of_text(text: str) -> tuple[int | None, int]:
-    """Exit code and signal of ``768``, or, in newer releases, ``3:0``."""
-    code, colon, signal = text.partition(":")
-    if not colon:
-        return _wait_status(_whole(code))
-    number = _whole(signal)
-    return (None if number else _whole(code)), number
+def pending_sentence(
+    records: Sequence[JobRecord], events: JobEvents, *, most_retries: int = 0, now: float | None = None
+) -> str:
+    """Why a job waits, and when Slurm expects to start it.
+
+    Args:
+        most_retries: how often it may be started again.
+        now: Unix time.
+    """
+    now = time.time() if now is None else now
+    reasons = [r.reason for r in records if r.reason not in ("", "None")]
+    code = reasons[0] if reasons else ""
+    sentence = reason_sentence(code)
+    parts = []
+    if events.retrying:
+        of = f" of {most_retries}" if most_retries else ""
+        parts.append(f"starts again after a failure, retry {events.retries}{of}")
+    if sentence and not (parts and code == "BeginTime"):
+        parts.append(f"{sentence} ({code})" if f"`{code}`" not in sentence else sentence)
+    elif not parts:
+        parts.append("Slurm has not looked at it yet")
+    expected = max((r.started or 0 for r in records), default=0)
+    if now < expected < now + _FAR_S:
+        parts.append(f"expected to start in about {_duration(expected - now)}, at {_clock(expected, now)}")
+    return "; ".join(parts)
 
 
-def _number(value: Any) -> int:
-    """A number, or, in newer releases, ``{"set": true, "infinite": false, "number": 7}``."""
-    if isinstance(value, dict):
-        value = value.get("number") if value.get("set", True) and not value.get("infinite") else 0
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e18 < value < 1e18:
-        return 0
-    return int(value)
+def telling_files(job: Job) -> list[str]:
+    """Names of the files in its folder that say why it failed, where Slurm's records and its notes do not."""
+    if job.state is not AppState.FAILED:
+        return []
+    if job.ending in ("NODE_FAIL", "BOOT_FAIL"):
+        suspects = [path for path, e in job.events.replicas.items() if e.up and e.exit_code != 0]
+        return [posixpath.join(path, STEP_LOG) for path in suspects[:_SUSPECTS]]
+    return [] if job.ending or _somebody_failed(job) else [SLURM_LOG]
 
 
-def _wait_status(status: int) -> tuple[int | None, int]:
-    """Exit code and signal of a status as ``wait`` gives it."""
-    signal = status & 0x7F
-    return (None, signal) if signal else (status >> 8, 0)
+def _where(job: Job) -> str:
+    """The node that failed, as the steps of replicas say; else the nodes of the job."""
+    named = [found[1] for text in job.texts.values() if (found := _NODE_FAILURE.search(text))]
+    if named:
+        return f": {named[0]}"
+    nodes = ",".join(record.nodes for record in job.records if record.nodes)
+    return f"; its nodes: {nodes}" if nodes else ""
 
 
-def _moment(text: str) -> float | None:
-    """Seconds since the epoch: the commands are asked for them by ``SLURM_TIME_FORMAT``."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        return None
-    return seconds if 0 < seconds < 1e12 else None
+def _batch_failure(job: Job) -> str:
+    """Why a job failed of which no replica did."""
+    record = job.records[0] if job.records else None
+    how = ""
+    if record is not None and record.signal:
+        from torchx.schedulers.kit.failures import signal_name
+
+        how = f"killed by {signal_name(record.signal) or record.signal}"
+    elif record is not None and record.exit_code:
+        how = f"exit code {record.exit_code}"
+    reason = reason_sentence(record.reason) if record is not None and record.reason != "NonZeroExitCode" else ""
+    lines = job.texts.get(SLURM_LOG, "").strip().splitlines()
+    said = lines[-1] if lines else ""
+    return ": ".join(part for part in ("the batch script failed", how, reason, said) if part)
 
 
-def _whole(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+def _memory_sentence(job: Job, role: Role) -> str:
+    """Says so where Slurm's records of a job and its steps say that it was memory that ran out."""
+    worst = max((step.max_rss for step in job.steps), default=0)
+    if any(step.state == "OUT_OF_MEMORY" for step in (*job.records, *job.steps)):
+        return "out of memory" + (f": a step used {worst // _MIB} MiB" if worst else "")
+    asked = role.resource.memMB
+    if asked > 0 and worst > asked * _MIB * 0.95:
+        return f"probably out of memory: a step used {worst // _MIB} MiB, and {asked} MiB were asked for"
+    return ""
 
 
-def _given(text: str) -> str:
-    return "" if text in ("None assigned", "(null)", "N/A") else text
+def explained(left: Evidence, *, signal: str) -> Evidence:
+    """What a failed replica left behind, with the meaning of what slurmstepd and srun said of it.
+
+    Args:
+        signal: name of the signal that ended it.
+    """
+    oom = _OOM_KILL.search(left.said)
+    if signal == "SIGKILL" and (oom or _OVER_MEMORY.search(left.said)):
+        figures = next((m for m in _OVER_MEMORY.finditer(left.said) if m[1]), None)
+        used = f": it used {int(figures[1]) // _MIB} MiB and may use {int(figures[2]) // _MIB} MiB" if figures else ""
+        return replace(left, reason=f"out of memory{used}")
+    if oom:  # with cgroups `srun` may end with 1, and the program may have lost a child only
+        return replace(left, reason="out of memory")
+    if left.error_file or left.stderr.strip() or left.stdout.strip():
+        return left
+    said = [line for line in _SAID.findall(left.said) if not _NO_NEWS.search(line)]
+    return replace(left, reason=said[0]) if said else left
+
+
+# -- times -------------------------------------------------------------------------------------------
+
+
+def _duration(seconds: float) -> str:
+    minutes = max(1, round(seconds / 60))
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes / 60:.0f} h" if minutes < 2880 else f"{minutes / 1440:.0f} days"
+
+
+def _clock(moment: float, now: float) -> str:
+    then, today = time.localtime(moment), time.localtime(now)
+    return time.strftime("%H:%M" if then[:3] == today[:3] else "%Y-%m-%d %H:%M", then)

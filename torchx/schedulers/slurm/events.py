@@ -33,6 +33,7 @@ class JobEvents:
         replicas: path of the replica's folder within the job's to what became of it.
         starts: how often the job was started.
         again: how often replicas were started again while the job went on.
+        tries: the same in this attempt, by path of the replica.
         retries: how often the job requeued itself because a replica failed.
         exit_code: of the attempt; None while it goes on, and when it was ended from outside.
         job_id: Slurm's; empty before the first start.
@@ -41,6 +42,7 @@ class JobEvents:
     replicas: dict[str, ReplicaEvents] = field(default_factory=dict)
     starts: int = 0
     again: int = 0
+    tries: dict[str, int] = field(default_factory=dict)
     retries: int = 0
     started: float = 0.0
     ended: float = 0.0
@@ -69,7 +71,7 @@ def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
     if what == "start":
         job.starts += 1
         job.job_id = words[1] if len(words) > 1 else ""
-        job.replicas = {}
+        job.replicas, job.tries = {}, {}
         job.started, job.ended, job.exit_code, job.retrying = moment, 0.0, None, False
     elif what == "end":
         job.ended, job.exit_code = moment, int(words[0])
@@ -85,3 +87,4 @@ def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
             replica.absent = True
         else:
             job.again += 1
+            job.tries[words[0]] = job.tries.get(words[0], 0) + 1

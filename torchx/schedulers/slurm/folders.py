@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import posixpath
 
-from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, LogPaths, roles_of
+from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
+from torchx.schedulers.slurm.answers import Job, telling_files
 from torchx.schedulers.slurm.events import parse_events
 from torchx.schedulers.slurm.script import EVENTS_FILE
-from torchx.schedulers.slurm.status import Job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torchx.schedulers.kit.files import Files
-    from torchx.schedulers.slurm.answers import JobRecord
+    from torchx.schedulers.slurm.records import JobRecord
 
 
 def files_of(
     files: Files, records: Mapping[str, Sequence[JobRecord]], folders: Mapping[str, JobFolder]
 ) -> dict[str, Job]:
-    """Jobs with what their folders tell, by one look at all of them.
+    """Jobs with what their folders say, by one look at all of them, and another where it is not known why they failed.
 
     Args:
         records: Slurm's; a job of which there are none is one that Slurm has forgotten.
@@ -46,7 +46,24 @@ def files_of(
             folder=JobFolder(files, path) if record is not None else None,
             roles=roles_of(record),
         )
+    _read_more(files, jobs.values())
     return jobs
+
+
+def _read_more(files: Files, jobs: Iterable[Job]) -> None:
+    wanted = {
+        posixpath.join(job.folder.path, name): (job, name)
+        for job in jobs
+        if job.folder is not None
+        for name in telling_files(job)
+    }
+    if not wanted:
+        return
+    found: dict[str, dict[str, str]] = {}
+    for path, data in files.grown(dict.fromkeys(wanted, -TAIL_BYTES)).items():
+        job, name = wanted[path]
+        found.setdefault(job.app_id, {})[name] = data.decode("utf-8", "replace")
+        job.texts = found[job.app_id]
 
 
 def job_id_in(folder: JobFolder) -> str:

@@ -44,17 +44,18 @@ SLURM_STATES: Mapping[str, AppState] = {
 # Flags that newer releases list beside a base state: they say more of a job than the state does.
 _OVERRIDES = ("REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD", "CONFIGURING")
 
-ENDINGS: Mapping[str, str] = {
-    "BOOT_FAIL": "a node could not be booted",
-    "DEADLINE": "it could not end before its deadline",
-    "LAUNCH_FAILED": "it could not be started on its nodes",
-    "NODE_FAIL": "a node failed while it ran",
-    "OUT_OF_MEMORY": "it needed more memory than it had asked for",
-    "PREEMPTED": "it was preempted by a job of higher priority",
-    "RECONFIG_FAIL": "a node could not be configured for it",
-    "REVOKED": "another cluster of the federation started it",
-    "TIMEOUT": "it reached its time limit",
+ENDINGS: Mapping[str, tuple[str, str]] = {
+    "BOOT_FAIL": ("node", "a node could not be booted"),
+    "DEADLINE": ("timeout", "it could not end before its deadline"),
+    "LAUNCH_FAILED": ("node", "it could not be started on its nodes"),
+    "NODE_FAIL": ("node", "a node failed while it ran"),
+    "OUT_OF_MEMORY": ("oom", "it needed more memory than it had asked for"),
+    "PREEMPTED": ("preempted", "it was preempted by a job of higher priority"),
+    "RECONFIG_FAIL": ("node", "a node could not be configured for it"),
+    "REVOKED": ("lost", "another cluster of the federation started it"),
+    "TIMEOUT": ("timeout", "it reached its time limit"),
 }
+"""States of jobs that failed, with the class of the cause and a sentence."""
 
 _PLAIN: Mapping[str, str] = {
     "Priority": "jobs of higher priority go first",

@@ -20,7 +20,7 @@ PATIENCE_S = 45.0
 """How long a lost connection is tried again."""
 
 FOLLOW_PATIENCE_S = 300.0
-"""The same where somebody follows a log: they may be on a train."""
+"""How long a lost connection of somebody who follows a log is tried again, seconds: they may be on a train."""
 
 _MISSING = 44  # exit code of our scripts
 _ONE_WAIT_S = 15.0  # a script that nobody listens to any more ends by itself after so long
@@ -52,7 +52,7 @@ IFS='
 '
 set -f
 list=$(cat)
-set -- $(printf '%s\\n' "$list" | sed 's/^[0-9]* //')
+set -- $(printf '%s\\n' "$list" | sed 's/^[-0-9]* //')
 sizes() { wc -c -- "$@" 2>/dev/null; }
 """
 _GROWN = (
@@ -64,9 +64,10 @@ news() {
     { line = $0; sub(/^ +/, "", line); at = index(line, " "); number = substr(line, 1, at - 1) + 0 }
     { path = substr(line, at + 1) }
     !listed { offset[path] = number; place[path] = NR - 1; next }
-    path in offset && number > offset[path] && room > 0 {
-      news = number - offset[path]; room -= news < most ? news : most
-      printf "%d %.0f %s\\n", place[path], offset[path], path
+    path in offset { from = offset[path]; if (from < 0) from = number + from > 0 ? number + from : 0 }
+    path in offset && number > from && room > 0 {
+      news = number - from; room -= news < most ? news : most
+      printf "%d %.0f %s\\n", place[path], from, path
     }' room=@ROOM@ most=@MOST@
 }
 ticks=@TICKS@
@@ -94,8 +95,7 @@ class RemoteFiles:
         runner: runs commands there.
     """
 
-    wait_s = 1.0
-    """How long it pays to wait there for news, and not to ask again."""
+    wait_s: float = 1.0
 
     def __init__(self, runner: SSHCommandRunner) -> None:
         self._runner = runner
@@ -135,8 +135,11 @@ class RemoteFiles:
         self._script(script, path, "be written", stdin=data)
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes | None:
-        """What is in a file from ``offset`` on, at most ``size`` bytes; None when there is no such file."""
-        read = f"tail -c +{offset + 1}" if offset else "cat"
+        """What is in a file from ``offset`` on, at most ``size`` bytes; None when there is no such file.
+
+        A negative offset counts from the end of the file.
+        """
+        read = f"tail -c {f'+{offset + 1}' if offset > 0 else -offset}" if offset else "cat"
         if size >= 0:
             read += f" | head -c {size}"
         script = _READ.format(path=quote(_checked(path)), missing=_MISSING, read=read)
@@ -163,7 +166,7 @@ class RemoteFiles:
         between, the same bytes are asked for again.
 
         Args:
-            offsets: path to the number of bytes that are known.
+            offsets: path to the number of bytes that are known; negative: only so many bytes at the end are wanted.
             wait_s: seconds to wait for the first news; 0: do not.
         """
         deadline = time.monotonic() + wait_s

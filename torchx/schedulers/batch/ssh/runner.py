@@ -13,7 +13,7 @@ from torchx.errors import CommandError, TransientError
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, UnreachableError, login_error, no_master, no_session
 from torchx.schedulers.batch.ssh.master import Master
 from torchx.schedulers.batch.ssh.script import Answer, command_line, enclose, join, parse, quote
-from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.commands import Completed, ConnectedRunner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ fi
 """
 
 
-class SSHCommandRunner:
+class SSHCommandRunner(ConnectedRunner):
     """Runs commands on a login node. Threads may share it.
 
     Args:

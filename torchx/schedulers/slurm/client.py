@@ -1,0 +1,196 @@
+"""Slurm's commands: how they are called, what they say when they fail, and one question for any number of jobs."""
+
+from __future__ import annotations
+
+import re
+
+from torchx.errors import BackendError, ParseError
+from torchx.schedulers.slurm.records import (
+    SACCT_FIELDS,
+    SEPARATOR,
+    SQUEUE_FIELDS,
+    parse_sacct,
+    parse_squeue,
+    parse_squeue_json,
+    settled,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torchx.schedulers.kit.commands import Completed
+    from torchx.schedulers.slurm.records import JobRecord
+
+    Records = dict[str, list[JobRecord]]
+
+_LISTED_DAYS = 14
+NO_SUCH_JOB = re.compile(r"Invalid job id", re.IGNORECASE)
+NO_ACCOUNTING = re.compile(r"accounting storage is disabled|not installed", re.IGNORECASE)
+OVER = re.compile(r"Invalid job id|already complet|Job/step already", re.IGNORECASE)
+NO_MEMORY = re.compile(r"Memory specification can not be satisfied", re.IGNORECASE)
+HINTS = (
+    (r"memory specification", "`sinfo -o '%P %m'` shows how much memory the nodes have, in MiB"),
+    (r"invalid partition", "`sinfo` shows the partitions"),
+    (r"invalid (account|qos)|account/partition combination", "`sacctmgr show assoc user=$USER` shows what is yours"),
+    (r"node configuration is not available", "`sinfo -N -l` shows what the nodes have"),
+    (r"time limit", "`sinfo -o '%P %l'` shows how long jobs may take"),
+    (r"more processors|node count specification", "`replicas_per_node` puts several replicas on one node"),
+    (r"reservation", "`scontrol show reservation` shows the reservations"),
+    (r"licenses", "`scontrol show licenses` shows the licenses"),
+    (
+        r"not permitted to use|job violates accounting",
+        "ask the cluster's administrators for the limits of your account",
+    ),
+)
+FILTERED_JSON = (23, 11)
+"""From this release on ``squeue --json`` shows the jobs that were asked for, and whether they have processes left."""
+
+_MOST_IDS = 500  # in one command
+_ACCOUNTING_PATIENCE_S = 2.0  # it only adds to what is known
+
+
+def squeue_argv(app_ids: Iterable[str], *, json: bool) -> list[str]:
+    """The query for jobs that Slurm still has in memory; for all of the user's when none is named."""
+    ids = ",".join(app_ids)
+    chosen = [f"--jobs={ids}"] if ids else ["--me"]
+    if json:
+        return ["squeue", "--json", "--states=all", *chosen]
+    fields = ",".join(f"{name}:{SEPARATOR}" for name in SQUEUE_FIELDS)
+    return ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", *chosen, f"--Format={fields}"]
+
+
+def sacct_argv(app_ids: Iterable[str], *, steps: bool = False) -> list[str]:
+    """The query for jobs that ended a while ago; for all of the user's of two weeks when none is named."""
+    ids = ",".join(app_ids)
+    chosen = [f"--jobs={ids}"] if ids else [f"--starttime=now-{_LISTED_DAYS}days"]
+    chosen += [] if steps else ["--allocations"]
+    form = ["--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={','.join(SACCT_FIELDS)}"]
+    return ["env", "SLURM_TIME_FORMAT=%s", "sacct", *form, *chosen]
+
+
+def sacct_name_argv(name: str, age_s: float) -> list[str]:
+    """The query for the ids of jobs of a name, some of which may have ended long ago."""
+    since = f"now-{int(age_s / 3600) + 2}hours"  # its clock may not be ours
+    form = ["--noheader", "--parsable2", "--allocations", "--format=JobIDRaw"]
+    return ["sacct", *form, f"--name={name}", f"--starttime={since}"]
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """The release in ``slurm-wlm 22.05.8``.
+
+    >>> parse_version("slurm 24.11.0-0rc1")
+    (24, 11)
+    """
+    found = re.search(r"(\d+)\.(\d+)", text)
+    if found is None:
+        raise ParseError(f"`{text.strip()}` is no version of Slurm", text=text)
+    return int(found[1]), int(found[2])
+
+
+def parse_sbatch(text: str) -> str:
+    """The id in the answer of ``sbatch --parsable``: ``7`` or ``7;cluster``.
+
+    >>> parse_sbatch("7;tst\\n")
+    '7'
+    """
+    words = text.split()
+    app_id = words[-1].partition(";")[0] if words else ""
+    if not app_id.isdigit():
+        raise ParseError(f"`sbatch` answered `{text.strip()}`, which is no job id", text=text)
+    return app_id
+
+
+class SlurmQueries:
+    """Questions to one cluster.
+
+    Args:
+        run: runs a command, and tries again when Slurm does not answer.
+    """
+
+    def __init__(self, run: Callable[..., Completed]) -> None:
+        self._run = run
+        self._version: tuple[int, int] | None = None
+        self._has_accounting = True
+
+    def jobs(self, app_ids: Sequence[str] | None) -> Records:
+        """Jobs that Slurm knows, by id; all of the user's when None. Others are left out.
+
+        While processes of a job still end, plain ``squeue`` says of it that it is ``COMPLETING``, and accounting how it
+        ended.
+        """
+        records = self.squeue(app_ids)
+        ending = {i for i, found in records.items() if any(r.state == "COMPLETING" for r in found)}
+        asked = None if app_ids is None else [i for i in app_ids if i not in records or i in ending]
+        if asked is None or asked:
+            for app_id, found in self.sacct(asked).items():
+                records[app_id] = settled(records[app_id], found) if app_id in ending else records.get(app_id, found)
+        return records
+
+    def squeue(self, app_ids: Sequence[str] | None) -> Records:
+        """Jobs that Slurm has in memory, by id; all of the user's when None. Those that it has not are left out."""
+        return self._ask(app_ids, self._squeue)
+
+    def sacct(self, app_ids: Sequence[str] | None, *, steps: bool = False) -> Records:
+        """Jobs that accounting knows, with their steps if wanted; none where there is no accounting."""
+
+        def ask(ids: Sequence[str]) -> list[JobRecord]:
+            done = self._run(sacct_argv(ids, steps=steps), patience_s=_ACCOUNTING_PATIENCE_S)
+            if done.returncode and NO_ACCOUNTING.search(done.stderr):
+                self._has_accounting = False
+                return []
+            return parse_sacct(done.check().stdout)
+
+        if not self._has_accounting:
+            return {}
+        try:
+            return self._ask(app_ids, ask)
+        except BackendError as e:
+            import logging
+
+            logging.getLogger("torchx.schedulers").warning("Slurm's accounting cannot be asked: %s", e)
+            return {}
+
+    def named(self, name: str, age_s: float) -> str:
+        """The id of a job that accounting knows, and Slurm itself perhaps no more; empty when there is none.
+
+        Args:
+            age_s: seconds since it was submitted, if it was.
+        """
+        done = self._run(sacct_name_argv(name, age_s), patience_s=_ACCOUNTING_PATIENCE_S)
+        ids = done.stdout.split() if done.returncode == 0 else []
+        return min(ids, key=int) if all(i.isdecimal() for i in ids) and ids else ""
+
+    def _squeue(self, ids: Sequence[str]) -> list[JobRecord]:
+        if self._release() >= FILTERED_JSON:
+            done = self._run(squeue_argv(ids, json=True))
+            try:
+                if done.returncode == 0:
+                    return [r for r in parse_squeue_json(done.stdout) if not ids or r.job_id in ids]
+            except ParseError:
+                pass  # of a release that is newer than this torchx: its plain answer is as it always was
+        done = self._run(squeue_argv(ids, json=False))
+        if done.returncode and NO_SUCH_JOB.search(done.stderr):
+            return []  # the answer when none of them is in its memory
+        return parse_squeue(done.check().stdout)
+
+    def _release(self) -> tuple[int, int]:
+        if self._version is None:
+            self._version = parse_version(self._run(["squeue", "--version"]).check().stdout)
+        return self._version
+
+    @staticmethod
+    def _ask(app_ids: Sequence[str] | None, ask: Callable[[Sequence[str]], list[JobRecord]]) -> Records:
+        if app_ids is None:
+            return _by_id(ask(()))
+        found: list[JobRecord] = []
+        for start in range(0, len(app_ids), _MOST_IDS):
+            found += ask(app_ids[start : start + _MOST_IDS])
+        return _by_id(found)
+
+
+def _by_id(records: Iterable[JobRecord]) -> Records:
+    found: Records = {}
+    for record in records:
+        found.setdefault(record.job_id, []).append(record)
+    return found

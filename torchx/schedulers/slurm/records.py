@@ -1,0 +1,306 @@
+"""The answers of Slurm's commands as records: ``squeue --json``, plain ``squeue``, ``sacct``.
+
+Parsers are total: they return records or raise ParseError. Jobs of others are records like any.
+"""
+
+from __future__ import annotations
+
+import re
+
+from torchx.errors import ParseError
+from torchx.schedulers.slurm.reasons import app_state, base_state
+from torchx.specs.api import is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from dataclasses import dataclass, replace
+    from typing import Any
+else:
+    from torchx.util.records import dataclass, replace
+
+SEPARATOR = "\x1f"  # in no name
+
+# https://slurm.schedmd.com/squeue.html, --Format. What a user can write into comes last.
+SQUEUE_FIELDS = (
+    *("JobArrayID", "State", "Reason", "SubmitTime", "StartTime", "EndTime", "RestartCnt", "exit_code", "NodeList"),
+    *("UserName", "WorkDir", "Name"),
+)
+# https://slurm.schedmd.com/sacct.html, --format.
+SACCT_FIELDS = (
+    *("JobID", "State", "Reason", "Submit", "Start", "End", "ExitCode", "NodeList", "MaxRSS", "ReqMem"),
+    *("User", "WorkDir", "JobName"),
+)
+
+
+@dataclass(kw_only=True)
+class JobRecord:
+    """One job, one component of a heterogeneous job, or one step, as Slurm sees it.
+
+    Attributes:
+        job_id: as people write it: ``7``, ``10_3`` of an array; the leader's for a component.
+        component: number of the component; 0 of a job that has none.
+        step: ``batch``, ``0``, ...; empty for the job itself.
+        state: Slurm's own, the base state.
+        completing: processes of it still end.
+        submitted, started, ended: Unix times; of a job that waits, ``started`` is what Slurm expects.
+        exit_code: of the batch script; None when a signal ended it, or it is not known.
+        signal: number of that signal; 0 when there was none.
+        max_rss: the most memory resident, bytes; of steps.
+        folder: the working directory.
+    """
+
+    job_id: str
+    component: int = 0
+    step: str = ""
+    state: str = ""
+    completing: bool = False
+    reason: str = ""
+    name: str = ""
+    user: str = ""
+    folder: str = ""
+    nodes: str = ""
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    restarts: int = 0
+    exit_code: int | None = None
+    signal: int = 0
+    max_rss: int = 0
+    memory: str = ""
+
+
+def parse_squeue_json(text: str) -> list[JobRecord]:
+    """The answer of ``squeue --json``, of any release.
+
+    Raises:
+        ParseError: it is none.
+    """
+    import json
+
+    try:
+        jobs = json.loads(text)["jobs"]
+        return [_of_json(job) for job in jobs]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise ParseError(f"the answer of `squeue --json` cannot be read: {type(e).__name__}: {e}", text=text) from e
+
+
+def parse_squeue(text: str) -> list[JobRecord]:
+    """The answer of ``squeue`` with :data:`SQUEUE_FIELDS`.
+
+    Raises:
+        ParseError: a line has too few fields.
+    """
+    found = []
+    for job_id, state, reason, submitted, started, ended, restarts, status, nodes, user, folder, name in _rows(
+        text, SQUEUE_FIELDS, "squeue"
+    ):
+        base, component, step = split_id(job_id)
+        code, signal = _exit_of_text(status)
+        found.append(
+            JobRecord(
+                job_id=base,
+                component=component,
+                step=step,
+                state=base_state(state),
+                completing=base_state(state) == "COMPLETING",
+                reason=reason,
+                name=name,
+                user=user,
+                folder=folder,
+                nodes=_given(nodes),
+                submitted=_moment(submitted),
+                started=_moment(started),
+                ended=_moment(ended),
+                restarts=_whole(restarts),
+                exit_code=code,
+                signal=signal,
+            )
+        )
+    return found
+
+
+def parse_sacct(text: str) -> list[JobRecord]:
+    """The answer of ``sacct`` with :data:`SACCT_FIELDS`, steps included when it has them.
+
+    Raises:
+        ParseError: a line has too few fields.
+    """
+    found = []
+    for job_id, state, reason, submitted, started, ended, exits, nodes, rss, memory, user, folder, name in _rows(
+        text, SACCT_FIELDS, "sacct"
+    ):
+        base, component, step = split_id(job_id)
+        code, signal = _exit_of_text(exits)
+        found.append(
+            JobRecord(
+                job_id=base,
+                component=component,
+                step=step,
+                state=base_state(state),
+                reason=reason,
+                name=name,
+                user=user,
+                folder=folder,
+                nodes=_given(nodes),
+                submitted=_moment(submitted),
+                started=_moment(started),
+                ended=_moment(ended),
+                exit_code=code,
+                signal=signal,
+                max_rss=parse_size(rss),
+                memory=_given(memory),
+            )
+        )
+    return found
+
+
+def settled(records: Sequence[JobRecord], accounted: Sequence[JobRecord]) -> list[JobRecord]:
+    """Components of a job that is ``COMPLETING``, each with the end that accounting knows of it.
+
+    >>> ending = JobRecord(job_id="7", state="COMPLETING", completing=True, folder="/f")
+    >>> (one,) = settled([ending], [JobRecord(job_id="7", state="CANCELLED")])
+    >>> one.state, one.completing, one.folder
+    ('CANCELLED', True, '/f')
+    """
+    ends = {record.component: record for record in accounted if is_terminal(app_state(record.state))}
+    found = []
+    for record in records:
+        end = ends.get(record.component) if record.state == "COMPLETING" else None
+        told = record if end is None else replace(record, state=end.state, exit_code=end.exit_code, signal=end.signal)
+        found.append(told if end is None or not end.ended else replace(told, ended=end.ended))
+    return found
+
+
+_ID = re.compile(r"(\d+(?:_(?:\d+|\[[^\]]*\]))?)(?:\+(\d+))?(?:\.([^\s+]+))?(?:\+(\d+))?")
+
+
+def split_id(text: str) -> tuple[str, int, str]:
+    """The id of a job, the number of a component, the name of a step.
+
+    >>> split_id("7"), split_id("7+1.batch"), split_id("10_3"), split_id("10_[1-5%2]")
+    (('7', 0, ''), ('7', 1, 'batch'), ('10_3', 0, ''), ('10', 0, ''))
+    """
+    found = _ID.fullmatch(text.strip())
+    if found is None:
+        return text.strip(), 0, ""
+    return found[1].partition("_[")[0], int(found[2] or 0), found[3] or ""
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``627808K``, ``1.5G``; 0 when it says nothing.
+
+    >>> parse_size("2K"), parse_size("1.5M"), parse_size("")
+    (2048, 1572864, 0)
+    """
+    found = re.fullmatch(r"([\d.]+)([KMGTP]?)[nc]?", text.strip())
+    try:
+        return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else 0
+    except ValueError:
+        return 0
+
+
+def _rows(text: str, fields: tuple[str, ...], command: str) -> Iterable[list[str]]:
+    for line in text.split("\n"):
+        if not line.strip():
+            continue
+        # In some answers the last field ends with a separator, too; and a name may hold some.
+        whole = line.removesuffix(SEPARATOR) if line.count(SEPARATOR) >= len(fields) else line
+        row = whole.split(SEPARATOR, len(fields) - 1)
+        if len(row) != len(fields):
+            raise ParseError(f"a line of `{command}` cannot be read: `{line}`", text=text)
+        yield [cell.strip() for cell in row]
+
+
+def _of_json(job: dict[str, Any]) -> JobRecord:
+    leader = _number(job.get("het_job_id"))
+    array, task = _number(job.get("array_job_id")), job.get("array_task_id")
+    is_task = array and task is not None and not (isinstance(task, dict) and not task.get("set", True))
+    job_id = f"{array}_{_number(task)}" if is_task else str(leader or int(job["job_id"]))
+    code, signal = _exit_of_json(job.get("exit_code"))
+    states = job.get("job_state") or ""
+    states = states if isinstance(states, (str, list)) else str(states)
+    return JobRecord(
+        job_id=job_id,
+        component=_number(job.get("het_job_offset")) if leader else 0,
+        state=base_state(states),
+        completing="COMPLETING" in states,
+        reason=str(job.get("state_reason") or ""),
+        name=str(job.get("name") or ""),
+        user=str(job.get("user_name") or ""),
+        folder=str(job.get("current_working_directory") or ""),
+        nodes=_nodes_of_json(job),
+        submitted=_number(job.get("submit_time")) or None,
+        started=_number(job.get("start_time")) or None,
+        ended=_number(job.get("end_time")) or None,
+        restarts=_number(job.get("restart_cnt")),
+        exit_code=code,
+        signal=signal,
+    )
+
+
+def _nodes_of_json(job: dict[str, Any]) -> str:
+    """The allocated nodes: a string of the job, or, in other releases, in one of two places of its resources."""
+    if isinstance(job.get("nodes"), str) and job["nodes"]:
+        return str(job["nodes"])
+    resources = job.get("job_resources")
+    if not isinstance(resources, dict):
+        return ""
+    nodes = resources.get("nodes")
+    if isinstance(nodes, str):
+        return nodes
+    if isinstance(nodes, dict) and isinstance(nodes.get("list"), str):
+        return str(nodes["list"])
+    allocated = nodes.get("allocation") if isinstance(nodes, dict) else resources.get("allocated_nodes")
+    rows = allocated if isinstance(allocated, list) else []
+    names = [str(row.get("nodename") or row.get("name") or "") for row in rows if isinstance(row, dict)]
+    return ",".join(name for name in names if name)
+
+
+def _exit_of_json(value: Any) -> tuple[int | None, int]:
+    if not isinstance(value, dict):
+        return _wait_status(_number(value))
+    signal = value.get("signal")
+    number = _number(signal.get("id", signal.get("signal_id")) if isinstance(signal, dict) else signal)
+    return (None if number else _number(value.get("return_code"))), number
+
+
+def _exit_of_text(text: str) -> tuple[int | None, int]:
+    """Exit code and signal of ``768``, or, in newer releases, ``3:0``."""
+    code, colon, signal = text.partition(":")
+    if not colon:
+        return _wait_status(_whole(code))
+    number = _whole(signal)
+    return (None if number else _whole(code)), number
+
+
+def _number(value: Any) -> int:
+    """A number, or, in newer releases, ``{"set": true, "infinite": false, "number": 7}``."""
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set", True) and not value.get("infinite") else 0
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e18 < value < 1e18:
+        return 0
+    return int(value)
+
+
+def _wait_status(status: int) -> tuple[int | None, int]:
+    """Exit code and signal of a status as ``wait`` gives it."""
+    signal = status & 0x7F
+    return (None, signal) if signal else (status >> 8, 0)
+
+
+def _moment(text: str) -> float | None:
+    """Seconds since the epoch: the commands are asked for them by ``SLURM_TIME_FORMAT``."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < 1e12 else None
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+
+
+def _given(text: str) -> str:
+    return "" if text in ("None assigned", "(null)", "N/A") else text
