@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import torchx.supervisor
-from tests.supervisor.forks import Gate, eventually, in_fork, request, role, state
+from tests.supervisor.forks import Gate, eventually, in_fork, request, role, state, text
 from torchx.supervisor import client as client_module
 from torchx.supervisor import proctree
 from torchx.supervisor.client import LauncherClient, LauncherError
@@ -91,6 +91,11 @@ def test_a_launcher_has_no_secrets(client, tmp_path, monkeypatch) -> None:
     assert os.getsid(pid) != os.getsid(0)
     assert {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)} == {"/dev/null"}
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    status = dict(line.split(":", 1) for line in text(f"/proc/{pid}/status").splitlines())
+    ignored = int(status["SigIgn"], 16)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM):
+        assert ignored & 1 << number - 1, number
+    assert int(status["PPid"]) != os.getpid()
 
 
 def test_a_refused_job_says_why(client, tmp_path) -> None:

@@ -47,17 +47,16 @@ def test_when_it_is_looked_again(tmp_path, out) -> None:
 @pytest.mark.parametrize(("age", "spacing"), [(0.0, 0.05), (50.0, 0.05), (500.0, 0.5), (1000.0, 1.0), (90_000.0, 1.0)])
 def test_how_far_apart_records_are(tmp_path, out, age, spacing) -> None:
     """A twentieth of a second at first, a thousandth of the job's age later, a second at most."""
-    begun = 10_000.0
-    follower = Follower(str(tmp_path), begun)
-    now = begun + age
+    now = 200_000.0
+    follower = Follower(str(tmp_path), now + spacing - age)
     _append(out, b"x\n")
     follower.look(now)
     _append(out, b"x\n")
-    follower.look(now + spacing * 0.99)
+    follower.look(now + spacing * 0.9999)
     assert len(_records(tmp_path)) == 1
     _append(out, b"x\n")
-    follower.look(now + spacing * 1.01)
-    assert _records(tmp_path) == [(now, 2, 0, 2), (now + spacing * 1.01, 6, 0, 6)]
+    follower.look(now + spacing * 1.0001)
+    assert _records(tmp_path) == [(now, 2, 0, 2), (now + spacing * 1.0001, 6, 0, 6)]
 
 
 def test_what_was_not_recorded_is_at_the_next_quiet_look(tmp_path, out) -> None:
@@ -102,6 +101,26 @@ def test_how_long_a_progress_bar_is(tmp_path, out, size, shown) -> None:
     assert len(_combined(tmp_path)) == shown
     follower.look(2.0, last=True)
     assert _combined(tmp_path) == out.read_bytes()
+
+
+def test_a_progress_bar_that_went_back_only_once(tmp_path, out) -> None:
+    """At its very first byte: up to there."""
+    out.write_bytes(b"\r" + b"x" * 4095)
+    Follower(str(tmp_path), 0.0).look(1.0)
+    assert _combined(tmp_path) == b"\r"
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_an_unfinished_line_waits(tmp_path, name) -> None:
+    """Of either stream; looking leaves no descriptor open."""
+    before = os.listdir("/proc/self/fd")
+    follower = Follower(str(tmp_path), 0.0)
+    (tmp_path / f"{name}.log").write_bytes(b"half")
+    assert follower.look(1.0) is False
+    _append(tmp_path / f"{name}.log", b"\n")
+    assert follower.look(2.0) is True
+    assert _combined(tmp_path) == b"half\n"
+    assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.parametrize(("size", "copied"), [(LONG_LINE - 1, 0), (LONG_LINE, LONG_LINE)])

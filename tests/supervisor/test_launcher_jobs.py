@@ -356,6 +356,31 @@ def test_names_of_signals() -> None:
     assert (signal_name(9), signal_name(63)) == ("SIGKILL", "signal 63")
 
 
+def test_a_job_that_cannot_be_reported_is_not_taken(tmp_path) -> None:
+    """Without a guardian who knows of it nobody would end it: the caller finds another launcher."""
+
+    def steps() -> None:
+        news = os.pipe()
+        os.close(news[0])
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        reserve = Reserve(*os.pipe(), news[1], (os.getppid(), 0))
+        assert launcher.serve_one(request(tmp_path / "job", role("true")), reserve) is False
+        assert os.listdir(tmp_path / "job") == []
+
+    in_fork(steps)
+
+
+def test_tidying_up_gives_way_to_others(tmp_path) -> None:
+    """Nobody waits for it."""
+
+    def steps() -> None:
+        before = os.nice(0)
+        launcher._tidy_up({"base": str(tmp_path), "max_age_s": 1.0, "max_bytes": 0})
+        assert os.nice(0) == min(19, before + 10)
+
+    in_fork(steps)
+
+
 def test_warming_up_leaves_nothing_behind() -> None:
     """No file, descriptor or process."""
 

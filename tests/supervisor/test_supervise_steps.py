@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Iterator
 
 import pytest
 
-from tests.supervisor.forks import GUARDIAN, Clock, Gate, eventually, in_fork, request, role, started, state, until_dead
+from tests.supervisor.forks import (
+    GUARDIAN,
+    PATIENCE_S,
+    Clock,
+    Gate,
+    eventually,
+    in_fork,
+    request,
+    role,
+    started,
+    state,
+    until_dead,
+)
 from torchx.supervisor import proctree, supervise
 from torchx.supervisor.supervise import Supervisor
 
@@ -46,6 +59,47 @@ def clock(monkeypatch) -> Clock:
 
 def _states(supervisor: Supervisor) -> list[str]:
     return [r.line.state for r in supervisor.replicas]
+
+
+def test_a_signal_wakes_it(job) -> None:
+    """The end of a child is heard while it sleeps, at once, whatever else it waits for."""
+
+    def steps() -> None:
+        supervisor = Supervisor(request(job, role("true")), GUARDIAN)
+        assert signal.set_wakeup_fd(supervisor._wake_writer) == supervisor._wake_writer
+        supervisor._start_pending()
+        assert select.select([supervisor._wake], [], [], PATIENCE_S)[0]
+
+    in_fork(steps)
+
+
+def test_the_start_of_an_attempt_forgets_the_one_before(job, gate, clock) -> None:
+    """A new process is not taken for one that had the time of another; orphans that come later are children again."""
+
+    def steps() -> None:
+        supervisor = started(job, role(gate.wait, gate.wait))
+        replica = supervisor.replicas[0]
+        replica.line.ticks, replica.line.exit, replica.line.ended, replica.kills = 5, 1, 2.0, 3
+        supervisor._start(replica)
+        assert (replica.line.ticks, replica.line.exit, replica.line.ended, replica.kills) == (0, None, 0.0, 0)
+        supervisor._has_children = False
+        supervisor._reap(1000.0)
+        assert supervisor._has_children
+
+    in_fork(steps)
+
+
+def test_a_clean_end_completes_the_log(job, gate, clock) -> None:
+    """Of a replica that has ended and left nothing the log is looked at once more, while the others run on."""
+
+    def steps() -> None:
+        supervisor = started(job, role("echo x", gate.wait))
+        until_dead(supervisor.replicas[0].line.pid)
+        supervisor._reap(1000.0)
+        supervisor._sweep(1000.0)
+        assert _text(job, "combined") == "x\n"
+
+    in_fork(steps)
 
 
 def test_sixteen_are_started_at_a_time(job) -> None:

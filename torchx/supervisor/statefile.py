@@ -106,9 +106,8 @@ class StateWriter:
         self.job = job
         self._fixed = _fixed_part(job)
         self._header = header or -(-(len(self._fixed) + _ROOM_FOR_CHANGES) // 64) * 64
-        size = self._header + _LINE * len(job.replicas)
-        self._bytes = bytearray(size)
-        self._low, self._high = size, 0
+        self._bytes = bytearray()
+        self._low = self._high = 0  # what of it is not written yet
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.header_changed()
         for index in range(len(job.replicas)):
