@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import torchx.supervisor
-from tests.supervisor.forks import Gate, eventually, in_fork, request, role, state, text
+from tests.supervisor.forks import PATIENCE_S, Gate, eventually, in_fork, request, role, state, text
 from torchx.supervisor import client as client_module
 from torchx.supervisor import proctree
 from torchx.supervisor.client import LauncherClient, LauncherError
@@ -96,6 +96,17 @@ def test_a_launcher_has_no_secrets(client, tmp_path, monkeypatch) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM):
         assert ignored & 1 << number - 1, number
     assert int(status["PPid"]) != os.getpid()
+
+
+def test_a_launcher_holds_nothing_of_its_caller(client, tmp_path) -> None:
+    """A descriptor that a child may inherit is not kept open: who waits for its end would wait for ever."""
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    client.submit(_asked(tmp_path, "a", "true"))
+    os.close(write)
+    assert select.select([read], [], [], PATIENCE_S)[0]
+    assert os.read(read, 1) == b""
+    os.close(read)
 
 
 def test_a_refused_job_says_why(client, tmp_path) -> None:

@@ -101,6 +101,15 @@ def test_a_newer_format_is_refused_by_name(tmp_path) -> None:
         parse_state(b"torchx-local-job 9 640 ".ljust(2000))
 
 
+@pytest.mark.parametrize(
+    "data", [b"another-file 1 640 x", b"torchx-local-job 1 x x", b"torchx-local-job 1", b"torchx-local-job 1 640"]
+)
+def test_what_is_no_state_file(data: bytes) -> None:
+    """Another name, no width, too few words: said so, and not called cut off."""
+    with pytest.raises(StateFileError, match=r"^not a state file$"):
+        parse_state(data)
+
+
 def test_a_long_message_is_shortened_to_fit(tmp_path) -> None:
     """A message of any length and any characters fits into the header."""
     path = str(tmp_path / "state")

@@ -358,6 +358,7 @@ def test_who_failed_first_is_forgotten_when_it_is_started_again(job, gate, first
         supervisor.job.first = first
         supervisor._restart(supervisor.replicas[:1], 1000.0)
         assert supervisor.job.first == then
+        assert supervisor._unclean == {supervisor.replicas[0]}
 
     in_fork(steps)
 
