@@ -6,12 +6,14 @@ import json
 import logging
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from torchx.errors import BackendError, ConfigError, ParseError
 from torchx.runner import Runner, events
 from torchx.runner.events import SourceType, TorchxEvent, get_logging_handler, log_event, record
+from torchx.schedulers.kit.logs import LogQuery
 
 from .memory_backend import MemoryScheduler, echo_app
 
@@ -140,3 +142,46 @@ def test_destinations(capsys):
     assert "console" in e.value.hint
     record(TorchxEvent("s", "slurm", "run"))
     assert capsys.readouterr() == ("", "")
+
+
+def test_how_long_it_took(heard, monkeypatch):
+    """Microseconds of the wall clock and of the processor, and when it began."""
+    import time
+
+    ticks = {
+        "perf_counter_ns": [5_000, 7_005_500],
+        "process_time_ns": [1_000_000, 9_001_999],
+        "time_ns": [1_700_000_000_123_456_789],
+    }
+    for name, values in ticks.items():
+        monkeypatch.setattr(time, name, lambda values=values: values.pop(0))
+    with events.log_event("status"):
+        pass
+    [event] = heard
+    assert (event.wall_time_usec, event.cpu_time_usec) == (7_000, 8_001)
+    assert event.start_epoch_time_usec == 1_700_000_000_123_456
+
+
+def test_every_verb_tells_which_job(heard):
+    """Its scheduler and id; a dry run, of which there is no job yet, its image."""
+    jobs = {}
+    factories: Any = {"memory": lambda session: MemoryScheduler(session, jobs=jobs)}
+    with Runner("s", factories) as runner:
+        handle = runner.run(echo_app(), "memory")
+        heard.clear()
+        runner.dryrun(echo_app(), "memory")
+        assert heard[0].app_image == "/tmp"
+        heard.clear()
+        runner.status(handle)
+        runner.describe(handle)
+        list(runner.log_lines(handle, "echo"))
+        runner.open_logs(
+            handle, [("echo", 0)], LogQuery.of(regex=None, since=None, until=None, should_tail=False, streams=None)
+        )
+        runner.cancel(handle)
+        runner.wait(handle)
+        runner.delete(handle)
+    told = {(event.api, event.scheduler, event.app_id) for event in heard}
+    apis = {"status", "describe", "log_lines", "cancel", "wait", "delete"}
+    assert told == {(api, "memory", handle.rpartition("/")[2]) for api in apis}
+    assert [event.api for event in heard].count("log_lines") == 2

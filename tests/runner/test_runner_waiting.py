@@ -1,0 +1,289 @@
+"""How long the Runner waits: not a look too early, not a second too late, and no longer than it was told."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from torchx.errors import BackendError, TorchXError, TransientError
+from torchx.runner import backends
+from torchx.runner.backends import answers_within, is_near
+from torchx.runner.wait import Waiter, WaitTimeoutError
+from torchx.specs import AppState, AppStatus
+from torchx.testing import FakeClock
+
+from .memory_backend import MemoryScheduler
+
+
+def _scheduler(wait_hint: float = 1.0) -> Any:
+    scheduler = MemoryScheduler("s")
+    scheduler.wait_hint = wait_hint
+    return scheduler
+
+
+class Job:
+    """Ends at some time of the clock; before that it is in the states that the test says, the last of them again."""
+
+    def __init__(
+        self, clock: FakeClock, *states: AppState, ends: float = 1e9, error: TorchXError | None = None
+    ) -> None:
+        self.clock, self.states, self.ends, self.error = (
+            clock,
+            list(states) or [AppState.RUNNING],
+            clock.now + ends,
+            error,
+        )
+        self.asked: list[float] = []
+        self.began = clock.now
+
+    def __call__(self) -> AppStatus:
+        self.asked.append(round(self.clock.now - self.began, 6))
+        if self.clock.now >= self.ends:
+            return AppStatus(AppState.SUCCEEDED)
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return AppStatus(state, error=self.error) if self.error else AppStatus(state)
+
+
+def _until_over(
+    ask: Any, scheduler: Any, *, interval_s: float = 10, timeout_s: float | None = None, waiter: Waiter | None = None
+) -> Any:
+    waiter = waiter or Waiter()
+    return waiter.until_over(ask, scheduler, "a-1", interval_s=interval_s, timeout_s=timeout_s, what="x://s/a-1")
+
+
+@pytest.mark.parametrize(
+    ("hint", "interval", "pauses"),
+    [
+        (0.05, 10, [0.001, 0.0015, 0.00225]),
+        (0.19, 0.0012, [0.001, 0.0012, 0.0012]),
+        (0.05, 0.0004, [0.0004, 0.0004, 0.0004]),
+        (0.2, 10, [0.2, 0.3, 0.45]),
+        (1.0, 1.2, [1.0, 1.2, 1.2]),
+        (5.0, 2.0, [2.0, 2.0, 2.0]),
+    ],
+    ids=["near", "near, short interval", "near, shorter", "as soon as it is far", "far", "hint beyond the interval"],
+)
+def test_pauses(clock, hint, interval, pauses) -> None:
+    """The first is short on this machine and the scheduler's hint elsewhere; each is half as long again, to the interval."""
+    _until_over(Job(clock, ends=interval * 2.9 if hint >= 1 else sum(pauses)), _scheduler(hint), interval_s=interval)
+    assert clock.slept[:3] == pytest.approx(pauses)
+
+
+def test_the_longest_pause_on_this_machine(clock) -> None:
+    """A tenth of a second, however long the interval."""
+    _until_over(Job(clock, ends=3.0), _scheduler(0.05), interval_s=60)
+    assert max(clock.slept) == pytest.approx(0.1)
+    assert clock.slept.count(0.1) > 20
+
+
+def test_the_time_to_wait_is_to_the_moment(clock) -> None:
+    """The last pause is what is left; at the end of it the job is looked at once more."""
+    job = Job(clock, ends=4.0)
+    assert _until_over(job, _scheduler(), interval_s=3, timeout_s=4.0).state is AppState.SUCCEEDED
+    assert job.asked == [0, 1.0, 2.5, 4.0]
+    with pytest.raises(WaitTimeoutError, match=r"is RUNNING after 3\.5 s of waiting"):
+        _until_over(Job(clock), _scheduler(), timeout_s=3.5)
+
+
+@pytest.mark.parametrize("status", [None, AppStatus(AppState.FAILED)])
+def test_what_is_over_is_not_waited_for(clock, status) -> None:
+    """Nor is a job that nobody knows."""
+    assert _until_over(lambda: status, _scheduler(), timeout_s=0) is status
+    assert clock.slept == []
+
+
+def test_two_minutes_unsubmitted(clock) -> None:
+    """Exactly so long it is borne; a moment longer is an error. One that was ever seen otherwise is waited for."""
+    job = Job(clock, AppState.UNSUBMITTED, ends=120.0)
+    assert _until_over(job, _scheduler(120.0), interval_s=120.0).state is AppState.SUCCEEDED
+    unsubmitted = Job(clock, AppState.UNSUBMITTED)
+    with pytest.raises(BackendError, match="is UNSUBMITTED, says its scheduler, 121 s after"):
+        _until_over(unsubmitted, _scheduler(60.5), interval_s=60.5)
+    assert unsubmitted.asked == [0, 60.5, 121.0]
+    at_the_limit = Job(clock, AppState.UNSUBMITTED, ends=121.0)
+    assert _until_over(at_the_limit, _scheduler(120.0), interval_s=120.0)
+    assert at_the_limit.asked == [0, 120.0, 240.0]
+    other = Job(clock, AppState.PENDING, AppState.UNSUBMITTED, ends=500.0)
+    assert _until_over(other, _scheduler(), interval_s=60).state is AppState.SUCCEEDED
+
+
+# -- an outage -----------------------------------------------------------------------------------
+
+
+def _away() -> TransientError:
+    return TransientError("reset")
+
+
+def test_pauses_in_an_outage(clock, caplog) -> None:
+    """One second, twice as long each time, a quarter of a minute at most; said once."""
+    job = Job(clock, error=_away(), ends=100.0)
+    _until_over(job, _scheduler(0.05), interval_s=60)
+    assert clock.slept == [1, 2, 4, 8, *[15] * 6]
+    assert len(caplog.messages) == 1 and "for 10 minutes" in caplog.messages[0]
+
+
+def test_ten_minutes_of_outage(clock) -> None:
+    """Exactly so long it is borne: 15 + 39 pauses of 15 s are 600 s; the next look raises."""
+    job = Job(clock, error=_away())
+    with pytest.raises(TransientError):
+        _until_over(job, _scheduler(), interval_s=60)
+    assert job.asked[-2:] == [600.0, 615.0]
+
+
+def test_the_last_pause_of_an_outage_is_what_is_left(clock) -> None:
+    """Who waits for five seconds is told after five."""
+    with pytest.raises(WaitTimeoutError):
+        _until_over(Job(clock, error=_away()), _scheduler(), timeout_s=5.0)
+    assert clock.slept == [1, 2, 2]
+
+
+def test_after_an_outage_the_next_one_is_another(clock, caplog) -> None:
+    """It is told, and its pauses begin at one second; who waits once more in the same outage goes on where he was."""
+    waiter = Waiter()
+    job = Job(clock, error=_away())
+    with pytest.raises(WaitTimeoutError):
+        _until_over(job, _scheduler(), timeout_s=3.0, waiter=waiter)
+    clock.slept.clear()
+    with pytest.raises(WaitTimeoutError):
+        _until_over(job, _scheduler(), timeout_s=4.0, waiter=waiter)
+    assert (clock.slept, len(caplog.messages)) == ([4.0], 1)
+    job.error = None
+    with pytest.raises(WaitTimeoutError):
+        _until_over(job, _scheduler(), timeout_s=0, waiter=waiter)
+    job.error = _away()
+    clock.slept.clear()
+    with pytest.raises(WaitTimeoutError):
+        _until_over(job, _scheduler(), timeout_s=1.0, waiter=waiter)
+    assert (clock.slept, len(caplog.messages)) == ([1], 2)
+
+
+def test_what_does_not_pass_is_raised_at_once(clock) -> None:
+    """An error that is not transient; of a job that has ended it does not matter."""
+    with pytest.raises(BackendError, match="no such host"):
+        _until_over(Job(clock, error=BackendError("no such host")), _scheduler())
+    assert clock.slept == []
+    ended = AppStatus(AppState.FAILED, error=BackendError("x"))
+    assert _until_over(lambda: ended, _scheduler()) is ended
+
+
+# -- schedulers that are told --------------------------------------------------------------------
+
+
+class Told(MemoryScheduler):
+    def __init__(self, clock: FakeClock, nap_s: float, wait_hint: float = 0.05) -> None:
+        super().__init__("s")
+        self.clock, self.nap_s, self.wait_hint = clock, nap_s, wait_hint
+        self.naps: list[float] = []
+
+    def wait_for_end(self, app_id: str, timeout_s: float) -> None:
+        self.naps.append(timeout_s)
+        self.clock.advance(min(self.nap_s, timeout_s))
+
+
+@pytest.mark.parametrize(
+    ("interval", "hint", "timeout", "most"),
+    [
+        (10, 0.05, None, 10),
+        (0.001, 0.05, None, 0.05),
+        (1, 30.0, None, 30.0),
+        (10, 0.05, 4.0, 4.0),
+        (0.01, 0.2, None, 0.2),
+    ],
+    ids=["interval", "a twentieth at least", "the hint of one that is far", "what is left", "just far"],
+)
+def test_how_long_a_scheduler_is_slept_on(clock, interval, hint, timeout, most) -> None:
+    """As long as the interval; nobody is asked before or after."""
+    scheduler = Told(clock, 1e6, hint)
+    job = Job(clock, ends=most)
+    _until_over(job, scheduler, interval_s=interval, timeout_s=timeout)
+    assert scheduler.naps == [most]
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize(("nap_s", "slept"), [(0.0005, 0), (0.0004, 1)])
+def test_what_returns_at_once_is_no_sleep(clock, nap_s, slept) -> None:
+    """Half a millisecond is one; less is not, and a pause is made, so that nobody spins."""
+    clock.now = 0.0  # where sums of such numbers are exact
+    _until_over(Job(clock, ends=0.001), Told(clock, nap_s), interval_s=10)
+    assert len(clock.slept) == slept
+
+
+# -- several at once -----------------------------------------------------------------------------
+
+
+def test_near_is_what_answers_at_once() -> None:
+    """Below a fifth of a second; who says nothing is far."""
+    assert is_near(_scheduler(0.19))
+    assert not is_near(_scheduler(0.2))
+    assert not is_near(object())  # type: ignore[arg-type]
+
+
+def test_all_answer_in_time() -> None:
+    """In the order of the questions, although they are asked at the same time."""
+    barrier = threading.Barrier(3, timeout=60)
+    questions = [lambda i=i: (barrier.wait(), i)[1] for i in range(3)]
+    assert answers_within(60, questions) == [0, 1, 2]
+    assert answers_within(0, []) == []
+
+
+def test_who_is_too_slow_is_not_waited_for() -> None:
+    """None of that one, the answers of the others; its thread keeps no program from ending."""
+    go = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def slow() -> int:
+        threads.append(threading.current_thread())
+        go.wait(60)
+        return 1
+
+    assert answers_within(0.05, [slow, lambda: 2]) == [None, 2]
+    assert threads[0].daemon
+    go.set()
+    threads[0].join()
+
+
+def test_the_time_is_for_all_together(monkeypatch) -> None:
+    """Each is waited for as long as is left of it: never longer, nor for a time that is over."""
+    clock = FakeClock(100.0)
+    joined: list[float] = []
+
+    real = threading.Thread.join
+
+    def join(self: threading.Thread, timeout: float) -> None:
+        real(self)
+        joined.append(timeout)
+        clock.advance(4.0)
+
+    monkeypatch.setattr(backends, "time", clock)
+    monkeypatch.setattr(threading.Thread, "join", join)
+    assert answers_within(10.0, [lambda: 1] * 4) == [1] * 4
+    assert joined == [10.0, 6.0, 2.0, 0]
+
+
+def test_a_log_is_waited_for(monkeypatch) -> None:
+    """20 ms at first, twice as long each time, five seconds at most; an error of a status on record is raised."""
+    import time
+
+    from torchx.runner.tee import wait_until_started
+
+    clock = FakeClock()
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+
+    class Runner:
+        statuses: list[Any] = [AppStatus(AppState.PENDING)] * 10
+
+        def status(self, handle: str) -> Any:
+            return self.statuses.pop(0)
+
+    runner = Runner()
+    runner.statuses = [AppStatus(AppState.PENDING)] * 10 + [AppStatus(AppState.RUNNING)]
+    assert wait_until_started(runner, "x").state is AppState.RUNNING
+    assert clock.slept == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.0, 5.0])
+    for last in (None, AppStatus(AppState.FAILED)):
+        runner.statuses = [last]
+        assert wait_until_started(runner, "x") is last
+    runner.statuses = [AppStatus(AppState.PENDING, error=BackendError("down"))]
+    with pytest.raises(BackendError, match="down"):
+        wait_until_started(runner, "x")
