@@ -1,8 +1,8 @@
-"""How far a command walks through the house: the files of torchx/ it enters, and how often it goes from one room to another.
+"""How far a command walks through the house: which files of torchx/ it enters, and how often it changes rooms.
 
 A file is entered when a function of it is called; a crossing is a call from a function of one top-level room
-(``torchx/cli``, ``torchx/runner``, ...) to a function of another. Imports are not counted: they are held by
-``tests/startup``. ``python -m benchmarks.crossings`` prints both for two commands, and with ``-v`` the crossings themselves.
+(``torchx/cli``, ``torchx/runner``, ...) to a function of another. What runs while a module is imported is not counted:
+``tests/startup`` holds it. ``python -m benchmarks.crossings`` prints both for two commands, with ``-v`` each crossing.
 
 To compare with another commit, run this file with that commit's ``torchx`` on the path::
 
@@ -19,9 +19,10 @@ import subprocess
 import sys
 import tempfile
 
+JOB = ["dist.ddp", "-j", "2x8", "--script", "train.py"]
 COMMANDS = {
-    "torchx run --dryrun -s slurm dist.ddp": ["run", "--dryrun", "-s", "slurm", "dist.ddp", "-j", "2x8", "--script", "train.py"],
-    "torchx status @last (a local job)": ["status", "@last"],
+    "torchx run --dryrun -s slurm dist.ddp": ["run", "--dryrun", "-s", "slurm", *JOB],
+    "torchx status @last, a local job": ["status", "@last"],
 }
 
 WATCH = """
@@ -70,34 +71,42 @@ finally:
 """
 
 
-def measure(argv: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, int]]:
+def measure(argv: list[str], env: dict[str, str]) -> tuple[list[str], collections.Counter[str]]:
     """The files that a command enters, and its crossings, each with how often it happens."""
-    subprocess.run([sys.executable, "-c", WATCH, *argv], env=env, cwd=env["HOME"], check=True, stdout=subprocess.DEVNULL)
+    watched = [sys.executable, "-c", WATCH, *argv]
+    subprocess.run(watched, env=env, cwd=env["HOME"], check=True, stdout=subprocess.DEVNULL)
     with open(env["CROSSINGS"]) as f:
         files, crossings = json.load(f)
-    return files, crossings
+    return files, collections.Counter(crossings)
+
+
+def show(crossings: collections.Counter[str]) -> None:
+    """The crossings by room, then by function."""
+    rooms = collections.Counter[str]()
+    for key, number in crossings.items():
+        rooms[key.partition(":")[0]] += number
+    for key, number in [*rooms.most_common(), *crossings.most_common()]:
+        print(f"{number:6} {key}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.crossings", description=(__doc__ or "").partition("\n")[0])
+    about = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.crossings", description=about)
     parser.add_argument("-v", "--verbose", action="store_true", help="show the crossings, by room and by function")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        path = os.environ.get("PYTHONPATH", os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        env = {**os.environ, "HOME": home, "TORCHX_HOME": f"{home}/.torchx", "CROSSINGS": f"{home}/crossings", "PYTHONPATH": path}
+        here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        env = {"PYTHONPATH": here, **os.environ, "HOME": home, "TORCHX_HOME": f"{home}/.torchx"}
+        env["CROSSINGS"] = f"{home}/crossings"
         with open(f"{home}/train.py", "w"):
             pass
-        argv = [sys.executable, "-m", "torchx", "run", "-s", "local_cwd", "--wait", "utils.echo"]
-        subprocess.run(argv, env=env, cwd=home, check=True, capture_output=True)
+        job = [sys.executable, "-m", "torchx", "run", "-s", "local_cwd", "--wait", "utils.echo"]
+        subprocess.run(job, env=env, cwd=home, check=True, capture_output=True)
         for title, command in COMMANDS.items():
             files, crossings = measure(command, env)
-            print(f"{title}: {len(files)} files, {sum(crossings.values())} crossings")
+            print(f"{title}: {len(files)} files, {crossings.total()} crossings")
             if args.verbose:
-                rooms = collections.Counter[str]()
-                for key, number in crossings.items():
-                    rooms[key.partition(":")[0]] += number
-                for key, number in [*rooms.most_common(), *sorted(crossings.items(), key=lambda item: -item[1])]:
-                    print(f"{number:6} {key}")
+                show(crossings)
 
 
 if __name__ == "__main__":
