@@ -165,7 +165,7 @@ class TestRetries:
             assert found.num_restarts == 2
             time.sleep(0.05)
         found = ended(scheduler, app_id)
-        assert found.msg == "r/0: exit code 3"
+        assert found.msg == "r/0: exit code 3; after 2 restarts"
         assert found.num_restarts == 2
         assert state_of(found) == [AppState.FAILED, AppState.CANCELLED, AppState.CANCELLED]
         assert [attempts(app_id, k) for k in range(2)] == [3, 3]
