@@ -42,6 +42,9 @@ ENV_LOCAL_RETENTION_DAYS = "TORCHX_LOCAL_RETENTION_DAYS"
 ENV_LOCAL_RETENTION_GB = "TORCHX_LOCAL_RETENTION_GB"
 """Finished local runs are removed, oldest first, above this total size (default 20; 0 keeps all)."""
 
+ENV_ALLOW_PRIVATE_WORKSPACE = "TORCHX_ALLOW_PRIVATE_WORKSPACE"
+"""Set to 1: a workspace may be a home directory, and hold credentials; ``torchx run --allow-private-workspace``."""
+
 # The newest image published under this name. The tag follows a published image,
 # not our version: an image that does not exist cannot run a job.
 _PUBLISHED_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"

@@ -160,7 +160,7 @@ _MARKS = (
 
 # One of these is in every name that is_secret_name knows.
 _STEMS = ("token", "secret", "pass", "pw", "jwt", "credential", "auth", "bearer", "cookie", "signature", "key")
-_STEMS += ("_pat", "pat=", "-pat", "_sas", "sas=", "-sas")
+_JOINED = ("_pat", "pat=", "-pat", "_sas", "sas=", "-sas")
 _NAME = rf"[\w.-]{{0,80}}(?:{'|'.join(s.strip('=') for s in _STEMS)})[\w.-]{{0,80}}"  # bounded: linear in the text
 _QUOTED = r"""'[^'\n]*'|"[^"\n]*\""""
 _BARE = r"""[^\s'",;&)}\]]"""
@@ -217,7 +217,7 @@ def mask_text(text: str) -> str:
     if " " not in text and "=" not in text and ":" not in text:
         return text
     lowered = text.lower()
-    if any(stem in lowered for stem in _STEMS):
+    if any(stem in lowered for stem in (*_STEMS, *_JOINED)):
         import re
 
         return re.sub(_ASSIGNED, _mask_assigned, text, flags=re.IGNORECASE)
