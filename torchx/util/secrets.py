@@ -161,7 +161,8 @@ _MARKS = (
 # One of these is in every name that is_secret_name knows.
 _STEMS = ("token", "secret", "pass", "pw", "jwt", "credential", "auth", "bearer", "cookie", "signature", "key")
 _JOINED = ("_pat", "pat=", "-pat", "_sas", "sas=", "-sas")
-_NAME = rf"[\w.-]{{0,80}}(?:{'|'.join(s.strip('=') for s in (*_STEMS, *_JOINED))})[\w.-]{{0,80}}"  # bounded: linear in the text
+_ANY_STEM = "|".join(stem.strip("=") for stem in (*_STEMS, *_JOINED))
+_NAME = rf"[\w.-]{{0,80}}(?:{_ANY_STEM})[\w.-]{{0,80}}"  # bounded: linear in the text
 _QUOTED = r"""'[^'\n]*'|"[^"\n]*\""""
 _BARE = r"""[^\s'",;&)}\]]"""
 _ASSIGNED = (
