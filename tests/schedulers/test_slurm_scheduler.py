@@ -292,6 +292,7 @@ def test_memory_is_left_out_when_it_is_refused(scheduler: SlurmScheduler, fake: 
     fake.on("sbatch", returncode=1, stderr="sbatch: error: Memory specification can not be satisfied")
     fake.on("sbatch", stdout="8\n")
     fake.on("sinfo", "--noheader", "--format=%m", "--partition=old", stdout="1\n")
+    assert "--mem" in str(scheduler.submit_dryrun(AppDef("a", [role()]), {"partition": "old"}))
     assert scheduler.submit(AppDef("a", [role()]), {"partition": "old"}) == "8"
     first, second = fake.argvs("sbatch")
     assert first == second

@@ -143,6 +143,19 @@ def test_a_job_that_lasts_lets_go_of_the_callers_pipes(caller, tmp_path, gate) -
     assert caller.fork.end() == 0
 
 
+def test_a_caller_that_was_killed_before_the_answer(caller, tmp_path) -> None:
+    """The job was handed over: it goes on although nobody hears that it was taken."""
+    body = marshal.dumps(request(tmp_path / "job", role("echo done")), 2)
+    os.close(caller.answers)
+    caller.answers = os.open(os.devnull, os.O_RDONLY)
+    os.write(caller.requests, MAGIC + len(body).to_bytes(8, "big") + body)
+    eventually((tmp_path / "job" / "state").exists)
+    assert _ended(tmp_path / "job") == "SUCCEEDED"
+    assert (tmp_path / "job" / "r" / "0" / "combined.log").read_text() == "done\n"
+    caller.leave()
+    assert caller.fork.end() == 0
+
+
 def test_a_job_that_cannot_be_taken(caller, tmp_path) -> None:
     """The caller hears why, and the next one is taken."""
     asked = request(tmp_path / "job", role("true"))

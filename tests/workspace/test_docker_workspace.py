@@ -160,11 +160,15 @@ def test_context_from_memory() -> None:
 
     memory = fsspec.filesystem("memory")
     memory.pipe({"/ws_d/a.py": b"abc"})
+    out = io.BytesIO()
     try:
-        members = context_of("memory://ws_d")
+        write_build_context(out, "memory://ws_d")
     finally:
         memory.rm("/ws_d", recursive=True)
-    assert members["workspace/a.py"].size == 3
+    with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as tar:
+        found = {name: file.read() for name in tar.getnames() if (file := tar.extractfile(name)) is not None}
+    assert found.pop("workspace/a.py") == b"abc"
+    assert {name for name in found if name.startswith("workspace/")} == set()
 
 
 # -- builds by an engine ------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -128,4 +129,8 @@ def test_a_file_that_is_not_here(source: Path) -> None:
     """A file of another file system is read: nothing says that it is as it was."""
     entry = Entry("x", "file", 0o644, size=1, opener=lambda: open(source / "a", "rb"))  # noqa: SIM115  # as a workspace opens it; it is closed there
     with FileHashes("k") as found:
-        assert found.of(entry) == found.of(entry) == sha256_of(entry)
+        first = found.of(entry)
+        (source / "a").write_text("b")
+        second = found.of(entry)
+    assert [first, second] == [hashlib.sha256(text).hexdigest() for text in (b"a", b"b")]
+    assert glob.glob(torchx_home("cache", "workspaces", "*")) == []

@@ -111,8 +111,12 @@ def test_no_process_can_be_started(fake: Any, monkeypatch: Any, caplog: pytest.L
 
     monkeypatch.setattr(watchers, "start", refuse)
     with caplog.at_level(logging.WARNING, "torchx"):
-        own(fake).submit(AppDef("a", [role(2)]), {})
-    assert "no process can be started: Resource temporarily unavailable" in caplog.text
+        scheduler = own(fake)
+        app_id = scheduler.submit(AppDef("a", [role(2)]), {})
+        found = scheduler.describe(app_id)
+    assert found is not None and found.state is AppState.RUNNING
+    assert [r.state for r in found.roles_statuses[0].replicas] == [AppState.RUNNING] * 2
+    assert "no process can be started: Resource temporarily unavailable" in caplog.messages[0]
 
 
 @pytest.mark.parametrize(

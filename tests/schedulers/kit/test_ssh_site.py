@@ -200,3 +200,13 @@ def test_without_ssh_nothing_is_sent(fake: FakeSsh, project: Path, tmp_path: Pat
     SiteWorkspaceMixin().build_workspaces(made, {"job_dir": str(tmp_path / "job")})
     assert made[0].image == str(tmp_path / "job")
     assert fake.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "line"), [("", "it said nothing"), (" \n\n", "it said nothing"), ("one\n two \n\n", "two"), ("one", "one")]
+)
+def test_the_last_words_of_a_command(said: str, line: str) -> None:
+    """What is put into the error: its last line that is one."""
+    from torchx.schedulers.batch.ssh.remote_workspace import _last_line
+
+    assert _last_line(said) == line

@@ -52,13 +52,13 @@ class JobEvents:
 
 
 def parse_events(text: str) -> JobEvents:
-    """Reads the file; lines that are damaged, or of a newer torchx, are left out.
+    """Reads the file; lines that are damaged, not yet written to their end, or of a newer torchx, are left out.
 
     >>> parse_events("5 start 0 7\\n5 up w/0 n1\\n9 down w/0 3\\n9 end 3\\n").replicas["w/0"].exit_code
     3
     """
     job = JobEvents()
-    for line in text.split("\n"):
+    for line in text.split("\n")[:-1]:
         words = line.split(" ")
         try:
             _apply(job, float(words[0]), words[1], words[2:])
@@ -77,14 +77,14 @@ def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
         job.ended, job.exit_code = moment, int(words[0])
     elif what == "retry":
         job.retries, job.retrying = int(words[0]), True
-    elif what in ("up", "down", "absent", "again"):
+    elif what == "up":
+        job.replicas[words[0]] = ReplicaEvents(host=words[1], up=True)
+    elif what == "down":
+        exit_code = int(words[1])
         replica = job.replicas.setdefault(words[0], ReplicaEvents())
-        if what == "up":
-            job.replicas[words[0]] = ReplicaEvents(host=words[1], up=True)
-        elif what == "down":
-            replica.exit_code, replica.ended = int(words[1]), moment
-        elif what == "absent":
-            replica.absent = True
-        else:
-            job.again += 1
-            job.tries[words[0]] = job.tries.get(words[0], 0) + 1
+        replica.exit_code, replica.ended = exit_code, moment
+    elif what == "absent":
+        job.replicas.setdefault(words[0], ReplicaEvents()).absent = True
+    elif what == "again":
+        job.tries[words[0]] = job.tries.get(words[0], 0) + 1
+        job.again += 1

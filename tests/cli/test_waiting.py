@@ -1,0 +1,132 @@
+"""`--wait`: how long it took, what is said meanwhile, and how long a job may stay unsubmitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchx.cli import waiting
+from torchx.errors import BackendError
+from torchx.runner.wait import WaitTimeoutError
+from torchx.specs import AppState, AppStatus, ReplicaStatus, RoleStatus, UnknownAppException
+from torchx.testing import FakeClock
+
+HANDLE = "memory://s/a-1"
+
+
+class Runner:
+    """Its job ends after some seconds of the clock; each wait is as long as it may be."""
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        ends: float,
+        state: AppState | None = AppState.SUCCEEDED,
+        now: AppState = AppState.RUNNING,
+    ) -> None:
+        self.clock, self.ends, self.state, self.now = clock, clock.now + ends, state, now
+        self.waited: list[tuple[float, float | None]] = []
+
+    def wait(self, handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
+        self.waited.append((wait_interval, timeout))
+        left = self.ends - self.clock.now
+        if timeout is not None and left > timeout:
+            self.clock.advance(timeout)
+            raise WaitTimeoutError("not yet")
+        self.clock.advance(left)
+        return None if self.state is None else AppStatus(self.state)
+
+    def status(self, handle: str) -> AppStatus | None:
+        replicas = [ReplicaStatus(0, AppState.RUNNING, "r", ""), ReplicaStatus(1, AppState.PENDING, "r", "")]
+        return AppStatus(self.now, roles=[RoleStatus("r", replicas)])
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
+    monkeypatch.setattr(waiting, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "is_tty", lambda stream: True)
+    monkeypatch.setattr(waiting, "has_color", lambda stream: False)
+    monkeypatch.setattr(waiting, "width", lambda stream: 80)
+
+
+def _wait(runner: Any, **options: bool) -> None:
+    waiting.wait_for(runner, HANDLE, **{"with_logs": False, "as_json": False, **options})
+
+
+@pytest.mark.usefixtures("terminal")
+def test_how_long_it_took(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
+    """Since the waiting began; while it goes on as well, with how many of each role run."""
+    _wait(Runner(clock, 187.0))
+    out, err = capsys.readouterr()
+    assert out == f"{HANDLE}\n"
+    assert err.splitlines()[-1].endswith("SUCCEEDED in 3 min 7 s")
+    assert "Ctrl-C cancels · r 1/2" in err
+    assert "RUNNING 42 s" in err or "RUNNING 1 min" in err
+
+
+def test_nothing_is_said_where_nobody_looks(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not on a terminal: the handle alone, and looks that are rarer."""
+    runner = Runner(clock, 187.0)
+    _wait(runner)
+    assert capsys.readouterr() == (f"{HANDLE}\n", "")
+    assert {timeout for _, timeout in runner.waited} == {waiting._LOOK_S}
+
+
+@pytest.mark.parametrize(("state", "code"), [(AppState.FAILED, 1), (AppState.CANCELLED, 1)])
+def test_exit_codes(clock: FakeClock, state: AppState, code: int) -> None:
+    """As the job ended."""
+    with pytest.raises(SystemExit) as e:
+        _wait(Runner(clock, 1.0, state))
+    assert e.value.code == code
+
+
+def test_a_job_that_is_lost(clock: FakeClock) -> None:
+    """Nobody knows it any more: that is no success."""
+    with pytest.raises(UnknownAppException):
+        _wait(Runner(clock, 1.0, None))
+
+
+def test_json_has_no_other_line(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
+    """The document alone."""
+    import json
+
+    _wait(Runner(clock, 1.0), as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["handle"], found["state"]) == (HANDLE, "SUCCEEDED")
+
+
+def test_a_job_that_nobody_submits(clock: FakeClock) -> None:
+    """After two minutes it is given up; one that was seen otherwise before is not."""
+    began = clock.now
+    runner = Runner(clock, 1e6, now=AppState.UNSUBMITTED)
+    with pytest.raises(BackendError, match="is UNSUBMITTED"):
+        _wait(runner)
+    assert 120 < clock.now - began <= 120 + waiting._LOOK_S
+    seen = Runner(clock, 500.0)
+    _wait(seen)
+    assert len(seen.waited) > 1
+
+
+def test_ctrl_c_is_told_by_the_exit_code(clock: FakeClock) -> None:
+    """130, also when the job had succeeded by then."""
+    runner = Runner(clock, 5.0)
+    real, calls = runner.wait, []
+
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    runner.wait = wait  # type: ignore[method-assign]
+    runner.cancel = calls.append  # type: ignore[attr-defined]
+    with pytest.raises(SystemExit) as e:
+        _wait(runner)
+    assert (e.value.code, calls) == (130, [1, HANDLE, 1])
