@@ -175,7 +175,7 @@ ROWS = (
     ),
     Row(
         "`Runner.status` of an ended job, {statuses} calls",
-        50,
+        100,
         api("status_ended", "statuses"),
         base=PEER,
         rate=True,

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("urllib3")
 
-from tests.schedulers.kube_cluster import Cluster
+from tests.schedulers.kubernetes.fake_cluster import Cluster
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.kubernetes.kinds import ANNOTATION_APP
+from torchx.schedulers.kubernetes.names import ANNOTATION_APP
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppState
 from torchx.testing import SchedulerContract
@@ -50,7 +50,7 @@ class TestVolcano(TestKubernetes):
         return JOB_STATE
 
     def map_state(self, raw: str) -> AppState:
-        from torchx.schedulers.kubernetes.status import read_owner
+        from torchx.schedulers.kubernetes.answers import read_owner
 
         return read_owner("volcano", {"status": {"state": {"phase": raw}}}).state
 
@@ -71,9 +71,9 @@ class TestMcad(TestKubernetes):
 
     @property
     def raw_states(self):  # type: ignore[override]  # imported when it is asked for
-        from torchx.schedulers.kubernetes.appwrapper import PHASES, STATES
+        from torchx.schedulers.kubernetes.reasons import APPWRAPPER_PHASES, APPWRAPPER_STATES
 
-        return PHASES if self.form == "v1beta2" else STATES
+        return APPWRAPPER_PHASES if self.form == "v1beta2" else APPWRAPPER_STATES
 
     def map_state(self, raw: str) -> AppState:
         from torchx.schedulers.kubernetes_mcad_scheduler import get_appwrapper_status

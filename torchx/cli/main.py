@@ -157,11 +157,14 @@ def _run(subcmds: dict[str, SubCommand], argv: list[str]) -> None:
 
 
 def _set_up_logging(level: str | None) -> None:
-    """Log records as our own lines on stderr."""
+    """Log records as our own lines on stderr; without an explicit level, only once something imports ``logging``."""
     from torchx.cli import log_records
 
     failures.show_tracebacks(level == "DEBUG")
-    log_records.install(level or "WARNING")
+    if level is None:
+        log_records.install_when_imported()
+    else:
+        log_records.install(level)
 
 
 def _log_level(text: str) -> str:

@@ -8,9 +8,8 @@ Limits: as of ``kubernetes``; a v1beta1 AppWrapper that is cancelled is removed,
 
 from __future__ import annotations
 
-from torchx.errors import ConfigError
-from torchx.schedulers.api import StructuredOpts
-from torchx.schedulers.kubernetes import appwrapper, kinds
+from torchx.schedulers.kubernetes import appwrapper, request
+from torchx.schedulers.kubernetes.appwrapper import KubernetesMCADJob
 from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.mcad_aliases import (
     JOB_STATE,
@@ -31,8 +30,9 @@ from torchx.schedulers.kubernetes.mcad_aliases import (
     role_to_pod,
     sanitize_for_serialization,
 )
-from torchx.schedulers.kubernetes.pods import (
+from torchx.schedulers.kubernetes.names import (
     ANNOTATION_ISTIO_SIDECAR,
+    APPWRAPPER,
     LABEL_APP_NAME,
     LABEL_INSTANCE_TYPE,
     LABEL_KUBE_APP_NAME,
@@ -42,21 +42,18 @@ from torchx.schedulers.kubernetes.pods import (
     LABEL_ROLE_NAME,
     LABEL_UNIQUE_NAME,
     LABEL_VERSION,
-    RESERVED_MEMMB,
-    RESERVED_MILLICPU,
-    PodRules,
+    OLD_APPWRAPPER,
 )
+from torchx.schedulers.kubernetes.options import KubernetesMCADOpts
+from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU, PodRules
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import dataclass
     from typing import Any
 
     from torchx.specs.api import CfgVal
-else:
-    from torchx.util.records import dataclass
 
 __all__ = [
     "ANNOTATION_ISTIO_SIDECAR",
@@ -95,62 +92,7 @@ __all__ = [
     "sanitize_for_serialization",
 ]
 
-FORMS = {"v1beta2": appwrapper.V1BETA2, "v1beta1": appwrapper.V1BETA1}
-
-
-@dataclass
-class KubernetesMCADOpts(StructuredOpts):
-    """Run options of ``kubernetes_mcad``."""
-
-    namespace: str = "default"
-    """namespace to run in"""
-
-    image_repo: str | None = None
-    """repository to push the image with the workspace to, such as `ghcr.io/me/jobs`"""
-
-    service_account: str | None = None
-    """service account of the pods"""
-
-    priority: int | None = None
-    """priority in MCAD's queue (v1beta1)"""
-
-    priority_class_name: str | None = None
-    """priority class of the pods"""
-
-    image_secret: str | None = None
-    """secret in the namespace with the credentials to pull the images"""
-
-    coscheduler_name: str | None = None
-    """scheduler with the coscheduling plugin, which starts the pods of a role together"""
-
-    network: str | None = None
-    """network to attach every pod to besides the cluster's own (Multus)"""
-
-    context: str | None = None
-    """context of kubeconfig; its current one by default"""
-
-    appwrapper_version: str = "v1beta2"
-    """form of the AppWrapper: v1beta2, or v1beta1 for an older MCAD"""
-
-
 Opts = KubernetesMCADOpts
-
-
-@dataclass
-class KubernetesMCADJob:
-    """What is submitted: an AppWrapper, and the images that it needs pushed."""
-
-    images_to_push: dict[str, tuple[str, str]]
-    resource: dict[str, object]
-    app_id: str = ""
-    namespace: str = "default"
-    context: str | None = None
-
-    def __str__(self) -> str:
-        """YAML that ``kubectl apply`` takes, secrets masked."""
-        from torchx.schedulers.kubernetes.show import to_yaml
-
-        return to_yaml(self.resource)
 
 
 class KubernetesMCADScheduler(KubeScheduler):
@@ -160,7 +102,7 @@ class KubernetesMCADScheduler(KubeScheduler):
         client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig when it is first needed.
     """
 
-    owners = (kinds.APPWRAPPER, kinds.OLD_APPWRAPPER)
+    owners = (APPWRAPPER, OLD_APPWRAPPER)
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
         super().__init__("kubernetes_mcad", session_name, client, docker_client)
@@ -170,12 +112,10 @@ class KubernetesMCADScheduler(KubeScheduler):
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[KubernetesMCADJob]:
         opts = KubernetesMCADOpts.from_cfg(cfg)
-        form = FORMS.get(opts.appwrapper_version)
-        if form is None:
-            raise ConfigError(f"appwrapper_version `{opts.appwrapper_version}` is none of {', '.join(FORMS)}")
+        form = opts.form()
         images = self.dryrun_push_images(app, cfg)
-        app_id = kinds.unique_id(app)
-        rules = kinds.JobRules(
+        app_id = request.unique_id(app)
+        rules = request.JobRules(
             pods=PodRules(
                 service_account=opts.service_account,
                 image_secrets=[opts.image_secret] if opts.image_secret else [],
@@ -185,7 +125,7 @@ class KubernetesMCADScheduler(KubeScheduler):
             namespace=opts.namespace,
             session=self.session_name,
             submission=app_id,
-            metadata=kinds.definition_of(app),
+            metadata=request.definition_of(app),
         )
         wrapper = appwrapper.render(app, app_id, rules, form=form, priority=opts.priority, network=opts.network)
         return AppDryRunInfo(KubernetesMCADJob(images, wrapper, app_id, opts.namespace, opts.context), str)

@@ -77,3 +77,49 @@ def copy_fields(record: Any, *, shallow: str = "") -> Any:
         else:
             fields[name] = dict(value) if name == shallow else copy_data(value)
     return new
+
+
+class CopiedOnLook:
+    """An attribute of a record whose value the record shares with others until somebody looks at it.
+
+    Stands in the class; a value of one's own, in the record's ``__dict__``, goes before it. For what is seldom looked
+    at and large, such as the replicas in the status of a job: who looks gets a deep copy, and may change it.
+
+    >>> PARTS = CopiedOnLook("parts")
+    >>> class Answer:
+    ...     parts = PARTS
+    >>> known, answer = [["a"]], Answer()
+    >>> PARTS.lend(answer, known)
+    >>> answer.parts.append("b")
+    >>> answer.parts, known
+    ([['a'], 'b'], [['a']])
+    """
+
+    __slots__ = ("_hidden", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._hidden = f"_shared_{name}"
+
+    def lend(self, record: object, value: Any) -> None:
+        """Let the record share ``value``, which nobody is going to change."""
+        vars(record).pop(self._name, None)
+        vars(record)[self._hidden] = value
+
+    def lent(self, record: object) -> Any:
+        """What the record still shares, for handing it on; None when it has a value of its own."""
+        return vars(record).get(self._hidden)
+
+    def __get__(self, record: object | None, owner: type | None = None) -> Any:
+        if record is None:  # to the class it is a field without default, as any other
+            raise AttributeError(self._name)
+        attributes = vars(record)
+        shared = attributes.get(self._hidden)
+        if shared is not None:
+            # Another thread may do the same right now: one of the copies is everybody's.
+            attributes.setdefault(self._name, copy_data(shared))
+            attributes.pop(self._hidden, None)
+        try:
+            return attributes[self._name]
+        except KeyError:
+            raise AttributeError(f"`{type(record).__name__}` has no attribute `{self._name}`") from None

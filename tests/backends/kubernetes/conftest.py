@@ -19,7 +19,7 @@ from tests.backends.docker.engine import IMAGE, Unavailable
 from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.jobs import Gate, Jobs, audited
 from tests.backends.shell import Shell
-from torchx.schedulers.kubernetes.api import KubeApi
+from torchx.schedulers.kubernetes.client import KubeApi
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.jobs import audited
+from torchx.specs import AppState
 
 
 def status(torchx, handle="@last"):
@@ -62,8 +63,34 @@ def test_the_program_gets_its_words_as_they_were(torchx, image):
 def test_a_failing_script_says_why(torchx, image):
     """Exit code 1 of the command line; the traceback in the status, without asking for a log."""
     done = torchx("run", "--wait", "utils.python", "--image", image, "-c", "raise ValueError('boom')", code=1)
-    assert "python/0 failed: exit code 1: ValueError: boom" in done.stderr
+    assert "python/0 on node1: exit code 1: ValueError: boom" in done.stderr
     assert "Traceback (most recent call last)" in done.stderr
+
+
+def test_the_one_that_lost_its_peer_is_not_blamed(jobs, gate):
+    """Replica 0 ends first, of what replica 1 did, which says so a second later: replica 1 is named."""
+    lost = "RuntimeError('Connection closed by peer [10.0.0.1]:27045')"
+    script = (
+        f'if [ $TORCHX_REPLICA_ID = 0 ]; then python3 -c "raise {lost}"; exit 1; fi; {gate.wait("first")}; '
+        "exec python3 -c \"raise ValueError('bad batch')\""
+    )
+    app_id = jobs.run(script, num_replicas=2, mounts=[gate.mount])
+    jobs.until(app_id, lambda job: "Connection closed by peer" in job.msg)
+    gate.open("first")
+    found = jobs.until(app_id)
+    assert (found.state, found.msg) == (AppState.FAILED, "main/1 on node1: exit code 1: ValueError: bad batch")
+    assert json.loads(found.structured_error_msg)["class"] == "error"
+    assert {job.app_id: job.state for job in jobs.scheduler.list({"namespace": jobs.namespace})}[app_id] is found.state
+
+
+def test_the_logs_of_sixteen_are_a_call_each_and_a_few(jobs, torchx, namespace):
+    """By the server's own account of the command: the replicas, and at most four."""
+    app_id = jobs.run("echo hello", num_replicas=16)
+    jobs.until(app_id)
+    with audited(namespace) as audit:
+        out = torchx("log", f"kubernetes://tests/{app_id}").stdout
+    assert sorted(out.splitlines()) == sorted(f"main/{k} hello" for k in range(16))
+    assert len(audit.calls()) <= 16 + 4
 
 
 def test_out_of_memory_is_named(torchx, image, namespace, gate):
@@ -98,14 +125,14 @@ def test_a_missing_image_is_named(torchx):
     """The job waits, and says for what."""
     torchx("run", "utils.echo", "--image", "no-such-image:1")
     found = wait_for(torchx, "@last", lambda s: "image cannot be pulled" in (s["msg"] or ""))
-    assert found["state"] == "PENDING" and found["msg"].startswith("echo/0: "), found
+    assert found["state"] == "PENDING" and found["msg"].startswith("its image cannot be pulled"), found
     torchx("cancel", "@last")
 
 
 def test_a_request_that_no_node_can_meet_is_explained_in_the_schedulers_words(torchx, image):
     """Shortened to one line."""
     torchx("run", "utils.sh", "--image", image, "--cpu", "5000", "true")
-    wait_for(torchx, "@last", lambda s: s["msg"] == "sh/0: no node fits: 0/1 nodes are available: 1 Insufficient cpu")
+    wait_for(torchx, "@last", lambda s: s["msg"] == "no node fits: 0/1 nodes are available: 1 Insufficient cpu")
     torchx("cancel", "@last")
 
 
@@ -150,7 +177,9 @@ def test_cancel_ends_a_job_and_keeps_it_on_record(torchx, image, namespace, even
     torchx("run", "utils.sh", "--image", image, "sleep", "600")
     wait_for(torchx, "@last", lambda s: s["state"] == "RUNNING")
     torchx("cancel", "@last")
-    assert status(torchx)["state"] == "CANCELLED"
+    # While its pod is being ended, which takes its grace period, it runs.
+    seen = wait_for(torchx, "@last", lambda s: s["state"] != "RUNNING" or s["msg"] != "it is being cancelled")
+    assert seen["state"] == "CANCELLED"
     eventually(lambda: not objects(namespace, "api/v1/pods"))
     torchx("cancel", "@last")
     assert objects(namespace, "apis/batch/v1/jobs")

@@ -8,7 +8,7 @@ from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.jobs import audited
 from tests.backends.kubernetes.operators import served, set_status
 from torchx.errors import BackendError
-from torchx.schedulers.kubernetes import api as kube_api
+from torchx.schedulers.kubernetes import client as kube_api
 from torchx.specs import AppDef, AppState
 
 JOBSET = "apis/jobset.x-k8s.io/v1alpha2"

@@ -114,11 +114,13 @@ def test_the_life_of_an_indexed_job(jobs):
     found = jobs.scheduler.describe(app_id)
     assert (found.state, found.msg) == (
         AppState.RUNNING,
-        "main/1 failed: exit code 3: boom; the others are being ended",
+        "main/1: exit code 3: boom; the others are being ended",
     )
+    for k in (0, 2):
+        cluster.call("DELETE", jobs.path("pods", f"{item['metadata']['name']}-{k}-abcde"))
     set_status(path, {"active": 0, "conditions": [failing, condition("Failed", reason="BackoffLimitExceeded")]})
     found = jobs.scheduler.describe(app_id)
-    assert (found.state, found.msg) == (AppState.FAILED, "main/1 failed: exit code 3: boom")
+    assert (found.state, found.msg) == (AppState.FAILED, "main/1: exit code 3: boom")
 
 
 def test_replicas_whose_pods_are_gone_have_ended_as_their_job_says(jobs):

@@ -21,7 +21,7 @@ def test_a_pod_that_fills_its_disk_is_evicted(jobs):
     app_id = jobs.run(script, overlay={"spec": {"volumes": [volume], "containers": [main]}})
     found = jobs.until(app_id)
     assert found.state is AppState.FAILED
-    assert found.msg.startswith("main/0 failed: was evicted from its node (Evicted): Usage of EmptyDir volume")
+    assert found.msg.startswith("main/0 on node1: was evicted from its node (Evicted): Usage of EmptyDir volume")
 
 
 def test_a_pod_whose_node_is_lost_is_said_and_made_again(jobs):
@@ -40,7 +40,7 @@ def test_a_pod_whose_node_is_lost_is_said_and_made_again(jobs):
         cluster.call("PATCH", path, lost, "application/merge-patch+json")
         waits = "main/0: it waits for its node `ghost` to start it"
         why = "its node was lost (NodeLost): Node ghost is no longer ready"
-        told = (AppState.PENDING, f"{waits}; made again, for it failed: {why}", 1)
+        told = (AppState.PENDING, f"{waits}; started again, since it failed: {why}", 1)
         jobs.until(app_id, lambda job: (job.state, job.msg, job.num_restarts) == told)
         assert len(jobs.pods(app_id)) == 2
     finally:
@@ -52,7 +52,7 @@ def test_a_failed_pod_is_made_again_and_the_job_goes_on(jobs, gate):
     """Between two tries the job runs, and who waits is not told of its end."""
     again = f"if [ -e /gate/again ]; then {gate.wait('seen')}; fi; touch /gate/again; exit 3"
     app_id = jobs.run(again, max_retries=1, mounts=[gate.mount])
-    found = jobs.until(app_id, lambda job: "exit code 3" in job.msg and "made again" in job.msg)
+    found = jobs.until(app_id, lambda job: "exit code 3" in job.msg and "is started again" in job.msg)
     assert not is_terminal(found.state)
     gate.open("seen")
     found = jobs.until(app_id)
@@ -179,7 +179,7 @@ def test_what_the_server_warns_of_is_passed_on_once(jobs, caplog):
 def test_a_volume_that_is_not_there_is_said(jobs):
     """Of a pod that does not start, the event that says why: without it there is but `ContainerCreating`."""
     app_id = jobs.run(cfg={"secret_files": {"/s": "no-such-secret"}})
-    said = "main/0: its container is being made (ContainerCreating): MountVolume.SetUp failed"
+    said = "its container is being made (ContainerCreating): MountVolume.SetUp failed"
     found = jobs.until(app_id, lambda job: job.msg.startswith(said) and "no-such-secret" in job.msg)
     assert found.state is AppState.PENDING
 

@@ -60,7 +60,7 @@ def test_a_cut_is_mended(road, image, namespace, call, after):
 @pytest.mark.parametrize("call", range(1, CALLS + 1))
 def test_a_cut_for_good_is_said(road, image, namespace, call, after, monkeypatch):
     """Nothing is left, or the message names what may be."""
-    from torchx.schedulers.kubernetes import api
+    from torchx.schedulers.kubernetes import client as api
 
     monkeypatch.setattr(api, "_pause", lambda *_: 0.01)
     road.plan(call, after=after, for_good=True)
@@ -75,7 +75,7 @@ def test_a_cut_for_good_is_said(road, image, namespace, call, after, monkeypatch
 
 def test_when_only_the_last_answer_is_lost_for_good_it_is_said(road, image, namespace, monkeypatch):
     """The job may run: the message names what would remove it."""
-    from torchx.schedulers.kubernetes import api
+    from torchx.schedulers.kubernetes import client as api
 
     monkeypatch.setattr(api, "_pause", lambda *_: 0.01)
     road.plan(CALLS, after=True, for_good=True)

@@ -68,7 +68,10 @@ class Engine:
         self.listening += 1
         return self
 
-    def close(self) -> None:
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         pass
 
     def wait(self, timeout_s: float) -> list[dict]:

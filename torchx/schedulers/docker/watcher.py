@@ -27,7 +27,6 @@ if __name__ == "__main__":
 
 import signal
 import time
-from contextlib import closing
 
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.container_names import Mark, join
@@ -89,7 +88,7 @@ class Watcher:
                 job = self._job()
                 if job is None:
                     return
-                with closing(self._listen(job)) as events:
+                with self._listen(job) as events:
                     attempt = 0
                     self._see_through(events)
                     return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from torchx.schedulers.kubernetes import kinds, pods
-from torchx.schedulers.kubernetes.status import VOLCANO_PHASES
+from torchx.schedulers.kubernetes import pods, request
+from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID
+from torchx.schedulers.kubernetes.reasons import VOLCANO_PHASES
 from torchx.specs.api import AppDef, AppState, ReplicaState, Role
 
 TYPE_CHECKING = False
@@ -44,12 +45,12 @@ def app_to_resource(  # noqa: PLR0917  # public signature
     efa_device_count: int | None = None,
 ) -> _Object:
     """The Volcano job of an app."""
-    rules = kinds.JobRules(
+    rules = request.JobRules(
         pods=_rules(service_account, reserved_millicpu, reserved_memmb, efa_device_count),
         queue=queue,
         priority_class=priority_class,
     )
-    return kinds.render_volcano(app, kinds.unique_id(app), rules)
+    return request.render_volcano(app, request.unique_id(app), rules)
 
 
 def role_to_pod(  # noqa: PLR0917  # public signature
@@ -73,7 +74,7 @@ def role_to_pod(  # noqa: PLR0917  # public signature
 
 def pod_labels(app: AppDef, role_idx: int, role: Role, replica_id: int, app_id: str) -> dict[str, str]:  # noqa: ARG001
     """The labels of a replica's pod."""
-    return {**pods.role_labels(app, role_idx, app_id), pods.LABEL_REPLICA_ID: str(replica_id)}
+    return {**pods.role_labels(app, role_idx, app_id), LABEL_REPLICA_ID: str(replica_id)}
 
 
 def prefix_container_name(container_name: str, role_name: str, replica_id: int) -> str:

@@ -6,66 +6,43 @@ Both forms are known: ``workload.codeflare.dev/v1beta2`` (https://project-codefl
 
 from __future__ import annotations
 
-from torchx.schedulers.kubernetes import kinds, pods
-from torchx.schedulers.kubernetes.kinds import JobRules
-from torchx.specs.api import AppState, RetryPolicy
+from torchx.schedulers.kubernetes import pods, request
+from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, RETRY_LIMIT, V1BETA2
+from torchx.schedulers.kubernetes.request import JobRules
+from torchx.specs.api import RetryPolicy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from dataclasses import dataclass
     from typing import Any
 
     from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
+else:
+    from torchx.util.records import dataclass
 
-V1BETA1 = "mcad.ibm.com/v1beta1"
-V1BETA2 = "workload.codeflare.dev/v1beta2"
-
-# https://project-codeflare.github.io/appwrapper/arch-controller/ (phases)
-PHASES = {
-    "Suspended": AppState.PENDING,
-    "Resuming": AppState.PENDING,
-    "Running": AppState.RUNNING,
-    "Resetting": AppState.PENDING,
-    "Suspending": AppState.PENDING,
-    "Succeeded": AppState.SUCCEEDED,
-    "Failed": AppState.FAILED,
-    "Terminating": AppState.CANCELLED,
-}
-# States of v1beta1.
-STATES = {
-    "Pending": AppState.PENDING,
-    "Running": AppState.RUNNING,
-    "RunningHoldCompletion": AppState.RUNNING,
-    "Completed": AppState.SUCCEEDED,
-    "Failed": AppState.FAILED,
-    "Deleted": AppState.CANCELLED,
-}
-
-
-def retries_of(wrapper: _Object) -> int:
-    """How often MCAD makes a wrapper's pods anew, of either form."""
-    if wrapper.get("apiVersion") == V1BETA1:
-        scheduling = (wrapper.get("spec") or {}).get("schedulingSpec") or {}
-        return int((scheduling.get("requeuing") or {}).get("maxNumRequeuings") or 0)
-    return int(((wrapper.get("metadata") or {}).get("annotations") or {}).get(RETRY_LIMIT) or 0)
-
-
-def state_of(wrapper: _Object) -> tuple[str, AppState]:
-    """MCAD's word for the state of an AppWrapper of either form, and what it means."""
-    status = wrapper.get("status") or {}
-    if not status:
-        return "", AppState.SUBMITTED
-    word = str(status.get("phase") or status.get("state") or "")
-    table = STATES if wrapper.get("apiVersion") == V1BETA1 else {**STATES, **PHASES}
-    return word, table.get(word, AppState.UNKNOWN)
-
-
-RETRY_LIMIT = "workload.codeflare.dev.appwrapper/retryLimit"
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """Of Multus: which networks a pod is attached to besides the cluster's own."""
 POD_GROUP_LABEL = "pod-group.scheduling.sigs.k8s.io"
 """Of the coscheduling plugin."""
+
+
+@dataclass
+class KubernetesMCADJob:
+    """What is submitted: an AppWrapper, and the images that it needs pushed."""
+
+    images_to_push: dict[str, tuple[str, str]]
+    resource: dict[str, object]
+    app_id: str = ""
+    namespace: str = "default"
+    context: str | None = None
+
+    def __str__(self) -> str:
+        """YAML that ``kubectl apply`` takes, secrets masked."""
+        from torchx.schedulers.kubernetes.manifests import to_yaml
+
+        return to_yaml(self.resource)
 
 
 def render(
@@ -85,12 +62,12 @@ def render(
         network: attached to every pod, by Multus.
     """
     parts = [_service(app, app_id, rules)]
-    for i, (role, name) in enumerate(zip(app.roles, kinds.role_names(app))):  # noqa: B905  # one name per role
+    for i, (role, name) in enumerate(zip(app.roles, request.role_names(app))):  # noqa: B905  # one name per role
         if rules.pods.scheduler_name:
             parts.append(pod_group(role, f"{app_id}-{name}", rules.namespace, pods.role_labels(app, i, app_id)))
         parts += _pods(app, i, app_id, rules, network)
     labels = pods.object_labels(app, app_id, session=rules.session)
-    metadata = kinds.metadata_of(app_id, rules, labels, rules.metadata)
+    metadata = request.metadata_of(app_id, rules, labels, rules.metadata)
     wrapper: _Object = {"apiVersion": form, "kind": "AppWrapper", "metadata": metadata}
     retries = max(role.max_retries for role in app.roles)
     if form == V1BETA2:
@@ -125,22 +102,22 @@ def pod_group(role: Role, name: str, namespace: str, labels: dict[str, str]) -> 
 
 def _service(app: AppDef, app_id: str, rules: JobRules) -> _Object:
     # The metadata of what lies in a wrapper is the wrapper's to mark.
-    service = kinds.headless_service(app, app_id, rules)
+    service = request.headless_service(app, app_id, rules)
     service["metadata"].pop("annotations", None)
     return service
 
 
 def _pods(app: AppDef, index: int, app_id: str, rules: JobRules, network: str | None) -> list[_Object]:
     found = []
-    role, name = app.roles[index], kinds.role_names(app)[index]
+    role, name = app.roles[index], request.role_names(app)[index]
     labels = pods.role_labels(app, index, app_id, session=rules.session)
     if rules.pods.scheduler_name:
         labels[POD_GROUP_LABEL] = f"{app_id}-{name}"
     for k in range(role.num_replicas):
-        own = {**labels, pods.LABEL_REPLICA_ID: str(k)}
+        own = {**labels, LABEL_REPLICA_ID: str(k)}
         host = f"{app_id}-{name}-{k}"
         rank0 = f"{app_id}-{name}-0.{app_id}"
-        template = kinds.template_of(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
+        template = request.template_of(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
         template["metadata"].update(name=host, namespace=rules.namespace)
         if network:
             template["metadata"]["annotations"][NETWORKS] = network

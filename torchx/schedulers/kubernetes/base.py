@@ -8,29 +8,29 @@ from __future__ import annotations
 import functools
 import time
 
-from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler, Stream
-from torchx.schedulers.kubernetes import finding, verbs
-from torchx.schedulers.kubernetes.api import KubeApi
-from torchx.schedulers.kubernetes.finding import Found
-from torchx.schedulers.kubernetes.pods import LABEL_APP_NAME
-from torchx.specs.api import AppState, is_terminal, make_app_handle
+from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.kit.verdict import describe, state_of
+from torchx.schedulers.kubernetes import answers, queries, verbs
+from torchx.schedulers.kubernetes.answers import Found
+from torchx.schedulers.kubernetes.client import KubeApi
+from torchx.schedulers.kubernetes.names import LABEL_APP_NAME
+from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
+from torchx.specs.api import is_terminal, make_app_handle
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from torchx.schedulers.kubernetes.logs import Glance
+    from torchx.schedulers.kit.facts import JobFacts
+    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.kubernetes.logs import Glance, Seen
     from torchx.specs.api import AppDryRunInfo, CfgVal
 
-    _Object = dict[str, Any]
     _Jobs = list[ListAppResponse]
-    _Look = tuple[list[_Object], bool]
+    _Replicas = list[tuple[str, int]]
 
-_AT_ONCE = 50
-"""Jobs of one question: their names are part of its address."""
 _PATIENCE_S = 5.0  # a pod that has been starting for longer is asked about
 
 
@@ -63,7 +63,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     """
 
     owners: tuple[str, ...] = ()
-    """What the jobs of this backend are: keys of :data:`finding.OWNERS`."""
+    """What the jobs of this backend are: keys of :data:`names.OWNERS`."""
 
     capabilities = CAPABILITIES
     wait_hint = 15.0  # who waits is told of the end by a watch
@@ -125,36 +125,50 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         ids = list(app_ids)
-        answers: dict[str, DescribeAppResponse | None] = dict.fromkeys(ids)
+        described: dict[str, DescribeAppResponse | None] = dict.fromkeys(ids)
         together: dict[tuple[int, str], list[str]] = {}
         for app_id in ids:
             together.setdefault((id(self._api_of(app_id)), split_id(app_id)[0]), []).append(app_id)
         for (_, namespace), group in together.items():
-            for i in range(0, len(group), _AT_ONCE):
-                chunk = {split_id(app_id)[1]: app_id for app_id in group[i : i + _AT_ONCE]}
+            for i in range(0, len(group), queries.AT_ONCE):
+                chunk = {split_id(app_id)[1]: app_id for app_id in group[i : i + queries.AT_ONCE]}
                 api = self._api_of(group[0])
-                for name, found in finding.look(api, namespace, chunk, self._likeliest(group)).items():
+                for name, found in queries.look(api, namespace, chunk, self._likeliest(group)).items():
                     if name in chunk:
-                        answers[chunk[name]] = self._described(api, chunk[name], found)
-        return answers
+                        described[chunk[name]] = self._described(api, chunk[name], found)
+        return described
+
+    def exists(self, app_id: str) -> bool:
+        namespace, name = split_id(app_id)
+        return name in queries.look(self._api_of(app_id), namespace, [name], self._likeliest([app_id]))
 
     def _described(self, api: KubeApi, app_id: str, found: Found) -> DescribeAppResponse:
-        from torchx.schedulers.kubernetes import status
-        from torchx.schedulers.kubernetes.pod_states import read_pods
+        from torchx.schedulers.kubernetes.logs import LastWords
 
-        namespace, _ = split_id(app_id)
-        views = read_pods(found.pods)
-        waits = finding.why_it_waits(api, namespace, found) if found.owners and not views else ""
-        starting = next((v for v in views if v.starting and time.time() - v.started > _PATIENCE_S), None)
-        if starting is not None:
-            pod = next(pod for pod in found.pods if pod["metadata"]["name"] == starting.name)
-            waits = finding.why_it_does_not_start(api, namespace, pod)
-        answer = status.describe(app_id, found.kind, found.owners, views, waits=waits)
+        pods = read_pods(found.pods)
+        facts = self._facts(api, app_id, found, pods)
+        names = [role.name for role in facts.roles]
+        look = LastWords(api, split_id(app_id)[0], {(names[p.role_index], p.facts.replica): p for p in pods})
+        answer = describe(facts, look)
         if is_terminal(answer.state):
             self._found.pop(app_id, None)
         else:
             self._found[app_id] = Found(found.kind, found.owners, version=found.version)
         return answer
+
+    @staticmethod
+    def _facts(api: KubeApi, app_id: str, found: Found, pods: Sequence[Pod]) -> JobFacts:
+        """What is known of a job, with the words of others where its pods do not come or do not start."""
+        from torchx.schedulers.kubernetes import events
+
+        namespace, _ = split_id(app_id)
+        missing = events.why_pods_are_missing(api, namespace, found) if answers.lacks_pods(found, pods) else ""
+        slow = {}
+        starting = next((p for p in pods if p.starting and time.time() - p.facts.started > _PATIENCE_S), None)
+        if starting is not None:
+            item = next(item for item in found.pods if item["metadata"]["name"] == starting.name)
+            slow[starting.name] = events.why_it_does_not_start(api, namespace, item)
+        return answers.facts_of(app_id, found, pods, missing=missing, slow=slow)
 
     def _likeliest(self, app_ids: Iterable[str]) -> Iterable[str]:
         """The kinds to look for, those first that these jobs had last time."""
@@ -163,51 +177,65 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
         """The jobs of torchx, in the namespace of ``cfg`` or else in all that we may look into."""
-        from torchx.schedulers.kit.verdict import fold
-        from torchx.schedulers.kubernetes import status
-
         given = dict(cfg or {})
         namespace = str(given["namespace"]) if given.get("namespace") else None
-        api = self._api(_context_in(given or self._defaults()))
-        jobs: dict[str, tuple[str, list[AppState]]] = {}
-        for kind, item in finding.all_jobs(api, namespace, self.owners):
-            metadata = item["metadata"]
-            app_id = f"{metadata['namespace']}:{finding.name_of(item)}"
-            state = status.read_owner(kind, item).state or verbs.counted(item)
-            name = (metadata.get("labels") or {}).get(LABEL_APP_NAME, "")
-            jobs.setdefault(app_id, (name, []))[1].append(state)
-        return [ListAppResponse(app_id, fold(states), name=name) for app_id, (name, states) in jobs.items()]
+        found = queries.all_jobs(self._api(_context_in(given or self._defaults())), namespace, self.owners)
+        return [
+            ListAppResponse(
+                app_id,
+                state_of(answers.facts_of(app_id, job)),
+                name=(job.owners[0]["metadata"].get("labels") or {}).get(LABEL_APP_NAME, ""),
+            )
+            for app_id, job in found.items()
+        ]
 
-    def log_iter(  # noqa: PLR0917  # the contract's signature
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
-        from torchx.schedulers.kit.logs import LogQuery
-        from torchx.schedulers.kubernetes.kept import Kept
+    # -- logs --------------------------------------------------------------------------------------
+
+    def log_replicas(self, app_id: str) -> _Replicas | None:
+        api, found = self._owners(app_id)
+        app = answers.definition(found.owners) if found else None
+        if app is not None:
+            return [(role.name, k) for role in app.roles for k in range(role.num_replicas)]
+        namespace, name = split_id(app_id)
+        pods = queries.pods_of(api, namespace, [name])
+        if found is None and not pods:
+            return None
+        facts = answers.facts_of(app_id, Found(self.owners[0], pods=pods))
+        return [(replica.role, replica.replica) for replica in facts.replicas()]
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
+        from torchx.schedulers.kubernetes.followed import FollowedLines
         from torchx.schedulers.kubernetes.logs import Glance, replica_log
 
-        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
-        # One for all replicas: that many followers ask no more often than one.
-        glance = self._glances.setdefault(app_id, Glance(functools.partial(self._look, app_id)))
-        kept = Kept(self.backend, app_id, role_name, k)
-        lines = replica_log(self._api_of(app_id), glance, (role_name, k), query, kept=kept, sleep=time.sleep)
-        return query.matching(lines)
-
-    def _look(self, app_id: str) -> _Look:
-        """The pods of a job, and whether it has ended."""
-        namespace, name = split_id(app_id)
         api = self._api_of(app_id)
-        found = finding.look(api, namespace, [name], self._likeliest([app_id])).get(name)
+        if query.follow:  # one for all replicas: that many followers ask no more often than one
+            glance = self._glances.setdefault(app_id, Glance(functools.partial(self._look, app_id)))
+        else:
+            glance = Glance(functools.partial(self._look_at_pods, app_id), once=True)
+        return [
+            query.matching(
+                replica_log(
+                    api, glance, (role, k), query, kept=FollowedLines(self.backend, app_id, role, k), sleep=time.sleep
+                )
+            )
+            for role, k in replicas
+        ]
+
+    def _look(self, app_id: str) -> Seen:
+        """The pods of a job, and whether it has ended."""
+        from torchx.schedulers.kubernetes.logs import Seen
+
+        namespace, name = split_id(app_id)
+        found = queries.look(self._api_of(app_id), namespace, [name], self._likeliest([app_id])).get(name)
         if found is None:
-            return [], True
-        return found.pods, is_terminal(self._described(api, app_id, found).state)
+            return Seen([], ended=True)
+        return Seen(found.pods, ended=is_terminal(state_of(answers.facts_of(app_id, found))))
+
+    def _look_at_pods(self, app_id: str) -> Seen:
+        from torchx.schedulers.kubernetes.logs import Seen
+
+        namespace, name = split_id(app_id)
+        return Seen(queries.pods_of(self._api_of(app_id), namespace, [name]))
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         """Sleeps on a watch of what owns the job's pods, until the job ends or ``timeout_s`` are over."""
@@ -216,28 +244,34 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         found = self._found.get(app_id)
         if found is not None:
             namespace, name = split_id(app_id)
-            finding.watch_for_the_end(self._api_of(app_id), namespace, name, found, timeout_s)
+            api = self._api_of(app_id)
+            verbs.stop_the_others(api, found)
+            queries.watch_for_the_end(api, namespace, name, found, timeout_s)
 
     # -- the end ---------------------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
-        verbs.cancel(api, found)
+        if found is not None:
+            verbs.cancel(api, found)
 
     def _delete_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
-        verbs.delete(api, found, *split_id(app_id))
+        verbs.delete(api, found or Found(self.owners[0]), *split_id(app_id))
 
     def close(self) -> None:
         for api in self._apis.values():
             api.close()
         super().close()
 
-    def _owners(self, app_id: str) -> tuple[KubeApi, Found]:
+    def _owners(self, app_id: str) -> tuple[KubeApi, Found | None]:
+        """The cluster, and what there owns the pods of a job."""
         namespace, name = split_id(app_id)
         api = self._api_of(app_id)
-        found = finding.look(api, namespace, [name], self._likeliest([app_id]), pods=False)
-        return api, found.get(name) or Found(self.owners[0])
+        found = queries.look(api, namespace, [name], self._likeliest([app_id]), pods=False).get(name)
+        if found is not None:
+            self._found[app_id] = found
+        return api, found
 
 
 def split_id(app_id: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import functools
 import re
 
 from torchx.errors import BackendError, NotFoundError, TransientError
-from torchx.schedulers.kubernetes.api import path_of
+from torchx.schedulers.kubernetes.client import path_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.logs import LogQuery
-    from torchx.schedulers.kubernetes.api import KubeApi
+    from torchx.schedulers.kubernetes.client import KubeApi
 
     _Object = dict[str, Any]
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _POD_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_CONNECTIONS = 300
+"""More than the logs that are followed at a time: each holds a connection, and all are kept for the next call."""
 _IN_POD = "KUBERNETES_SERVICE_HOST"
 
 
@@ -56,6 +58,7 @@ def connect(context: str | None) -> Any:
 
         # As kubeconfig has it: not to be told at every call.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    configuration.connection_pool_maxsize = _CONNECTIONS
     found = client.ApiClient(configuration)
     found.torchx_namespace = namespace
     return found

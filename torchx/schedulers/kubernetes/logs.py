@@ -1,4 +1,4 @@
-"""The log of one replica on Kubernetes: followed from pod to pod and across restarts of its containers.
+"""Where the lines of a replica are: followed from pod to pod and across restarts of its containers.
 
 Kubernetes keeps one log for stdout and stderr together, for each container:
 https://kubernetes.io/docs/concepts/cluster-administration/logging/
@@ -8,51 +8,81 @@ from __future__ import annotations
 
 import time
 
-from torchx.errors import NotFoundError, NotSupportedError
+from torchx.errors import NotFoundError, NotSupportedError, TorchXError
+from torchx.schedulers.kubernetes.client import path_of
 from torchx.schedulers.kubernetes.container_logs import ContainerLog
-from torchx.schedulers.kubernetes.pod_states import by_age, main_container, read_pod, replica_of
-from torchx.schedulers.kubernetes.pods import LABEL_ROLE_NAME, label_value
+from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, label_value
+from torchx.schedulers.kubernetes.pod_answers import by_age, main_container, read_pod, replica_of
 from torchx.specs.api import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.kit.logs import LogQuery
-    from torchx.schedulers.kubernetes.api import KubeApi
-    from torchx.schedulers.kubernetes.kept import Kept
+    from torchx.schedulers.kubernetes.client import KubeApi
+    from torchx.schedulers.kubernetes.followed import FollowedLines
+    from torchx.schedulers.kubernetes.pod_answers import Pod
 
     _Object = dict[str, Any]
-    _Look = tuple[list[_Object], bool]
 
 _EVERY_S = 1.0
 _SHARE = 10
 """Of a large job, the looks take one part in so many of the time."""
 _SELDOM_S = 15.0
 """But for no longer is nobody told of new pods: a look takes long, too, when the cluster is away, or we are stopped."""
+_MOST_TAILS = 4
+"""Logs of so many failed replicas are asked for at most, where their pods' status does not say enough."""
+_TAIL_LINES = 400
+_TAIL_BYTES = 1 << 16
+
+
+class Seen:
+    """What a look at a job has shown.
+
+    Args:
+        pods: of all replicas, those that were replaced among them.
+        ended: the job has ended: there will be no other pods.
+    """
+
+    def __init__(self, pods: Iterable[_Object], *, ended: bool = False) -> None:
+        self.ended = ended
+        self._pods: dict[tuple[str, int], list[_Object]] = {}
+        for pod in sorted(pods, key=by_age):
+            labels = pod["metadata"].get("labels") or {}
+            place = (str(labels.get(LABEL_ROLE_NAME) or ""), replica_of(pod["metadata"]))
+            self._pods.setdefault(place, []).append(pod)
+
+    def pods_of(self, role: str, replica: int) -> list[_Object]:
+        """The pods of one replica, oldest first."""
+        return self._pods.get((label_value(role), replica), [])
 
 
 class Glance:
-    """What the cluster has of one job, asked for on behalf of all who follow its replicas.
+    """What the cluster has of one job, asked for on behalf of all who read its replicas' logs.
 
     Args:
-        look: returns the pods, and whether the job has ended.
+        look: asks.
+        once: what was seen first is good for all; else it is looked again after a second.
     """
 
-    def __init__(self, look: Callable[[], _Look]) -> None:
+    def __init__(self, look: Callable[[], Seen], *, once: bool = False) -> None:
         import threading
 
         self._ask = look
+        self._once = once
         self._lock = threading.Lock()
         self._due = 0.0
-        self._seen: _Look = ([], False)
+        self._seen: Seen | None = None
 
-    def now(self, *, anew: bool = False) -> _Look:
-        """What there is now, or was a second ago; asked ``anew``, now."""
+    def now(self) -> Seen:
+        """What there is now, or was a second ago."""
         with self._lock:
             begun = time.monotonic()
-            if anew or begun >= self._due:
+            if self._seen is None or (begun >= self._due and not self._once):
                 self._seen = self._ask()
                 now = time.monotonic()
                 self._due = max(begun + _EVERY_S, now + min((now - begun) * (_SHARE - 1), _SELDOM_S))
@@ -65,7 +95,7 @@ def replica_log(
     replica: tuple[str, int],
     query: LogQuery,
     *,
-    kept: Kept,
+    kept: FollowedLines,
     sleep: Callable[[float], None],
 ) -> Iterator[str]:
     """Lines of a replica, each with its line end; those of other containers than the role's after ``[<container>]``.
@@ -84,7 +114,7 @@ def replica_log(
     if query.stream not in (None, Stream.COMBINED):
         raise NotSupportedError(
             f"Kubernetes keeps one log of stdout and stderr, and cannot show `{query.stream.value}` alone",
-            hint="leave out `--streams`",
+            hint="omit `--streams`",
         )
     lines = _live_or_last(api, glance, replica, query, kept=kept, sleep=sleep)
     return kept.keep(lines) if query.follow else lines
@@ -96,38 +126,23 @@ def _live_or_last(
     replica: tuple[str, int],
     query: LogQuery,
     *,
-    kept: Kept,
+    kept: FollowedLines,
     sleep: Callable[[float], None],
 ) -> Iterator[str]:
     logs: dict[str, PodLog] = {}
     while True:
-        items, ended = glance.now()
-        pods = pods_of(items, replica)
-        if not pods and not logs and not query.follow:
-            items, ended = glance.now(anew=True)  # before it is said that there are none
-            pods = pods_of(items, replica)
-        if not pods and not logs and (ended or not query.follow):
+        seen = glance.now()
+        pods = seen.pods_of(*replica)
+        if not pods and not logs and (seen.ended or not query.follow):
             yield from kept.last()
             return
         for pod in pods:
             log = logs.setdefault(str(pod["metadata"].get("uid")), PodLog(api, query))
             yield from log.lines(pod)
         there = {str(pod["metadata"].get("uid")) for pod in pods}
-        if not query.follow or (ended and all(log.done or uid not in there for uid, log in logs.items())):
+        if not query.follow or (seen.ended and all(log.done or uid not in there for uid, log in logs.items())):
             return
         sleep(_EVERY_S)
-
-
-def pods_of(items: list[_Object], replica: tuple[str, int]) -> list[_Object]:
-    """The pods of a replica, oldest first, those that were replaced among them."""
-    role, k = replica
-    mine = [
-        pod
-        for pod in items
-        if replica_of(pod["metadata"]) == k
-        and (pod["metadata"].get("labels") or {}).get(LABEL_ROLE_NAME) == label_value(role)
-    ]
-    return sorted(mine, key=by_age)
 
 
 class PodLog:
@@ -150,7 +165,7 @@ class PodLog:
         status = pod.get("status") or {}
         own = main_container(status.get("containerStatuses") or []).get("name")
         containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-        over = is_terminal(read_pod(pod).state)
+        over = is_terminal(read_pod(pod).facts.state)
         if len(containers) == 1:
             log = self._log(pod, containers[0], "")
             for _, line in log.lines(containers[0], follow=self._query.follow and not over):
@@ -172,6 +187,40 @@ class PodLog:
         if name not in self._logs:
             self._logs[name] = ContainerLog(self._api, pod, name, self._query, prefix=prefix)
         return self._logs[name]
+
+
+class LastWords:
+    """What failed replicas left behind: in the status of their pods, and where that says little, in few of their logs.
+
+    Args:
+        pods: by role and number of the replica.
+    """
+
+    def __init__(self, api: KubeApi, namespace: str, pods: Mapping[tuple[str, int], Pod]) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._pods = pods
+        self._tails = _MOST_TAILS
+
+    def __call__(self, replicas: Sequence[ReplicaFacts], /) -> list[Evidence]:
+        from torchx.schedulers.kit.failures import Evidence
+
+        found = []
+        for replica in replicas:
+            pod = self._pods.get((replica.role, replica.replica))
+            found.append(pod.evidence(self._tail(pod)) if pod is not None else Evidence())
+        return found
+
+    def _tail(self, pod: Pod) -> str:
+        if self._tails == 0 or pod.says_enough():
+            return ""
+        self._tails -= 1
+        query = {"container": pod.container, "tailLines": _TAIL_LINES, "limitBytes": 16 * _TAIL_BYTES}
+        try:
+            text = self._api.text(f"{path_of('Pod', self._namespace, pod.name)}/log", query)
+        except TorchXError:  # its node is gone, or we may not see it
+            return ""
+        return text[-_TAIL_BYTES:]
 
 
 def gone() -> NotFoundError:

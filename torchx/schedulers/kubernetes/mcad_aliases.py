@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from torchx.schedulers.kit.names import DNS_LABEL
-from torchx.schedulers.kubernetes import appwrapper, kinds, pods
+from torchx.schedulers.kubernetes import appwrapper, pods, request
 from torchx.schedulers.kubernetes.aliases import sanitize_for_serialization, to_model
+from torchx.schedulers.kubernetes.answers import appwrapper_state
+from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, LABEL_ROLE_NAME
+from torchx.schedulers.kubernetes.reasons import APPWRAPPER_STATES
 from torchx.specs.api import AppDef, AppState, ReplicaState, RetryPolicy, Role
 
 TYPE_CHECKING = False
@@ -34,7 +37,7 @@ __all__ = [
     "sanitize_for_serialization",
 ]
 
-JOB_STATE: dict[str, AppState] = {name: appwrapper.STATES[name] for name in ("Pending", "Running", "Failed", "Deleted")}
+JOB_STATE: dict[str, AppState] = {name: APPWRAPPER_STATES[name] for name in ("Pending", "Running", "Failed", "Deleted")}
 TASK_STATE: dict[str, ReplicaState] = {
     "Pending dispatch": AppState.PENDING,
     "pending": AppState.PENDING,
@@ -44,7 +47,7 @@ TASK_STATE: dict[str, ReplicaState] = {
     "Unknown": AppState.UNKNOWN,
 }
 RETRY_POLICIES: dict[str, list[dict[str, str]]] = {
-    name: kinds.RETRY_POLICIES[name] for name in (RetryPolicy.REPLICA, RetryPolicy.APPLICATION)
+    name: request.RETRY_POLICIES[name] for name in (RetryPolicy.REPLICA, RetryPolicy.APPLICATION)
 }
 _DEFAULT_PORT = "29500"
 
@@ -60,7 +63,7 @@ def app_to_resource(  # noqa: PLR0917  # public signature
     priority: int | None = None,
 ) -> _Object:
     """The AppWrapper of an app."""
-    rules = kinds.JobRules(
+    rules = request.JobRules(
         pods=_rules(service_account, image_secret, coscheduler_name, priority_class_name), namespace=namespace
     )
     return appwrapper.render(app, get_unique_truncated_appid(app), rules, priority=priority, network=network)
@@ -73,12 +76,12 @@ def cleanup_str(data: str) -> str:
 
 def get_unique_truncated_appid(app: AppDef) -> str:
     """A name for the app that nobody else has."""
-    return kinds.unique_id(app)
+    return request.unique_id(app)
 
 
 def create_pod_group(app: AppDef, role: Role, role_idx: int, namespace: str, app_id: str) -> _Object:
     """The PodGroup of one role, as a generic item of a v1beta1 AppWrapper."""
-    name = f"{app_id}-{kinds.role_names(app)[role_idx]}"
+    name = f"{app_id}-{request.role_names(app)[role_idx]}"
     group = appwrapper.pod_group(role, name, namespace, pods.role_labels(app, role_idx, app_id))
     return {"replicas": 1, "generictemplate": group}
 
@@ -90,7 +93,7 @@ def enable_retry(job_spec: _Object, appwrapper_retries: int, total_pods: int) ->
 
 def get_appwrapper_status(app: _Object) -> AppState:
     """The state of an AppWrapper of either form."""
-    return appwrapper.state_of(app)[1]
+    return appwrapper_state(app)[1]
 
 
 def get_port_for_service(app: AppDef) -> str:
@@ -105,7 +108,7 @@ def get_role_information(generic_items: Iterable[_Object]) -> dict[str, Any]:
         template = item.get("generictemplate") or {}
         if template.get("kind") != "Pod":
             continue
-        name = (template["metadata"].get("labels") or {}).get(pods.LABEL_ROLE_NAME, "")
+        name = (template["metadata"].get("labels") or {}).get(LABEL_ROLE_NAME, "")
         container = template["spec"]["containers"][0]
         if name in found:
             found[name].num_replicas += 1
@@ -127,7 +130,7 @@ def get_tasks_status_description(status: _Object) -> dict[str, int]:
 
 def mcad_svc(app: AppDef, svc_name: str, namespace: str, service_port: str) -> Any:
     """The headless Service as a ``kubernetes.client.V1Service``."""
-    service = kinds.headless_service(app, svc_name, kinds.JobRules(pods=pods.PodRules(), namespace=namespace))
+    service = request.headless_service(app, svc_name, request.JobRules(pods=pods.PodRules(), namespace=namespace))
     service["spec"]["ports"] = [{"name": "port", "port": int(service_port)}]
     return to_model(service, "V1Service")
 
@@ -146,9 +149,9 @@ def pod_labels(  # noqa: PLR0917  # public signature
     app_id: str,
 ) -> dict[str, str]:
     """The labels of a replica's pod."""
-    labels = {**pods.role_labels(app, role_idx, app_id), pods.LABEL_REPLICA_ID: str(replica_id)}
+    labels = {**pods.role_labels(app, role_idx, app_id), LABEL_REPLICA_ID: str(replica_id)}
     if coscheduler_name:
-        labels[appwrapper.POD_GROUP_LABEL] = f"{app_id}-{kinds.role_names(app)[role_idx]}"
+        labels[appwrapper.POD_GROUP_LABEL] = f"{app_id}-{request.role_names(app)[role_idx]}"
     return labels
 
 

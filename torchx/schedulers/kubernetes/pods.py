@@ -17,6 +17,20 @@ import re
 from torchx.errors import SpecError
 from torchx.schedulers.devices import EFA_DEVICE
 from torchx.schedulers.kit.names import DNS_LABEL
+from torchx.schedulers.kubernetes.names import (
+    ANNOTATION_ISTIO_SIDECAR,
+    LABEL_APP_NAME,
+    LABEL_KUBE_APP_NAME,
+    LABEL_ORGANIZATION,
+    LABEL_ROLE_INDEX,
+    LABEL_ROLE_NAME,
+    LABEL_SESSION,
+    LABEL_UNIQUE_NAME,
+    LABEL_VERSION,
+    MAIN_CONTAINER,
+    ORGANIZATION,
+    label_value,
+)
 from torchx.specs.api import BindMount, DeviceMount, Role, VolumeMount
 from torchx.specs.overlays import JOIN, apply_overlay, get_overlay, validate_overlay
 
@@ -32,27 +46,11 @@ if TYPE_CHECKING:
 else:
     from torchx.util.records import dataclass, field
 
-LABEL_VERSION = "torchx.pytorch.org/version"
-LABEL_APP_NAME = "torchx.pytorch.org/app-name"
-LABEL_ROLE_INDEX = "torchx.pytorch.org/role-index"
-LABEL_ROLE_NAME = "torchx.pytorch.org/role-name"
-LABEL_REPLICA_ID = "torchx.pytorch.org/replica-id"
-LABEL_SESSION = "torchx.pytorch.org/session"
-LABEL_KUBE_APP_NAME = "app.kubernetes.io/name"
-LABEL_ORGANIZATION = "app.kubernetes.io/managed-by"
-LABEL_UNIQUE_NAME = "app.kubernetes.io/instance"
-LABEL_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
-ANNOTATION_ISTIO_SIDECAR = "sidecar.istio.io/inject"
-ORGANIZATION = "torchx.pytorch.org"
-
 RESERVED_MILLICPU = 100
 """Of the CPUs that a role asks for, so many thousandths are left to what runs on every node."""
 RESERVED_MEMMB = 1024
 
 GPU_RESOURCE = "nvidia.com/gpu"
-MAIN_CONTAINER = "main"
-"""Name of the container that runs the role: what an overlay calls it."""
-
 ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -105,17 +103,6 @@ class PodRules:
     efa_device_count: int | None = None
     secret_files: Mapping[str, str] = field(default_factory=dict)
     overlay: _Object = field(default_factory=dict)
-
-
-def label_value(text: str) -> str:
-    """``text`` as the value of a label: at most 63 characters, with letters and digits at both ends.
-
-    https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
-
-    >>> label_value("a b/ü c")
-    'a-b-c'
-    """
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-._")[:63].rstrip("-._")
 
 
 def object_labels(app: AppDef, app_id: str, *, session: str = "") -> dict[str, str]:

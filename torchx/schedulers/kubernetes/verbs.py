@@ -5,17 +5,25 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
-from torchx.schedulers.kubernetes.api import ApiError, kind_of, path_of
-from torchx.schedulers.kubernetes.finding import OWNERS, Found, queue_of, workloads
-from torchx.schedulers.kubernetes.kinds import JOB, OLD_APPWRAPPER, VOLCANO
-from torchx.schedulers.kubernetes.status import ANNOTATION_CANCELLED, read_owner
+from torchx.schedulers.kubernetes.answers import read_owner
+from torchx.schedulers.kubernetes.client import ApiError, kind_of, path_of
+from torchx.schedulers.kubernetes.events import queue_of, workloads
+from torchx.schedulers.kubernetes.names import (
+    ANNOTATION_CANCELLED,
+    ANNOTATION_STOPPED,
+    JOB,
+    OLD_APPWRAPPER,
+    OWNERS,
+    VOLCANO,
+)
 from torchx.specs.api import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from torchx.schedulers.kubernetes.api import KubeApi
+    from torchx.schedulers.kubernetes.answers import Found
+    from torchx.schedulers.kubernetes.client import KubeApi
 
     _Object = dict[str, Any]
 
@@ -68,19 +76,12 @@ def _undo(api: KubeApi, owner: _Object, why: TorchXError) -> None:
         raise BackendError(said, hint=f"kubectl delete -n {namespace} {kind} {name}") from why
 
 
-def counted(item: _Object) -> AppState:
-    """The state of a Job or JobSet that has not ended, by its own count of pods: good enough for a list."""
-    status = item.get("status") or {}
-    return AppState.RUNNING if status.get("active") or status.get("ready") else AppState.PENDING
-
-
 def cancel(api: KubeApi, found: Found) -> None:
     """Ends a job and keeps what can be looked at: its objects, and the pods that had ended.
 
     A Job is suspended, and one of a cluster before 1.22 is given no pods any more; a Volcano job is aborted. Kueue
     would start a suspended job again: what it has admitted is taken out of its queue.
     """
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for item in found.owners:
         metadata = item["metadata"]
         state = read_owner(found.kind, item).state
@@ -88,18 +89,42 @@ def cancel(api: KubeApi, found: Found) -> None:
             continue
         path = path_of(OWNERS[found.kind], metadata["namespace"], metadata["name"])
         if found.kind == VOLCANO:
+            api.patch(path, _mark(ANNOTATION_CANCELLED))  # its phase would be the same where a pod had failed
             api.create(_abort_command(item))
-            continue
-        if found.kind == OLD_APPWRAPPER:
+        elif found.kind == OLD_APPWRAPPER:
             api.delete(path)  # it cannot be held
-            continue
-        mark = {"metadata": {"annotations": {ANNOTATION_CANCELLED: now}}}
-        if queue_of(item) and _leave_queue(api, item):
-            api.patch(path, mark)
-            continue
-        done = api.patch(path, {**mark, "spec": {"suspend": True}})
-        if not (done.get("spec") or {}).get("suspend"):
-            api.patch(path, {"spec": {"parallelism": 0}})
+        elif queue_of(item) and _leave_queue(api, item):
+            api.patch(path, _mark(ANNOTATION_CANCELLED))
+        else:
+            _suspend(api, path, ANNOTATION_CANCELLED)
+
+
+def stop_the_others(api: KubeApi, found: Found) -> None:
+    """Ends the Jobs of a job of which another has failed: plain Jobs know nothing of one another.
+
+    Whoever waits for the job does it; nothing is said where the rights are missing.
+    """
+    states = [read_owner(found.kind, item).state for item in found.owners]
+    if found.kind != JOB or AppState.FAILED not in states:
+        return
+    for item, state in zip(found.owners, states, strict=True):
+        if state is None or not is_terminal(state):
+            metadata = item["metadata"]
+            try:
+                _suspend(api, path_of(OWNERS[JOB], metadata["namespace"], metadata["name"]), ANNOTATION_STOPPED)
+            except TorchXError:
+                return
+
+
+def _suspend(api: KubeApi, path: str, annotation: str) -> None:
+    done = api.patch(path, {**_mark(annotation), "spec": {"suspend": True}})
+    if not (done.get("spec") or {}).get("suspend"):
+        api.patch(path, {"spec": {"parallelism": 0}})
+
+
+def _mark(annotation: str) -> _Object:
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"metadata": {"annotations": {annotation: now}}}
 
 
 def _leave_queue(api: KubeApi, item: _Object) -> bool:

@@ -1,0 +1,103 @@
+"""Logins of ECR: asked for once, for its registries alone, lent to whoever pulls and pushes."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+pytest.importorskip("botocore")
+
+from tests.schedulers.aws_cloud import Cloud, refusal, validate
+from torchx.errors import BackendError
+from torchx.schedulers.aws.clients import Clients
+from torchx.schedulers.aws.ecr import EcrLogins
+from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler
+from torchx.workspace.images import registry_auth
+
+HOST = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
+
+
+class Ecr:
+    """The service, in memory."""
+
+    def __init__(self, *repositories):
+        self.repositories = set(repositories)
+        self.calls = []
+
+    def get_authorization_token(self, **params):
+        validate("ecr", "get_authorization_token", params)
+        self.calls.append("login")
+        token = base64.b64encode(b"AWS:pass:word").decode()
+        return {"authorizationData": [{"authorizationToken": token, "proxyEndpoint": f"https://{HOST}"}]}
+
+    def create_repository(self, **params):
+        validate("ecr", "create_repository", params)
+        if params["repositoryName"] in self.repositories:
+            raise refusal("RepositoryAlreadyExistsException", "it is there", operation="CreateRepository")
+        self.repositories.add(params["repositoryName"])
+        return {}
+
+
+class Engine:
+    """A Docker client."""
+
+    def __init__(self):
+        self.logins = []
+
+    def login(self, **given):
+        self.logins.append(given)
+
+
+@pytest.fixture
+def no_files(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
+    monkeypatch.setattr(registry_auth, "PROVIDERS", {})
+    return tmp_path
+
+
+def test_login_and_repository(no_files):
+    """The engine is logged in to an ECR registry, once; the repository is made when asked, and may be there."""
+    ecr, engine = Ecr("there"), Engine()
+    logins = EcrLogins(Clients({"ecr": ecr}))
+    pushes = [(f"{HOST}/team/new", "a"), (f"{HOST}/there", "b"), ("ghcr.io/x", "c")]
+    logins.prepare(pushes, engine, create=True)
+    assert ecr.repositories == {"team/new", "there"}
+    assert ecr.calls == ["login"]
+    assert {login["registry"] for login in engine.logins} == {HOST}
+    assert (engine.logins[0]["username"], engine.logins[0]["password"]) == ("AWS", "pass:word")
+    assert list(no_files.iterdir()) == []
+
+
+def test_no_repository_unless_asked(no_files):
+    """What costs money is not made by the way."""
+    ecr = Ecr()
+    EcrLogins(Clients({"ecr": ecr})).prepare([(f"{HOST}/new", "a")], None, create=False)
+    assert ecr.repositories == set()
+
+
+def test_builders_without_an_engine(no_files):
+    """Where the login files say nothing, the registry client gets the login, too; other registries get none."""
+    ecr = Ecr()
+    cloud = Cloud()
+    AWSBatchScheduler("s", clients=Clients({"batch": cloud, "logs": cloud.logs, "ecr": ecr}))
+    assert registry_auth.find_credentials(HOST) == registry_auth.Credentials("AWS", "pass:word")
+    assert not registry_auth.find_credentials("ghcr.io")
+    (no_files / "config.json").write_text(json.dumps({"auths": {HOST: {"username": "me", "password": "x"}}}))
+    assert registry_auth.find_credentials(HOST).username == "me"
+    assert ecr.calls == ["login"]
+
+
+def test_a_refused_login(no_files):
+    """It names the action that is denied."""
+
+    class Denied(Ecr):
+        def get_authorization_token(self, **params):
+            said = "User: arn:me is not authorized to perform: ecr:GetAuthorizationToken"
+            raise refusal("AccessDeniedException", said, operation="GetAuthorizationToken")
+
+    with pytest.raises(BackendError, match="denies `ecr:GetAuthorizationToken`"):
+        EcrLogins(Clients({"ecr": Denied()})).prepare([(f"{HOST}/a", "b")], None, create=True)

@@ -1,0 +1,210 @@
+"""An API server in memory, as far as a launcher needs one: names, labels, pages, merge patches, faults.
+
+It proves nothing of Kubernetes: `tests/backends/kubernetes` does. It counts calls and fails where a test wants it to.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import urllib3
+
+
+class Response:
+    """As much of an `urllib3` response as is read; it breaks off before the byte ``cut``."""
+
+    def __init__(self, status, body, headers=None, cut=None):
+        self.status = status
+        self._cut = cut
+        self.headers = urllib3.HTTPHeaderDict(headers or {})
+        self._body = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    def read(self):
+        return b"".join(self.stream(len(self._body) or 1))
+
+    def stream(self, size, decode_content=False):
+        for i in range(0, len(self._body[: self._cut]), size):
+            yield self._body[: self._cut][i : i + size]
+        if self._cut is not None:
+            raise urllib3.exceptions.ProtocolError("Connection broken: IncompleteRead")
+
+    def close(self):
+        pass
+
+    release_conn = close
+
+
+class Cluster:
+    """Give it to a scheduler as its client.
+
+    Attributes:
+        watched: events that a watch tells before it ends.
+        cuts: bytes after which the next logs break off, one after the other.
+
+    Args:
+        version: major and minor.
+        groups: API groups with their version that it serves beside the built-in ones.
+    """
+
+    def __init__(self, version=(1, 37), groups=()):
+        self.version = version
+        self.groups = set(groups)
+        self.objects = {}
+        self.calls = []
+        self.faults = []
+        self.configuration = self
+        self.rest_client = self
+        self.pool_manager = self
+        self.host = "https://cluster:6443"
+        self.token = "sesame"
+        self.logs = {}
+        self.watched = []
+        self.cuts = []
+
+    def clear(self):
+        """As a pool of connections has it."""
+
+    def auth_settings(self):
+        return {"BearerToken": {"in": "header", "key": "authorization", "value": f"Bearer {self.token}"}}
+
+    def request(self, method, url, body=None, headers=None, **_):
+        """One call. A fault is `(method, part of the path, what happens, before or after the server acted)`."""
+        parts = urlsplit(url)
+        query = {k: v[0] for k, v in parse_qs(parts.query).items()}
+        self.calls.append((method, parts.path, query))
+        assert headers["authorization"] == "Bearer sesame"
+        fault = next((f for f in self.faults if f[0] == method and f[1] in parts.path), None)
+        if fault:
+            self.faults.remove(fault)
+            if fault[3] == "after":
+                self._serve(method, parts.path, query, body)
+            if isinstance(fault[2], Exception):
+                raise fault[2]
+            return fault[2]
+        return self._serve(method, parts.path, query, body)
+
+    def _serve(self, method, path, query, body):
+        if path == "/version":
+            return Response(200, {"major": str(self.version[0]), "minor": f"{self.version[1]}+"})
+        if path == "/apis":
+            versions = [{"groupVersion": group} for group in sorted(self.groups)]
+            return Response(200, {"kind": "APIGroupList", "groups": [{"versions": versions}]})
+        group = re.match(r"/(apis/[^/]+/[^/]+|api/v1)", path)[1]
+        if group.startswith("apis/") and group not in ("apis/batch/v1", *(f"apis/{g}" for g in self.groups)):
+            return refusal(404, "NotFound", "the server could not find the requested resource")
+        rest = [unquote(part) for part in path.removeprefix(f"/{group}").strip("/").split("/") if part]
+        if not rest:
+            return Response(200, {"kind": "APIResourceList"})
+        namespace = rest[1] if rest[0] == "namespaces" else None
+        plural, *name = rest[2:] if namespace else rest
+        base = f"{group}/{plural}"
+        if name[1:] == ["log"]:
+            cut = self.cuts.pop(0) if self.cuts else None
+            return Response(200, self.logs.get((name[0], query.get("previous", "")), b""), cut=cut)
+        if method == "POST":
+            return self._create(base, namespace, json.loads(body), query)
+        if "watch" in query:
+            return Response(200, b"".join(json.dumps(event).encode() + b"\n" for event in self.watched))
+        if name:
+            return self._one(method, (base, namespace, name[0]), body)
+        return self._list(base, namespace, query)
+
+    def _create(self, base, namespace, item, query):
+        key = (base, namespace, item["metadata"]["name"])
+        if key in self.objects:
+            return refusal(409, "AlreadyExists", f"{key[2]} already exists")
+        if "dryRun" not in query:
+            item["metadata"].update(uid=f"uid-{len(self.objects)}", creationTimestamp="2026-01-01T00:00:00Z")
+            self.objects[key] = item
+        return Response(201, item)
+
+    def _one(self, method, key, body):
+        if key not in self.objects:
+            return refusal(404, "NotFound", f'"{key[2]}" not found')
+        if method == "DELETE":
+            uid = self.objects.pop(key)["metadata"]["uid"]
+            for other, item in list(self.objects.items()):
+                if any(ref["uid"] == uid for ref in item["metadata"].get("ownerReferences", ())):
+                    self._one("DELETE", other, None)
+            return Response(200, {"kind": "Status"})
+        if method == "PATCH":
+            _merge(self.objects[key], json.loads(body))
+        return Response(200, self.objects[key])
+
+    def _list(self, base, namespace, query):
+        one_of = re.fullmatch(r"(\S+) in \((.*)\)", query.get("labelSelector", ""))
+        wanted = [pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair and not one_of]
+        found = [
+            item
+            for (kind, space, _), item in self.objects.items()
+            if kind == base
+            and namespace in (None, space)
+            and all((item["metadata"].get("labels") or {}).get(k) == v for k, v in wanted)
+            and (not one_of or (item["metadata"].get("labels") or {}).get(one_of[1]) in one_of[2].split(","))
+            and all(_field(item, *pair.split("=")) for pair in query.get("fieldSelector", "").split(",") if pair)
+        ]
+        start, limit = int(query.get("continue", 0)), int(query.get("limit", 0)) or len(found)
+        more = {"continue": str(start + limit)} if start + limit < len(found) else {}
+        return Response(200, {"kind": "List", "metadata": more, "items": found[start : start + limit]})
+
+    # -- what a test does to it ------------------------------------------------------------------
+
+    def of(self, kind):
+        """Objects of a kind, by its plural."""
+        return [item for (base, _, _), item in self.objects.items() if base.endswith(f"/{kind}")]
+
+    def warn(self, item, reason, message):
+        """What a controller says of an object, as an event."""
+        metadata = item["metadata"]
+        of = {
+            "kind": item["kind"],
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        }
+        name = f"event-{len(self.objects)}"
+        event = {"metadata": {"name": name, "uid": name}, "involvedObject": of, "type": "Warning"}
+        self.objects["api/v1/events", of["namespace"], name] = {**event, "reason": reason, "message": message}
+
+    def run_pods(self, job, status, *, most=10**6):
+        """What the Job controller would make of a Job: its pods, or some of them, in this state."""
+        spec = job["spec"]
+        for k in range(min(spec["completions"], most)):
+            name = f"{job['metadata']['name']}-{k}-abcde"
+            metadata = {
+                "name": name,
+                "namespace": job["metadata"]["namespace"],
+                "labels": spec["template"]["metadata"]["labels"],
+                "annotations": {"batch.kubernetes.io/job-completion-index": str(k)},
+                "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "uid": job["metadata"]["uid"]}],
+                "uid": f"uid-{name}",
+                "creationTimestamp": "2026-01-01T00:00:01Z",
+            }
+            pod = {
+                "metadata": metadata,
+                "spec": {**spec["template"]["spec"], "nodeName": f"n{k}"},
+                "status": {**status},
+            }
+            self.objects["api/v1/pods", job["metadata"]["namespace"], name] = pod
+
+
+def refusal(status, reason, message, headers=None):
+    """An answer as https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/ has it."""
+    return Response(status, {"kind": "Status", "reason": reason, "message": message, "code": status}, headers)
+
+
+def _field(item, path, wanted):
+    """Whether a field selector finds an object."""
+    for key in path.split("."):
+        item = item.get(key, {}) if isinstance(item, dict) else {}
+    return item == wanted
+
+
+def _merge(target, patch):
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            _merge(target.setdefault(key, {}), value)
+        else:
+            target[key] = value

@@ -1,0 +1,310 @@
+"""What is said of jobs as clusters answer of them: one verdict, for `status` and `list` alike."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
+from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs.failures import parse_failure
+
+JOBSETS = "jobset.x-k8s.io/v1alpha2"
+VOLCANO = "batch.volcano.sh/v1alpha1"
+PODGROUPS = "scheduling.volcano.sh/v1beta1"
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+PENDING = {"phase": "Pending"}
+DONE = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
+LOST_PEER = """Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    dist.all_reduce(t)
+RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:27045
+"""
+BAD_BATCH = """Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+    raise ValueError("bad batch")
+ValueError: bad batch
+"""
+
+
+def failed(message="", *, at=10, code=1, **fields):
+    ended = {"exitCode": code, "reason": "Error", "message": message, "finishedAt": f"2026-01-01T00:00:{at}Z"}
+    return {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": {**ended, **fields}}}]}
+
+
+def condition(kind, **fields):
+    return {"type": kind, "status": "True", **fields}
+
+
+def role(name="trainer", replicas=2, **fields):
+    return Role(name, "img", entrypoint="t", num_replicas=replicas, resource=Resource(1, 0, 64), **fields)
+
+
+class Submitted:
+    """A job, and what a test does to it."""
+
+    def __init__(self, *roles, groups=(), **cfg):
+        self.cluster = Cluster(groups=groups)
+        self.scheduler = create_scheduler("me", client=self.cluster)
+        self.app_id = self.scheduler.submit(AppDef("train", list(roles) or [role()]), cfg)
+
+    def jobs(self):
+        return self.cluster.of("jobs")
+
+    def pods(self, *statuses, job=0):
+        """The pods of one Job, in these states."""
+        self.cluster.run_pods(self.jobs()[job], PENDING, most=len(statuses))
+        name = self.jobs()[job]["metadata"]["name"]
+        mine = [pod for pod in self.cluster.of("pods") if pod["metadata"]["name"].startswith(f"{name}-")]
+        for pod, status in zip(mine, statuses, strict=True):
+            pod["status"] = status
+
+    def end(self, *conditions, job=0):
+        self.jobs()[job]["status"] = {"conditions": list(conditions)}
+
+    def told(self):
+        """State and sentence; `list` says the same state."""
+        found = self.scheduler.describe(self.app_id)
+        (row,) = self.scheduler.list()
+        assert (row.app_id, row.state) == (self.app_id, found.state)
+        return found.state, found.msg
+
+    def cause(self):
+        return parse_failure(self.scheduler.describe(self.app_id).structured_error_msg)
+
+    def states(self):
+        return [r.state for role in self.scheduler.describe(self.app_id).roles_statuses for r in role.replicas]
+
+
+# -- who is to blame -------------------------------------------------------------------------------
+
+
+def test_the_one_that_lost_its_peer_is_not_blamed():
+    """Rank 0 dies first, of what rank 1 did: rank 1's replica is named. It costs no call beyond the status's own."""
+    job = Submitted()
+    job.pods(failed(LOST_PEER, at=10), failed(BAD_BATCH, at=11))
+    job.end(condition("Failed", reason="BackoffLimitExceeded"))
+    before = len(job.cluster.calls)
+    assert job.scheduler.describe(job.app_id).msg == "trainer/1 on n1: exit code 1: ValueError: bad batch"
+    assert len(job.cluster.calls) - before == 2  # the Jobs, and the pods
+    assert job.told()[0] is AppState.FAILED
+    cause = job.cause()
+    assert (cause.role, cause.replica, cause.kind, cause.host) == ("trainer", 1, "error", "n1")
+
+
+def test_a_pod_that_was_ended_because_of_others_is_not_blamed():
+    """Its deletion was asked for before it ended, by a signal; the order of the ends decides nothing."""
+    job = Submitted()
+    job.pods(failed(at=10, code=137), failed(BAD_BATCH, at=10))
+    told = job.cluster.of("pods")[0]["metadata"]
+    told.update(deletionTimestamp="2026-01-01T00:00:39Z", deletionGracePeriodSeconds=30)
+    job.end(condition("Failed", reason="BackoffLimitExceeded"))
+    assert job.told() == (AppState.FAILED, "trainer/1 on n1: exit code 1: ValueError: bad batch")
+    assert job.states() == [AppState.CANCELLED, AppState.FAILED]
+
+
+def test_the_box_of_torchrun_that_was_cut_is_read_from_the_log():
+    """A pod's status keeps 2 KiB: where that does not reach back to the worker's words, the log is asked, once."""
+    job = Submitted(role(replicas=1))
+    box = (
+        f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n{'=' * 60}\nt.py FAILED\n{'-' * 60}\n"
+        f"Failures:\n  <NO_OTHER_FAILURES>\n{'-' * 60}\nRoot Cause (first observed failure):\n[0]:\n"
+        "  time      : 2026-01-01_00:00:09\n  host      : n0\n  rank      : 1 (local_rank: 1)\n"
+        "  exitcode  : 3 (pid: 12)\n  error_file: <N/A>\n"
+        f"  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n{'=' * 60}\n"
+    )
+    job.pods(failed(("." * 2000 + "\n" + box)[-2048:]))
+    job.end(condition("Failed", reason="BackoffLimitExceeded"))
+    name = job.cluster.of("pods")[0]["metadata"]["name"]
+    job.cluster.logs[name, ""] = f"[rank1]: no data in /data\n{box}".encode()
+    before = len(job.cluster.calls)
+    assert job.scheduler.describe(job.app_id).msg == "trainer/0 rank 1 on n0: exit code 3: no data in /data"
+    assert [path.rpartition("/")[2] for _, path, _ in job.cluster.calls[before:]] == ["jobs", "pods", "log"]
+
+
+def test_logs_of_few_are_asked_for_where_the_status_of_many_says_nothing():
+    """And none is missed where we may not see them."""
+    job = Submitted(role(replicas=40))
+    job.pods(*[failed() for _ in range(40)])
+    job.end(condition("Failed", reason="BackoffLimitExceeded"))
+    before = len(job.cluster.calls)
+    job.scheduler.describe(job.app_id)
+    assert sum(path.endswith("/log") for _, path, _ in job.cluster.calls[before:]) == 4
+    job.cluster.faults += [("GET", "/log", refusal(403, "Forbidden", "no"), "before")] * 4
+    assert job.told() == (AppState.FAILED, "trainer/0 on n0: exit code 1")
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statuses", "state"),
+    [
+        ([PENDING, PENDING], AppState.PENDING),
+        ([PENDING, RUNNING], AppState.RUNNING),
+        ([RUNNING, DONE], AppState.RUNNING),
+        ([failed(), RUNNING], AppState.RUNNING),
+        ([failed(), PENDING], AppState.RUNNING),
+        ([DONE, DONE], AppState.RUNNING),
+    ],
+)
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_list_says_what_status_says(statuses, state, kind):
+    """Whatever a Job counts: those of its pods that are waiting are `active`, too."""
+    job = Submitted(groups=[JOBSETS], kind="job")
+    job.pods(*statuses)
+    job.jobs()[0]["status"] = {"active": 2, "ready": 0}
+    if kind == "jobset":  # the same pods, of a JobSet
+        (item,) = job.jobs()
+        item["metadata"]["ownerReferences"] = [{"kind": "JobSet", "uid": "js"}]
+        metadata = {**item["metadata"], "ownerReferences": [], "name": job.app_id.partition(":")[2], "uid": "js"}
+        spec = {"replicatedJobs": [{"name": "trainer", "template": {"spec": item["spec"]}}]}
+        key = (f"apis/{JOBSETS}/jobsets", "default", metadata["name"])
+        job.cluster.objects[key] = {"kind": "JobSet", "metadata": metadata, "spec": spec}
+    assert job.told()[0] is state
+
+
+def test_list_asks_once_for_the_pods_of_many_jobs():
+    """Of those that have ended, only what still runs is asked for."""
+    job = Submitted()
+    for _ in range(59):
+        job.scheduler.submit(AppDef("train", [role()]), {})
+    before = len(job.cluster.calls)
+    assert len(job.scheduler.list()) == 60
+    kinds, pods = 3, 2 + 1
+    assert len(job.cluster.calls) - before == kinds + pods
+    for item in job.jobs():
+        item["status"] = {"conditions": [condition("Complete")]}
+    before = len(job.cluster.calls)
+    assert {row.state for row in job.scheduler.list()} == {AppState.SUCCEEDED}
+    assert len(job.cluster.calls) - before == kinds + 1
+
+
+def test_nothing_is_over_while_a_pod_of_it_runs():
+    """A Job before 1.31 says Failed while its last pods are being ended; so does a JobSet."""
+    job = Submitted()
+    job.pods(failed(BAD_BATCH), RUNNING)
+    job.end(condition("Failed", reason="BackoffLimitExceeded"))
+    said = "trainer/0 on n0: exit code 1: ValueError: bad batch; the others are being ended"
+    assert job.told() == (AppState.RUNNING, said)
+    assert job.states() == [AppState.FAILED, AppState.RUNNING]
+    job.cluster.of("pods")[1]["status"] = DONE
+    assert job.told() == (AppState.FAILED, "trainer/0 on n0: exit code 1: ValueError: bad batch")
+
+
+def test_a_job_that_is_being_cancelled_says_so_until_its_pods_are_gone():
+    """Not RUNNING above CANCELLED, and not CANCELLED above RUNNING."""
+    job = Submitted()
+    job.pods(RUNNING, RUNNING)
+    job.scheduler.cancel(job.app_id)
+    assert job.told() == (AppState.RUNNING, "it is being cancelled")
+    for key in [key for key in job.cluster.objects if key[0].endswith("/pods")]:
+        del job.cluster.objects[key]
+    assert job.told()[0] is AppState.CANCELLED
+    assert job.states() == [AppState.CANCELLED] * 2
+
+
+# -- plain Jobs of several roles -------------------------------------------------------------------
+
+
+def test_of_plain_jobs_the_others_run_on_until_somebody_waits():
+    """Jobs know nothing of one another: what runs is shown as running. Whoever waits ends them, and they are shown as
+    ended when their pods are gone."""
+    job = Submitted(role(replicas=1), role("reader", 1))
+    job.pods(failed(BAD_BATCH), job=0)
+    job.pods(RUNNING, job=1)
+    job.end(condition("Failed", reason="BackoffLimitExceeded"), job=0)
+    why = "trainer/0 on n0: exit code 1: ValueError: bad batch"
+    assert job.told() == (AppState.RUNNING, f"{why}; the others run on")
+    assert job.states() == [AppState.FAILED, AppState.RUNNING]
+    job.scheduler.wait_for_end(job.app_id, 0.01)
+    assert job.jobs()[1]["spec"]["suspend"] is True
+    assert job.told() == (AppState.RUNNING, f"{why}; the others are being ended")
+    del job.cluster.objects["api/v1/pods", "default", f"{job.jobs()[1]['metadata']['name']}-0-abcde"]
+    assert job.told() == (AppState.FAILED, why)
+    assert job.states() == [AppState.FAILED, AppState.CANCELLED]
+
+
+def test_a_role_whose_pods_have_yet_to_start_is_not_called_ended():
+    """They will run: the job has not ended."""
+    job = Submitted(role(replicas=1), role("reader", 1))
+    job.pods(failed(BAD_BATCH), job=0)
+    job.end(condition("Failed", reason="BackoffLimitExceeded"), job=0)
+    assert job.told()[0] is AppState.RUNNING
+
+
+# -- why pods are missing --------------------------------------------------------------------------
+
+
+def test_a_quota_that_lets_in_some_of_the_pods_is_named():
+    """Events are asked for whenever a Job has fewer pods than it wants."""
+    job = Submitted(role(replicas=3))
+    job.pods(RUNNING, RUNNING)
+    job.cluster.warn(job.jobs()[0], "FailedCreate", 'pods "x" is forbidden: exceeded quota: small')
+    said = 'trainer/2: its pods cannot be made: pods "x" is forbidden: exceeded quota: small'
+    assert job.told() == (AppState.RUNNING, said)
+
+
+@pytest.mark.parametrize("on", ["jobset", "job"])
+def test_a_jobset_whose_pods_are_refused_says_why(on):
+    """`JobCreationFailed` stands on the JobSet, `FailedCreate` on the Job that it has made."""
+    job = Submitted(groups=[JOBSETS])
+    (item,) = job.cluster.of("jobsets")
+    if on == "jobset":
+        job.cluster.warn(item, "JobCreationFailed", "exceeded quota: jobs")
+    else:
+        metadata = {**item["metadata"], "name": f"{item['metadata']['name']}-trainer-0", "uid": "child"}
+        job.cluster.warn({"kind": "Job", "metadata": metadata}, "FailedCreate", "exceeded quota: jobs")
+        other = {**metadata, "name": "other-trainer-0", "uid": "other"}
+        job.cluster.warn({"kind": "Job", "metadata": other}, "FailedCreate", "another quota")
+    assert job.told() == (AppState.PENDING, "its pods cannot be made: exceeded quota: jobs")
+
+
+def volcano(**cfg):
+    job = Submitted(groups=[VOLCANO, PODGROUPS, "bus.volcano.sh/v1alpha1"], kind="volcano", **cfg)
+    (item,) = job.jobs()
+    item["status"] = {"state": {"phase": "Pending"}}
+    return job, item
+
+
+def test_what_volcano_says_of_a_gang_that_waits_stands_on_its_pod_group():
+    """In its own words."""
+    job, item = volcano()
+    name = f"{item['metadata']['name']}-{item['metadata']['uid']}"
+    said = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable"
+    conditions = [condition("Unschedulable", reason="NotEnoughResources", message=said)]
+    group = {"metadata": {"name": name, "namespace": "default"}, "status": {"conditions": conditions}}
+    job.cluster.objects[f"apis/{PODGROUPS}/podgroups", "default", name] = group
+    assert job.told() == (AppState.PENDING, f"its pod group cannot be scheduled: {said}")
+
+
+def test_a_queue_of_volcano_that_is_not_there_is_named():
+    """One that is there, or that we may not see, is not."""
+    job, _ = volcano(queue="gpu")
+    assert job.told() == (AppState.PENDING, "its queue `gpu` does not exist")
+    job.cluster.faults += [("GET", "/queues", refusal(403, "Forbidden", "no"), "before")]
+    assert "queue" not in job.scheduler.describe(job.app_id).msg
+    job.cluster.objects[f"apis/{PODGROUPS}/queues", None, "gpu"] = {"metadata": {"name": "gpu"}}
+    assert "queue" not in job.told()[1]
+
+
+def test_volcano_aborts_a_job_that_failed():
+    """By its own policy: it has failed. One that a person aborted was cancelled."""
+    job, item = volcano()
+    item["status"] = {"state": {"phase": "Aborted"}, "failed": 1}
+    assert job.told()[0] is AppState.FAILED
+    item["status"] = {"state": {"phase": "Running"}}
+    job.scheduler.cancel(job.app_id)
+    item["status"] = {"state": {"phase": "Aborted"}, "failed": 1}
+    assert job.told()[0] is AppState.CANCELLED
+
+
+def test_the_cause_is_on_record_with_its_class():
+    """As `--json` shows it: what the cluster says of an end decides."""
+    job = Submitted(role(replicas=1))
+    job.pods(failed(code=137, reason="OOMKilled"))
+    job.end(condition("Failed", reason="BackoffLimitExceeded"))
+    assert json.loads(job.scheduler.describe(job.app_id).structured_error_msg)["class"] == "oom"
+    assert job.told()[1].endswith("used more memory than its limit, and was killed (OOMKilled)")

@@ -1,0 +1,136 @@
+"""Calls of the Kubernetes API while others are at it: what is gone, what is there already, a list that changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("urllib3")
+
+from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal  # needs urllib3
+from torchx.errors import BackendError, NotFoundError, TransientError
+from torchx.schedulers.kubernetes import client as module
+from torchx.schedulers.kubernetes.client import ApiError, KubeApi, path_of
+
+
+def _pod(name: str, **annotations: str) -> Any:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ns", "annotations": annotations},
+    }
+
+
+@pytest.fixture
+def cluster() -> Any:
+    return Cluster()
+
+
+@pytest.fixture
+def slept() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def api(cluster: Any, slept: list[float]) -> KubeApi:
+    return KubeApi(cluster, sleep=slept.append)
+
+
+PATH = path_of("Pod", "ns", "a")
+
+
+def test_deleting_what_is_gone_is_quiet(api: KubeApi, cluster: Any) -> None:
+    """Another may have removed it meanwhile; what else goes wrong is an error."""
+    api.create(_pod("a"))
+    api.delete(PATH, propagation="Orphan")
+    assert cluster.objects == {}
+    assert cluster.calls[-1] == ("DELETE", PATH, {"propagationPolicy": "Orphan"})
+    api.delete(PATH)
+    assert cluster.calls[-1] == ("DELETE", PATH, {"propagationPolicy": "Background"})
+    cluster.faults.append(("DELETE", "", refusal(403, "Forbidden", "no"), "before"))
+    with pytest.raises(ApiError):
+        api.delete(PATH)
+    with pytest.raises(NotFoundError):
+        api.get(PATH)
+
+
+def test_what_is_there_already(api: KubeApi, cluster: Any) -> None:
+    """An answer that was lost: the object is ours when it carries all of our annotations, else somebody else's."""
+    made = api.create(_pod("a", mine="1", more="2"))
+    assert api.create(_pod("a", mine="1"))["metadata"]["uid"] == made["metadata"]["uid"]
+    for other in (_pod("a", mine="2"), _pod("a", mine="1", third="3"), _pod("a")):
+        with pytest.raises(ApiError) as e:
+            api.create(other)
+        assert e.value.status == 409
+    with pytest.raises(ApiError):
+        api.create(_pod("a", mine="1"), dry_run=True)
+
+
+def test_a_lost_answer_is_asked_for_again(api: KubeApi, cluster: Any, slept: list[float]) -> None:
+    """The object that the first attempt made is the answer of the second."""
+    cluster.faults.append(("POST", "pods", refusal(500, "InternalError", "x"), "after"))
+    assert api.create(_pod("a", mine="1"))["metadata"]["uid"]
+    assert len(cluster.objects) == 1 and len(slept) == 1
+
+
+def test_what_does_not_pass_is_given_up(api: KubeApi, cluster: Any, slept: list[float]) -> None:
+    """So many attempts, with pauses between them, and none after the last; what cannot pass is tried once."""
+    cluster.faults += [("GET", "pods", refusal(503, "Unavailable", "x"), "before")] * module._ATTEMPTS
+    with pytest.raises(BackendError):
+        api.get(PATH)
+    assert len(cluster.calls) == module._ATTEMPTS and len(slept) == module._ATTEMPTS - 1
+    assert cluster.faults == []
+    cluster.calls.clear()
+    cluster.faults.append(("GET", "pods", refusal(403, "Forbidden", "x"), "before"))
+    with pytest.raises(ApiError):
+        api.get(PATH)
+    assert len(cluster.calls) == 1
+
+
+def test_an_answer_that_breaks_off(api: KubeApi, cluster: Any, slept: list[float]) -> None:
+    """It is asked for again; in the end it is an error that may pass."""
+    api.create(_pod("a"))
+    cluster.logs["a", ""] = b"x" * 100
+    cluster.cuts[:] = [5]
+    assert api._whole(module._Request("GET", PATH + "/log", {})) == b"x" * 100
+    assert len(slept) == 1
+    cluster.cuts[:] = [5] * module._ATTEMPTS
+    with pytest.raises(TransientError, match="breaks off"):
+        api._whole(module._Request("GET", PATH + "/log", {}))
+    assert len(slept) == module._ATTEMPTS
+
+
+def test_lists_of_pages(api: KubeApi, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, once each, also when the list changed so much that it is read again from its beginning."""
+    monkeypatch.setattr(module, "PAGE", 2)
+    for name in "abcde":
+        api.create(_pod(name))
+    path = path_of("Pod", "ns")
+    cluster.calls.clear()
+    assert [item["metadata"]["name"] for item in api.items(path)] == [*"abcde"]
+    assert [call[2].get("continue") for call in cluster.calls] == [None, "2", "4"]
+    cluster.calls.clear()
+    real, calls = cluster._list, []
+
+    def gone_once(base: str, namespace: Any, query: dict[str, str]) -> Any:
+        calls.append(query)
+        return refusal(410, "Expired", "too old") if len(calls) == 2 else real(base, namespace, query)
+
+    cluster._list = gone_once
+    assert [item["metadata"]["name"] for item in api.items(path)] == [*"abcde"]
+    assert ["limit" in query for query in calls] == [True, True, False]
+    calls[:] = [{}]
+    with pytest.raises(ApiError):  # at the first page there is nothing to begin again
+        list(api.items(path))
+
+
+@pytest.mark.parametrize(("status", "found"), [(403, set()), (500, None)])
+def test_a_cluster_that_does_not_say_what_it_has(api: KubeApi, cluster: Any, status: int, found: Any) -> None:
+    """Where we may not ask there is nothing known; any other failure is one."""
+    cluster.faults += [("GET", "/apis", refusal(status, "x", "x"), "before")] * module._ATTEMPTS
+    if found is not None:
+        assert api.groups() == found
+    else:
+        with pytest.raises(BackendError):
+            api.groups()

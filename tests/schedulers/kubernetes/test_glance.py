@@ -1,0 +1,46 @@
+"""How often a cluster is asked on behalf of those who follow a job."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from torchx.schedulers.kubernetes import logs
+
+
+@pytest.mark.parametrize(
+    ("took", "next_after"),
+    [
+        (0.01, 1),
+        (0.5, 5),  # a large job
+        (600, 615),  # the cluster was away, or we were stopped: nobody is blind for hours after it
+    ],
+)
+def test_a_look_that_takes_long_is_taken_less_often_but_is_taken(monkeypatch, took, next_after):
+    """Seconds from one to the next; in between everyone is told what the last one saw."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    looks = []
+
+    def look():
+        clock.now += took
+        looks.append(clock.now)
+        return logs.Seen([])
+
+    glance = logs.Glance(look)
+    glance.now()
+    clock.now = 1000 + next_after - 0.001
+    glance.now()
+    assert len(looks) == 1
+    clock.now = 1000 + next_after
+    glance.now()
+    assert len(looks) == 2
+
+
+def test_what_is_read_to_its_end_is_looked_at_once():
+    """However long the reading takes, and however many replicas there are."""
+    looks = []
+    glance = logs.Glance(lambda: looks.append(1) or logs.Seen([]), once=True)
+    assert glance.now() is glance.now()
+    assert len(looks) == 1

@@ -1,0 +1,131 @@
+"""`kubernetes_mcad`: an AppWrapper holds the whole job; MCAD's words and the pods' tell what became of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.schedulers.kubernetes.fake_cluster import Cluster
+from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.kubernetes_mcad_scheduler import create_scheduler
+from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role, macros
+
+NEW, OLD = "workload.codeflare.dev/v1beta2", "mcad.ibm.com/v1beta1"
+
+
+def app(**fields):
+    args = ["-c", f"echo {macros.replica_id}"]
+    trainer = Role("trainer", "img", entrypoint="sh", args=args, num_replicas=2, port_map={"c10d": 29500}, **fields)
+    trainer.resource = Resource(1, 1, 2048)
+    return AppDef("train", [trainer])
+
+
+def wrapper(given=None, **cfg):
+    info = create_scheduler("me").submit_dryrun(given or app(), cfg)
+    return info.request.resource
+
+
+def parts(found):
+    spec = found["spec"]
+    if "components" in spec:
+        return [c["template"] for c in spec["components"]]
+    return [i["generictemplate"] for i in spec["resources"]["GenericItems"]]
+
+
+@pytest.mark.parametrize("form", ["v1beta2", "v1beta1"])
+def test_all_of_a_job_is_one_object(form):
+    """A Service and a pod for each replica, whose host names tell where rank 0 is."""
+    found = wrapper(appwrapper_version=form, namespace="team")
+    assert found["apiVersion"] == {"v1beta2": NEW, "v1beta1": OLD}[form]
+    service, *replicas = parts(found)
+    name = found["metadata"]["name"]
+    assert service["kind"] == "Service" and service["spec"]["clusterIP"] == "None"
+    assert [p["spec"]["hostname"] for p in replicas] == [f"{name}-trainer-0", f"{name}-trainer-1"]
+    for k, pod in enumerate(replicas):
+        assert pod["metadata"]["namespace"] == "team" and pod["spec"]["subdomain"] == name
+        container = pod["spec"]["containers"][0]
+        assert container["command"] == ["sh", "-c", f"echo {k}"]
+        assert {"name": "TORCHX_RANK0_HOST", "value": f"{name}-trainer-0.{name}"} in container["env"]
+
+
+@pytest.mark.parametrize("version", ["1.25", "1.30", "1.37"])
+def test_what_is_wrapped_is_valid(version):
+    """Strictly, against the schemas of several versions of Kubernetes."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    given = app(max_retries=1, retry_policy=RetryPolicy.REPLICA)
+    found = wrapper(given, network="net", service_account="sa", image_secret="s", priority_class_name="high")
+    for part in parts(found):
+        kubernetes_validate.validate(part, version, strict=True)
+
+
+def test_retries_are_given_to_mcad():
+    """In the words of each form."""
+    assert wrapper(app(max_retries=3))["metadata"]["annotations"]["workload.codeflare.dev.appwrapper/retryLimit"] == "3"
+    old = wrapper(app(max_retries=3), appwrapper_version="v1beta1", priority=7)["spec"]
+    assert old["schedulingSpec"] == {"minAvailable": 2, "requeuing": {"maxNumRequeuings": 3}}
+    assert old["priority"] == 7
+
+
+def test_a_coscheduler_gets_a_group_for_each_role():
+    """Its pods say which group they belong to."""
+    found = wrapper(coscheduler_name="cosched", network="net")
+    _, group, *replicas = parts(found)
+    assert group["kind"] == "PodGroup" and group["spec"] == {"minMember": 2}
+    for pod in replicas:
+        assert pod["metadata"]["labels"]["pod-group.scheduling.sigs.k8s.io"] == group["metadata"]["name"]
+        assert pod["spec"]["schedulerName"] == "cosched"
+        assert pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] == "net"
+
+
+def test_a_form_that_nobody_knows_is_refused():
+    """Before anything is made."""
+    with pytest.raises(ConfigError, match="`v2`"):
+        wrapper(appwrapper_version="v2")
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "said"),
+    [
+        ({}, AppState.SUBMITTED, "is it installed?"),
+        (
+            {"phase": "Suspended", "conditions": [{"message": "insufficient quota"}]},
+            AppState.PENDING,
+            "insufficient quota",
+        ),
+        ({"phase": "Succeeded"}, AppState.SUCCEEDED, "<NONE>"),
+        ({"phase": "Failed", "conditions": [{"message": "too many"}]}, AppState.FAILED, "too many"),
+        ({"phase": "Odd"}, AppState.UNKNOWN, "`Odd`"),
+    ],
+)
+def test_states(status, state, said):
+    """MCAD's phase decides until the pods run, and its own words are shown."""
+    cluster = Cluster(groups=[NEW])
+    scheduler = create_scheduler("me", client=cluster)
+    app_id = scheduler.submit(app(), {})
+    (item,) = cluster.of("appwrappers")
+    item["status"] = status
+    found = scheduler.describe(app_id)
+    assert found.state is state and said in found.msg
+    assert [job.app_id for job in scheduler.list()] == [app_id]
+
+
+@pytest.mark.parametrize(("group", "form"), [(NEW, "v1beta2"), (OLD, "v1beta1")])
+def test_the_end_of_a_job(group, form):
+    """Cancelled it stays and says so, in the form that can be held; deleted it is gone."""
+    cluster = Cluster(groups=[group])
+    scheduler = create_scheduler("me", client=cluster)
+    app_id = scheduler.submit(app(), {"appwrapper_version": form})
+    scheduler.cancel(app_id)
+    if form == "v1beta2":
+        assert cluster.of("appwrappers")[0]["spec"]["suspend"] is True
+        assert scheduler.describe(app_id).state is AppState.CANCELLED
+    scheduler.cancel(app_id)
+    scheduler.delete(app_id)
+    assert cluster.objects == {} and scheduler.describe(app_id) is None
+
+
+def test_a_cluster_without_mcad_is_said():
+    """Nothing is made."""
+    cluster = Cluster()
+    with pytest.raises(BackendError, match="has no `AppWrapper`"):
+        create_scheduler("me", client=cluster).submit(app(), {})
+    assert cluster.objects == {}

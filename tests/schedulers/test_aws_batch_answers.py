@@ -1,0 +1,273 @@
+"""What became of a Batch job, out of AWS's answers: states and their reasons, lists, logs."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+pytest.importorskip("botocore")
+
+from tests.schedulers.aws_cloud import ARN, Cloud
+from tests.schedulers.test_aws_batch_scheduler import role, scheduler, submit
+from torchx.errors import NotFoundError, NotSupportedError
+from torchx.schedulers.aws import batch_nodes
+from torchx.schedulers.aws_batch_scheduler import to_datetime
+from torchx.specs.api import AppState, Resource, macros
+
+
+@pytest.fixture
+def batch():
+    return scheduler()
+
+
+# -- states ---------------------------------------------------------------------------------------------
+
+
+def test_roles_are_rebuilt(batch):
+    """Name, image, words, environment, resource, replicas and retries come back as they were given."""
+    given = role(f"n={macros.replica_id}", "a b", n=3, env={"K": macros.replica_id, "A": "1"}, max_retries=2)
+    found = batch.describe(submit(batch, given, role(name="ps")))
+    first, second = found.roles
+    assert (first.name, first.image, first.entrypoint, first.args) == ("w", "img:1", "echo", given.args)
+    assert (first.env, first.num_replicas, first.max_retries) == (given.env, 3, 2)
+    assert (first.resource.cpu, first.resource.memMB) == (2, 1024)
+    assert (second.name, second.num_replicas) == ("ps", 1)
+    assert [len(r.replicas) for r in found.roles_statuses] == [3, 1]
+
+
+ENDS = [
+    ({"exitCode": 7}, "Essential container in task exited", "w/0 failed: exit code 7"),
+    (
+        {"exitCode": 137, "reason": "OutOfMemoryError: Container killed due to memory usage"},
+        "Essential container in task exited",
+        "ran out of the memory",
+    ),
+    ({"reason": "CannotPullContainerError: pull access denied"}, "Task failed to start", "image cannot be pulled"),
+    ({}, "Host EC2 (instance i-0abc) terminated.", "instance that it ran on was terminated"),
+    ({"exitCode": 137}, "Job attempt duration exceeded timeout", "longer than its time limit"),
+    ({}, "Something new", "Something new"),
+]
+
+
+@pytest.mark.parametrize(("inner", "reason", "said"), ENDS)
+def test_why_a_job_failed(batch, inner, reason, said):
+    """The reason is a sentence, with the exit code where there is one, and Batch's own words."""
+    app_id = submit(batch)
+    job = batch.cloud.job(app_id)
+    job.update(status="FAILED", statusReason=reason, startedAt=1000, stoppedAt=9000)
+    job["container"].update(inner)
+    found = batch.describe(app_id)
+    assert found.state is AppState.FAILED
+    assert said in found.msg
+    assert (found.started_at, found.ended_at) == (1.0, 9.0)
+    assert batch.describe_many([app_id])[app_id].state is AppState.FAILED
+
+
+def test_the_traceback_is_told(batch):
+    """The end of the failed replica's log is what explains it."""
+    app_id = submit(batch)
+    batch.cloud.job(app_id).update(status="FAILED", statusReason="Essential container in task exited", stoppedAt=9000)
+    batch.cloud.job(app_id)["container"].update(exitCode=1, logStreamName="s1")
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: boom"]
+    batch.cloud.logs.streams["/aws/batch/job", "s1"] = [(i, line) for i, line in enumerate(lines)]
+    assert "ValueError: boom" in batch.describe(app_id).structured_error_msg
+
+
+def test_the_first_node_that_failed(batch):
+    """Of a multi-node job the node is named that failed first, by its role and number."""
+    app_id = submit(batch, role(name="a"), role(n=2, name="b"))
+    batch.cloud.job(app_id).update(status="FAILED", stoppedAt=9000)
+    batch.cloud.node(app_id, 0).update(status="FAILED", stoppedAt=8000, container={"exitCode": 1})
+    batch.cloud.node(app_id, 1).update(status="SUCCEEDED", stoppedAt=1)
+    batch.cloud.node(app_id, 2).update(status="FAILED", stoppedAt=7000, container={"exitCode": 3})
+    found = batch.describe(app_id)
+    assert found.msg == "b/1 failed: exit code 3"
+    assert [[r.state.name for r in s.replicas] for s in found.roles_statuses] == [["FAILED"], ["SUCCEEDED", "FAILED"]]
+    assert found.roles_statuses[1].replicas[1].structured_error_msg != "<NONE>"
+
+
+WAITS = [
+    ("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - no", {}, {}, "no such instances left"),
+    ("MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - x", {}, {}, "large enough"),
+    ("", {"state": "DISABLED"}, {}, "queue `q` is disabled"),
+    ("", {}, {"status": "INVALID", "statusReason": "no role"}, "`ce` is invalid: no role"),
+    ("", {}, {"state": "DISABLED"}, "`ce` is disabled"),
+    ("", {}, {"computeResources": {"type": "EC2", "maxvCpus": 1}}, "`maxvCpus` of compute environment `ce` is 1"),
+    (
+        "",
+        {},
+        {"computeResources": {"type": "EC2", "maxvCpus": 99, "instanceTypes": ["t3.medium"]}},
+        "the largest instance of compute environment `ce`, t3.medium, has 2",
+    ),
+    ("", {}, {}, "it waits for an instance"),
+]
+
+
+@pytest.mark.parametrize(("reason", "queue", "environment", "said"), WAITS)
+def test_why_a_job_waits(batch, reason, queue, environment, said):
+    """A job in RUNNABLE says what it waits for: in Batch's words, or from its queue and the environments behind it."""
+    app_id = submit(batch, role(resource=Resource(4, 0, 64)))
+    batch.cloud.job(app_id).update(status="RUNNABLE", statusReason=reason)
+    batch.cloud.queues["q"].update(queue)
+    batch.cloud.environment.update(environment)
+    found = batch.describe(app_id)
+    assert found.state is AppState.PENDING
+    assert said in found.msg
+
+
+def test_attempts(batch):
+    """A job that was started again says so, and why."""
+    app_id = submit(batch, role(max_retries=2))
+    lost = {"stoppedAt": 5, "statusReason": "Host EC2 (instance i-1) terminated.", "container": {}}
+    batch.cloud.job(app_id).update(
+        status="RUNNABLE", attempts=[lost], statusReason="CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY"
+    )
+    found = batch.describe(app_id)
+    assert found.msg.startswith("attempt 2 of 3, the last one ended: the instance that it ran on was terminated")
+    assert found.num_restarts == 1
+
+
+def test_cancel(batch):
+    """A cancelled job is CANCELLED, not FAILED, to describe and to list; cancelling it again asks for nothing."""
+    app_id = submit(batch, role(n=2))
+    batch.cancel(app_id)
+    batch.cancel(app_id)
+    assert batch.cloud.count("terminate_job") == 1
+    assert batch.describe(app_id).state is AppState.CANCELLED
+    assert [line.state for line in batch.list({"queue": "q"})] == [AppState.CANCELLED]
+
+
+def test_jobs_of_others_are_left_alone(batch):
+    """A job that torchx did not submit is not listed, described, cancelled or deleted."""
+    app_id = submit(batch)
+    batch.cloud.job(app_id)["jobDefinition"] = f"{ARN}:job-definition/nightly:3"
+    assert batch.describe(app_id) is None
+    assert batch.list() == []
+    batch.cancel(app_id)
+    batch.delete(app_id)
+    assert batch.cloud.count("terminate_job") == batch.cloud.count("deregister_job_definition") == 0
+
+
+# -- lists ----------------------------------------------------------------------------------------------
+
+
+def test_500_jobs_cost_pages(batch):
+    """500 jobs are listed by five calls and described by five; another shell needs as many to find them."""
+    ids = [submit(batch) for _ in range(500)]
+    batch.cloud.calls.clear()
+    assert sorted(line.app_id for line in batch.list({"queue": "q"})) == sorted(ids)
+    assert [name for name, _ in batch.cloud.calls] == ["list_jobs"] * 5
+    batch.cloud.calls.clear()
+    assert all(found.state is AppState.SUBMITTED for found in batch.describe_many(ids).values())
+    assert [name for name, _ in batch.cloud.calls] == ["describe_jobs"] * 5
+    other = scheduler(batch.cloud)
+    batch.cloud.calls.clear()
+    assert None not in other.describe_many(ids).values()
+    assert [name for name, _ in batch.cloud.calls] == ["list_jobs"] * 5 + ["describe_jobs"] * 5
+
+
+def test_a_multi_node_job_costs_a_page_per_hundred_nodes(batch):
+    """250 replicas: one call for the job, three for its nodes."""
+    app_id = submit(batch, role(n=250))
+    batch.cloud.calls.clear()
+    assert len(batch.describe(app_id).roles_statuses[0].replicas) == 250
+    assert [name for name, _ in batch.cloud.calls] == ["describe_jobs"] * 4
+
+
+def test_list_filters():
+    """All queues or one; by state; by who submitted."""
+    batch = scheduler(Cloud(queues=("a", "b")))
+    mine = submit(batch, queue="a", user="ada")
+    other = submit(batch, queue="b", user="bob")
+    batch.cloud.job(other).update(status="RUNNING")
+    assert {line.app_id for line in batch.list()} == {mine, other}
+    assert [line.app_id for line in batch.list({"queue": "b"})] == [other]
+    assert [line.app_id for line in batch.list({"state": "RUNNING"})] == [other]
+    assert [line.app_id for line in batch.list({"user": "ada"})] == [mine]
+    assert batch.list({"queue": "nowhere"}) == []
+
+
+# -- logs -----------------------------------------------------------------------------------------------
+
+
+def with_log(batch, app_id, *events, stream="s1", state="SUCCEEDED"):
+    batch.cloud.job(app_id).update(status=state)
+    batch.cloud.job(app_id)["container"]["logStreamName"] = stream
+    batch.cloud.logs.streams["/aws/batch/job", stream] = list(events)
+
+
+def test_logs_page_by_page(batch):
+    """All pages, empty ones included, and it ends where CloudWatch gives the token back."""
+    app_id = submit(batch)
+    with_log(batch, app_id, *[(i, f"line {i}") for i in range(5)])
+    assert list(batch.log_iter(app_id, "w")) == [f"line {i}\n" for i in range(5)]
+    assert list(batch.log_iter(app_id, "w", regex="[13]")) == ["line 1\n", "line 3\n"]
+    assert batch.cloud.count("get_log_events") == 2 * 4
+
+
+def test_logs_between_times(batch):
+    """`since` is included and `until` is not, to the millisecond."""
+    app_id = submit(batch)
+    with_log(batch, app_id, (1000, "a"), (1999, "b"), (2000, "c"))
+    at = datetime.datetime.fromtimestamp
+    assert list(batch.log_iter(app_id, "w", since=at(1.999))) == ["b\n", "c\n"]
+    assert list(batch.log_iter(app_id, "w", until=at(2))) == ["a\n", "b\n"]
+
+
+def test_logs_of_all_attempts(batch):
+    """An attempt that was lost has a stream of its own, and comes first."""
+    app_id = submit(batch)
+    with_log(batch, app_id, (1, "second"), stream="s2")
+    batch.cloud.job(app_id)["attempts"] = [
+        {"container": {"logStreamName": "s1"}},
+        {"container": {"logStreamName": "s2"}},
+    ]
+    batch.cloud.logs.streams["/aws/batch/job", "s1"] = [(1, "first")]
+    assert list(batch.log_iter(app_id, "w")) == ["first\n", "second\n"]
+
+
+def test_logs_are_followed(batch):
+    """What is written while one looks is shown once, and it ends with the job."""
+    app_id = submit(batch)
+    batch.cloud.job(app_id)["status"] = "RUNNABLE"  # no stream yet
+    looks = []
+
+    def step(seconds):
+        looks.append(seconds)
+        if len(looks) == 1:
+            with_log(batch, app_id, (1, "a"), state="RUNNING")
+        elif len(looks) == 2:
+            batch.cloud.logs.streams["/aws/batch/job", "s1"].append((2, "b"))
+        elif len(looks) == 3:
+            batch.cloud.job(app_id)["status"] = "SUCCEEDED"
+            batch.cloud.logs.streams["/aws/batch/job", "s1"].append((3, "late"))
+        assert len(looks) < 20
+
+    batch._sleep = step
+    assert list(batch.log_iter(app_id, "w", should_tail=True)) == ["a\n", "b\n", "late\n"]
+
+
+def test_logs_of_a_node(batch):
+    """Each node has its stream; the log group is the one that the job was given."""
+    app_id = submit(batch, role(name="a"), role(n=2, name="b"), log_group="/g")
+    batch.cloud.node(app_id, 2)["container"]["logStreamName"] = "n2"
+    batch.cloud.logs.streams["/g", "n2"] = [(1, "hello")]
+    assert list(batch.log_iter(app_id, "b", 1)) == ["hello\n"]
+    for name, k in (("b", 2), ("c", 0)):
+        with pytest.raises(NotFoundError, match=f"{name}/{k}"):
+            list(batch.log_iter(app_id, name, k))
+    with pytest.raises(NotSupportedError, match="stdout and stderr"):
+        list(batch.log_iter(app_id, "b", 1, streams="stderr"))
+
+
+def test_console_and_times(batch):
+    """The page of the job in AWS's console; times of AWS are in milliseconds."""
+    url = batch.describe(submit(batch)).ui_url
+    assert url.startswith("https://us-east-1.console.aws.amazon.com/batch/home?region=us-east-1#jobs/detail/")
+    assert to_datetime(1500).timestamp() == 1.5
+
+
+def test_wrapped_commands_of_others():
+    """A command that only begins as ours does is left as it is."""
+    assert batch_nodes.unwrap(["/bin/sh", "-c", "ls"]) == (["/bin/sh", "-c", "ls"], {})

@@ -1,1 +1,0 @@
-"""What ``aws_batch`` is made of: options, requests, calls, answers as facts, reasons in sentences, logs."""

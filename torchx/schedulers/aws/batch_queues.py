@@ -1,0 +1,171 @@
+"""A Batch queue and the compute environments behind it: what jobs it takes, and why one of them does not start.
+
+https://docs.aws.amazon.com/batch/latest/userguide/job_queue_parameters.html
+"""
+
+from __future__ import annotations
+
+from torchx.errors import BackendError, NotFoundError, TorchXError
+from torchx.schedulers.aws.clients import call, pages
+from torchx.schedulers.aws.errors import DENIED, AwsError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+    from typing import Any
+
+    _Object = dict[str, Any]
+else:
+    from torchx.util.records import dataclass
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue as Batch describes it.
+
+    Attributes:
+        environments: its compute environments.
+    """
+
+    name: str
+    arn: str
+    state: str
+    status: str
+    reason: str
+    environments: list[_Object]
+
+    @property
+    def kinds(self) -> set[str]:
+        """EC2, SPOT, FARGATE or FARGATE_SPOT of each environment; empty for those that Batch does not manage."""
+        return {str((e.get("computeResources") or {}).get("type") or "") for e in self.environments} - {""}
+
+    @property
+    def is_fargate(self) -> bool:
+        """Whether it is one of Fargate: Batch lets no queue mix it with others."""
+        return any(kind.startswith("FARGATE") for kind in self.kinds)
+
+    @property
+    def is_spot_only(self) -> bool:
+        """Whether all its instances are spot instances."""
+        return self.kinds == {"SPOT"}
+
+
+def look_at(client: Any, name: str) -> Queue | None:
+    """The queue; None when we may not look at it, which is no reason not to submit to it.
+
+    Raises:
+        NotFoundError: there is none of that name.
+        TorchXError: Batch cannot be asked.
+    """
+    doing = f"queue `{name}` cannot be looked at"
+    try:
+        found = call(client, "describe_job_queues", doing, jobQueues=[name])["jobQueues"]
+        if not found:
+            raise _no_queue(client, name)
+        order = sorted(found[0].get("computeEnvironmentOrder") or (), key=lambda entry: entry.get("order", 0))
+        arns = [entry["computeEnvironment"] for entry in order]
+        environments: list[_Object] = []
+        if arns:
+            answer = call(client, "describe_compute_environments", doing, computeEnvironments=arns)
+            environments = list(answer["computeEnvironments"])
+    except AwsError as e:
+        if e.code in DENIED:
+            import logging
+
+            logging.getLogger("torchx").info("%s (%s)", e, e.hint)
+            return None
+        raise
+    queue = found[0]
+    return Queue(
+        queue["jobQueueName"],
+        queue["jobQueueArn"],
+        str(queue.get("state") or ""),
+        str(queue.get("status") or ""),
+        str(queue.get("statusReason") or ""),
+        environments,
+    )
+
+
+def all_queues(client: Any) -> list[str]:
+    """Names of all queues."""
+    found = pages(client, "describe_job_queues", "queues cannot be listed", "jobQueues")
+    return [queue["jobQueueName"] for queue in found]
+
+
+def refuse_closed(queue: Queue) -> None:
+    """Raises BackendError when the queue takes no jobs."""
+    if queue.state == "DISABLED":
+        raise BackendError(
+            f"queue `{queue.name}` is disabled and takes no jobs",
+            hint=f"aws batch update-job-queue --job-queue {queue.name} --state ENABLED",
+        )
+    if queue.status in ("INVALID", "DELETING", "DELETED"):
+        more = f": {queue.reason}" if queue.reason else ""
+        raise BackendError(f"queue `{queue.name}` is {queue.status.lower()}{more}")
+
+
+def why_stuck(queue: Queue, vcpus: int, instance_types: list[str]) -> str:
+    """Why no job of this size can start, as far as the queue and its environments say; empty when they do not.
+
+    Args:
+        vcpus: what one node asks for.
+        instance_types: what the job names.
+    """
+    if queue.state == "DISABLED":
+        return f"queue `{queue.name}` is disabled"
+    if queue.status not in ("VALID", ""):
+        return f"queue `{queue.name}` is {queue.status.lower()}{': ' + queue.reason if queue.reason else ''}"
+    reasons = [_why_not_here(environment, vcpus, instance_types) for environment in queue.environments]
+    return "; ".join(reasons) if reasons and all(reasons) else ""
+
+
+def _why_not_here(environment: _Object, vcpus: int, wanted: list[str]) -> str:
+    name, status = environment.get("computeEnvironmentName"), str(environment.get("status") or "")
+    said = str(environment.get("statusReason") or "")
+    if environment.get("state") == "DISABLED":
+        return f"compute environment `{name}` is disabled"
+    if status in ("INVALID", "DELETING", "DELETED"):
+        return f"compute environment `{name}` is {status.lower()}{': ' + said if said else ''}"
+    resources = environment.get("computeResources") or {}
+    most = resources.get("maxvCpus")
+    if most is not None and vcpus > most:
+        return f"it asks for {vcpus} vCPUs, and `maxvCpus` of compute environment `{name}` is {most}"
+    types = [str(t) for t in resources.get("instanceTypes") or ()]
+    missing = [w for w in wanted if types and not _offers(types, w)]
+    if missing:
+        return f"compute environment `{name}` has no {missing[0]} ({', '.join(types)})"
+    largest = _largest(types)
+    if largest and vcpus > largest[0]:
+        return (
+            f"it asks for {vcpus} vCPUs, and the largest instance of compute environment `{name}`, "
+            f"{largest[1]}, has {largest[0]}"
+        )
+    return ""
+
+
+def _offers(types: list[str], wanted: str) -> bool:
+    family = wanted.partition(".")[0]
+    return any(t in ("optimal", wanted, family) or t.startswith("default") for t in types)
+
+
+def _largest(types: list[str]) -> tuple[int, str] | None:
+    """vCPUs and name of the largest type; None unless the size of each is known here."""
+    from torchx.specs.named_resources_aws import NAMED_RESOURCES
+
+    known = [NAMED_RESOURCES.get(f"aws_{t}") for t in types]
+    if not types or not all(known):
+        return None
+    return max((make().cpu, t) for make, t in zip(known, types, strict=True) if make is not None)
+
+
+def _no_queue(client: Any, name: str) -> NotFoundError:
+    from torchx.util.strings import did_you_mean
+
+    try:
+        there = all_queues(client)
+    except TorchXError:
+        there = []
+    hint = did_you_mean(name, there) or (f"there are: {', '.join(sorted(there)[:10])}" if there else "")
+    region = getattr(getattr(client, "meta", None), "region_name", "")
+    where = f" in {region}" if region else ""
+    return NotFoundError(f"Batch has no queue `{name}`{where}", hint=hint or "is the region right? It has no queues")

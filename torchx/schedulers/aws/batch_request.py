@@ -1,0 +1,297 @@
+"""A job as requests to Batch: the run options, what is submitted, and how it is rendered.
+
+https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
+https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
+"""
+
+from __future__ import annotations
+
+from torchx.errors import ConfigError, NotSupportedError, SpecError
+from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.aws import batch_nodes
+from torchx.schedulers.aws import batch_parts as parts
+from torchx.schedulers.aws.batch_calls import PREFIX
+from torchx.schedulers.aws.batch_fargate import to_fargate
+from torchx.schedulers.aws.marks import (
+    ENV_RANK0_HOST,
+    ENV_REPLICA_ID,
+    ENV_ROLE_INDEX,
+    ENV_ROLE_NAME,
+    REPLICA,
+    tags,
+)
+from torchx.schedulers.kit.names import NameRule
+from torchx.settings import ENV_IMAGE
+from torchx.specs.api import macros
+from torchx.specs.named_resources_aws import K8S_ITYPE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field
+    from typing import Any
+
+    from torchx.specs.api import AppDef, Role
+
+    _Object = dict[str, Any]
+else:
+    from torchx.util.records import dataclass, field
+
+AUTO, EC2, FARGATE = "auto", "ec2", "fargate"
+COMPUTE = (AUTO, EC2, FARGATE)
+DEFAULT_USER = "root"
+"""Stands for whoever submits."""
+
+# https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
+NAME_RULE = NameRule(128, "A-Za-z0-9_-")
+# https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
+MAX_NODE_RANGES = 5
+MAX_OVERRIDES = 7000
+"""Characters of overrides; ECS takes 8192 of them."""
+
+
+@dataclass
+class AWSBatchOpts(StructuredOpts):
+    """Run options of ``aws_batch``."""
+
+    queue: str
+    """queue to submit to"""
+
+    user: str = DEFAULT_USER
+    """who the job is tagged with; `root`, the default, stands for who submits"""
+
+    image_repo: str | None = None
+    """repository to push the image with the workspace to, such as `<account>.dkr.ecr.<region>.amazonaws.com/jobs`"""
+
+    privileged: bool = False
+    """give the containers all rights and devices of their hosts"""
+
+    share_id: str | None = None
+    """share identifier, for a queue with a scheduling policy, and only for one"""
+
+    priority: int = 0
+    """priority within the share, 0 to 9999, the highest first"""
+
+    job_role_arn: str | None = None
+    """IAM role that the program has: what it may do on AWS"""
+
+    execution_role_arn: str | None = None
+    """IAM role with which images are pulled and secrets are read; Fargate needs one"""
+
+    ulimits: list[str] | None = None
+    """limits of the containers, as `NAME:SOFT:HARD`: `memlock:-1:-1;nofile:65536:65536`"""
+
+    timeout_s: int | None = None
+    """seconds after which an attempt is ended, 60 or more"""
+
+    host_retries: int = 2
+    """how often a job of a role without `max_retries` starts again when its host is lost (a spot reclaim), 0 to 9"""
+
+    compute: str = AUTO
+    """what the queue has: ec2, fargate, or auto, which asks it at the submission"""
+
+    assign_public_ip: bool = False
+    """on Fargate: a public address, which a public subnet needs to pull images"""
+
+    secrets: dict[str, str] | None = None
+    """variables out of Secrets Manager or the Parameter Store: `NAME:ARN`"""
+
+    log_group: str | None = None
+    """log group of CloudWatch instead of `/aws/batch/job`"""
+
+    tags: dict[str, str] | None = None
+    """further tags of the job and its tasks"""
+
+    ecr_create_repo: bool = False
+    """make the repository of `image_repo` in ECR when it is not there"""
+
+
+Opts = AWSBatchOpts
+
+
+@dataclass
+class BatchJob:
+    """What is submitted.
+
+    Attributes:
+        name: of the job; no other has it.
+        job_def: the arguments of RegisterJobDefinition.
+        images_to_push: image id -> repository and tag.
+        overrides: arguments of SubmitJob that differ from job to job.
+    """
+
+    name: str
+    queue: str
+    share_id: str | None
+    job_def: _Object
+    images_to_push: dict[str, tuple[str, str]]
+    overrides: _Object = field(default_factory=dict)
+    opts: AWSBatchOpts | None = None
+
+    def request(self) -> _Object:
+        """The arguments of SubmitJob; its definition by name."""
+        return {
+            "jobName": self.name,
+            "jobQueue": self.queue,
+            "jobDefinition": self.job_def["jobDefinitionName"],
+            **self.overrides,
+        }
+
+    def __str__(self) -> str:
+        """Both requests as YAML, secrets masked."""
+        from torchx.schedulers.aws.show import to_yaml
+
+        return to_yaml({"RegisterJobDefinition": self.job_def, "SubmitJob": self.request()})
+
+    __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
+
+
+# -- rendering ------------------------------------------------------------------------------------------
+
+
+def render_job(app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user: str) -> BatchJob:
+    """The job. ``app`` is not changed.
+
+    Args:
+        name: of the job.
+        user: who submits.
+
+    Raises:
+        SpecError, ConfigError: Batch cannot have such a job.
+    """
+    _check(app, opts)
+    app_id = f"{opts.queue}:{name}"
+    instance_type = parts.one_instance_type(role.resource.capabilities.get(K8S_ITYPE) for role in app.roles)
+    several = sum(role.num_replicas for role in app.roles) > 1
+    ranges: list[_Object] = []
+    per_job: list[_Object] = []
+    first = 0
+    for index, role in enumerate(app.roles):
+        container, late = _render_container(role, index, app_id, opts, first=first if several else None)
+        if instance_type:
+            container["instanceType"] = instance_type
+        targets = f"{first}:{first + role.num_replicas - 1}"
+        ranges.append({"targetNodes": targets, "container": container})
+        per_job += [{"targetNodes": targets, "containerOverrides": {"environment": late}}] if late else []
+        first += role.num_replicas
+    own_tags = tags(app.name, user if opts.user == DEFAULT_USER else opts.user, session, opts.tags)
+    definition: _Object = {
+        "retryStrategy": parts.render_retries(max(role.max_retries for role in app.roles), opts.host_retries),
+        **({"timeout": {"attemptDurationSeconds": opts.timeout_s}} if opts.timeout_s else {}),
+        "propagateTags": True,
+        "tags": own_tags,
+    }
+    overrides: _Object = {"propagateTags": True, "tags": own_tags}
+    if opts.share_id:
+        overrides.update(shareIdentifier=opts.share_id, schedulingPriorityOverride=opts.priority)
+    if several or instance_type:
+        nodes = {"numNodes": first, "mainNode": 0, "nodeRangeProperties": ranges}
+        definition.update(type="multinode", nodeProperties=nodes)
+        if per_job:
+            overrides["nodeOverrides"] = {"nodePropertyOverrides": per_job}
+    else:
+        definition.update(type="container", containerProperties=ranges[0]["container"])
+        if per_job:
+            overrides["containerOverrides"] = per_job[0]["containerOverrides"]
+    definition = {"jobDefinitionName": "", **definition}
+    if opts.compute == FARGATE:
+        definition = to_fargate(definition, assign_public_ip=opts.assign_public_ip)
+    return BatchJob(name, opts.queue, opts.share_id, with_name(definition, app.name), {}, overrides, opts)
+
+
+def with_name(definition: _Object, app_name: str) -> _Object:
+    """The definition with a name that equal ones share, and no others."""
+    import hashlib
+    import json
+
+    bare = {key: value for key, value in definition.items() if key != "jobDefinitionName"}
+    digest = hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:20]
+    readable = NAME_RULE.make(app_name, room=len(PREFIX) + len(digest) + 1)
+    return {"jobDefinitionName": f"{PREFIX}{readable}-{digest}", **bare}
+
+
+def _render_container(
+    role: Role, index: int, app_id: str, opts: AWSBatchOpts, *, first: int | None
+) -> tuple[_Object, list[_Object]]:
+    """Container of a role's nodes, and the variables that differ from job to job.
+
+    Args:
+        first: index of the role's first node; None when the job has one node only.
+    """
+    several = first is not None
+    values = macros.Values(
+        img_root="",
+        app_id=app_id,
+        replica_id=REPLICA if several and role.num_replicas > 1 else "0",
+        rank0_env=ENV_RANK0_HOST,
+    )
+    applied = values.apply(role)
+    words = [applied.entrypoint, *applied.args]
+    env = {ENV_ROLE_INDEX: str(index), ENV_ROLE_NAME: role.name, ENV_IMAGE: role.image}
+    if first is not None:
+        words, shared = batch_nodes.wrap(words, applied.env, first)
+        env.update(shared)
+    else:
+        env = {**env, ENV_REPLICA_ID: "0", ENV_RANK0_HOST: "localhost", **applied.env}
+    late = {name: value for name, value in env.items() if app_id in value}
+    if sum(len(name) + len(value) for name, value in late.items()) > MAX_OVERRIDES:
+        late = {}
+    volumes, points, devices = parts.render_mounts(applied)
+    if REPLICA in str((volumes, points, devices)):
+        raise SpecError(f"role `{role.name}`: a mount has `replica_id` in it, and Batch mounts the same for all")
+    container: _Object = {
+        "image": role.image,
+        "command": words,
+        "environment": parts.variables({name: value for name, value in env.items() if name not in late}),
+        "resourceRequirements": parts.resource_requirements_from_resource(role.resource),
+        # As large as the role's memory: workers of PyTorch share tensors through it.
+        "linuxParameters": {"sharedMemorySize": int(role.resource.memMB), **({"devices": devices} if devices else {})},
+    }
+    if volumes:
+        container.update(volumes=volumes, mountPoints=points)
+    container.update(_container_options(opts))
+    return container, parts.variables(late)
+
+
+def _container_options(opts: AWSBatchOpts) -> _Object:
+    secrets = [{"name": name, "valueFrom": arn} for name, arn in sorted((opts.secrets or {}).items())]
+    log_group = {"logDriver": "awslogs", "options": {"awslogs-group": opts.log_group}} if opts.log_group else None
+    options = {
+        "jobRoleArn": opts.job_role_arn,
+        "executionRoleArn": opts.execution_role_arn,
+        "privileged": opts.privileged,
+        "ulimits": parts.parse_ulimits(opts.ulimits or []),
+        "secrets": secrets,
+        "logConfiguration": log_group,
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+def _check(app: AppDef, opts: AWSBatchOpts) -> None:
+    """What Batch would refuse, or would do otherwise than it was asked for."""
+    if opts.compute not in COMPUTE:
+        raise ConfigError(f"compute `{opts.compute}` is none of {', '.join(COMPUTE)}")
+    if opts.priority and not opts.share_id:
+        raise ConfigError(f"priority {opts.priority} is one within a share", hint="give `share_id`, too")
+    if not 0 <= opts.priority <= 9999:
+        raise ConfigError(f"priority {opts.priority} is not within 0 to 9999")
+    if opts.timeout_s is not None and opts.timeout_s < 60:
+        raise ConfigError(f"timeout_s {opts.timeout_s} is too short: Batch takes 60 seconds or more")
+    if not app.roles:
+        raise SpecError(f"app `{app.name}` has no roles")
+    if len(app.roles) > MAX_NODE_RANGES:
+        raise NotSupportedError(f"{len(app.roles)} roles: a Batch job has {MAX_NODE_RANGES} kinds of nodes at most")
+    elastic = [role.name for role in app.roles if role.min_replicas not in (None, role.num_replicas)]
+    if elastic:
+        import logging
+
+        logging.getLogger("torchx").warning(
+            "role `%s` is elastic, and Batch is not: all of its replicas have to start", elastic[0]
+        )
+    several = sum(role.num_replicas for role in app.roles) > 1
+    alone = [r.name for r in app.roles if several and r.max_retries and r.retry_policy.name != "APPLICATION"]
+    if alone:
+        import logging
+
+        logging.getLogger("torchx").warning(
+            "role `%s` fails alone, and Batch starts the whole job again, whatever its retry policy", alone[0]
+        )

@@ -1,0 +1,109 @@
+"""What is done with SageMaker, call by call: a job is created once, found, searched for, stopped, deleted."""
+
+from __future__ import annotations
+
+from torchx.schedulers.aws.clients import call, pages
+from torchx.schedulers.aws.errors import AwsError, is_missing
+from torchx.schedulers.aws.marks import TAG_USER
+from torchx.schedulers.aws.sagemaker_request import DEFAULT_OUTPUT, MANAGED_BY, NAME_RULE, TAG_MANAGED_BY
+from torchx.schedulers.aws.sagemaker_status import LOG_GROUP, state_of
+from torchx.specs.api import is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from torchx.schedulers.aws.clients import Clients
+
+    _Object = dict[str, Any]
+
+_PAGE = 100
+
+
+def complete(clients: Clients, request: _Object, region: str) -> tuple[_Object, str]:
+    """The request with what only AWS knows: the ARN of a role by its name, and the account's usual bucket.
+
+    Returns:
+        It, and the account whose bucket that is; empty when another one was given.
+    """
+    if not request["RoleArn"].startswith("arn:"):
+        name = request["RoleArn"].rpartition("/")[2]
+        found = call(clients.client("iam"), "get_role", f"role `{name}` is not found", RoleName=name)
+        request["RoleArn"] = found["Role"]["Arn"]
+    if request["OutputDataConfig"]["S3OutputPath"] != DEFAULT_OUTPUT:
+        return request, ""
+    doing = "the account's bucket is not known (or give `output_path`)"
+    account = str(call(clients.client("sts"), "get_caller_identity", doing)["Account"])
+    bucket = f"s3://sagemaker-{region}-{account}/"
+    request["OutputDataConfig"] = {**request["OutputDataConfig"], "S3OutputPath": bucket}
+    return request, account
+
+
+def create(client: Any, request: _Object) -> None:
+    """Creates the job; quiet when there is one of its name, which nobody else has."""
+    name = request["TrainingJobName"]
+    try:
+        call(client, "create_training_job", f"job `{name}` could not be submitted", **request)
+    except AwsError as e:
+        # The first of two requests was carried out, and its answer was lost.
+        if e.code != "ResourceInUse" or describe(client, name) is None:
+            raise
+
+
+def describe(client: Any, name: str) -> _Object | None:
+    """What SageMaker says of a job; None when it has none of that name."""
+    if not NAME_RULE.obeys(name):
+        return None
+    try:
+        return call(client, "describe_training_job", f"the state of job `{name}` is not known", TrainingJobName=name)
+    except AwsError as e:
+        if is_missing(e):
+            return None
+        raise
+
+
+def search(client: Any, user: str = "") -> Iterator[_Object]:
+    """Full descriptions of our jobs, or of one user's, newest first: ListTrainingJobs knows no tags."""
+    filters = [{"Name": f"Tags.{TAG_MANAGED_BY}", "Operator": "Equals", "Value": MANAGED_BY}]
+    if user:
+        filters.append({"Name": f"Tags.{TAG_USER}", "Operator": "Equals", "Value": user})
+    found = pages(
+        client,
+        "search",
+        "jobs cannot be listed",
+        "Results",
+        Resource="TrainingJob",
+        SearchExpression={"Filters": filters},
+        SortBy="CreationTime",
+        SortOrder="Descending",
+        MaxResults=_PAGE,
+    )
+    return (result["TrainingJob"] for result in found if result.get("TrainingJob"))
+
+
+def log_streams(client: Any, name: str, k: int) -> list[str]:
+    """Names of a host's log streams, one for each start, oldest first."""
+    wanted = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{name}/algo-{k + 1}-"}
+    try:
+        found = list(pages(client, "describe_log_streams", "the log cannot be read", "logStreams", **wanted))
+    except AwsError as e:
+        if is_missing(e):
+            return []  # nobody has written yet
+        raise
+    return [stream["logStreamName"] for stream in sorted(found, key=lambda s: s.get("creationTime", 0))]
+
+
+def stop(client: Any, name: str) -> None:
+    """Stops a job; quiet when it has ended meanwhile."""
+    try:
+        call(client, "stop_training_job", f"job `{name}` could not be cancelled", TrainingJobName=name)
+    except AwsError:
+        now = describe(client, name)
+        if now is not None and not is_terminal(state_of(now)):
+            raise
+
+
+def delete(client: Any, name: str) -> None:
+    """Removes a job that has ended."""
+    call(client, "delete_training_job", f"job `{name}` could not be deleted", TrainingJobName=name)

@@ -1,0 +1,322 @@
+"""A job as the request CreateTrainingJob: the run options, what is submitted, and how it is rendered.
+
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html
+"""
+
+from __future__ import annotations
+
+import re
+
+from torchx.errors import ConfigError, NotSupportedError, SpecError
+from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.aws import sagemaker_command as command
+from torchx.schedulers.aws import sagemaker_source as source
+from torchx.schedulers.aws.marks import ENV_RANK0_HOST, ENV_ROLE_NAME, REPLICA, tags
+from torchx.schedulers.kit.names import NameRule
+from torchx.settings import ENV_IMAGE
+from torchx.specs.api import macros
+from torchx.specs.named_resources_aws import K8S_ITYPE
+from torchx.util.secrets import mask_args
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+    from typing import Any
+
+    from torchx.specs.api import AppDef, Role
+
+    _Object = dict[str, Any]
+else:
+    from torchx.util.records import dataclass
+
+NAME_RULE = NameRule(63, "A-Za-z0-9-")
+TAG_MANAGED_BY = "torchx.pytorch.org/managed-by"
+MANAGED_BY = "torchx"
+"""The same for all jobs of ours: they are searched for by it."""
+DEFAULT_OUTPUT = "s3://sagemaker-REGION-ACCOUNT/"
+"""Stands for SageMaker's usual bucket of the account, which is not known before AWS is asked."""
+DEFAULT_MAX_RUN_S = 24 * 3600
+DEFAULT_VOLUME_GB = 30
+_CHECKPOINTS = "/opt/ml/checkpoints"
+
+
+@dataclass
+class AWSSageMakerOpts(StructuredOpts):
+    """Run options of ``aws_sagemaker``."""
+
+    role: str
+    """IAM role that the job has: its ARN or its name"""
+
+    instance_type: str
+    """instance type, such as `ml.g5.xlarge`"""
+
+    instance_count: int = 1
+    """number of instances, for a role of one replica; else each replica has one"""
+
+    keep_alive_period_in_seconds: int | None = None
+    """seconds for which the instances are kept for a next job (a warm pool)"""
+
+    volume_size: int | None = None
+    """size of the volume of each instance, in GB; 30 by default"""
+
+    volume_kms_key: str | None = None
+    """KMS key that encrypts the volume"""
+
+    max_run: int | None = None
+    """seconds after which the job is stopped; a day by default"""
+
+    input_mode: str | None = None
+    """how input data is given: File, Pipe or FastFile"""
+
+    output_path: str | None = None
+    """where in S3 the model goes; by default the bucket that SageMaker makes for the account and region"""
+
+    output_kms_key: str | None = None
+    """KMS key that encrypts the output"""
+
+    base_job_name: str | None = None
+    """begins the name of the job, in place of the app's name"""
+
+    tags: dict[str, str] | None = None
+    """further tags of the job"""
+
+    subnets: list[str] | None = None
+    """subnets of a VPC to run in"""
+
+    security_group_ids: list[str] | None = None
+    """security groups in that VPC"""
+
+    metric_definitions: dict[str, str] | None = None
+    """metrics: name and regular expression that finds it in the log"""
+
+    encrypt_inter_container_traffic: bool | None = None
+    """encrypt what the hosts tell one another"""
+
+    use_spot_instances: bool | None = None
+    """run on spot instances"""
+
+    max_wait: int | None = None
+    """seconds to wait for spot instances and run on them; `max_run` by default, and not less"""
+
+    checkpoint_s3_uri: str | None = None
+    """where in S3 checkpoints are kept, which a job that lost its spot instances finds again"""
+
+    checkpoint_local_path: str | None = None
+    """where the program writes them; `/opt/ml/checkpoints` by default"""
+
+    enable_network_isolation: bool | None = None
+    """the program has no network; nor do its hosts reach one another"""
+
+    environment: dict[str, str] | None = None
+    """further environment variables; those of the role go before them"""
+
+    max_retry_attempts: int | None = None
+    """how often the job starts again after a failure of SageMaker itself, 1 to 30"""
+
+    source_dir: str | None = None
+    """folder of code, or a `.tar.gz` of it in S3, that SageMaker's training toolkit in the image runs the command in"""
+
+    hyperparameters: dict[str, str] | None = None
+    """hyperparameters, which the program finds in `/opt/ml/input/config/hyperparameters.json`; with `source_dir` they
+    are its last arguments, too"""
+
+    training_repository_access_mode: str | None = None
+    """Platform, or Vpc for an image in a private registry"""
+
+    training_repository_credentials_provider_arn: str | None = None
+    """Lambda function with the credentials of that registry"""
+
+    disable_output_compression: bool | None = None
+    """leave the model as files"""
+
+    enable_infra_check: bool | None = None
+    """check the instances before the job starts"""
+
+
+@dataclass
+class AWSSageMakerJob:
+    """What is submitted.
+
+    Attributes:
+        job_def: the arguments of CreateTrainingJob, but the name.
+        images_to_push: image id -> repository and tag.
+        source: the folder of code to upload.
+    """
+
+    job_name: str
+    job_def: _Object
+    images_to_push: dict[str, tuple[str, str]]
+    source: source.Source | None = None
+
+    def request(self) -> _Object:
+        """The arguments of CreateTrainingJob."""
+        return {"TrainingJobName": self.job_name, **self.job_def}
+
+    def __str__(self) -> str:
+        """The request as YAML, secrets masked.
+
+        A command that is given as pieces of a shell line is shown as the words that it stands for: secrets in pieces
+        could not be told.
+        """
+        from torchx.schedulers.aws.show import to_yaml
+
+        request = self.request()
+        if self.source is not None:
+            return _source_note(self.source, source.place(request, self.job_name)) + to_yaml(
+                {"CreateTrainingJob": request}
+            )
+        algorithm = dict(request["AlgorithmSpecification"])
+        given = (algorithm.get("ContainerEntrypoint", []), algorithm.get("ContainerArguments", []))
+        words, late = command.read(*given)
+        note = ""
+        if [*given[0], *given[1]] != words:
+            note = (
+                f"# the command and {len(late)} of the variables are given as a shell line in {len(given[1])} pieces\n"
+            )
+        if words:
+            algorithm.update(ContainerEntrypoint=words[:1], ContainerArguments=words[1:])
+        request.update(AlgorithmSpecification=algorithm, Environment={**request["Environment"], **late})
+        return note + to_yaml({"CreateTrainingJob": request})
+
+    __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
+
+
+def _source_note(code: source.Source, where: str) -> str:
+    import shlex
+
+    words = mask_args([word.replace(REPLICA, macros.replica_id) for word in code.words])
+    return f"# `{code.folder}` is uploaded to {where}, and there is run: {shlex.join(words)}\n"
+
+
+def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, user: str) -> AWSSageMakerJob:
+    """The job. ``app`` is not changed.
+
+    Raises:
+        SpecError, ConfigError, NotSupportedError: SageMaker cannot have such a job.
+    """
+    role = _only_role(app)
+    _check(role, opts)
+    hosts = max(role.num_replicas, opts.instance_count)
+    words, given = _command(role, name, opts, hosts)
+    code, hyperparameters, run = None, opts.hyperparameters, {}
+    if opts.source_dir:
+        hyperparameters, env, code = source.render(opts.source_dir, words, given, opts.hyperparameters or {})
+    else:
+        entrypoint, arguments, env = command.render(words, given, hosts=hosts)
+        run = {"ContainerEntrypoint": entrypoint, **_present(ContainerArguments=arguments)}
+    if len(env) > 100:
+        raise SpecError(f"{len(env)} environment variables, and SageMaker takes 100")
+    image: _Object = {}
+    if opts.training_repository_access_mode or opts.training_repository_credentials_provider_arn:
+        provider = opts.training_repository_credentials_provider_arn
+        image["TrainingRepositoryAccessMode"] = opts.training_repository_access_mode or "Vpc"
+        if provider:
+            image["TrainingRepositoryAuthConfig"] = {"TrainingRepositoryCredentialsProviderArn": provider}
+    metrics = [{"Name": n, "Regex": r} for n, r in (opts.metric_definitions or {}).items()]
+    run_s = opts.max_run or DEFAULT_MAX_RUN_S
+    own_tags = {**tags(app.name, user, session, opts.tags), TAG_MANAGED_BY: MANAGED_BY}
+    request: _Object = {
+        "AlgorithmSpecification": {
+            "TrainingImage": role.image,
+            "TrainingInputMode": opts.input_mode or "File",
+            **run,
+            **_present(MetricDefinitions=metrics, TrainingImageConfig=image),
+        },
+        "RoleArn": opts.role,
+        "OutputDataConfig": {
+            "S3OutputPath": opts.output_path or DEFAULT_OUTPUT,
+            **_present(
+                KmsKeyId=opts.output_kms_key, CompressionType="NONE" if opts.disable_output_compression else None
+            ),
+        },
+        "ResourceConfig": {
+            "InstanceType": opts.instance_type,
+            "InstanceCount": hosts,
+            "VolumeSizeInGB": opts.volume_size or DEFAULT_VOLUME_GB,
+            **_present(VolumeKmsKeyId=opts.volume_kms_key, KeepAlivePeriodInSeconds=opts.keep_alive_period_in_seconds),
+        },
+        "StoppingCondition": {
+            "MaxRuntimeInSeconds": run_s,
+            **({"MaxWaitTimeInSeconds": opts.max_wait or run_s} if opts.use_spot_instances else {}),
+        },
+        "Environment": dict(sorted(env.items())),
+        "Tags": [{"Key": key, "Value": value} for key, value in own_tags.items()],
+    }
+    request.update(_optional(opts), **_present(HyperParameters=hyperparameters))
+    return AWSSageMakerJob(name, request, {}, code)
+
+
+def _optional(opts: AWSSageMakerOpts) -> _Object:
+    vpc = {"SecurityGroupIds": opts.security_group_ids, "Subnets": opts.subnets}
+    checkpoints = {"S3Uri": opts.checkpoint_s3_uri, "LocalPath": opts.checkpoint_local_path or _CHECKPOINTS}
+    return _present(
+        VpcConfig=vpc if opts.subnets else None,
+        EnableNetworkIsolation=opts.enable_network_isolation,
+        EnableInterContainerTrafficEncryption=opts.encrypt_inter_container_traffic,
+        EnableManagedSpotTraining=opts.use_spot_instances,
+        CheckpointConfig=checkpoints if opts.checkpoint_s3_uri else None,
+        RetryStrategy={"MaximumRetryAttempts": opts.max_retry_attempts} if opts.max_retry_attempts else None,
+        InfraCheckConfig={"EnableInfraCheck": True} if opts.enable_infra_check else None,
+    )
+
+
+def _command(role: Role, name: str, opts: AWSSageMakerOpts, hosts: int) -> tuple[list[str], dict[str, str]]:
+    """Words and variables of the hosts, with :data:`REPLICA` for their numbers."""
+    values = macros.Values(
+        img_root="",
+        app_id=name,
+        replica_id=REPLICA if hosts > 1 else "0",
+        rank0_env=ENV_RANK0_HOST,
+    )
+    applied = values.apply(role)
+    given = {ENV_IMAGE: role.image, ENV_ROLE_NAME: role.name, **(opts.environment or {}), **applied.env}
+    for variable in given:
+        if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", variable):
+            raise SpecError(f"variable `{variable}`: SageMaker takes letters, digits and `_` in names")
+    return [applied.entrypoint, *applied.args], given
+
+
+def _only_role(app: AppDef) -> Role:
+    if len(app.roles) != 1:
+        names = ", ".join(f"`{role.name}`" for role in app.roles)
+        raise NotSupportedError(
+            f"a training job of SageMaker has one role, and app `{app.name}` has {len(app.roles)}: {names}",
+            hint="submit one job for each role, or use another scheduler",
+        )
+    return app.roles[0]
+
+
+def _check(role: Role, opts: AWSSageMakerOpts) -> None:
+    if opts.source_dir and opts.enable_network_isolation:
+        raise NotSupportedError(
+            "`source_dir` is fetched over the network, and `enable_network_isolation` is set",
+            hint="put the code into the image: the workspace does",
+        )
+    if role.mounts:
+        raise NotSupportedError(f"role `{role.name}` has mounts, and SageMaker has none for a training job")
+    if role.num_replicas > 1 and opts.instance_count not in (1, role.num_replicas):
+        raise ConfigError(
+            f"instance_count is {opts.instance_count}, and role `{role.name}` has {role.num_replicas} replicas"
+        )
+    wanted = role.resource.capabilities.get(K8S_ITYPE)
+    if wanted and f"ml.{wanted}" != opts.instance_type:
+        raise ConfigError(f"instance_type is `{opts.instance_type}`, and role `{role.name}` wants `ml.{wanted}`")
+    if bool(opts.subnets) != bool(opts.security_group_ids):
+        raise ConfigError("a VPC takes both `subnets` and `security_group_ids`")
+    if opts.checkpoint_local_path and not opts.checkpoint_s3_uri:
+        raise ConfigError("`checkpoint_local_path` needs `checkpoint_s3_uri`, where checkpoints are kept")
+    if opts.max_wait and not opts.use_spot_instances:
+        raise ConfigError("`max_wait` is for spot instances", hint="add `use_spot_instances=True`")
+    if opts.max_wait and opts.max_wait < (opts.max_run or DEFAULT_MAX_RUN_S):
+        raise ConfigError(f"max_wait {opts.max_wait} is less than max_run {opts.max_run or DEFAULT_MAX_RUN_S}")
+    ignored = [w for w, there in (("max_retries", role.max_retries), ("min_replicas", role.min_replicas)) if there]
+    if ignored:
+        import logging
+
+        logging.getLogger("torchx").warning(
+            "role `%s` has %s, and SageMaker starts no program again that failed", role.name, " and ".join(ignored)
+        )
+
+
+def _present(**items: Any) -> _Object:
+    return {name: value for name, value in items.items() if value not in (None, [], {}, "")}

@@ -1,0 +1,375 @@
+"""What a cluster has of a job, as facts: the objects that own its pods, and the pods.
+
+Everything is taken from answers of the API as they are (plain dicts), whatever version of Kubernetes they come from.
+"""
+
+from __future__ import annotations
+
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kubernetes import names, reasons
+from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, OLD_APPWRAPPER, VOLCANO
+from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods, unix_time
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from dataclasses import dataclass, field, replace
+    from typing import Any
+
+    from torchx.specs.api import AppDef
+
+    _Object = dict[str, Any]
+else:
+    from torchx.util.records import dataclass, field, replace
+
+
+@dataclass
+class Found:
+    """What the cluster has of one job.
+
+    Attributes:
+        kind: of the owners, a key of :data:`names.OWNERS`.
+        version: of the list of owners: a watch goes on from it.
+    """
+
+    kind: str
+    owners: list[_Object] = field(default_factory=list)
+    pods: list[_Object] = field(default_factory=list)
+    version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """What an object that owns pods says of itself.
+
+    Attributes:
+        role_index: of the role whose pods it owns; None: of all.
+        replica: the one whose pod it owns; None: of all of its role.
+        state: None when it depends on the pods.
+        reason: a sentence without full stop; empty when there is nothing to say.
+        kind: class of the cause where the reason decides it.
+        cancelled: a person asked for its end.
+        restarts: how often it has started its pods anew.
+        spare: so many pods may fail before it gives up; None: no such limit.
+        failing: it has given up, and waits for its last pods to end.
+        native: the cluster's word for its state.
+        wants: so many pods are to be there now.
+        ended: replica -> how it ended, whether or not its pod is still there.
+    """
+
+    role_index: int | None = None
+    replica: int | None = None
+    state: AppState | None = None
+    reason: str = ""
+    kind: str = ""
+    cancelled: bool = False
+    restarts: int = 0
+    spare: int | None = None
+    failing: bool = False
+    native: str = ""
+    wants: int = 0
+    ended: Mapping[int, AppState] = field(default_factory=dict)
+
+
+# -- owners -------------------------------------------------------------------------------------------------
+
+
+def read_owner(kind: str, item: _Object) -> Owner:
+    """A Job, a JobSet, a Volcano job or an AppWrapper, read."""
+    metadata, labels = item.get("metadata") or {}, (item.get("metadata") or {}).get("labels") or {}
+    annotations = metadata.get("annotations") or {}
+    cancelled = names.ANNOTATION_CANCELLED in annotations
+    if kind == VOLCANO:
+        return _read_volcano(item, cancelled=cancelled)
+    if kind in (APPWRAPPER, OLD_APPWRAPPER):
+        return _read_appwrapper(item, cancelled=cancelled)
+    owner = _read_job(item, labels) if kind == JOB else _read_jobset(item)
+    conditions = {
+        c.get("type"): c for c in (item.get("status") or {}).get("conditions") or () if c.get("status") == "True"
+    }
+    for name, state in (reasons.JOBSET_CONDITIONS if kind == JOBSET else reasons.JOB_CONDITIONS).items():
+        if name in conditions:
+            kind_of_cause, why = _why_failed(conditions[name]) if state is AppState.FAILED else ("", "")
+            return replace(owner, state=state, reason=why, kind=kind_of_cause, native=name, wants=0)
+    if cancelled or names.ANNOTATION_STOPPED in annotations:
+        return replace(owner, state=AppState.CANCELLED, cancelled=cancelled, wants=0)
+    if (item.get("spec") or {}).get("suspend"):
+        queue = labels.get(names.LABEL_QUEUE)
+        waits = f"it waits in the queue `{queue}`" if queue else "it is suspended"
+        return replace(owner, state=AppState.PENDING, reason=waits, wants=0)
+    return replace(owner, failing=reasons.FAILURE_TARGET in conditions)
+
+
+def _why_failed(condition: _Object) -> tuple[str, str]:
+    return reasons.why_failed(str(condition.get("reason") or ""), str(condition.get("message") or ""))
+
+
+def _read_job(item: _Object, labels: _Object) -> Owner:
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    limit = spec.get("backoffLimitPerIndex")
+    ended = _ended_indexes(status)
+    done = int(status.get("succeeded") or 0) + sum(state is AppState.FAILED for state in ended.values())
+    return Owner(
+        role_index=_index(labels.get(names.LABEL_ROLE_INDEX)),
+        replica=_index(labels.get(names.LABEL_REPLICA_ID)),
+        spare=int(spec.get("backoffLimit") or 0) if limit is None and "backoffLimit" in spec else None,
+        wants=max(int(spec.get("parallelism") or 0) - done, 0),
+        ended=ended,
+    )
+
+
+def _read_jobset(item: _Object) -> Owner:
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    jobs = spec.get("replicatedJobs") or ()
+    inner = [((job.get("template") or {}).get("spec") or {}) for job in jobs]
+    again = int((spec.get("failurePolicy") or {}).get("maxRestarts") or 0) - int(status.get("restarts") or 0)
+    lone = again <= 0 and bool(inner) and all(s.get("backoffLimit") == 0 for s in inner)
+    done = sum(int(job.get("succeeded") or 0) for job in status.get("replicatedJobsStatus") or ())
+    return Owner(
+        restarts=int(status.get("restarts") or 0),
+        spare=0 if lone else None,
+        wants=0 if done else sum(int(s.get("parallelism") or 0) for s in inner),
+    )
+
+
+def _ended_indexes(status: _Object) -> dict[int, AppState]:
+    """Which replicas of an Indexed Job have ended, as ``completedIndexes`` and ``failedIndexes`` have it: ``0,3-5``."""
+    found = {}
+    for name, state in (("completedIndexes", AppState.SUCCEEDED), ("failedIndexes", AppState.FAILED)):
+        for piece in str(status.get(name) or "").split(","):
+            first, _, last = piece.partition("-")
+            if first.isdigit() and (last or first).isdigit():
+                found.update(dict.fromkeys(range(int(first), int(last or first) + 1), state))
+    return found
+
+
+def _read_volcano(item: _Object, *, cancelled: bool) -> Owner:
+    status, spec = item.get("status") or {}, item.get("spec") or {}
+    found = status.get("state") or {}
+    phase = str(found.get("phase") or "")
+    if not found:
+        return Owner(state=AppState.PENDING, reason="Volcano has not looked at it yet: is it installed?")
+    state = reasons.VOLCANO_PHASES.get(phase, AppState.UNKNOWN)
+    if state is AppState.CANCELLED and not cancelled and int(status.get("failed") or 0):
+        state = AppState.FAILED  # by its own policy: a pod had failed
+    said = str(found.get("message") or found.get("reason") or "")
+    if state is AppState.UNKNOWN:
+        said = f"its phase is `{phase}`{': ' + said if said else ''}"
+    retries = int(status.get("retryCount") or 0)
+    again = phase == "Restarting" or int(spec.get("maxRetry") or 0) > retries
+    return Owner(
+        state=state, reason=said, cancelled=cancelled, restarts=retries, spare=None if again else 0, native=phase
+    )
+
+
+def _read_appwrapper(item: _Object, *, cancelled: bool) -> Owner:
+    status = item.get("status") or {}
+    word, state = appwrapper_state(item)
+    last: _Object = next((c for c in reversed(status.get("conditions") or ()) if c.get("message")), {})
+    said = str(last.get("message") or "")
+    if state is AppState.UNKNOWN:
+        said = f"its state is `{word}`{': ' + said if said else ''}"
+    elif state is AppState.SUBMITTED:
+        said = said or "MCAD has not looked at it yet: is it installed?"
+    retries = int(status.get("retries") or 0)
+    if cancelled and not is_terminal(state):
+        return Owner(state=AppState.CANCELLED, cancelled=True, restarts=retries)
+    # While it runs, its pods know better.
+    open_state = None if state is AppState.RUNNING else state
+    spare = None if _appwrapper_retries(item) > retries else 0
+    return Owner(state=open_state, reason=said, restarts=retries, spare=spare, native=word)
+
+
+def appwrapper_state(wrapper: _Object) -> tuple[str, AppState]:
+    """MCAD's word for the state of an AppWrapper of either form, and what it means."""
+    status = wrapper.get("status") or {}
+    if not status:
+        return "", AppState.SUBMITTED
+    word = str(status.get("phase") or status.get("state") or "")
+    old = wrapper.get("apiVersion") == names.V1BETA1
+    table = reasons.APPWRAPPER_STATES if old else {**reasons.APPWRAPPER_STATES, **reasons.APPWRAPPER_PHASES}
+    return word, table.get(word, AppState.UNKNOWN)
+
+
+def _appwrapper_retries(wrapper: _Object) -> int:
+    """How often MCAD makes the pods of a wrapper of either form anew."""
+    if wrapper.get("apiVersion") == names.V1BETA1:
+        scheduling = (wrapper.get("spec") or {}).get("schedulingSpec") or {}
+        return int((scheduling.get("requeuing") or {}).get("maxNumRequeuings") or 0)
+    return int(((wrapper.get("metadata") or {}).get("annotations") or {}).get(names.RETRY_LIMIT) or 0)
+
+
+# -- facts --------------------------------------------------------------------------------------------------
+
+
+def facts_of(
+    app_id: str,
+    found: Found,
+    pods: Sequence[Pod] | None = None,
+    *,
+    missing: str = "",
+    slow: Mapping[str, str] | None = None,
+) -> JobFacts:
+    """State, replicas and definition of a job.
+
+    Args:
+        app_id: as a handle has it.
+        pods: of all roles, where they have been read already.
+        missing: why pods are not made, when somebody has asked.
+        slow: name of a pod -> why its containers are not made.
+    """
+    app = definition(found.owners)
+    pods = read_pods(found.pods) if pods is None else pods
+    owners = [read_owner(found.kind, item) for item in found.owners]
+    of_replicas = missing if pods else ""
+    roles = [
+        _role(role, [o for o in owners if o.role_index in (i, None)], _of_role(pods, i, slow or {}), of_replicas)
+        for i, role in enumerate(_roles(app, pods))
+    ]
+    _note_images(app, pods)
+    whole = next((owner for owner in owners if owner.role_index is None), None)
+    created = [unix_time((item.get("metadata") or {}).get("creationTimestamp")) for item in found.owners]
+    return JobFacts(
+        app_id=app_id,
+        roles=roles,
+        state=whole.state if whole else None,
+        native=next((owner.native for owner in owners if owner.native), ""),
+        reason=_reason(owners, roles, pods, missing),
+        kind=next((owner.kind for owner in owners if owner.kind), ""),
+        cancelled=any(owner.cancelled for owner in owners),
+        restarts=max((owner.restarts for owner in owners), default=0) + sum(pod.restarts for pod in pods),
+        started=min((p.facts.started for p in pods if p.facts.started), default=min(created, default=0.0)) or None,
+        ended=_ended_at(found.owners, pods),
+        definition=list(app.roles) if app else [],
+        metadata=dict(app.metadata) if app else {},
+    )
+
+
+def definition(owners: Iterable[_Object]) -> AppDef | None:
+    """The AppDef that the submission left on an owner; None when there is none that can be read."""
+    import json
+
+    from torchx.errors import SpecError
+    from torchx.specs.serialize import appdef_from_dict
+
+    for item in owners:
+        text = ((item.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_APP)
+        if text:
+            try:
+                return appdef_from_dict(json.loads(text))
+            except (ValueError, SpecError):
+                return None
+    return None
+
+
+def lacks_pods(found: Found, pods: Sequence[Pod]) -> bool:
+    """Whether fewer pods are there than their owners want: events say why."""
+    owners = [read_owner(found.kind, item) for item in found.owners]
+    wanted = sum(owner.wants for owner in owners)
+    alive = sum(not is_terminal(pod.facts.state) for pod in pods)
+    over = all(owner.state is not None and is_terminal(owner.state) for owner in owners)
+    return not over and (wanted > alive or not pods)
+
+
+def _roles(app: AppDef | None, pods: Sequence[Pod]) -> list[tuple[str, int, int | None]]:
+    """Name, number of replicas and least number of replicas of each role."""
+    if app is not None:
+        return [(role.name, role.num_replicas, role.min_replicas) for role in app.roles]
+    last: dict[int, int] = {}
+    for pod in pods:
+        last[pod.role_index] = max(pod.facts.replica + 1, last.get(pod.role_index, 0))
+    return [(f"role-{i}", last.get(i, 0), None) for i in range(max(last, default=-1) + 1)]
+
+
+def _of_role(pods: Iterable[Pod], index: int, slow: Mapping[str, str]) -> list[Pod]:
+    mine = [pod for pod in pods if pod.role_index == index]
+    return [
+        replace(p, facts=replace(p.facts, reason=f"{p.facts.reason}: {slow[p.name]}")) if slow.get(p.name) else p
+        for p in mine
+    ]
+
+
+def _role(role: tuple[str, int, int | None], owners: Sequence[Owner], pods: Sequence[Pod], missing: str) -> RoleFacts:
+    name, count, least = role
+    there = {pod.facts.replica: replace(pod.facts, role=name) for pod in pods}
+    replicas = [there.get(k) or _without_pod(name, k, owners, missing) for k in range(count)]
+    state = _said([owner for owner in owners if owner.role_index is not None])
+    going = [owner for owner in owners if owner.state is None or not is_terminal(owner.state)]
+    given_up = any(owner.state is AppState.FAILED for owner in owners) or any(_gives_up(o, pods) for o in going)
+    restarts = bool(going) and not given_up
+    return RoleFacts(
+        name=name,
+        replicas=replicas,
+        min_replicas=least,
+        state=None if least is not None and state is AppState.FAILED and going else state,
+        restarts=restarts,
+        ending=bool(going) and not restarts,
+    )
+
+
+def _gives_up(owner: Owner, pods: Iterable[Pod]) -> bool:
+    """Whether an owner that has not ended starts nothing anew."""
+    failures = sum(pod.failures for pod in pods if owner.replica in (None, pod.facts.replica))
+    spent = owner.spare is not None and failures > owner.spare
+    return owner.failing or spent or AppState.FAILED in owner.ended.values()
+
+
+def _without_pod(role: str, replica: int, owners: Sequence[Owner], missing: str) -> ReplicaFacts:
+    """A pod that has ended goes with its node, or by hand; its Job still knows."""
+    own = [owner for owner in owners if owner.replica in (None, replica)]
+    state = next((owner.ended[replica] for owner in own if replica in owner.ended), None)
+    state = state or next((owner.state for owner in own if owner.replica is not None and owner.state), None)
+    gone = any(owner.state is AppState.CANCELLED for owner in own)
+    state = state or (AppState.CANCELLED if gone else AppState.PENDING)
+    waits = missing if state is AppState.PENDING else ""
+    return ReplicaFacts(role=role, replica=replica, state=state, reason=waits, stopped=gone)
+
+
+def _said(owners: Sequence[Owner]) -> AppState | None:
+    """What the owners of one role say of all of it; before Kubernetes 1.22 each replica has its own."""
+    said = {owner.state for owner in owners}
+    if len(said) == 1:
+        return said.pop()
+    if None in said:
+        return None
+    return next((state for state in (AppState.FAILED, AppState.CANCELLED) if state in said), None)
+
+
+def _reason(owners: Sequence[Owner], roles: Sequence[RoleFacts], pods: Sequence[Pod], missing: str) -> str:
+    failed = any(r.state is AppState.FAILED for role in roles for r in role.replicas)
+    said = []
+    for owner in owners:
+        word = owner.reason.rpartition("(")[2].rstrip(")")
+        if owner.reason and not (failed and word in reasons.ONLY_PODS_FAILED):
+            said.append(owner.reason)
+    if pods or any(owner.state is not None and is_terminal(owner.state) for owner in owners):
+        return "; ".join(dict.fromkeys(said))
+    if missing:
+        return missing
+    if not roles:
+        return "the cluster shows neither its pods nor how it ended"
+    return "; ".join(dict.fromkeys(said)) or "its pods are not made yet"
+
+
+def _note_images(app: AppDef | None, pods: Iterable[Pod]) -> None:
+    """Puts the digests that the nodes used into the roles, where `describe` reads them."""
+    from torchx.specs.images import set_image_digest
+
+    used = {pod.role_index: pod.image for pod in pods if pod.image}
+    for i, role in enumerate(app.roles if app else ()):
+        if i in used:
+            set_image_digest(role, used[i])
+
+
+def _ended_at(owners: Iterable[_Object], pods: Iterable[Pod]) -> float | None:
+    times = [pod.facts.ended for pod in pods if pod.facts.ended]
+    for item in owners:
+        status = item.get("status") or {}
+        times.append(unix_time(status.get("completionTime")))
+        times += [unix_time(c.get("lastTransitionTime")) for c in status.get("conditions") or ()]
+    return max(times, default=0.0) or None
+
+
+def _index(text: object) -> int | None:
+    return int(text) if isinstance(text, str) and text.isdigit() else None

@@ -1,0 +1,439 @@
+"""The calls of the Kubernetes API that a launcher needs, with plain dicts in and out.
+
+The official client (``pip install torchx[kubernetes]``) reads kubeconfig as kubectl does, with contexts, exec plugins
+and certificates, or the service account of a pod, and holds the connections. Its models are not used: they know the
+fields of one version of Kubernetes and refuse those of another.
+"""
+
+from __future__ import annotations
+
+import time
+
+from torchx.errors import BackendError, NotFoundError, TransientError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from dataclasses import dataclass
+    from typing import Any
+
+    _Object = dict[str, Any]
+else:
+    from torchx.util.records import dataclass
+
+PLURALS = {
+    "Service": ("api/v1", "services"),
+    "Pod": ("api/v1", "pods"),
+    "Event": ("api/v1", "events"),
+    "Job": ("apis/batch/v1", "jobs"),
+    "JobSet": ("apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
+    "VolcanoJob": ("apis/batch.volcano.sh/v1alpha1", "jobs"),
+    "PodGroup": ("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
+    "Queue": ("apis/scheduling.volcano.sh/v1beta1", "queues"),
+    "Command": ("apis/bus.volcano.sh/v1alpha1", "commands"),
+    "AppWrapper": ("apis/workload.codeflare.dev/v1beta2", "appwrappers"),
+    "AppWrapperV1Beta1": ("apis/mcad.ibm.com/v1beta1", "appwrappers"),
+    "Workload": ("apis/kueue.x-k8s.io/v1beta1", "workloads"),
+    "WorkloadV1Beta2": ("apis/kueue.x-k8s.io/v1beta2", "workloads"),
+}
+"""What we call a kind of objects -> where the API has them."""
+
+PAGE = 500
+"""Objects of one answer of a list, as kubectl asks for."""
+
+_ATTEMPTS = 5
+_CONNECT_S = 10.0
+_ANSWER_S = 30.0
+_JSON = "application/json"
+_CHUNK = 1 << 16
+_PASSING = frozenset((429, 500, 502, 503, 504))
+
+
+def path_of(kind: str, namespace: str | None, name: str = "") -> str:
+    """Where an object, or with no name all of a kind, is found; all namespaces when None.
+
+    >>> path_of("Job", "team a", "train")
+    '/apis/batch/v1/namespaces/team%20a/jobs/train'
+    """
+    from urllib.parse import quote
+
+    base, plural = PLURALS[kind]
+    within = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
+    return f"/{base}/{within}{plural}{'/' + quote(name, safe='') if name else ''}"
+
+
+def kind_of(item: Mapping[str, Any]) -> str:
+    """What :data:`PLURALS` calls the kind of an object."""
+    group = str(item["apiVersion"])
+    kind = str(item["kind"])
+    if kind == "Job" and group.startswith("batch.volcano.sh"):
+        return "VolcanoJob"
+    if kind == "AppWrapper" and group.startswith("mcad.ibm.com"):
+        return "AppWrapperV1Beta1"
+    return kind
+
+
+@dataclass(frozen=True)
+class _Request:
+    method: str
+    path: str
+    query: Mapping[str, object]
+    body: _Object | None = None
+    content_type: str = _JSON
+    timeout_s: float | None = _ANSWER_S
+
+
+class ApiError(BackendError):
+    """The API server refused. ``status`` is the HTTP status, ``reason`` the API's own word."""
+
+    def __init__(self, message: str, *, status: int, reason: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.reason = reason
+
+
+class KubeApi:
+    """One cluster.
+
+    Args:
+        client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig, or of the pod we run in, when it
+            is first needed.
+        context: which context of kubeconfig; its current one when None.
+        sleep: called with seconds to wait before something is tried again.
+    """
+
+    def __init__(self, client: Any = None, *, context: str | None = None, sleep: Any = time.sleep) -> None:
+        self._client = client
+        self._context = context
+        self._sleep = sleep
+        self._warned: set[str] = set()
+
+    @property
+    def client(self) -> Any:
+        """The official client."""
+        if self._client is None:
+            from torchx.schedulers.kubernetes.credentials import connect
+
+            self._client = connect(self._context)
+        return self._client
+
+    def close(self) -> None:
+        """Closes the connections."""
+        if self._client is not None:
+            self._client.rest_client.pool_manager.clear()
+
+    # -- verbs -------------------------------------------------------------------------------------------
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> _Object:
+        """One object, or one page of a list.
+
+        Raises:
+            NotFoundError: there is none.
+            BackendError: the cluster does not answer, or refuses.
+        """
+        return self._json("GET", path, query)
+
+    def create(self, item: _Object, *, dry_run: bool = False) -> _Object:
+        """Makes an object; with ``dry_run`` the server only checks it.
+
+        An answer that was lost is asked for again: should the object be there already, it is returned if it carries
+        the same annotations as ``item``, and else is somebody else's.
+
+        Raises:
+            ApiError: the server refuses it.
+            BackendError: there is no such namespace, or the cluster has no such kind of objects.
+        """
+        kind, metadata = kind_of(item), item["metadata"]
+        namespace = metadata["namespace"]
+        query = {"dryRun": "All"} if dry_run else {}
+        try:
+            return self._json("POST", path_of(kind, namespace), query, item)
+        except NotFoundError as e:
+            if "namespaces" in str(e).partition(": ")[2]:
+                raise BackendError(
+                    f"there is no namespace `{namespace}`", hint=f"kubectl create namespace {namespace}"
+                ) from None
+            said = f"the cluster has no `{item['kind']}` of `{item['apiVersion']}`"
+            raise BackendError(said, hint="is its operator installed? `-cfg kind=job` needs none") from None
+        except ApiError as e:
+            if dry_run and "does not support dry run" in str(e):  # a webhook of the cluster: nothing can be asked
+                return item
+            if e.status != 409 or dry_run:  # Conflict
+                raise
+            there = self.get(path_of(kind, namespace, metadata["name"]))
+            annotations = there.get("metadata", {}).get("annotations") or {}
+            if not metadata.get("annotations") or metadata["annotations"].items() - annotations.items():
+                raise
+            return there
+
+    def patch(self, path: str, patch: _Object) -> _Object:
+        """Merges ``patch`` into an object (RFC 7386)."""
+        return self._json("PATCH", path, None, patch, content_type="application/merge-patch+json")
+
+    def delete(self, path: str, *, propagation: str = "Background") -> None:
+        """Removes an object and what it owns. Quiet when there is none."""
+        try:
+            self._json("DELETE", path, {"propagationPolicy": propagation})
+        except NotFoundError:
+            return
+
+    def items(self, path: str, query: Mapping[str, object] | None = None) -> Iterator[_Object]:
+        """All objects of a list, a page at a time.
+
+        A list that changed too much between two pages (410) is read again from its beginning, without pages.
+        """
+        seen: set[str] = set()
+        for page in self._pages(path, query):
+            for item in page.get("items") or ():
+                uid = str(item.get("metadata", {}).get("uid", ""))
+                if not uid or uid not in seen:
+                    seen.add(uid)
+                    yield item
+
+    def listed(self, path: str, query: Mapping[str, object] | None = None) -> tuple[list[_Object], str]:
+        """All objects of a list that is short, and the version from which a watch goes on."""
+        found: list[_Object] = []
+        version = ""
+        for page in self._pages(path, query):
+            found += page.get("items") or []
+            version = str((page.get("metadata") or {}).get("resourceVersion") or "")
+        return found, version
+
+    def _pages(self, path: str, query: Mapping[str, object] | None) -> Iterator[_Object]:
+        token = ""
+        asked: dict[str, object] = {"limit": PAGE, **(query or {})}
+        while True:
+            try:
+                page = self.get(path, {**asked, **({"continue": token} if token else {})})
+            except ApiError as e:
+                if e.status != 410 or not token:  # Gone
+                    raise
+                token = ""
+                asked.pop("limit", None)
+                continue
+            yield page
+            token = str(page.get("metadata", {}).get("continue") or "")
+            if not token:
+                return
+
+    def groups(self) -> set[str]:
+        """The APIs that the cluster has, such as ``jobset.x-k8s.io/v1alpha2``; none where we may not ask."""
+        try:
+            found = self.get("/apis").get("groups") or ()
+        except ApiError as e:
+            if e.status != 403:
+                raise
+            return set()
+        return {str(version.get("groupVersion")) for group in found for version in group.get("versions") or ()}
+
+    def namespace(self) -> str:
+        """The namespace of kubeconfig's context, or of the pod that we run in."""
+        return str(getattr(self.client, "torchx_namespace", None) or "default")
+
+    def version(self) -> tuple[int, int]:
+        """Of the API server: major, minor."""
+        import re
+
+        found = self.get("/version")
+        minor = re.match(r"\d+", str(found.get("minor")))
+        return int(str(found.get("major")) or 1), int(minor[0]) if minor else 0
+
+    def text(self, path: str, query: Mapping[str, object] | None = None) -> str:
+        """An answer that is text.
+
+        Raises:
+            NotFoundError: there is none.
+            BackendError: the cluster does not answer, or refuses.
+        """
+        return self._whole(_Request("GET", path, query or {})).decode("utf-8", "replace")
+
+    def stream(self, path: str, query: Mapping[str, object] | None = None, *, timeout_s: float | None = None) -> Any:
+        """An answer that goes on, as an open ``urllib3`` response that the caller closes.
+
+        Args:
+            timeout_s: seconds of silence after which reading fails; None: never.
+        """
+        return self._open(_Request("GET", path, query or {}, timeout_s=timeout_s))
+
+    def events(self, path: str, query: Mapping[str, object], *, timeout_s: float) -> Iterator[_Object]:
+        """What a watch tells, until the server or the connection ends it, or it is silent for ``timeout_s`` seconds."""
+        import json
+
+        import urllib3
+
+        response = self.stream(path, query, timeout_s=timeout_s)
+        rest = b""
+        try:
+            for chunk in response.stream(_CHUNK, decode_content=False):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from (json.loads(line) for line in lines if line.strip())
+        except (urllib3.exceptions.HTTPError, ValueError):
+            return
+        finally:
+            response.close()
+            response.release_conn()
+
+    # -- calls -------------------------------------------------------------------------------------------
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: _Object | None = None,
+        content_type: str = _JSON,
+    ) -> _Object:
+        import json
+
+        text = self._whole(_Request(method, path, query or {}, body, content_type))
+        try:
+            found = json.loads(text)
+        except ValueError as e:
+            raise BackendError(f"the Kubernetes API answered `{method} {path}` with no valid JSON: {e}") from None
+        return found if isinstance(found, dict) else {}
+
+    def _whole(self, request: _Request) -> bytes:
+        """An answer to its end; one that breaks off is asked for again."""
+        import urllib3
+
+        attempt = 0
+        while True:
+            attempt += 1
+            response = self._open(request)
+            try:
+                return bytes(response.read())
+            except urllib3.exceptions.HTTPError as e:
+                if attempt == _ATTEMPTS:
+                    said = f"the Kubernetes API breaks off its answer to `{request.method} {request.path}`: {_cause(e)}"
+                    raise TransientError(said) from None
+            finally:
+                response.release_conn()
+            self._sleep(_pause(None, attempt))
+
+    def _open(self, request: _Request) -> Any:
+        """One answer, however often it takes: what may pass is tried again, with pauses that grow.
+
+        Each object that we make has a name of its own, so that every verb may be tried again.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                response = self._send(request)
+            except TransientError:
+                if attempt == _ATTEMPTS:
+                    raise
+                self._sleep(_pause(None, attempt))
+                continue
+            if response.status < 300:
+                if request.body is not None:
+                    self._warn(response)
+                return response
+            error = _error(request, response)
+            if response.status not in _PASSING or attempt == _ATTEMPTS:
+                raise error
+            self._sleep(_pause(response.headers.get("Retry-After"), attempt))
+
+    def _warn(self, response: Any) -> None:
+        """Passes on, once, what the server has to say of an object that it takes: a policy that the pods will not meet,
+        a field that is going to be removed.
+
+        https://kubernetes.io/blog/2020/09/03/warnings/
+        """
+        import logging
+        import re
+
+        for header in response.headers.getlist("Warning"):  # 299 - "text"
+            found = re.match(r'\d+ \S+ "((?:[^"\\]|\\.)*)"', header)
+            text = re.sub(r"\\(.)", r"\1", found[1]) if found else header
+            if text not in self._warned:
+                self._warned.add(text)
+                logging.getLogger("torchx.schedulers").warning("the cluster warns: %s", text)
+
+    def _send(self, request: _Request) -> Any:
+        import json
+        import ssl
+        from urllib.parse import urlencode
+
+        import urllib3
+
+        configuration = self.client.configuration
+        query = {name: value for name, value in request.query.items() if value not in (None, "")}
+        url = f"{configuration.host.rstrip('/')}{request.path}{'?' + urlencode(query) if query else ''}"
+        headers = {"Accept": "application/json, */*", "Content-Type": request.content_type, "User-Agent": "torchx"}
+        for auth in configuration.auth_settings().values():
+            if auth.get("in") == "header" and auth.get("value"):
+                headers[auth["key"]] = auth["value"]
+        try:
+            return self.client.rest_client.pool_manager.request(
+                request.method,
+                url,
+                body=None if request.body is None else json.dumps(request.body).encode(),
+                headers=headers,
+                preload_content=False,
+                retries=False,
+                timeout=urllib3.Timeout(connect=_CONNECT_S, read=request.timeout_s),
+            )
+        except urllib3.exceptions.HTTPError as e:
+            if isinstance(e, urllib3.exceptions.SSLError) and not isinstance(e.args[0], ssl.SSLEOFError):
+                raise BackendError(
+                    f"the Kubernetes API at `{configuration.host}` cannot be trusted: {_cause(e)}",
+                    hint="kubeconfig's `certificate-authority` must be of this cluster",
+                ) from None
+            raise TransientError(
+                f"the Kubernetes API at `{configuration.host}` does not answer: {_cause(e)}",
+                hint="is the cluster up, and the right one? `kubectl cluster-info` asks the same",
+            ) from None
+
+
+def _error(request: _Request, response: Any) -> BackendError | NotFoundError:
+    """What the server says of its refusal.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
+    """
+    import json
+    import re
+
+    import urllib3
+
+    try:
+        text = response.read().decode("utf-8", "replace")
+    except urllib3.exceptions.HTTPError:  # it broke off: the status says what there is to know
+        text = ""
+    finally:
+        response.release_conn()
+    try:
+        status = json.loads(text)
+    except ValueError:
+        status = {}
+    status = status if isinstance(status, dict) else {}
+    message = str(status.get("message") or text.strip().partition("\n")[0][:500] or f"HTTP {response.status}")
+    reason = str(status.get("reason") or "")
+    if response.status == 404:
+        return NotFoundError(f"Kubernetes has no `{request.path}`: {message}")
+    hint = ""
+    if response.status == 401:
+        hint = "the credentials of kubeconfig are refused: log in again"
+    elif response.status == 403 and re.search(r" cannot \w+ resource ", message):  # a policy's refusal has other words
+        hint = "the cluster's administrator can grant it: `kubectl auth can-i --list` shows what you may do"
+    return ApiError(
+        f"the Kubernetes API refused `{request.method} {request.path}`: {message}",
+        status=response.status,
+        reason=reason,
+        hint=hint,
+    )
+
+
+def _pause(retry_after: str | None, attempt: int) -> float:
+    try:
+        return min(float(retry_after or ""), 30)
+    except ValueError:
+        return float(min(0.1 * 2**attempt, 5))
+
+
+def _cause(error: BaseException) -> str:
+    reason = getattr(error, "reason", None)
+    import re
+
+    # `HTTPSConnection(host='...', port=6443): Failed to ...`, or the connection's repr
+    return re.sub(r"^(<[^>]*>|\w+\([^)]*\)|None): ", "", str(reason if reason is not None else error))

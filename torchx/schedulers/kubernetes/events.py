@@ -1,0 +1,125 @@
+"""What is said of a job elsewhere: by its queue, by its pod group, by events of what should have made its pods."""
+
+from __future__ import annotations
+
+from torchx.errors import NotFoundError
+from torchx.schedulers.kubernetes.client import ApiError, path_of
+from torchx.schedulers.kubernetes.names import JOBSET, LABEL_QUEUE, VOLCANO
+from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from torchx.schedulers.kubernetes.answers import Found
+    from torchx.schedulers.kubernetes.client import KubeApi
+
+    _Object = dict[str, Any]
+
+_FORBIDDEN = 403
+
+
+def why_pods_are_missing(api: KubeApi, namespace: str, found: Found) -> str:
+    """Why a job lacks pods: what its queue says, or why they could not be made. Empty when nobody says."""
+    try:
+        return next((said for said in _sayings(api, namespace, found) if said), "")
+    except ApiError as e:
+        if e.status != _FORBIDDEN:
+            raise
+        return ""  # to see no events is no reason to tell nothing
+
+
+def why_it_does_not_start(api: KubeApi, namespace: str, pod: _Object) -> str:
+    """Why a pod's containers are not made: a volume or a network that it cannot get. Empty when nobody says."""
+    try:
+        return _warning(api, namespace, f"involvedObject.uid={pod['metadata'].get('uid')}", NO_START)
+    except ApiError as e:
+        if e.status != _FORBIDDEN:
+            raise
+        return ""
+
+
+def _sayings(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
+    queued = next((item for item in found.owners if queue_of(item)), None)
+    if queued is not None:
+        yield _admission(api, namespace, queued)
+    for item in found.owners:
+        metadata = item["metadata"]
+        if found.kind == VOLCANO:
+            yield _of_volcano(api, namespace, item)
+        said = _warning(api, namespace, f"involvedObject.uid={metadata.get('uid')}", NO_PODS)
+        if not said and found.kind == JOBSET:  # the Jobs that it has made say why they make no pods
+            of_jobs = f"involvedObject.kind=Job,involvedObject.namespace={namespace}"
+            said = _warning(api, namespace, of_jobs, NO_PODS, prefix=f"{metadata['name']}-")
+        yield f"its pods cannot be made: {said}" if said else ""
+
+
+def _warning(api: KubeApi, namespace: str, of: str, reasons: tuple[str, ...], *, prefix: str = "") -> str:
+    """What the first event says that has one of these reasons.
+
+    Args:
+        of: a field selector for the objects.
+        prefix: of the names of the objects.
+    """
+    for event in api.items(path_of("Event", namespace), {"fieldSelector": f"{of},type=Warning"}):
+        name = str((event.get("involvedObject") or {}).get("name") or "")
+        if event.get("reason") in reasons and name.startswith(prefix):
+            return str(event.get("message", "")).strip().partition("\n")[0]
+    return ""
+
+
+def _of_volcano(api: KubeApi, namespace: str, item: _Object) -> str:
+    """What Volcano says of a job whose pods wait: https://volcano.sh/en/docs/podgroup/"""
+    metadata = item["metadata"]
+    if ((item.get("status") or {}).get("state") or {}).get("phase") != "Pending":
+        return ""
+    try:
+        group = api.get(path_of("PodGroup", namespace, f"{metadata['name']}-{metadata.get('uid')}"))
+    except NotFoundError:
+        group = {}
+    for condition in (group.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Unschedulable" and condition.get("status") == "True" and condition.get("message"):
+            return f"its pod group cannot be scheduled: {str(condition['message']).strip()}"
+    queue = str((item.get("spec") or {}).get("queue") or "")
+    try:
+        if queue:
+            api.get(path_of("Queue", None, queue))
+    except NotFoundError as e:
+        if f'"{queue}"' in str(e):  # else the cluster has no such kind of objects
+            return f"its queue `{queue}` does not exist"
+    except ApiError as e:
+        if e.status != _FORBIDDEN:  # queues belong to no namespace
+            raise
+    return ""
+
+
+def _admission(api: KubeApi, namespace: str, item: _Object) -> str:
+    """What Kueue says of a job that waits."""
+    queue = queue_of(item)
+    try:
+        for workload in workloads(api, namespace, item):
+            for condition in (workload.get("status") or {}).get("conditions") or ():
+                if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
+                    return f"it waits in the queue `{queue}`: {str(condition.get('message', '')).strip()}"
+    except NotFoundError:
+        return f"it waits in the queue `{queue}`, and this cluster has no Kueue"
+    return ""
+
+
+def workloads(api: KubeApi, namespace: str, item: _Object) -> list[_Object]:
+    """Kueue's own object for a job: https://kueue.sigs.k8s.io/docs/concepts/workload/
+
+    Raises:
+        NotFoundError: the cluster has no Kueue.
+    """
+    query = {"labelSelector": f"kueue.x-k8s.io/job-uid={item['metadata'].get('uid')}"}
+    try:
+        return api.listed(path_of("Workload", namespace), query)[0]
+    except NotFoundError:
+        return api.listed(path_of("WorkloadV1Beta2", namespace), query)[0]
+
+
+def queue_of(item: _Object) -> str:
+    """The queue of Kueue that a job was given to; empty: none."""
+    return str((item["metadata"].get("labels") or {}).get(LABEL_QUEUE) or "")

@@ -1,0 +1,166 @@
+"""Run options of ``kubernetes`` and ``kubernetes_mcad``, and their checks."""
+
+from __future__ import annotations
+
+from torchx.errors import ConfigError
+from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, V1BETA1, V1BETA2, VOLCANO
+from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+    from typing import Any
+
+    _Object = dict[str, Any]
+else:
+    from torchx.util.records import dataclass
+
+AUTO = "auto"
+KINDS = (AUTO, JOB, JOBSET, VOLCANO)
+FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}
+
+
+@dataclass
+class KubernetesOpts(StructuredOpts):
+    """Run options of ``kubernetes``."""
+
+    queue: str | None = None
+    """queue of Volcano to submit to"""
+
+    namespace: str = "default"
+    """namespace to run in"""
+
+    service_account: str | None = None
+    """service account of the pods"""
+
+    priority_class: str | None = None
+    """priority class of the pods"""
+
+    validate_spec: bool = True
+    """have the API server check everything before anything is made"""
+
+    reserved_millicpu: int = RESERVED_MILLICPU
+    """taken off the CPU request of each replica for what runs on every node, in thousandths of a core"""
+
+    reserved_memmb: int = RESERVED_MEMMB
+    """taken off the memory request of each replica for what runs on every node, in MB"""
+
+    image_repo: str | None = None
+    """repository to push the image with the workspace to, such as `ghcr.io/me/jobs`"""
+
+    efa_device_count: int | None = None
+    """EFA devices of each replica, instead of those that its resource names; 0: none"""
+
+    kind: str = AUTO
+    """what to make of the job: auto, job, jobset or volcano"""
+
+    local_queue: str | None = None
+    """queue of Kueue to wait in (a LocalQueue of the namespace)"""
+
+    context: str | None = None
+    """context of kubeconfig; its current one by default"""
+
+    image_secret: str | None = None
+    """secret in the namespace with the credentials to pull the images"""
+
+    secret_files: dict[str, str] | None = None
+    """secrets as files: PATH=SECRET mounts the keys of SECRET below PATH"""
+
+    pod_overlay: str | None = None
+    """YAML or JSON file to lay over each pod, by the rules of a strategic merge"""
+
+    ttl_s: int | None = None
+    """seconds after its end at which the cluster removes the job; never by default"""
+
+    def check(self) -> None:
+        """Refuses options that nobody knows, or that contradict one another.
+
+        Raises:
+            ConfigError: which, and why.
+        """
+        if self.kind not in KINDS:
+            raise ConfigError(f"kind `{self.kind}` is none of {', '.join(KINDS)}")
+        if self.kind in (JOB, JOBSET) and self.queue:
+            raise ConfigError(f"`queue` is of Volcano, and kind is `{self.kind}`", hint="for Kueue: `local_queue`")
+
+
+@dataclass
+class KubernetesMCADOpts(StructuredOpts):
+    """Run options of ``kubernetes_mcad``."""
+
+    namespace: str = "default"
+    """namespace to run in"""
+
+    image_repo: str | None = None
+    """repository to push the image with the workspace to, such as `ghcr.io/me/jobs`"""
+
+    service_account: str | None = None
+    """service account of the pods"""
+
+    priority: int | None = None
+    """priority in MCAD's queue (v1beta1)"""
+
+    priority_class_name: str | None = None
+    """priority class of the pods"""
+
+    image_secret: str | None = None
+    """secret in the namespace with the credentials to pull the images"""
+
+    coscheduler_name: str | None = None
+    """scheduler with the coscheduling plugin, which starts the pods of a role together"""
+
+    network: str | None = None
+    """network to attach every pod to besides the cluster's own (Multus)"""
+
+    context: str | None = None
+    """context of kubeconfig; its current one by default"""
+
+    appwrapper_version: str = "v1beta2"
+    """form of the AppWrapper: v1beta2, or v1beta1 for an older MCAD"""
+
+    def form(self) -> str:
+        """The ``apiVersion`` of the AppWrapper.
+
+        Raises:
+            ConfigError: nobody knows the form.
+        """
+        form = FORMS.get(self.appwrapper_version)
+        if form is None:
+            raise ConfigError(f"appwrapper_version `{self.appwrapper_version}` is none of {', '.join(FORMS)}")
+        return form
+
+
+def read_overlay(path: str) -> _Object:
+    """An overlay of a file: YAML, or JSON.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no mapping.
+    """
+    try:
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"pod_overlay `{path}` cannot be read: {e}") from None
+    found = _parse(path, text)
+    if not isinstance(found, dict):
+        raise ConfigError(f"pod_overlay `{path}` holds no mapping", hint="it has the shape of a pod: `spec:` ...")
+    return found
+
+
+def _parse(path: str, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        import json
+
+        try:
+            return json.loads(text)
+        except ValueError as e:
+            raise ConfigError(
+                f"pod_overlay `{path}` is not valid JSON: {e}", hint="to read YAML: pip install 'torchx[kubernetes]'"
+            ) from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        raise ConfigError(f"pod_overlay `{path}` is not valid YAML: {str(e).splitlines()[0]}") from None

@@ -1,0 +1,342 @@
+"""Pods as the API answers them (plain dicts, of any version of Kubernetes), read as facts of replicas.
+
+https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
+"""
+
+from __future__ import annotations
+
+import re
+
+from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kubernetes import names, reasons
+from torchx.specs.api import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from dataclasses import dataclass, replace
+    from typing import Any
+
+    from torchx.schedulers.kit.failures import Evidence
+
+    _Object = dict[str, Any]
+else:
+    from torchx.util.records import dataclass, replace
+
+_CUT = 2000
+"""A message that is nearly as long as the 2 KiB of a log that Kubernetes keeps may lack its beginning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """One pod, read.
+
+    Attributes:
+        facts: of its replica; the role's name in it is for the caller to give.
+        name: of the pod.
+        role_index: which role it belongs to.
+        container: which of its containers says how it ended.
+        left: what the program left in the pod's status: torchelastic's error file, or the end of its log.
+        starting: its containers are being made; should that take long, events say why.
+        failures: how often its replica has failed: a pod that the cluster took away is replaced, and does not count.
+        restarts: of its containers; of :func:`read_pods`, those of the pods before it and these pods, too.
+        image: digest of the image that the node really used; empty when not known.
+        age: for sorting the pods of one replica; see :func:`by_age`.
+    """
+
+    facts: ReplicaFacts
+    name: str
+    role_index: int
+    container: str = names.MAIN_CONTAINER
+    left: str = ""
+    starting: bool = False
+    failures: int = 0
+    restarts: int = 0
+    image: str = ""
+    age: tuple[str, bool, float, str] = ("", False, 0, "")
+
+    def evidence(self, log: str = "") -> Evidence:
+        """What its program left behind.
+
+        Args:
+            log: the end of the container's log, where it was asked for.
+        """
+        from torchx.schedulers.kit.failures import Evidence
+
+        file = _error_file(self.left)
+        return Evidence(error_file=file, stderr=log or ("" if file else self.left))
+
+    def says_enough(self) -> bool:
+        """Whether its status alone says why it failed, so that nobody has to fetch its log."""
+        from torchx.schedulers.kit.failures import read_failure
+
+        if self.facts.reason or _error_file(self.left):
+            return True
+        read = read_failure(self.evidence(), exit_code=self.facts.exit_code, signal=self.facts.signal)
+        whole = len(self.left.encode()) < _CUT or "Traceback (most recent call last)" in read.traceback
+        return bool(read.message) and whole
+
+    def why(self) -> str:
+        """Why it failed, without who it was."""
+        from torchx.schedulers.kit.failures import read_failure
+
+        facts = self.facts
+        read = read_failure(self.evidence(), exit_code=facts.exit_code, signal=facts.signal)
+        return (replace(read, message=facts.reason) if facts.reason else read).summary()
+
+
+def read_pods(items: Iterable[_Object]) -> list[Pod]:
+    """The pods that count: of each replica the newest, in the order of roles and replicas.
+
+    Its restarts are those of its containers, and the pods that it replaced.
+    """
+    of: dict[tuple[int, int], list[Pod]] = {}
+    for pod in map(read_pod, items):
+        of.setdefault((pod.role_index, pod.facts.replica), []).append(pod)
+    found = []
+    for key in sorted(of):
+        *older, newest = sorted(of[key], key=lambda pod: pod.age)
+        before = newest.facts.before
+        if older and older[-1].facts.state is AppState.FAILED:
+            before = older[-1].why()
+        found.append(
+            replace(
+                newest,
+                facts=replace(newest.facts, before=before),
+                failures=sum(pod.failures for pod in of[key]),
+                restarts=sum(pod.restarts for pod in of[key]) + len(older),
+            )
+        )
+    return found
+
+
+def read_pod(item: _Object) -> Pod:
+    """One pod. Total: whatever is missing in the answer is left open."""
+    metadata, status = _dict(item, "metadata"), _dict(item, "status")
+    containers = _list(status, "containerStatuses")
+    main = main_container(containers)
+    state = reasons.POD_PHASES.get(str(status.get("phase")), AppState.UNKNOWN)
+    restarts = sum(_number(c.get("restartCount")) for c in containers)
+    facts = ReplicaFacts(
+        role="",
+        replica=replica_of(metadata),
+        state=state,
+        native=str(status.get("phase") or ""),
+        host=str(_dict(item, "spec").get("nodeName") or ""),
+        started=unix_time(status.get("startTime")),
+    )
+    pod = Pod(
+        facts=facts,
+        name=str(metadata.get("name", "")),
+        role_index=_number(_dict(metadata, "labels").get(names.LABEL_ROLE_INDEX)),
+        container=str(main.get("name") or names.MAIN_CONTAINER),
+        failures=restarts + (state is AppState.FAILED and not _disrupted(status)),
+        restarts=restarts,
+        age=by_age(item),
+        image=str(main.get("imageID") or "").rpartition("://")[2],  # `docker-pullable://repo@sha256:...`
+    )
+    if state is AppState.FAILED:
+        return _failed(pod, item)
+    if state is AppState.SUCCEEDED:
+        ended = unix_time(_terminated(main).get("finishedAt"))
+        return replace(pod, facts=replace(facts, ended=ended, exit_code=0))
+    if state is AppState.UNKNOWN:
+        why = status.get("message") or status.get("reason") or f"its phase is `{status.get('phase')}`"
+        return replace(pod, facts=replace(facts, reason=str(why)))
+    return _going(pod, item)
+
+
+def _going(pod: Pod, item: _Object) -> Pod:
+    """One that waits or runs."""
+    status = _dict(item, "status")
+    why, stuck = _waits(status)
+    if pod.facts.state is AppState.RUNNING:
+        why = _taken_away(item) or why
+    elif not why and pod.facts.host and not _list(status, "containerStatuses"):
+        why = f"it waits for its node `{pod.facts.host}` to start it"
+    before = ""
+    last = _dict(_dict(main_container(_list(status, "containerStatuses")), "lastState"), "terminated")
+    if stuck and last:  # its container is started again and again
+        before = _ended_by(pod, status, last).why()
+    return replace(
+        pod,
+        facts=replace(pod.facts, reason=why, stuck=stuck, before=before),
+        starting=f"({reasons.CREATING})" in why and not stuck,
+    )
+
+
+def _failed(pod: Pod, item: _Object) -> Pod:
+    """One that failed: by its own container, or by an init container before it."""
+    metadata, status = _dict(item, "metadata"), _dict(item, "status")
+    container = main_container(_list(status, "containerStatuses"))
+    if not _terminated(container).get("exitCode"):
+        started = _list(status, "initContainerStatuses")
+        container = next((c for c in started if _terminated(c).get("exitCode")), container)
+    last = _terminated(container)
+    pod = _ended_by(pod, status, last)
+    pod = replace(pod, container=str(container.get("name") or pod.container))
+    asked = unix_time(metadata.get("deletionTimestamp")) - _number(metadata.get("deletionGracePeriodSeconds"))
+    told = bool(metadata.get("deletionTimestamp")) and not pod.facts.kind
+    stopped = told and (pod.facts.ended > asked or (bool(pod.facts.signal) and pod.facts.ended >= asked))
+    return replace(pod, facts=replace(pod.facts, stopped=stopped))
+
+
+def _ended_by(pod: Pod, status: _Object, last: _Object) -> Pod:
+    """With how its container ended: the program's own doing, or the cluster's."""
+    from torchx.schedulers.kit.failures import signal_name
+
+    code = last.get("exitCode")
+    code = code if type(code) is int else None
+    signal = signal_name(_number(last.get("signal"))) if last.get("signal") else ""
+    if not signal and code is not None and code > _SHELL:
+        signal = signal_name(code)
+    word = _reason(status, last)
+    said = status.get("message") or (last.get("message") if word in reasons.NOT_STARTED else "")
+    kind, why = reasons.ended(word, str(said or "")) if word else ("", "")
+    facts = replace(
+        pod.facts,
+        exit_code=None if signal else code,
+        signal=signal,
+        ended=unix_time(last.get("finishedAt")),
+        reason=why,
+        kind=kind,
+    )
+    return replace(pod, facts=facts, left=str(last.get("message") or "").strip())
+
+
+_SHELL = 128
+
+
+def by_age(pod: _Object) -> tuple[str, bool, float, str]:
+    """For sorting the pods of one replica, oldest first. The API's times are in whole seconds: of two that were made in
+    the same one, the one that has ended is the one that was replaced."""
+    metadata, status = _dict(pod, "metadata"), _dict(pod, "status")
+    goes_on = reasons.POD_PHASES.get(str(status.get("phase"))) not in (AppState.SUCCEEDED, AppState.FAILED)
+    ended = unix_time(_terminated(main_container(_list(status, "containerStatuses"))).get("finishedAt"))
+    return str(metadata.get("creationTimestamp") or ""), goes_on, ended, str(metadata.get("name") or "")
+
+
+def replica_of(metadata: _Object) -> int:
+    """Which replica a pod is: by our label, or by the number that its Job gave it."""
+    labels, annotations = _dict(metadata, "labels"), _dict(metadata, "annotations")
+    return _number(labels.get(names.LABEL_REPLICA_ID, annotations.get(names.INDEX_ANNOTATION)))
+
+
+def main_container(containers: Sequence[_Object]) -> _Object:
+    """The container of the role: by its name, else the first, for pods of other makers."""
+    named = [c for c in containers if c.get("name") == names.MAIN_CONTAINER]
+    return (named or [*containers] or [{}])[0]
+
+
+def shorten(message: str) -> str:
+    """The scheduler's own words on a pod that fits nowhere, less what it tried in vain.
+
+    >>> shorten("0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available: 3 No preemption.")
+    '0/3 nodes are available: 3 Insufficient cpu'
+
+    Since 1.34 other plugins say before it what they tried:
+
+    >>> shorten("0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: none.")
+    '0/1 nodes are available: 1 Insufficient cpu'
+    """
+    return re.split(r"\. (?:[^.]*, )?preemption:|,? preemption:", message.strip())[0].rstrip(". ")
+
+
+def unix_time(text: object) -> float:
+    """A time of the API as Unix time; 0 when it is none.
+
+    >>> unix_time("1970-01-01T00:01:00Z"), unix_time(None)
+    (60.0, 0.0)
+    """
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _waits(status: _Object) -> tuple[str, bool]:
+    """What it waits for, and whether that does not pass by itself."""
+    for condition in _list(status, "conditions"):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            message = shorten(str(condition.get("message") or "it waits for a node"))
+            gated = condition.get("reason") == "SchedulingGated"
+            return ("it is held back by a scheduling gate" if gated else f"no node fits: {message}"), False
+    for container in (*_list(status, "initContainerStatuses"), *_list(status, "containerStatuses")):
+        waiting = _dict(_dict(container, "state"), "waiting")
+        reason = str(waiting.get("reason") or "")
+        if reason:
+            return reasons.waiting(reason, str(waiting.get("message") or "")), reason in reasons.STUCK
+    return "", False
+
+
+def _taken_away(pod: _Object) -> str:
+    """What happens to a pod that runs as far as anybody knows; empty: nothing.
+
+    The node controller of a node that has fallen silent writes that its pods are not ready, and nothing of their
+    containers; later the pods are to go, and stay until the node answers or is removed.
+    https://kubernetes.io/docs/concepts/architecture/nodes/#node-status
+    """
+    status = _dict(pod, "status")
+    disrupted = _disrupted(status)
+    if _dict(pod, "metadata").get("deletionTimestamp"):
+        reason = disrupted or ("NodeLost" if status.get("reason") == "NodeLost" else "")
+        if reason:
+            return reasons.ended(reason, "")[1]
+    is_ = {str(c.get("type")): c.get("status") for c in _list(status, "conditions")}
+    gated = _list(_dict(pod, "spec"), "readinessGates")
+    if is_.get("Ready") == "False" and is_.get("ContainersReady") == "True" and not gated:
+        return f"its node `{_dict(pod, 'spec').get('nodeName')}` does not answer"
+    return ""
+
+
+def _disrupted(status: _Object) -> str:
+    """Who took the pod away, by the condition that says so since 1.26; empty: nobody."""
+    for condition in _list(status, "conditions"):
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return str(condition.get("reason") or "")
+    return ""
+
+
+def _reason(status: _Object, terminated: _Object) -> str:
+    """The cluster's word for the end, when it was not the program's own doing."""
+    for reason in (_disrupted(status), status.get("reason"), terminated.get("reason")):
+        if reason and reason not in ("Error", "Completed"):
+            return str(reason)
+    return ""
+
+
+def _error_file(left: str) -> str | None:
+    """Torchelastic's error file, of which Kubernetes keeps 4 KiB: one that was cut still says what happened."""
+    import json
+
+    if not left.startswith("{"):
+        return None
+    try:
+        json.loads(left)
+    except ValueError:
+        cut = re.match(r'\{"message": (?:\{"message": )?("(?:[^"\\]|\\.)*")', left)
+        return json.dumps({"message": json.loads(cut[1], strict=False)}) if cut else None
+    return left
+
+
+def _terminated(container: _Object) -> _Object:
+    return _dict(_dict(container, "state"), "terminated")
+
+
+def _dict(parent: _Object, key: str) -> _Object:
+    value = parent.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _list(parent: _Object, key: str) -> list[_Object]:
+    value = parent.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _number(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        return 0

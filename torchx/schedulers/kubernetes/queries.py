@@ -1,0 +1,205 @@
+"""What a cluster is asked of jobs: for the objects that own their pods, for the pods, for news of their end."""
+
+from __future__ import annotations
+
+import time
+
+from torchx.errors import NotFoundError, TorchXError
+from torchx.schedulers.kubernetes.answers import Found, read_owner
+from torchx.schedulers.kubernetes.client import ApiError, path_of
+from torchx.schedulers.kubernetes.names import (
+    LABEL_ORGANIZATION,
+    LABEL_UNIQUE_NAME,
+    ORGANIZATION,
+    OWNERS,
+)
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from torchx.schedulers.kubernetes.client import KubeApi
+
+    _Object = dict[str, Any]
+
+AT_ONCE = 50
+"""Jobs of one question: their names are part of its address."""
+
+_OURS = f"{LABEL_ORGANIZATION}={ORGANIZATION}"
+_FORBIDDEN = 403
+_GONE = 410
+_PAUSE_S = 2.0
+
+
+def look(
+    api: KubeApi, namespace: str, names: Iterable[str], choice: Iterable[str], *, pods: bool = True
+) -> dict[str, Found]:
+    """Jobs of one namespace by name, however many: one list for each kind of owners, and one of their pods.
+
+    The owners are asked for first: when they say that they have ended, there will be no other pods.
+
+    Args:
+        choice: kinds to look for, the likeliest first.
+
+    Raises:
+        BackendError: the cluster does not answer, or lets us see none of the kinds.
+    """
+    wanted = list(names)
+    query = selector(wanted)
+    found: dict[str, Found] = {}
+    refused: ApiError | None = None
+    allowed = False
+    for kind in choice:
+        try:
+            items, version = api.listed(path_of(OWNERS[kind], namespace), query)
+        except NotFoundError:
+            continue  # the cluster has no such kind
+        except ApiError as e:
+            if e.status != _FORBIDDEN:
+                raise
+            refused = refused or e  # so it says of kinds that it has not, too
+            continue
+        allowed = True
+        for item in items:
+            if not in_jobset(item):
+                found.setdefault(name_of(item), Found(kind, version=version)).owners.append(item)
+        if found.keys() >= set(wanted):
+            break
+    if refused is not None and not allowed:
+        raise refused
+    for pod in pods_of(api, namespace, wanted) if pods else ():
+        found.setdefault(name_of(pod), Found(next(iter(choice)))).pods.append(pod)
+    return found
+
+
+def pods_of(api: KubeApi, namespace: str | None, names: Sequence[str]) -> list[_Object]:
+    """All pods of these jobs, those that were replaced among them."""
+    return list(api.items(path_of("Pod", namespace), selector(names)))
+
+
+def selector(names: Sequence[str]) -> dict[str, object]:
+    """A query for what belongs to these jobs."""
+    one = f"={names[0]}" if len(names) == 1 else f" in ({','.join(names)})"
+    return {"labelSelector": LABEL_UNIQUE_NAME + one}
+
+
+def name_of(item: _Object) -> str:
+    """Which job an object belongs to."""
+    metadata = item.get("metadata") or {}
+    return str((metadata.get("labels") or {}).get(LABEL_UNIQUE_NAME) or metadata.get("name", ""))
+
+
+def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict[str, Found]:
+    """Every job of torchx, by ``<namespace>:<name>``, of those kinds that the cluster has, and that we may see.
+
+    Of a job that has ended, only the pods that still run are asked for: a list of all jobs, of which few go on, is a
+    few calls.
+
+    Args:
+        namespace: None: all that there are, or where we may not look into all, that of kubeconfig.
+
+    Raises:
+        BackendError: the cluster does not answer, or lets us see none of the kinds.
+    """
+    found: dict[str, Found] = {}
+    refused: ApiError | None = None
+    spaces: set[str | None] = set()
+    for kind in choice:
+        for space in [namespace] if namespace is not None else [None, api.namespace()]:
+            try:
+                items = list(api.items(path_of(OWNERS[kind], space), {"labelSelector": _OURS}))
+            except NotFoundError:
+                break
+            except ApiError as e:
+                if e.status != _FORBIDDEN:
+                    raise
+                refused = e
+                continue
+            spaces.add(space)
+            for item in items:
+                if not in_jobset(item):
+                    found.setdefault(_id_of(item), Found(kind)).owners.append(item)
+            break
+    if refused is not None and not spaces:
+        raise refused
+    pods: dict[str, _Object] = {}
+    for space in [None] if None in spaces else sorted(filter(None, spaces)):
+        for pod in _pods_of_all(api, space, found):
+            pods.setdefault(str(pod["metadata"].get("uid")), pod)
+    for pod in pods.values():
+        if _id_of(pod) in found:
+            found[_id_of(pod)].pods.append(pod)
+    return found
+
+
+def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> Iterator[_Object]:
+    """All pods of jobs that go on, and of the others those that run; none where we may not see any."""
+    going = [
+        job_id.partition(":")[2]
+        for job_id, job in jobs.items()
+        if space in (None, job_id.partition(":")[0]) and not all(_over(job.kind, item) for item in job.owners)
+    ]
+    try:
+        for i in range(0, len(going), AT_ONCE):
+            yield from pods_of(api, space, going[i : i + AT_ONCE])
+        if jobs:
+            running = {"labelSelector": _OURS, "fieldSelector": "status.phase=Running"}
+            yield from api.items(path_of("Pod", space), running)
+    except ApiError as e:
+        if e.status != _FORBIDDEN:
+            raise
+
+
+def _id_of(item: _Object) -> str:
+    return f"{item['metadata']['namespace']}:{name_of(item)}"
+
+
+def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, timeout_s: float) -> None:
+    """Returns when a job ends or is removed, when nothing more is heard of it, or when the time is over.
+
+    The watch begins at what ``found`` shows, so that nothing is missed in between.
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+    """
+    deadline = time.monotonic() + timeout_s
+    going = {i["metadata"]["name"] for i in found.owners if not _over(found.kind, i)}
+    if not going:  # it has ended as far as its owners know, or has none
+        time.sleep(min(_PAUSE_S, timeout_s))
+        return
+    watch = {
+        **selector([name]),
+        "watch": "true",
+        "resourceVersion": found.version,
+        "timeoutSeconds": int(timeout_s) + 1,
+    }
+    try:
+        for event in api.events(path_of(OWNERS[found.kind], namespace), watch, timeout_s=timeout_s):
+            item = event.get("object") or {}
+            if event.get("type") == "ERROR":
+                if item.get("code") == _GONE:
+                    return  # the next look starts afresh
+                break
+            removed = event.get("type") == "DELETED"
+            state = read_owner(found.kind, item).state
+            if not removed and (state is None or not is_terminal(state)):
+                continue
+            going.discard(item["metadata"]["name"])
+            if removed or state is not AppState.SUCCEEDED or not going:
+                return
+            if time.monotonic() > deadline:
+                return
+    except TorchXError:
+        pass  # who waits will ask for the status, and be told
+    time.sleep(max(min(deadline - time.monotonic(), _PAUSE_S), 0))
+
+
+def _over(kind: str, item: _Object) -> bool:
+    state = read_owner(kind, item).state
+    return state is not None and is_terminal(state)
+
+
+def in_jobset(item: _Object) -> bool:
+    """Whether a Job is part of a JobSet, which speaks for it."""
+    references = item.get("metadata", {}).get("ownerReferences") or ()
+    return any(ref.get("kind") == "JobSet" for ref in references)

@@ -1,0 +1,172 @@
+"""The words of Kubernetes and its operators for states and reasons: our state, the class of the cause, a sentence."""
+
+from __future__ import annotations
+
+from torchx.specs.api import AppState
+
+# -- states -----------------------------------------------------------------------------------------------
+
+# https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-phase
+POD_PHASES = {
+    "Pending": AppState.PENDING,
+    "Running": AppState.RUNNING,
+    "Succeeded": AppState.SUCCEEDED,
+    "Failed": AppState.FAILED,
+    "Unknown": AppState.UNKNOWN,
+}
+# https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobStatus
+JOB_CONDITIONS = {"Failed": AppState.FAILED, "Complete": AppState.SUCCEEDED}
+FAILURE_TARGET = "FailureTarget"
+"""Condition of a Job, since 1.31 before ``Failed``, which it has when its last pod has ended."""
+# https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/
+JOBSET_CONDITIONS = {"Failed": AppState.FAILED, "Completed": AppState.SUCCEEDED}
+# https://volcano.sh/en/docs/vcjob/#status
+VOLCANO_PHASES = {
+    "Pending": AppState.PENDING,
+    "Running": AppState.RUNNING,
+    "Restarting": AppState.RUNNING,
+    "Completing": AppState.RUNNING,
+    "Completed": AppState.SUCCEEDED,
+    "Failed": AppState.FAILED,
+    "Aborting": AppState.RUNNING,
+    "Aborted": AppState.CANCELLED,
+    "Terminating": AppState.RUNNING,
+    "Terminated": AppState.CANCELLED,
+}
+# https://project-codeflare.github.io/appwrapper/arch-controller/ (phases)
+APPWRAPPER_PHASES = {
+    "Suspended": AppState.PENDING,
+    "Resuming": AppState.PENDING,
+    "Running": AppState.RUNNING,
+    "Resetting": AppState.PENDING,
+    "Suspending": AppState.PENDING,
+    "Succeeded": AppState.SUCCEEDED,
+    "Failed": AppState.FAILED,
+    "Terminating": AppState.CANCELLED,
+}
+APPWRAPPER_STATES = {
+    "Pending": AppState.PENDING,
+    "Running": AppState.RUNNING,
+    "RunningHoldCompletion": AppState.RUNNING,
+    "Completed": AppState.SUCCEEDED,
+    "Failed": AppState.FAILED,
+    "Deleted": AppState.CANCELLED,
+}
+"""States of the older form, v1beta1."""
+
+# -- why something waits ------------------------------------------------------------------------------------
+
+CREATING = "ContainerCreating"
+WAITING = {
+    CREATING: "its container is being made",
+    "PodInitializing": "its init containers run",
+    "ImagePullBackOff": "its image cannot be pulled",
+    "ErrImagePull": "its image cannot be pulled",
+    "ErrImageNeverPull": "its image is not on the node, and may not be pulled",
+    "InvalidImageName": "the name of its image is malformed",
+    "RegistryUnavailable": "the registry of its image does not answer",
+    "SignatureValidationFailed": "the signature of its image is not valid",
+    "CrashLoopBackOff": "its container fails again and again: Kubernetes is backing off before the next start",
+    "CreateContainerConfigError": "its container cannot be configured",
+    "CreateContainerError": "its container cannot be made",
+    "RunContainerError": "its container cannot be started",
+    "PostStartHookError": "its postStart hook failed",
+}
+"""Reason of a waiting container -> what is the matter."""
+
+STUCK = frozenset(WAITING) - {CREATING, "PodInitializing"}
+"""These do not pass by themselves: somebody has to act."""
+
+NO_PODS = ("FailedCreate", "FailedCreatePod", "JobCreationFailed", "FailedJobCreation", "PodGroupError")
+"""Reasons of events that say why pods are not made."""
+NO_START = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVolume", "FailedPostStartHook")
+"""Reasons of events that say why the containers of a pod are not made."""
+
+# -- why something ended ------------------------------------------------------------------------------------
+
+ENDED = {
+    "OOMKilled": ("oom", "used more memory than its limit, and was killed"),
+    "ContainerCannotRun": ("image", "its program could not be started"),
+    "StartError": ("image", "its program could not be started"),
+    "ContainerStatusUnknown": ("node", "nobody knows how its container ended: its node was lost or restarted"),
+    "DeadlineExceeded": ("timeout", "ran longer than its deadline"),
+    "Evicted": ("node", "was evicted from its node"),
+    "NodeLost": ("node", "its node was lost"),
+    "NodeAffinity": ("node", "no longer fits the labels of its node"),
+    "NodeShutdown": ("node", "its node was shut down"),
+    "Shutdown": ("node", "its node was shut down"),
+    "Terminated": ("node", "its node was shut down"),
+    "Preempting": ("preempted", "gave way to a pod of the node itself"),
+    "Preempted": ("preempted", "gave way to a pod of higher priority"),
+    "UnexpectedAdmissionError": ("node", "its node did not take it"),
+    "OutOfcpu": ("node", "its node had no CPU left for it"),
+    "OutOfmemory": ("node", "its node had no memory left for it"),
+    "OutOfpods": ("node", "its node had room for no more pods"),
+    # of the condition DisruptionTarget
+    "PreemptionByScheduler": ("preempted", "gave way to a pod of higher priority"),
+    "DeletionByTaintManager": ("preempted", "was taken off its node, which became unfit"),
+    "EvictionByEvictionAPI": ("preempted", "was evicted, as in the draining of its node"),
+    "DeletionByPodGC": ("node", "its node no longer exists"),
+    "TerminationByKubelet": ("node", "was ended by its node: shut down, or short of something"),
+}
+"""Reason of a failed pod or of a terminated container -> class of the cause, and what happened."""
+
+NOT_STARTED = ("ContainerCannotRun", "StartError")
+"""Where these are the reason, the runtime says more in the place of the program's last words."""
+
+WHY_FAILED = {
+    "BackoffLimitExceeded": ("", "more pods failed than may be retried"),
+    "DeadlineExceeded": ("timeout", "it ran longer than its deadline"),
+    "PodFailurePolicy": ("", "its policy on failed pods ended it"),
+    "FailedIndexes": ("", "some of its replicas failed"),
+    "MaxFailedIndexesExceeded": ("", "more of its replicas failed than it can do without"),
+    "FailedJobs": ("", "one of its jobs failed"),
+    "ReachedMaxRestarts": ("", "it was restarted as often as it may be"),
+}
+"""Reason of the condition ``Failed`` of a Job or a JobSet -> class of the cause, and a sentence."""
+
+ONLY_PODS_FAILED = frozenset(("BackoffLimitExceeded", "FailedIndexes", "FailedJobs", "PodFailed"))
+"""These say no more than that pods failed, which a failed pod says better."""
+
+
+def waiting(reason: str, message: str) -> str:
+    """Why a container waits, as a sentence.
+
+    >>> waiting("InvalidImageName", "")
+    'the name of its image is malformed (InvalidImageName)'
+    """
+    return _sentence(reason, WAITING.get(reason, ""), message)
+
+
+def ended(reason: str, message: str) -> tuple[str, str]:
+    """Why a pod or a container ended: class of the cause, and a sentence.
+
+    >>> ended("Evicted", "The node was low on resource: memory.")
+    ('oom', 'was evicted from its node (Evicted): The node was low on resource: memory.')
+    """
+    kind, known = ENDED.get(reason, ("", ""))
+    if reason == "Evicted":
+        kind = _evicted(message)
+    return kind, _sentence(reason, known, message)
+
+
+def why_failed(reason: str, message: str) -> tuple[str, str]:
+    """Why a Job or a JobSet failed: class of the cause, and a sentence.
+
+    >>> why_failed("DeadlineExceeded", "Job was active longer than specified deadline")
+    ('timeout', 'it ran longer than its deadline (DeadlineExceeded)')
+    """
+    kind, known = WHY_FAILED.get(reason, ("", ""))
+    return kind, f"{known} ({reason})" if known else f"{reason}: {message}".strip(": ")
+
+
+def _evicted(message: str) -> str:
+    # https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/
+    if "low on resource" in message:
+        return "oom" if "resource: memory" in message else "node"
+    return "quota" if " exceed" in message else "node"
+
+
+def _sentence(reason: str, known: str, message: str) -> str:
+    said = message.strip().partition("\n")[0].rpartition(" desc = ")[2]  # of an error that gRPC has wrapped
+    return f"{known or 'reason'} ({reason}){f': {said}' if said else ''}"
