@@ -47,7 +47,7 @@ _ERROR_WORDS = (
 )
 _SYSTEM = r"(?:srun|sbatch|slurmd|slurmstepd\S*): |oom-kill:constraint=|Memory cgroup out of memory: |NVRM: Xid "
 _STEP_NEWS = r"srun: (?:error: \S+: tasks? \S+: |Job step aborted|launch/slurm|Force Terminated|got SIG|forcing job)"
-# Exceptions that only report that a child failed: the child's own traceback is above.
+# Exceptions that only report that a child failed: its own traceback, or its last words, are above.
 _WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
 
 
@@ -145,7 +145,7 @@ def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fa
 def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> Trace | None:
     """The traceback that the program ended of: the last, unless it only reports the end of another process."""
     ending = [trace for trace in traces if not trace.ignored] or list(traces)
-    while len(ending) > 1 and ending[-1].links[-1].name.rpartition(".")[2] in _WRAPPERS:
+    while len(ending) > 1 and _is_wrapper(ending[-1]):
         ending.pop()
     if not ending:
         return None
@@ -157,7 +157,13 @@ def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> 
 
 def _of_trace(trace: Trace, lines: Sequence[str], end: Failure) -> Failure:
     text = "\n".join(bounded(line, _LINE_CHARS) for line in lines[trace.start : trace.end]).rstrip()
-    return replace(end, message=trace.message, traceback=text)
+    above = [line for line in lines[: trace.start] if _says(line)] if _is_wrapper(trace) else []
+    message = f"{above[-1].strip()}\n-> {trace.message}" if above else trace.message
+    return replace(end, message=message, traceback=text)
+
+
+def _is_wrapper(trace: Trace) -> bool:
+    return trace.links[-1].name.rpartition(".")[2] in _WRAPPERS
 
 
 def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:

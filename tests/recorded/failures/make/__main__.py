@@ -161,8 +161,9 @@ def _argv(case: Case, node: int, source: str, python: str, port: int) -> list[st
 
 def _environment(case: Case, python: str, error_file: str) -> dict[str, str]:
     path = f"{os.path.dirname(os.path.abspath(python))}:{os.environ['PATH']}"
+    extra = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
     env = {"PATH": path, "HOME": os.environ["HOME"], "LANG": "C.UTF-8", "TORCHELASTIC_ERROR_FILE": error_file}
-    return {**env, "PYTHONUNBUFFERED": "1", "TMPDIR": os.path.dirname(error_file), **case.env}
+    return {**env, **extra, "PYTHONUNBUFFERED": "1", "TMPDIR": os.path.dirname(error_file), **case.env}
 
 
 def _end(case: Case, processes: list[subprocess.Popen[bytes]]) -> int:
@@ -205,6 +206,8 @@ def neutral(text: str, folder: str, python: str) -> str:
     text = text.replace(os.path.realpath(folder), "/job").replace(folder, "/job")
     text = text.replace(f"/private{folder}", "/job").replace(venv, "/opt/venv").replace(os.environ["HOME"], "/home/u")
     text = re.sub(r"/home/u/\.pyenv/versions/[\d.]+", "/usr/local", text)
+    for path in filter(None, os.environ.get("PYTHONPATH", "").split(":")):
+        text = text.replace(path, "/opt/venv/lib/python3.11/site-packages")
     text = re.sub(r"/tmp/failure-\w+", "/job", text)
     return text.replace(socket.gethostname(), "n1")
 
