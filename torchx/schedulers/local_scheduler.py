@@ -13,49 +13,29 @@ over when its last replica ends.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from torchx.errors import BackendError, ConfigError, NotFoundError, SpecError
-from torchx.schedulers.api import (
-    NONE,
-    Capabilities,
-    DescribeAppResponse,
-    ListAppResponse,
-    Scheduler,
-    StructuredOpts,
-)
-from torchx.schedulers.ids import make_unique
-from torchx.schedulers.kit.logs import LogQuery
-from torchx.schedulers.kit.names import FILE_NAME
-from torchx.schedulers.kit.replicas import replicas
+from torchx.errors import BackendError, NotFoundError, SpecError
+from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.local.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
-from torchx.schedulers.local.jobs import SCHEME, LocalJob, LocalJobs, discard, write_request
-from torchx.schedulers.local.logs import LogIterator, open_log
+from torchx.schedulers.local.jobs import LocalJob, LocalJobs
+from torchx.schedulers.local.logs import JobEnd, LogIterator, open_log
+from torchx.schedulers.local.options import Opts
 from torchx.schedulers.local.processes import PopenProtocol, SignalException, start_process
-from torchx.schedulers.local.request import (
-    PopenRequest,
-    ReplicaParam,
-    RoleRules,
-    check_scripts,
-    move_logs,
-    replica_requests,
-)
-from torchx.settings import torchx_home
+from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, PopenRequest, ReplicaParam, render_request
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
-from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOUT_LOG, folder_name, replica_folder
+from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import io
     import subprocess
-    from dataclasses import dataclass
     from typing import Any
+
+    from torchx.schedulers.kit.logs import LogQuery
 
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
     _Replicas = list[tuple[str, int]]
-else:
-    from torchx.util.records import dataclass
 
 __all__ = [
     "COMBINED_LOG",
@@ -80,11 +60,6 @@ __all__ = [
 ]
 
 NA = "<N/A>"
-ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
-ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
-ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-
 AppId = str
 LocalOpts = Mapping[str, CfgVal]
 
@@ -102,23 +77,6 @@ CAPABILITIES = Capabilities(
     gpus=True,
     durable=True,
 )
-
-
-@dataclass
-class Opts(StructuredOpts):
-    """Run options of ``local_cwd``."""
-
-    log_dir: str | None = None
-    """folder for the logs, which torchx then never removes by itself; default: below $TORCHX_HOME/local"""
-
-    prepend_cwd: bool = False
-    """look for programs in the current directory first, before those in PATH"""
-
-    auto_set_cuda_visible_devices: bool = False
-    """share the GPUs out: sets CUDA_VISIBLE_DEVICES of each replica according to the GPUs that its role asks for"""
-
-    cancel_grace_s: int = 10
-    """seconds between SIGTERM and SIGKILL when processes of a job are ended"""
 
 
 class _LocalAppDef(LocalJob):
@@ -174,50 +132,12 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     # -- submission ------------------------------------------------------------------------------
 
     def _submit_dryrun(self, app: AppDef, cfg: LocalOpts) -> AppDryRunInfo[PopenRequest]:
-        return AppDryRunInfo(self._to_popen_request(app, cfg), str)
-
-    def _to_popen_request(self, app: AppDef, cfg: LocalOpts) -> PopenRequest:
-        opts = Opts.from_cfg(cfg)
-        if opts.cancel_grace_s < 0:
-            raise ConfigError(
-                f"`cancel_grace_s` is `{opts.cancel_grace_s}`", hint="it is a number of seconds: 0 or more"
-            )
+        opts = Opts.from_cfg(cfg).checked()
         provider = self._image_provider_class(cfg)
-        app_id = make_unique(FILE_NAME.make(app.name))
-        base = os.path.abspath(os.path.expanduser(opts.log_dir)) if opts.log_dir else torchx_home("local")
-        logs = os.path.join(base, folder_name(self.session_name), app_id)
-        search = [*([os.getcwd()] if opts.prepend_cwd else []), *self._extra_paths]
-        path = _program_path() if search else ""
-        params: dict[str, list[ReplicaParam]] = {role.name: [] for role in app.roles}
-        log_dirs: dict[str, list[str]] = {role.name: [] for role in app.roles}
-        roots: dict[str, str] = {}
-
-        def img_root(role: Any) -> str:
-            roots[role.name] = provider.fetch_role(role)
-            return roots[role.name]
-
-        for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST, img_root=img_root):
-            role = replica.role
-            folder = replica_folder(logs, role.name, replica.k)
-            env = role.env
-            env.setdefault(ENV_ERROR_FILE, f"{folder}/{ERROR_FILE}")
-            env.setdefault(ENV_RANK0_HOST, "localhost")
-            if search:
-                env["PATH"] = os.pathsep.join([*search, env.get("PATH") or path])
-            params[role.name].append(
-                provider.get_replica_param(
-                    roots[role.name],
-                    role,
-                    f"{folder}/{STDOUT_LOG}",
-                    f"{folder}/{STDERR_LOG}",
-                    f"{folder}/{COMBINED_LOG}",
-                )
-            )
-            log_dirs[role.name].append(folder)
+        request = render_request(app, opts, provider, session=self.session_name, extra_paths=self._extra_paths)
         if opts.auto_set_cuda_visible_devices:
-            self.auto_set_CUDA_VISIBLE_DEVICES(params, app, opts)
-        rules = {r.name: RoleRules(r.max_retries, r.retry_policy.value, r.min_replicas) for r in app.roles}
-        return PopenRequest(app_id, logs, params, log_dirs, rules, float(opts.cancel_grace_s))
+            self.auto_set_CUDA_VISIBLE_DEVICES(request.role_params, app, opts)
+        return AppDryRunInfo(request, str)
 
     def auto_set_CUDA_VISIBLE_DEVICES(self, role_params: dict[str, list[ReplicaParam]], app: AppDef, cfg: Opts) -> None:
         """Give each replica GPUs of its own, as many as its role asks for. A role that sets the variable keeps it.
@@ -236,69 +156,12 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             SpecError: a program, a script or a working directory does not exist.
             BackendError: the job could not be started.
         """
-        from torchx.supervisor.client import LauncherError, shared
+        from torchx.schedulers.local.submission import submit
 
-        request = dryrun_info.request
-        app = dryrun_info._app
-        env = self._base_environment(request)
-        roles = replica_requests(request, env)
-        if app is not None:
-            check_scripts(request, app)
-        ours = request.log_dir.startswith(torchx_home("local") + os.sep)
-        if not ours:
-            _make_log_dir(request.log_dir)
-        if app is not None:
-            from torchx.schedulers.local.resources import warn_of_shortage
-
-            warn_of_shortage(app)
-        folder = self._jobs.create(request.app_id)
-        logs = folder if ours else request.log_dir
-        if logs != request.log_dir:
-            move_logs(roles, request.log_dir, logs)
-        facts = self._facts(request, logs)
-        try:
-            shared.start()  # gets ready while we write
-            shared.submit(
-                {
-                    "job": folder,
-                    "facts": facts,
-                    "env": env,
-                    "grace_s": request.cancel_grace_s,
-                    "roles": roles,
-                    "retention": self._jobs.retention_due(folder),
-                },
-                lambda: write_request(folder, app, facts, getattr(dryrun_info, "_record", None)),
-            )
-        except (LauncherError, OSError) as e:
-            discard(folder)
-            raise BackendError(f"job `{request.app_id}` could not be started: {e}") from e
+        request, app = dryrun_info.request, dryrun_info._app
+        folder, logs = submit(self._jobs, request, app, dryrun_info._record)
         self._remember(request.app_id, _LocalAppDef(request.app_id, logs, folder, app.roles if app else None))
         return request.app_id
-
-    @staticmethod
-    def _base_environment(request: PopenRequest) -> dict[str, str]:
-        env = dict(os.environ)
-        env["PATH"] = _program_path()
-        if sum(map(len, request.role_params.values())) > 1:
-            env[ENV_RANK0_PORT] = str(_free_port())
-        return env
-
-    def _facts(self, request: PopenRequest, logs: str) -> dict[str, str]:
-        """What the job's state file says for good."""
-        from torchx.supervisor.proctree import boot_id, pid_namespace
-
-        first = next((p[0] for p in request.role_params.values() if p), None)
-        handle = first.env.get("TORCHX_JOB_ID") if first else None
-        return {
-            "app_id": request.app_id,
-            "name": request.app_id.rpartition("-")[0],
-            "session": self.session_name,
-            "handle": handle or f"{SCHEME}://{self.session_name}/{request.app_id}",
-            "logs": logs,
-            "host": os.uname().nodename,
-            "boot": boot_id(),
-            "pidns": pid_namespace(),
-        }
 
     def run_local_job(
         self,
@@ -329,6 +192,8 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def list(self, cfg: LocalOpts | None = None) -> _Jobs:  # noqa: ARG002  # the contract's signature
         """All local jobs of this user, of every session."""
+        from torchx.schedulers.local.answers import listed
+
         found = []
         for folder in self._jobs.all():
             try:
@@ -336,15 +201,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             except BackendError:
                 continue  # one damaged job must not hide the others
             if job is not None:
-                facts = job.facts
-                found.append(
-                    ListAppResponse(
-                        app_id=facts.get("app_id", ""),
-                        state=AppState[job.state],
-                        app_handle=facts.get("handle", NONE),
-                        name=facts.get("name", ""),
-                    )
-                )
+                found.append(listed(job, folder))
         return found
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
@@ -366,7 +223,8 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         job = self._find(app_id)
         if job is None:
             raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
-        logs = [open_log(self, app_id, job.replica_folder(role, k), query) for role, k in replicas]
+        end = JobEnd()
+        logs = [open_log(self, app_id, job.replica_folder(role, k), query, end) for role, k in replicas]
         if query.regex is None:
             return logs
         from torchx.schedulers.local.log_matches import MatchingLines
@@ -436,27 +294,3 @@ def create_scheduler(
 ) -> LocalScheduler:
     """The factory of ``local_cwd``."""
     return LocalScheduler(session_name, image_provider_class, cache_size=cache_size, extra_paths=extra_paths)
-
-
-def _make_log_dir(path: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as e:
-        raise ConfigError(
-            f"the logs cannot be kept in `{path}`: {e.strerror}", hint="choose another `log_dir`, or leave it away"
-        ) from e
-
-
-def _program_path() -> str:
-    from torchx.schedulers.local.path import program_path
-
-    return program_path(os.environ)
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        port: int = s.getsockname()[1]
-        return port

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
 from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
@@ -49,6 +50,19 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         notes=away,
         tell_hosts=False,
         ui_url=f"file://{_url_path(job.facts.get('logs', folder))}",
+    )
+
+
+def listed(job: JobState, folder: str) -> ListAppResponse:
+    """The job's line in a list; arguments as of :func:`facts_of`."""
+    from torchx.schedulers.kit.verdict import state_of
+
+    facts = job.facts
+    return ListAppResponse(
+        app_id=facts.get("app_id", ""),
+        state=state_of(facts_of(job, folder)),
+        app_handle=facts.get("handle", NONE),
+        name=facts.get("name", ""),
     )
 
 

@@ -1,5 +1,5 @@
 """Local jobs as folders: found by their id, described from what their supervisors wrote."""
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
+# contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from torchx.specs.api import AppDef, Role
+    from torchx.specs.api import Role
 
-SCHEME = "local_cwd"
 _TIDY_EVERY_S = 3600.0
 _LEAST_FREE_BYTES = 1 << 18
 _DELETE_S = 60.0
 _DEFAULT_DAYS = 30.0
 _DEFAULT_GB = 20.0
-_EXPLAINED = 16  # failed replicas whose files are read for their causes
 
 
 class LocalJob:
@@ -270,46 +268,6 @@ def delete(job: LocalJob) -> None:
         )
     if state is not None:
         remove_job(job.folder, state)
-
-
-def write_request(
-    folder: str, app: AppDef | None, facts: dict[str, str], masked_app: dict[str, Any] | None = None
-) -> None:
-    """Record what was asked for, secrets masked, in ``job.json``.
-
-    A job runs without it, too: where it cannot be written, less is known of the job afterwards.
-
-    Args:
-        masked_app: the app as it is to be written, where the caller has that already.
-    """
-    import json
-
-    record: dict[str, Any] = {"format": 1, **facts}
-    if app is not None:
-        from torchx.specs.serialize import appdef_to_dict, masked
-
-        record["app"] = masked_app or appdef_to_dict(masked(app), fallback=repr)
-    path = os.path.join(folder, REQUEST_FILE)
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            view = memoryview(json.dumps(record).encode())
-            while view:
-                view = view[os.write(fd, view) :]
-        finally:
-            os.close(fd)
-    except OSError as e:
-        _warn(f"`{path}` cannot be written: {e.strerror}; the job runs all the same")
-
-
-def discard(folder: str) -> None:
-    """Remove the folder of a job that was never started."""
-    for name in (REQUEST_FILE, ""):
-        path = os.path.join(folder, name)
-        try:
-            os.unlink(path) if name else os.rmdir(path)
-        except OSError:
-            pass  # kept: retention removes it later
 
 
 def _number(name: str, default: float) -> float:

@@ -20,9 +20,16 @@ _BLOCK = 1 << 16  # it and what is made of it stay in the processor's cache
 _SOONEST_S = 0.005
 _LATEST_S = 0.1
 _SAME_S = 0.05  # so long an answer about the job is good for its other replicas
-_known: tuple[object, str, float, bool] = (None, "", 0.0, False)  # scheduler, job, when it was asked, whether it ended
 _LOOKS = 16  # of so many looks for news, one opens the file
 _FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG)
+
+
+class JobEnd:
+    """Whether a job has ended, shared by the readers of its logs: what one has found out is true for all."""
+
+    def __init__(self) -> None:
+        self.asked = float("-inf")
+        self.ended = False
 
 
 class LogIterator:
@@ -40,6 +47,7 @@ class LogIterator:
         should_tail: wait for what is still to come; else the end of the file is the end.
         start: offset to begin at, bytes.
         end: offset to stop at, bytes; None: the end of the file.
+        job_end: shared with the other readers of the job's logs.
     """
 
     def __init__(
@@ -51,6 +59,7 @@ class LogIterator:
         *,
         start: int = 0,
         end: int | None = None,
+        job_end: JobEnd | None = None,
     ) -> None:
         self._app_id = app_id
         self._log_file = log_file
@@ -61,6 +70,7 @@ class LogIterator:
         self._inside = False  # the position is in a long line, whose beginning was given away
         self._looks = 0
         self._end = end
+        self._job_end = job_end or JobEnd()
         self._lines: Iterator[str] | None = None
         self._news: Iterator[bytes] | None = None
 
@@ -208,15 +218,13 @@ class LogIterator:
             return False
 
     def _learn_finished(self) -> None:
-        """What one of the job's replicas has found out a moment ago is true of the others, too."""
-        global _known
-        scheduler, app_id, asked, ended = _known
-        now = time.monotonic()
-        if scheduler is self._scheduler and app_id == self._app_id and now - asked < _SAME_S:
-            self._app_finished = self._app_finished or ended
+        """As :meth:`_check_finished`, which is not called when another reader has just done so."""
+        shared, now = self._job_end, time.monotonic()
+        if now - shared.asked < _SAME_S:
+            self._app_finished = self._app_finished or shared.ended
         else:
             self._check_finished()
-            _known = (self._scheduler, self._app_id, now, self._app_finished)
+            shared.asked, shared.ended = now, self._app_finished
 
     def _open(self) -> int:
         try:
@@ -225,14 +233,10 @@ class LogIterator:
             return -1
 
     def _sleep(self, pause: float) -> None:
-        wait = getattr(self._scheduler, "wait_for_end", None)
-        if wait is None:
-            time.sleep(pause)
-        else:
-            wait(self._app_id, pause)  # returns at once when the job ends
+        self._scheduler.wait_for_end(self._app_id, pause)  # returns at once when the job ends
 
 
-def open_log(scheduler: Scheduler[Any], app_id: str, folder: str, query: LogQuery) -> LogIterator:
+def open_log(scheduler: Scheduler[Any], app_id: str, folder: str, query: LogQuery, job_end: JobEnd) -> LogIterator:
     """The lines of one replica that the query wants, its regular expression not yet applied.
 
     Times are those at which the supervisor saw the lines: a fraction of a second late, in a job of many hours up to
@@ -245,7 +249,7 @@ def open_log(scheduler: Scheduler[Any], app_id: str, folder: str, query: LogQuer
         start, end = _offsets(folder, _FILES.index(name), query)
         if query.until is not None and query.until <= time.time():
             follow = False  # all that it can be is written
-    return LogIterator(app_id, os.path.join(folder, name), scheduler, follow, start=start, end=end)
+    return LogIterator(app_id, os.path.join(folder, name), scheduler, follow, start=start, end=end, job_end=job_end)
 
 
 def _offsets(folder: str, stream: int, query: LogQuery) -> tuple[int, int | None]:

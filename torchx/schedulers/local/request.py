@@ -5,16 +5,28 @@ from __future__ import annotations
 import os
 
 from torchx.errors import SpecError
-from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
+from torchx.schedulers.ids import make_unique
+from torchx.schedulers.kit.names import FILE_NAME
+from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.local.path import program_path
+from torchx.settings import torchx_home
+from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOUT_LOG, folder_name, replica_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from dataclasses import dataclass, field
     from typing import Any
 
-    from torchx.specs.api import AppDef
+    from torchx.schedulers.local.images import ImageProvider
+    from torchx.schedulers.local.options import Opts
+    from torchx.specs.api import AppDef, Role
 else:
     from torchx.util.records import dataclass, field
+
+ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
+ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 _SHOWN = 3  # replicas of a role that a dryrun prints
 
@@ -86,6 +98,43 @@ class PopenRequest:
         return text
 
 
+def render_request(
+    app: AppDef, opts: Opts, provider: ImageProvider, *, session: str, extra_paths: Sequence[str] = ()
+) -> PopenRequest:
+    """The request for a job.
+
+    Args:
+        provider: makes files of the roles' images.
+        extra_paths: folders to look for programs in, before those in ``PATH``.
+    """
+    app_id = make_unique(FILE_NAME.make(app.name))
+    base = os.path.abspath(os.path.expanduser(opts.log_dir)) if opts.log_dir else torchx_home("local")
+    logs = os.path.join(base, folder_name(session), app_id)
+    search = [*([os.getcwd()] if opts.prepend_cwd else []), *extra_paths]
+    path = program_path(os.environ) if search else ""
+    rules = {r.name: RoleRules(r.max_retries, r.retry_policy.value, r.min_replicas) for r in app.roles}
+    request = PopenRequest(app_id, logs, {}, {}, rules, float(opts.cancel_grace_s))
+    for role in app.roles:
+        request.role_params[role.name], request.role_log_dirs[role.name] = [], []
+    roots: dict[str, str] = {}
+
+    def img_root(role: Role) -> str:
+        roots[role.name] = provider.fetch_role(role)
+        return roots[role.name]
+
+    for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST, img_root=img_root):
+        role = replica.role
+        folder = replica_folder(logs, role.name, replica.k)
+        role.env.setdefault(ENV_ERROR_FILE, f"{folder}/{ERROR_FILE}")
+        role.env.setdefault(ENV_RANK0_HOST, "localhost")
+        if search:
+            role.env["PATH"] = os.pathsep.join([*search, role.env.get("PATH") or path])
+        files = (f"{folder}/{name}" for name in (STDOUT_LOG, STDERR_LOG, COMBINED_LOG))
+        request.role_params[role.name].append(provider.get_replica_param(roots[role.name], role, *files))
+        request.role_log_dirs[role.name].append(folder)
+    return request
+
+
 def replica_requests(request: PopenRequest, base_env: dict[str, str]) -> list[dict[str, Any]]:
     """The roles as a supervisor takes them: programs found, folders checked.
 
@@ -100,7 +149,7 @@ def replica_requests(request: PopenRequest, base_env: dict[str, str]) -> list[di
     roles: list[dict[str, Any]] = []
     for role, params in request.role_params.items():
         rules = request.role_rules.get(role) or RoleRules()
-        replicas = []
+        members: list[dict[str, Any]] = []
         for param, folder in zip(params, request.role_log_dirs[role], strict=True):
             here = here or os.getcwd()
             cwd = os.path.join(here, param.cwd) if param.cwd else here
@@ -109,7 +158,7 @@ def replica_requests(request: PopenRequest, base_env: dict[str, str]) -> list[di
             exe = found.get(key)
             if exe is None:
                 exe = found[key] = _find(role, *key)
-            replicas.append(
+            members.append(
                 {
                     "argv": param.args,
                     "exe": exe,
@@ -126,7 +175,7 @@ def replica_requests(request: PopenRequest, base_env: dict[str, str]) -> list[di
                 "max_retries": rules.max_retries,
                 "policy": rules.policy,
                 "min_replicas": rules.min_replicas,
-                "replicas": replicas,
+                "replicas": members,
             }
         )
     return roles

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.local.request import ReplicaParam
     from torchx.specs.api import AppDef
-
-ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def share_gpus(role_params: dict[str, list[ReplicaParam]], app: AppDef) -> None:

@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -39,7 +40,7 @@ def job() -> Job:
 def log(tmp_path, job) -> Callable[..., LogIterator]:
     """A log of these bytes."""
 
-    def make(data: bytes, *, follow: bool = False, **range_: int) -> LogIterator:
+    def make(data: bytes, *, follow: bool = False, **range_: Any) -> LogIterator:
         (tmp_path / "log").write_bytes(data)
         return LogIterator("job", str(tmp_path / "log"), job, follow, **range_)
 

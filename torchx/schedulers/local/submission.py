@@ -1,0 +1,154 @@
+"""Hands a local job to its supervisor."""
+# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.local.path import program_path
+from torchx.schedulers.local.request import check_scripts, move_logs, replica_requests
+from torchx.settings import torchx_home
+from torchx.supervisor.layout import REQUEST_FILE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.schedulers.local.jobs import LocalJobs
+    from torchx.schedulers.local.request import PopenRequest
+    from torchx.specs.api import AppDef
+
+SCHEME = "local_cwd"
+ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
+
+
+def submit(
+    jobs: LocalJobs, request: PopenRequest, app: AppDef | None, masked_app: dict[str, Any] | None
+) -> tuple[str, str]:
+    """Start a job; returns once its supervisor has taken it.
+
+    Args:
+        masked_app: the app as it is to be written down, where the caller has that already.
+
+    Returns:
+        The folder of the job, and that of its logs.
+
+    Raises:
+        SpecError: a program, a script or a working directory does not exist.
+        BackendError: the job could not be started.
+    """
+    from torchx.supervisor.client import LauncherError, shared
+
+    env = _base_environment(request)
+    roles = replica_requests(request, env)
+    if app is not None:
+        check_scripts(request, app)
+    ours = request.log_dir.startswith(torchx_home("local") + os.sep)
+    if not ours:
+        _make_log_dir(request.log_dir)
+    if app is not None:
+        from torchx.schedulers.local.resources import warn_of_shortage
+
+        warn_of_shortage(app)
+    folder = jobs.create(request.app_id)
+    logs = folder if ours else request.log_dir
+    if logs != request.log_dir:
+        move_logs(roles, request.log_dir, logs)
+    facts = _facts(request, jobs.session, logs)
+    asked = {
+        "job": folder,
+        "facts": facts,
+        "env": env,
+        "grace_s": request.cancel_grace_s,
+        "roles": roles,
+        "retention": jobs.retention_due(folder),
+    }
+    try:
+        shared.start()  # gets ready while we write
+        shared.submit(asked, lambda: _write_request(folder, app, facts, masked_app))
+    except (LauncherError, OSError) as e:
+        _discard(folder)
+        raise BackendError(f"job `{request.app_id}` could not be started: {e}") from e
+    return folder, logs
+
+
+def _base_environment(request: PopenRequest) -> dict[str, str]:
+    env = dict(os.environ)
+    env["PATH"] = program_path(os.environ)
+    if sum(map(len, request.role_params.values())) > 1:
+        env[ENV_RANK0_PORT] = str(_free_port())
+    return env
+
+
+def _facts(request: PopenRequest, session: str, logs: str) -> dict[str, str]:
+    """What the job's state file says for good."""
+    from torchx.supervisor.proctree import boot_id, pid_namespace
+
+    first = next((p[0] for p in request.role_params.values() if p), None)
+    handle = first.env.get("TORCHX_JOB_ID") if first else None
+    return {
+        "app_id": request.app_id,
+        "name": request.app_id.rpartition("-")[0],
+        "session": session,
+        "handle": handle or f"{SCHEME}://{session}/{request.app_id}",
+        "logs": logs,
+        "host": os.uname().nodename,
+        "boot": boot_id(),
+        "pidns": pid_namespace(),
+    }
+
+
+def _write_request(folder: str, app: AppDef | None, facts: dict[str, str], masked_app: dict[str, Any] | None) -> None:
+    """Record what was asked for, secrets masked, in ``job.json``.
+
+    A job runs without it, too: where it cannot be written, less is known of the job afterwards.
+
+    Args:
+        masked_app: the app as it is to be written, where the caller has that already.
+    """
+    import json
+
+    record: dict[str, Any] = {"format": 1, **facts}
+    if app is not None:
+        from torchx.specs.serialize import appdef_to_dict, masked
+
+        record["app"] = masked_app or appdef_to_dict(masked(app), fallback=repr)
+    path = os.path.join(folder, REQUEST_FILE)
+    try:
+        with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=0o600)) as f:
+            f.write(json.dumps(record))
+    except OSError as e:
+        import logging
+
+        text = f"`{path}` cannot be written: {e.strerror}; the job runs all the same"
+        logging.getLogger("torchx.schedulers.local").warning(text)
+
+
+def _discard(folder: str) -> None:
+    """Remove the folder of a job that was never started."""
+    for name in (REQUEST_FILE, ""):
+        path = os.path.join(folder, name)
+        try:
+            os.unlink(path) if name else os.rmdir(path)
+        except OSError:
+            pass  # kept: retention removes it later
+
+
+def _make_log_dir(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as e:
+        raise ConfigError(
+            f"the logs cannot be kept in `{path}`: {e.strerror}", hint="choose another `log_dir`, or omit it"
+        ) from e
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        port: int = s.getsockname()[1]
+        return port
