@@ -175,7 +175,7 @@ ROWS = (
     ),
     Row(
         "`Runner.status` of an ended job, {statuses} calls",
-        100,
+        50,
         api("status_ended", "statuses"),
         base=PEER,
         rate=True,

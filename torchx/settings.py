@@ -1,6 +1,6 @@
 """Names of the environment variables that torchx reads, and the places they point to."""
 
-from torchx.util.environ import home, variable
+import os
 
 ENV_HOME = "TORCHX_HOME"
 """Where torchx keeps its own files: run registry, local jobs, caches. Default ``~/.torchx``."""
@@ -42,6 +42,9 @@ ENV_LOCAL_RETENTION_DAYS = "TORCHX_LOCAL_RETENTION_DAYS"
 ENV_LOCAL_RETENTION_GB = "TORCHX_LOCAL_RETENTION_GB"
 """Finished local runs are removed, oldest first, above this total size (default 20; 0 keeps all)."""
 
+ENV_ALLOW_PRIVATE_WORKSPACE = "TORCHX_ALLOW_PRIVATE_WORKSPACE"
+"""Set to 1: a workspace may be a home directory, and hold credentials; ``torchx run --allow-private-workspace``."""
+
 # The newest image published under this name. The tag follows a published image,
 # not our version: an image that does not exist cannot run a job.
 _PUBLISHED_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"
@@ -49,7 +52,7 @@ _PUBLISHED_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"
 
 def default_image() -> str:
     """The image of components that are given none: ``$TORCHX_IMAGE`` or the published one."""
-    return variable(ENV_IMAGE) or _PUBLISHED_IMAGE
+    return os.environ.get(ENV_IMAGE) or _PUBLISHED_IMAGE
 
 
 def torchx_home(*parts: str) -> str:
@@ -58,5 +61,5 @@ def torchx_home(*parts: str) -> str:
     >>> torchx_home("runs").endswith("runs")
     True
     """
-    top = variable(ENV_HOME) or f"{home()}/.torchx"
+    top = os.environ.get(ENV_HOME) or os.path.expanduser("~/.torchx")
     return "/".join((top.rstrip("/"), *parts)) if parts else top

@@ -91,6 +91,7 @@ EXCEPTIONS = {
 SLOW_EXCEPTIONS = {
     ("torchx.components.component_test_base", "shutil"): "a unittest base, imported by tests only",
     ("torchx.components.component_test_base", "tempfile"): "a unittest base, imported by tests only",
+    ("torchx.cli.log_records", "logging"): "its handler, set up when a verb begins",
     ("torchx.component_reader.help", "argparse"): "a formatter class, imported when help is shown",
 }
 

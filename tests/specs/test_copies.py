@@ -1,11 +1,10 @@
-"""Deep copies: the same as `copy.deepcopy` makes, nothing shared with the original, and copies put off until somebody looks."""
+"""Deep copies: the same as `copy.deepcopy` makes, nothing shared with the original."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import enum
-import pickle
 import threading
 from typing import Any
 
@@ -13,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.specs import AppDef, AppState, AppStatus, BindMount, ReplicaStatus, Resource, RetryPolicy, Role, RoleStatus
-from torchx.specs.copies import CopiedOnLook, copy_data
-from torchx.specs.status import STATUS_ROLES
+from torchx.specs import AppDef, BindMount, Resource, RetryPolicy, Role
+from torchx.specs.copies import copy_data
 
 TEXT = st.text(max_size=5)
 PLAIN = st.recursive(
@@ -127,86 +125,3 @@ def test_overrides_are_not_copied_deeply() -> None:
     duplicate = copy_data(role)
     assert duplicate.overrides == {"image": lock}
     assert duplicate.overrides is not role.overrides
-
-
-# -- copied on look --------------------------------------------------------------------------------
-
-
-def lent() -> tuple[AppStatus, list[RoleStatus]]:
-    """A status, and the roles that it shares."""
-    shared = [RoleStatus("w", [ReplicaStatus(0, AppState.FAILED, "w", "h", "{}")])]
-    status = AppStatus(AppState.FAILED, msg="m")
-    STATUS_ROLES.lend(status, shared)
-    return status, shared
-
-
-def expected() -> AppStatus:
-    return AppStatus(AppState.FAILED, msg="m", roles=lent()[1])
-
-
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda status: status,
-        copy.copy,
-        copy.deepcopy,
-        lambda status: pickle.loads(pickle.dumps(status)),
-        dataclasses.replace,
-        lambda status: AppStatus(**{**dataclasses.asdict(status), "roles": status.roles}),
-    ],
-    ids=["as it is", "copy", "deepcopy", "pickle", "replace", "asdict"],
-)
-def test_a_status_that_shares_its_roles_is_like_any_other(look: Any) -> None:
-    """It is equal to, prints and converts as one that has its own, in both directions."""
-    status = look(lent()[0])
-    assert status == expected()
-    assert expected() == look(lent()[0])
-    for show in (repr, str, AppStatus.to_json, dataclasses.asdict):
-        assert show(look(lent()[0])) == show(expected())
-
-
-def test_who_looks_may_change_what_is_seen() -> None:
-    """The others' value stays; the same copy is seen again."""
-    status, shared = lent()
-    status.roles[0].replicas[0].state = AppState.RUNNING
-    status.roles.append(RoleStatus("x", []))
-    assert [len(status.roles), status.roles[0].replicas[0].state] == [2, AppState.RUNNING]
-    assert shared == lent()[1]
-    assert STATUS_ROLES.lent(status) is None
-
-
-def test_a_value_of_ones_own_goes_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Assigning does what it says, before and after a look."""
-    status, shared = lent()
-    status.roles = []
-    assert status.roles == []
-    STATUS_ROLES.lend(status, shared)
-    assert status.roles == shared
-    assert not hasattr(AppStatus, "roles")
-    with pytest.raises(AttributeError, match="`AppStatus` has no attribute `roles`"):
-        AppStatus.__new__(AppStatus).roles  # the look is the test
-
-
-def test_two_threads_that_look_at_once_see_one_copy() -> None:
-    """The copy may be made twice, and one of them is everybody's."""
-    start, found = threading.Barrier(8), []
-
-    class Slow(list):
-        def __deepcopy__(self, memo: dict[int, Any]) -> list[int]:
-            start.wait(300)
-            return [1]
-
-    field = CopiedOnLook("value")
-
-    class Record:
-        value = field
-
-    record = Record()
-    field.lend(record, Slow())
-    threads = [threading.Thread(target=lambda: found.append(record.value)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
-    assert len(found) == 8
-    assert len({id(value) for value in found}) == 1

@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("botocore")
 
-from tests.schedulers.aws_cloud import Cloud
-from tests.schedulers.sagemaker_cloud import SageMaker
+from tests.schedulers.aws.batch_cloud import Cloud
+from tests.schedulers.aws.sagemaker_cloud import SageMaker
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.aws.batch_status import state_of
-from torchx.schedulers.aws.clients import Clients
-from torchx.schedulers.aws.sagemaker_status import state_of as training_state_of
+from torchx.schedulers.aws.batch.answers import state_of
+from torchx.schedulers.aws.client import Clients
+from torchx.schedulers.aws.sagemaker.answers import state_of as training_state_of
 from torchx.schedulers.aws_batch_scheduler import JOB_STATE, AWSBatchScheduler
 from torchx.schedulers.aws_sagemaker_scheduler import JOB_STATE as SAGEMAKER_STATE
 from torchx.schedulers.aws_sagemaker_scheduler import AWSSageMakerScheduler

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from torchx.util.secrets import MASK, is_secret_name, mask_args, mask_env, mask_text, mask_told
@@ -104,6 +106,80 @@ def test_secrets_inside_of_a_text_are_masked(text: str, shown: str) -> None:
 def test_other_texts_are_left_alone(text: str) -> None:
     """Words that only look alike, and prose, stay readable."""
     assert mask_text(text) == text
+
+
+PLANTED = {
+    "a Postgres password": "PGPASSWORD=hunter2secret psql",
+    "a key of a service": "WANDB_KEY=hunter2secret",
+    "a personal access token": "GH_PAT=hunter2secret",
+    "a web token": "JWT=hunter2secret",
+    "a short option": "train --pw hunter2secret",
+    "a licence": "solver --license-key hunter2secret",
+    "a user of curl": "curl -u me:hunter2secret https://h/x",
+    "a user of curl, long": "curl --user 'me:hunter2secret' https://h/x",
+    "a password of mysql": "mysql -h db -u root -phunter2secret name",
+    "a password of sshpass": "sshpass -p hunter2secret ssh h",
+    "a shared access signature": "azcopy https://a.blob.core.windows.net/c?sv=2022&sig=hunter2secret%3D&se=1",
+    "a signed URL of S3": "wget https://b.s3.amazonaws.com/k?X-Amz-Signature=hunter2secret",
+    "a webhook of Slack": "curl https://hooks.slack.com/services/T000/B000/hunter2secret",
+    "a webhook of Discord": "curl https://discord.com/api/webhooks/123/hunter2secret",
+    "Hugging Face by shape": "echo hf_hunter2secretABCDEFGHIJKL",
+    "GitHub by shape": "git clone https://x:y@h ghp_hunter2secretABCDEFGHIJKL",
+    "GitHub, fine-grained": "echo github_pat_hunter2secretABCDEFGH",
+    "GitLab by shape": "echo glpat-hunter2secretABCDEF",
+    "OpenAI by shape": "echo sk-proj-hunter2secretABCDEFGH",
+    "Anthropic by shape": "echo sk-ant-hunter2secretABCDEFGH",
+    "Stripe by shape": "echo sk_live_hunter2secretABCDEFGH",
+    "Slack by shape": "echo xoxb-hunter2secret-ABCDEFGH",
+    "npm by shape": "echo npm_hunter2secretABCDEFGHIJKL",
+    "PyPI by shape": "echo pypi-AgEhunter2secretABCDEFGH",
+    "SendGrid by shape": "echo SG.hunter2secretABCD.hunter2secretABCD",
+    "a JSON web token by shape": "echo eyJhunter2secret.eyJhunter2secret.hunter2secret",
+    "a private key": "-----BEGIN RSA PRIVATE KEY-----\nhunter2secret\n-----END RSA PRIVATE KEY-----",
+    "a word within a word": "MYSECRET=hunter2secret",
+    "a key of Azure": "AZURE_SUBSCRIPTION_KEY=hunter2secret",
+    "an option with an equals sign": "--db-passwd=hunter2secret",
+}
+
+
+@pytest.mark.parametrize("text", PLANTED.values(), ids=PLANTED)
+def test_planted_secrets_are_not_shown(text: str) -> None:
+    """By name or by shape, in a text and among arguments: what people paste is not shown."""
+    assert "hunter2secret" not in mask_text(text)
+    assert "hunter2secret" not in " ".join(mask_args(["sh", "-c", text]))
+    if "PRIVATE KEY" not in text:
+        assert "hunter2secret" not in " ".join(mask_args(shlex.split(text)))
+
+
+def test_keys_of_amazon_and_google_by_shape() -> None:
+    """They have no free text in them: letters and digits of a fixed length."""
+    assert mask_text("AKIAIOSFODNN7EXAMPLE") == f"AKIA{MASK}"
+    assert mask_text("AIza" + "x" * 35) == f"AIza{MASK}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train --token-length 512 --max-tokens 5",
+        "MAX_TOKENS=5 NUM_TOKENS=7 TOKEN_TYPE=bpe",
+        "--secret-name db --auth-url https://h --password-file /run/pw",
+        "docker run -u 1000:1000 -p 8080:80 img",
+        "python -u train.py --user me",
+        "ssh -p 2222 h",
+        "mysql -p name",
+        "sk-learn hf_hub gh pr list",
+        "PATH=/usr/bin:/bin PATTERN=x COMPAT=1 SASS=1",
+        "--key-padding-mask 1 --sort-key a --primary-key id",
+        "https://h/x?sigma=1&design=2",
+        "git checkout 0123456789abcdef0123456789abcdef01234567",
+        "--keyboard us --monkey 1 --passes 3 --compass n --bypass",
+        "asian Asia AKIAB sk-",
+    ],
+)
+def test_no_false_alarms(text: str) -> None:
+    """What speaks about credentials, or looks a little like one, stays readable."""
+    assert mask_text(text) == text
+    assert mask_args(text.split(" ")) == text.split(" ")
 
 
 def test_a_long_text_is_masked_in_time() -> None:

@@ -92,6 +92,10 @@ class CmdRun(SubCommand):
             metavar="PATH",
             help="code to patch into the image (default: the current directory); an empty PATH for none",
         )
+        flag(
+            "--allow-private-workspace",
+            help="send the workspace although it is a home directory, or holds credentials such as .ssh or .aws",
+        )
         add(
             "--parent_run_id",
             "--parent-run-id",
@@ -148,8 +152,11 @@ class CmdRun(SubCommand):
 
     def _run(self, args: argparse.Namespace) -> None:
         from torchx.runner import get_runner
+        from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE
         from torchx.specs.api import Workspace
 
+        if getattr(args, "allow_private_workspace", False):
+            os.environ[ENV_ALLOW_PRIVATE_WORKSPACE] = "1"
         from_stdin = getattr(args, "stdin", False)
         if from_stdin:
             self.verify_no_extra_args(args)

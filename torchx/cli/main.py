@@ -157,14 +157,11 @@ def _run(subcmds: dict[str, SubCommand], argv: list[str]) -> None:
 
 
 def _set_up_logging(level: str | None) -> None:
-    """Log records as our own lines on stderr; without an explicit level, only once something imports ``logging``."""
+    """Log records as our own lines on stderr."""
     from torchx.cli import log_records
 
     failures.show_tracebacks(level == "DEBUG")
-    if level is None:
-        log_records.install_when_imported()
-    else:
-        log_records.install(level)
+    log_records.install(level or "WARNING")
 
 
 def _log_level(text: str) -> str:

@@ -28,14 +28,13 @@ A profile (``--profile NAME``, ``$TORCHX_PROFILE``) lays ``[section@NAME]`` over
 
 from __future__ import annotations
 
-import functools
+import os
 from collections.abc import Sequence
 
 from torchx.config import files as config_files
 from torchx.config.files import CONFIG_FILE, active_profile, default_dirs, use_profile
 from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
-from torchx.util.environ import variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -310,13 +309,12 @@ def _from_environment(scheduler: str, opts: runopts) -> dict[str, Setting]:
     settings = {}
     for key in opts.names():
         name = _variable_name(scheduler, key)
-        text = variable(name)
+        text = os.environ.get(name)
         if text is not None:
             settings[key] = Setting(_cast(opts, key, text, f"${name}"), f"${name}")
     return settings
 
 
-@functools.cache
 def _variable_name(scheduler: str, key: str) -> str:
     return f"TORCHX_{scheduler}_{key}".upper().replace("-", "_")
 

@@ -7,7 +7,6 @@ import os
 from torchx.config.ini import Entry, Sections, read
 from torchx.errors import ConfigError
 from torchx.settings import ENV_CONFIG, ENV_PROFILE
-from torchx.util.environ import home, variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,12 +28,12 @@ def use_profile(name: str | None) -> None:
 
 def active_profile() -> str | None:
     """The profile in force."""
-    return _profile or variable(ENV_PROFILE) or None
+    return _profile or os.environ.get(ENV_PROFILE) or None
 
 
 def default_dirs() -> list[str]:
     """Where config files are looked for, the one with the last word first: here, and the home directory."""
-    return [os.getcwd(), home()]
+    return [os.getcwd(), os.path.expanduser("~")]
 
 
 def find(dirs: Iterable[str] | None = None) -> list[str]:
@@ -112,7 +111,7 @@ class ConfigFiles:
 
 
 def _signatures(dirs: Iterable[str] | None) -> list[_Signature]:
-    named = variable(ENV_CONFIG)
+    named = os.environ.get(ENV_CONFIG)
     if named:
         signature = _signature(named)
         if signature is None:

@@ -7,12 +7,10 @@ import time
 from torchx.errors import NotFoundError
 from torchx.specs.api import NONE, AppDef, AppState, AppStatus
 from torchx.specs.copies import copy_data
-from torchx.specs.status import ANSWER_ROLES, STATUS_ROLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from torchx.errors import BackendError
     from torchx.runs import Run
@@ -40,22 +38,17 @@ def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
         from torchx.schedulers.kit.verdict import on_answer
 
         found = on_answer(found)
-    status = AppStatus(
+    return AppStatus(
         found.state,
         num_restarts=found.num_restarts,
         msg=message_of(found),
         structured_error_msg=found.structured_error_msg,
         ui_url=found.ui_url,
+        roles=found.roles_statuses,
         started_at=found.started_at,
         ended_at=found.ended_at,
         created_at=found.started_at if near else None,
     )
-    shared = ANSWER_ROLES.lent(found)
-    if shared is None:
-        status.roles = found.roles_statuses
-    else:
-        STATUS_ROLES.lend(status, shared)
-    return status
 
 
 def last_known(run: Run | None) -> AppStatus | None:
@@ -163,7 +156,7 @@ class EndedJobs:
 
     def __init__(self, most: int = MOST_ENDED) -> None:
         self._most = most
-        self._kept: dict[str, tuple[dict[str, Any], Callable[[], bool]]] = {}
+        self._kept: dict[str, tuple[AppStatus, Callable[[], bool]]] = {}
 
     def keep(self, handle: str, status: AppStatus, is_there: Callable[[], bool] | None) -> None:
         """Keeps the status, which remains the caller's own.
@@ -174,26 +167,21 @@ class EndedJobs:
         """
         if is_there is None:
             return
-        roles = STATUS_ROLES.lent(status)
-        kept = AppStatus(status.state)
-        vars(kept).update(vars(status))
-        STATUS_ROLES.lend(kept, copy_data(status.roles) if roles is None else roles)
         for oldest in list(self._kept)[: max(len(self._kept) - self._most + 1, 0)]:
             self._kept.pop(oldest, None)  # which another thread may have done
-        self._kept[handle] = (vars(kept), is_there)
+        self._kept[handle] = (copy_data(status), is_there)
 
     def status(self, handle: str) -> AppStatus | None:
         """A status of one's own; None when there is none, or the job was deleted."""
         kept = self._kept.get(handle)
         if kept is None:
             return None
-        if not kept[1]():
+        status, is_there = kept
+        if not is_there():
             self._kept.pop(handle, None)
             return None
-        # By hand: programs ask for the status of thousands of jobs again and again.
-        status = AppStatus.__new__(AppStatus)
-        status.__dict__ = kept[0].copy()
-        return status
+        copy: AppStatus = copy_data(status)
+        return copy
 
     def clear(self) -> None:
         """Forgets all of them."""

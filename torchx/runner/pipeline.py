@@ -63,6 +63,8 @@ def dry_run(
         files: the config files, for what they say of trackers.
         parent_run_id: the run that this one belongs to.
     """
+    from torchx.schedulers.api import ResolvedCfg
+
     values = {key: setting.value for key, setting in settings.items()}
     backend._pre_build_validate(app, scheduler, values)
     build_workspaces = getattr(backend, "build_workspaces", None)
@@ -74,7 +76,7 @@ def dry_run(
     trackers = tracker_environment(get_configured_trackers(files))
     # The id is not known yet: its macro stands for it.
     _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)
-    info = backend.submit_dryrun(app, values)
+    info = backend.submit_dryrun(app, ResolvedCfg(values))
     info._app, info._cfg, info._scheduler = app, values, scheduler
     info._settings, info._parent_run_id = settings, parent_run_id
     return info

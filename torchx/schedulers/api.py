@@ -11,7 +11,6 @@ from torchx.errors import NotSupportedError, SpecError
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
 from torchx.specs.api import AppState, Workspace, runopts
-from torchx.specs.status import ANSWER_ROLES
 from torchx.specs.structured_opts import StructuredOpts
 
 TYPE_CHECKING = False
@@ -80,9 +79,6 @@ class DescribeAppResponse:
     ended_at: float | None = None
 
 
-setattr(DescribeAppResponse, "roles_statuses", ANSWER_ROLES)  # noqa: B010  # to type checkers it stays a field
-
-
 @dataclass
 class ListAppResponse:
     """One line of a backend's list of jobs."""
@@ -96,6 +92,10 @@ class ListAppResponse:
 if TYPE_CHECKING:
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
     _Replicas = list[tuple[str, int]]
+
+
+class ResolvedCfg(dict[str, object]):
+    """Run options that have been resolved: :meth:`Scheduler.submit_dryrun` takes them as they are."""
 
 
 class Scheduler(_Generic["T"], ABC):
@@ -161,10 +161,8 @@ class Scheduler(_Generic["T"], ABC):
 
         The ``pre_proc`` hook of each role, in order, may still change the request.
         """
-        opts: runopts | None = vars(self).get("_opts")
-        if opts is None:  # once: a program may make thousands of requests
-            opts = vars(self)["_opts"] = self.run_opts()
-        resolved: T = opts.resolve(cfg)  # type: ignore[arg-type,assignment]  # T is a mapping of options
+        given: Any = cfg
+        resolved: T = dict(given) if isinstance(given, ResolvedCfg) else self.run_opts().resolve(given)  # type: ignore[assignment]  # T is a mapping of options
         info = self._submit_dryrun(app, resolved)
         for role in app.roles:
             info = role.pre_proc(self.backend, info)

@@ -13,47 +13,40 @@ the role's command: Batch cannot replace it.
 
 from __future__ import annotations
 
-from torchx.errors import ConfigError, NotSupportedError, TorchXError
-from torchx.schedulers.api import Capabilities, DescribeAppResponse
-from torchx.schedulers.aws import batch_calls as calls
-from torchx.schedulers.aws import batch_queues
-from torchx.schedulers.aws import batch_status as status
+from torchx.errors import TorchXError
+from torchx.schedulers.api import Capabilities
 from torchx.schedulers.aws.base import AwsScheduler
-from torchx.schedulers.aws.batch_fargate import to_fargate
-from torchx.schedulers.aws.batch_parts import (
+from torchx.schedulers.aws.batch import answers, logs, queues
+from torchx.schedulers.aws.batch import client as calls
+from torchx.schedulers.aws.batch.container import (
     ResourceType,
     parse_ulimits,
     resource_from_resource_requirements,
     resource_requirements_from_resource,
 )
-from torchx.schedulers.aws.batch_request import (
-    AUTO,
-    FARGATE,
-    NAME_RULE,
-    AWSBatchOpts,
-    BatchJob,
-    Opts,
-    render_job,
-    with_name,
-)
-from torchx.schedulers.aws.batch_status import JOB_STATE
-from torchx.schedulers.aws.clients import Clients
-from torchx.schedulers.aws.marks import DEFAULT_ROLE_NAME, ENV_ROLE_INDEX, ENV_ROLE_NAME, TAG_APP_NAME, TAG_USER
-from torchx.schedulers.aws.marks import TAG_VERSION as TAG_TORCHX_VER
+from torchx.schedulers.aws.batch.options import AWSBatchOpts
+from torchx.schedulers.aws.batch.reasons import CANCELLED_BY_US, JOB_STATE
+from torchx.schedulers.aws.batch.request import NAME_RULE, BatchJob, for_queue, render_job
+from torchx.schedulers.aws.client import Clients
+from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_INDEX, ENV_ROLE_NAME, TAG_APP_NAME, TAG_USER
+from torchx.schedulers.aws.tags import TAG_VERSION as TAG_TORCHX_VER
 from torchx.schedulers.ids import random_id
 from torchx.settings import ENV_IMAGE
-from torchx.specs.api import MISSING, AppDryRunInfo, AppState, runopts
+from torchx.specs.api import MISSING, AppDryRunInfo, runopts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Any
 
-    from torchx.schedulers.aws.batch_queues import Queue
+    from torchx.schedulers.aws.logs import Streams
+    from torchx.schedulers.kit.facts import JobFacts
     from torchx.specs.api import AppDef, CfgVal
 
     _Object = dict[str, Any]
+    _Ids = list[str]  # within the class, `list` is a method
+    _Ours = list[tuple[str, _Object]]
 
 __all__ = [
     "DEFAULT_ROLE_NAME",
@@ -78,6 +71,7 @@ __all__ = [
     "to_millis_since_epoch",
 ]
 
+Opts = AWSBatchOpts
 ENV_TORCHX_IMAGE = ENV_IMAGE
 ENV_TORCHX_ROLE_IDX = ENV_ROLE_INDEX
 ENV_TORCHX_ROLE_NAME = ENV_ROLE_NAME
@@ -107,8 +101,8 @@ class AWSBatchScheduler(AwsScheduler):
     """Runs jobs on AWS Batch. An app id is ``<queue>:<name>``.
 
     Args:
-        client: a boto3 client of Batch; by default it is made when it is first needed, as boto3 is configured.
-        log_client: a boto3 client of CloudWatch Logs, likewise.
+        client: a boto3 client of Batch; by default one is made when it is first needed, as boto3 is configured.
+        log_client: a boto3 client of CloudWatch Logs; by default it is made in the same way.
         clients: all clients.
     """
 
@@ -151,11 +145,11 @@ class AWSBatchScheduler(AwsScheduler):
         """
         job, app = dryrun_info.request, dryrun_info._app
         opts = job.opts or AWSBatchOpts(queue=job.queue)
-        queue = batch_queues.look_at(self._client, job.queue)
+        queue = queues.look_at(self._client, job.queue)
         definition = job.job_def
         if queue is not None:
-            batch_queues.refuse_closed(queue)
-            definition = _fit(definition, queue, opts, app.name if app else job.name)
+            queues.refuse_closed(queue)
+            definition = for_queue(definition, queue, opts, app.name if app else job.name)
         self._push(job.images_to_push, dryrun_info, create=opts.ecr_create_repo)
         once = self._clients.client("batch", retries=False)
         job_id = calls.submit(self._client, once, definition, job.request(), sleep=self._sleep)
@@ -169,74 +163,54 @@ class AWSBatchScheduler(AwsScheduler):
 
     # -- what became of it -----------------------------------------------------------------------
 
-    def _state(self, job: _Object) -> AppState:
-        return status.state_of(job)
-
-    def _answer(self, app_id: str, job: _Object, *, closely: bool) -> DescribeAppResponse:
-        """Unless ``closely``, the nodes of a job are told as the job is."""
+    def _facts(self, app_id: str, job: _Object, *, closely: bool) -> JobFacts:
         if not closely:
-            return status.describe(app_id, job, {}, region=self._region)
-        nodes = calls.nodes(self._client, job)
+            return answers.facts_of(app_id, job, {}, region=self._region)
         waits = self._why_stuck(job) if job.get("status") == "RUNNABLE" and not job.get("statusReason") else ""
-        failed = status.first_failed(job, nodes) if self._state(job) is AppState.FAILED else None
-        tail = ""
-        if failed:
-            group = next(g for g in status.groups(job) if g.first <= failed[0] <= g.last)
-            tail = self._tail(group.log_group, status.log_streams(failed[1]))
-        return status.describe(app_id, job, nodes, region=self._region, waits=waits, log_tail=tail)
+        return answers.facts_of(app_id, job, calls.nodes(self._client, job), region=self._region, waits=waits)
 
     def _why_stuck(self, job: _Object) -> str:
-        """Asks the queue; what cannot be asked is no failure of the question for the job's state."""
+        """Asks the queue. The job's state is known without it: no error if that cannot be asked."""
         try:
-            queue = batch_queues.look_at(self._client, str(job["jobQueue"]))
+            queue = queues.look_at(self._client, str(job["jobQueue"]))
         except TorchXError:
             return ""
-        groups = status.groups(job)
-        vcpus = max((status.role_of(g, 0).resource.cpu for g in groups), default=1)
+        groups = answers.groups(job)
+        vcpus = max((answers.role_of(g, 0).resource.cpu for g in groups), default=1)
         types = [g.instance_type for g in groups if g.instance_type]
-        return batch_queues.why_stuck(queue, vcpus, types) if queue else ""
+        return queues.why_stuck(queue, vcpus, types) if queue else ""
 
     def _listed(self, cfg: Mapping[str, CfgVal]) -> Iterator[tuple[str, _Object]]:
         """Of the queue in ``cfg``, or else of all. Batch remembers jobs that have ended for about a week."""
-        queues = [str(cfg["queue"])] if cfg.get("queue") else batch_queues.all_queues(self._client)
-        for queue in queues:
+        names = [str(cfg["queue"])] if cfg.get("queue") else queues.all_queues(self._client)
+        for queue in names:
             for job in calls.ours(self._client, queue):
                 app_id = f"{queue}:{job['jobName']}"
                 self._ids[app_id] = str(job["jobId"])
                 yield app_id, job
 
     def _of_user(self, lines: _Ours, user: str) -> _Ours:
-        """What ListJobs says of a job is nobody's name."""
+        """By their tags, which ListJobs does not show."""
         known = calls.details(self._client, [str(job["jobId"]) for _, job in lines])
         tags = {job_id: job.get("tags") or {} for job_id, job in known.items()}
         return [(a, job) for a, job in lines if tags.get(str(job["jobId"]), {}).get(TAG_USER) == user]
 
-    def _log_of(self, app_id: str, job: _Object, role: str, k: int) -> tuple[str, Callable[[], _Ids]] | None:  # noqa: ARG002  # the base's
-        group = next((g for g in status.groups(job) if g.name == role), None)
-        if group is None or not 0 <= k <= group.last - group.first:
-            return None
-        own = str(job["jobId"])
-        node = f"{own}#{group.first + k}" if job.get("nodeProperties") else own
-
-        def streams() -> _Ids:
-            found = calls.details(self._client, [node]) or calls.details(self._client, [own])
-            return status.log_streams(next(iter(found.values()), {}))
-
-        return group.log_group, streams
+    def _streams(self, job: _Object, replicas: Sequence[tuple[str, int]]) -> Streams:
+        return logs.streams(self._client, job, replicas)
 
     # -- the end ---------------------------------------------------------------------------------
 
     def _end(self, app_id: str, job: _Object) -> None:  # noqa: ARG002  # the base's
-        calls.terminate(self._client, str(job["jobId"]), f"{status.CANCELLED_BY_US}, for {self._who()}")
+        calls.terminate(self._client, str(job["jobId"]), f"{CANCELLED_BY_US}, for {self._who()}")
 
     def _forget(self, app_id: str, job: _Object) -> None:  # noqa: ARG002  # the base's
-        """Takes its definition away, which no other job notices; Batch forgets the job by itself."""
+        """Deregisters its definition, which no other job notices; Batch forgets the job by itself."""
         calls.deregister(self._client, str(job["jobDefinition"]))
 
     # -- asking ----------------------------------------------------------------------------------
 
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
-        """Ids are asked for once: they do not change."""
+        """Ids are looked up once: they do not change."""
         unknown: dict[str, list[str]] = {}
         for app_id in app_ids:
             queue, _, name = app_id.rpartition(":")
@@ -258,27 +232,6 @@ class AWSBatchScheduler(AwsScheduler):
             self._ids[f"{queue}:{job['jobName']}"] = str(job["jobId"])
 
 
-if TYPE_CHECKING:
-    _Ids = list[str]  # within the class above, `list` is a method
-    _Ours = list[tuple[str, _Object]]
-
-
-def _fit(definition: _Object, queue: Queue, opts: AWSBatchOpts, app_name: str) -> _Object:
-    """The definition as the queue takes it."""
-    if queue.is_fargate and opts.compute == AUTO:
-        return with_name(to_fargate(definition, assign_public_ip=opts.assign_public_ip), app_name)
-    if queue.kinds and queue.is_fargate != (opts.compute == FARGATE):
-        kinds = ", ".join(sorted(queue.kinds))
-        raise ConfigError(f"compute is `{opts.compute}`, and queue `{queue.name}` has {kinds}")
-    if queue.is_spot_only and definition["type"] == "multinode":
-        raise NotSupportedError(
-            f"queue `{queue.name}` has spot instances only, on which Batch runs no multi-node jobs (this job has "
-            "several replicas, or names an instance type)",
-            hint="use a queue of on-demand instances; or one replica, and cpu, gpu and memMB in place of the type",
-        )
-    return definition
-
-
 def create_scheduler(
     session_name: str,
     client: Any | None = None,
@@ -286,7 +239,7 @@ def create_scheduler(
     docker_client: Any | None = None,
     **kwargs: object,
 ) -> AWSBatchScheduler:
-    """What the table of schedulers calls.
+    """Make the scheduler ``aws_batch``; the table of schedulers calls this.
 
     Args:
         kwargs: ``aws_region``, ``aws_profile``, ``aws_endpoint_url``: instead of what boto3 finds; others are ignored.
@@ -307,5 +260,5 @@ def to_datetime(ms_since_epoch: int) -> datetime:
 
 
 def to_millis_since_epoch(ts: datetime) -> int:
-    """The inverse; a time without zone is local."""
+    """A time as AWS has it: milliseconds since the epoch. A time without zone is local."""
     return round(ts.timestamp() * 1000)

@@ -12,29 +12,30 @@ Limits: one role, no mounts, no retries of a program that failed; stdout and std
 
 from __future__ import annotations
 
-import functools
-
 from torchx.errors import TorchXError
-from torchx.schedulers.api import Capabilities, DescribeAppResponse
-from torchx.schedulers.aws import sagemaker_calls as calls
-from torchx.schedulers.aws import sagemaker_source as source
-from torchx.schedulers.aws import sagemaker_status as status
+from torchx.schedulers.api import Capabilities
 from torchx.schedulers.aws.base import AwsScheduler
-from torchx.schedulers.aws.clients import Clients
+from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.errors import LostAnswerError
-from torchx.schedulers.aws.sagemaker_request import NAME_RULE, AWSSageMakerJob, AWSSageMakerOpts, render_job
-from torchx.schedulers.aws.sagemaker_status import JOB_STATE
+from torchx.schedulers.aws.sagemaker import answers, logs, source
+from torchx.schedulers.aws.sagemaker import client as calls
+from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from torchx.schedulers.aws.sagemaker.reasons import JOB_STATE
+from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, render_job
 from torchx.schedulers.ids import random_id
-from torchx.specs.api import AppDryRunInfo, AppState, is_terminal, runopts
+from torchx.specs.api import AppDryRunInfo, is_terminal, runopts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
+    from torchx.schedulers.aws.logs import Streams
+    from torchx.schedulers.kit.facts import JobFacts
     from torchx.specs.api import AppDef, CfgVal
 
     _Object = dict[str, Any]
+    _Ids = list[str]  # within the class, `list` is a method
 
 __all__ = [
     "JOB_STATE",
@@ -47,7 +48,7 @@ __all__ = [
 
 Opts = AWSSageMakerOpts
 _ONE_BY_ONE = 3
-"""So many jobs are asked for singly; more, by a search for all of ours."""
+"""Up to this many jobs are described one by one; more, by a search for all of ours."""
 
 CAPABILITIES = Capabilities(
     logs=True,
@@ -69,7 +70,7 @@ class AWSSageMakerScheduler(AwsScheduler):
     """Runs jobs as training jobs of SageMaker. An app id is the job's name.
 
     Args:
-        client: a boto3 client of SageMaker; by default it is made when it is first needed, as boto3 is configured.
+        client: a boto3 client of SageMaker; by default one is made when it is first needed, as boto3 is configured.
         clients: all clients.
     """
 
@@ -93,7 +94,7 @@ class AWSSageMakerScheduler(AwsScheduler):
         return AWSSageMakerOpts.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
-        """A role need not say what it needs: the instance type does."""
+        """Accept roles without resources: the instance type says what they get."""
 
     # -- submission ------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class AWSSageMakerScheduler(AwsScheduler):
         return AppDryRunInfo(job, str)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
-        """Pushes images and code, and creates the job. Its name is unique: asked for twice, it is created once.
+        """Pushes images and code, and creates the job. Its name is unique: a repeated request creates no second job.
 
         Raises:
             BackendError: AWS refused, failed, or did not answer.
@@ -131,31 +132,18 @@ class AWSSageMakerScheduler(AwsScheduler):
 
     # -- what became of it -----------------------------------------------------------------------
 
-    def _state(self, job: _Object) -> AppState:
-        return status.state_of(job)
-
-    def _answer(self, app_id: str, job: _Object, *, closely: bool) -> DescribeAppResponse:
-        tail = ""
-        if closely and self._state(job) is AppState.FAILED:
-            try:
-                tail = self._tail(status.LOG_GROUP, calls.log_streams(self._clients.client("logs"), app_id, 0))
-            except TorchXError:  # it is asked for to explain something else
-                tail = ""
-        return status.describe(job, region=self._region, log_tail=tail)
+    def _facts(self, app_id: str, job: _Object, *, closely: bool) -> JobFacts:  # noqa: ARG002  # the base's
+        return answers.facts_of(job, region=self._region)
 
     def _listed(self, cfg: Mapping[str, CfgVal]) -> Iterator[tuple[str, _Object]]:
         for job in calls.search(self._client, str(cfg.get("user") or "")):
             yield job["TrainingJobName"], job
 
-    def _log_of(self, app_id: str, job: _Object, role: str, k: int) -> tuple[str, Callable[[], _Ids]] | None:
-        """A host is called ``algo-<k + 1>``."""
-        found = status.role_of(job)
-        if found.name != role or not 0 <= k < found.num_replicas:
-            return None
-        return status.LOG_GROUP, functools.partial(calls.log_streams, self._clients.client("logs"), app_id, k)
+    def _streams(self, job: _Object, replicas: Sequence[tuple[str, int]]) -> Streams:
+        return logs.streams(self._clients.client("logs"), job, replicas)
 
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
-        """Jobs that the search does not know yet are asked for singly."""
+        """Jobs that the search does not know yet are described one by one."""
         found: dict[str, _Object] = {}
         if len(app_ids) > _ONE_BY_ONE:
             found = {str(job["TrainingJobName"]): job for job in calls.search(self._client)}
@@ -170,7 +158,7 @@ class AWSSageMakerScheduler(AwsScheduler):
 
     def _forget(self, app_id: str, job: _Object) -> None:
         """Removes a job that has ended, and its code. One that runs has to be deleted again once it has ended."""
-        if not is_terminal(self._state(job)):
+        if not is_terminal(self._state(app_id, job)):
             import logging
 
             logging.getLogger("torchx").warning("`%s` is being stopped: delete it again when it has ended", app_id)
@@ -179,12 +167,8 @@ class AWSSageMakerScheduler(AwsScheduler):
         source.remove(self._clients, job)
 
 
-if TYPE_CHECKING:
-    _Ids = list[str]  # within the class above, `list` is a method
-
-
 def create_scheduler(session_name: str, **kwargs: object) -> AWSSageMakerScheduler:
-    """What the table of schedulers calls.
+    """Make the scheduler ``aws_sagemaker``; the table of schedulers calls this.
 
     Args:
         kwargs: ``client``, ``docker_client``; ``aws_region``, ``aws_profile``, ``aws_endpoint_url``: instead of what

@@ -15,10 +15,12 @@ others, or starts them all again as the retry policy says. One container by itse
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
-from torchx.schedulers.docker import client
+from torchx.schedulers.docker.answers import describe, listed
+from torchx.schedulers.docker.client import make_network, wait_for_end
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, LABEL_VERSION
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.docker.jobs import EngineJobs
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.docker.containers import Job
-    from torchx.schedulers.docker.evidence import History, Look
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDef, CfgVal
 
@@ -71,6 +72,8 @@ NETWORK = "torchx"
 
 ENV_TORCHX_IMAGE = ENV_IMAGE
 DockerOpts = Opts
+
+_NO_LOG = "the log of `%s` cannot be read"
 
 CAPABILITIES = Capabilities(
     logs=True,
@@ -138,73 +141,59 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         from torchx.specs.images import report_image_digest
 
         job = dryrun_info.request
-        with engine_errors(f"job `{job.app_id}` could not be submitted"):
-            if submission.is_submitted(self._on_engine, job.app_id):
-                return job.app_id
+        doing = f"job `{job.app_id}` could not be submitted"
+        known = self._on_engine.find(job.app_id, doing)
+        if known is not None and known.is_submitted():
+            return job.app_id
+        with engine_errors(doing):
             if job.images_to_push:
                 self.push_images(job.images_to_push)
-            digests = submission.find_images(self._on_engine, job)
-            for role, image in job.images().items():
-                report_image_digest(dryrun_info, role, digests[image])
+            for role, digest in submission.find_images(self._on_engine, job).items():
+                report_image_digest(dryrun_info, role, digest)
         submission.start(self._on_engine, job)
         return job.app_id
 
     # -- what became of it -----------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        from torchx.schedulers.docker import gangs
-        from torchx.schedulers.docker.evidence import Look, history_of
-
-        with engine_errors(f"the state of `{app_id}` is not known"):
-            job = self._on_engine.find(app_id)
-            if job is None:
-                return None
-            if not gangs.ends(job):
-                return _described(job)
-            past = history_of(self._client, job)
-            return _described(job, past, Look(self._client, job, past))
+        job = self._find(app_id, "the state of `%s` is not known")
+        return None if job is None else describe(job, self._client)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """One question for all; causes of failures are told as far as exit codes tell them."""
         wanted = set(app_ids)
-        with engine_errors("the states of jobs are not known"):
-            jobs = self._on_engine.all()
-        self._on_engine.attend(*(job for app_id, job in jobs.items() if app_id in wanted))
-        return {app_id: _described(jobs[app_id]) if app_id in jobs else None for app_id in wanted}
+        found = self._on_engine.find_all(wanted, "the states of jobs are not known")
+        return {app_id: describe(found[app_id]) if app_id in found else None for app_id in wanted}
 
     def exists(self, app_id: str) -> bool:
-        with engine_errors(f"the state of `{app_id}` is not known"):
-            return self._on_engine.find(app_id) is not None
+        return self._find(app_id, "the state of `%s` is not known") is not None
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:  # noqa: ARG002  # the contract's signature
         """The jobs of the engine, whoever submitted them; containers of others are left out."""
-        from torchx.schedulers.docker.answers import listed
-
-        with engine_errors("jobs cannot be listed"):
-            jobs = self._on_engine.all().values()
-        self._on_engine.attend(*jobs)
-        return [listed(job) for job in jobs]
+        return [listed(job) for job in self._on_engine.find_all(None, "jobs cannot be listed").values()]
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         """Sleeps until the engine reports that the job may have ended."""
-        with engine_errors(f"the end of `{app_id}` cannot be waited for"):
-            client.wait_for_end(self._client, app_id, timeout_s, lambda: self._on_engine.find(app_id))
+        doing = "the end of `%s` cannot be waited for"
+        with engine_errors(doing % app_id):
+            wait_for_end(self._client, app_id, timeout_s, lambda: self._find(app_id, doing))
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
-        with engine_errors(f"the log of `{app_id}` cannot be read"):
-            job = self._on_engine.find(app_id)
+        job = self._find(app_id, _NO_LOG)
         return None if job is None else [(role, k) for role, count, _ in job.sizes() for k in range(count)]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         """What the replicas wrote, all their attempts."""
         from torchx.schedulers.docker.logs import JobView, replica_lines
 
-        with engine_errors(f"the log of `{app_id}` cannot be read"):
-            job = self._on_engine.find(app_id)
+        job = self._find(app_id, _NO_LOG)
         if job is None:
             raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
-        view = JobView(job, lambda: self._on_engine.find(app_id))
+        view = JobView(job, lambda: self._find(app_id, _NO_LOG))
         return [replica_lines(self._client, view, role, k, query) for role, k in replicas]
+
+    def _find(self, app_id: str, doing: str) -> Job | None:
+        return self._on_engine.find(app_id, doing % app_id)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -227,14 +216,6 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         return self._used
 
 
-def _described(job: Job, past: History | None = None, look: Look | None = None) -> DescribeAppResponse:
-    from torchx.schedulers.docker.answers import facts_of
-    from torchx.schedulers.kit.verdict import describe
-
-    # a look takes three calls or more: more than one replica is looked into only where the first is a victim
-    return describe(facts_of(job, past, definition=job.roles()), look, at_once=1)
-
-
 def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
     """The factory of ``local_docker``; ``docker_client`` is the client to use, if it is given."""
     return DockerScheduler(session_name, docker_client=kwargs.get("docker_client"))
@@ -247,15 +228,10 @@ def has_docker() -> bool:
     except ImportError:
         return False
     try:
-        client = docker.from_env()
-    except docker.errors.DockerException:
-        return False
-    try:
-        return bool(client.ping())
+        with closing(docker.from_env()) as engine:
+            return bool(engine.ping())
     except (docker.errors.DockerException, OSError):  # errors of the connection are OSErrors
         return False
-    finally:
-        client.close()
 
 
 def ensure_network(client: Any | None = None) -> None:
@@ -265,15 +241,12 @@ def ensure_network(client: Any | None = None) -> None:
         client: a ``docker.DockerClient``; made from the environment when None.
     """
     if client is None:
-        scheduler = DockerScheduler("")
-        try:
+        with closing(DockerScheduler("")) as scheduler:
             ensure_network(scheduler._client)
-        finally:
-            scheduler.close()
         return
     with engine_errors(f"network `{NETWORK}` could not be made"):
         if all(network["Name"] != NETWORK for network in client.api.networks(names=[NETWORK])):  # parts match, too
-            client.make_network(client, NETWORK, {LABEL_VERSION: __version__}, busy=set)
+            make_network(client, NETWORK, {LABEL_VERSION: __version__}, busy=set)
 
 
 def _to_str(a: str | bytes) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torchx.errors import EXIT_JOB_FAILED, TorchXError
-from torchx.specs.copies import CopiedOnLook
 from torchx.specs.states import NONE, RESET, YELLOW_BOLD, AppState, ReplicaState, is_started, is_terminal
 
 TYPE_CHECKING = False
@@ -154,15 +153,6 @@ class AppStatus:
 
     def _roles(self, names: list[str] | None) -> list[RoleStatus]:
         return [role for role in self.roles if names is None or role.role in names]
-
-
-STATUS_ROLES = CopiedOnLook("roles")
-"""Lets statuses of one job share their roles; whoever looks at those of one gets a copy."""
-
-ANSWER_ROLES = CopiedOnLook("roles_statuses")
-"""The same for the answers of a scheduler, :class:`torchx.schedulers.api.DescribeAppResponse`."""
-
-setattr(AppStatus, "roles", STATUS_ROLES)  # noqa: B010  # to type checkers it stays the field that it is
 
 
 class AppStatusError(TorchXError):

@@ -60,10 +60,8 @@ class MLflowTracker(TrackerBase):
     @staticmethod
     def default_experiment_name() -> str:
         """``$MLFLOW_EXPERIMENT_NAME``; else, in a job, the session it was launched in; else ``torchx``."""
-        from torchx.util.environ import variable
-
-        named = variable("MLFLOW_EXPERIMENT_NAME")
-        _, _, rest = (variable(ENV_TORCHX_JOB_ID) or "").partition("://")
+        named = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        _, _, rest = (os.environ.get(ENV_TORCHX_JOB_ID) or "").partition("://")
         return named or rest.partition("/")[0] or _DEFAULT_EXPERIMENT
 
     @property
@@ -237,13 +235,11 @@ def create_tracker(config: str | None) -> MLflowTracker:
         ConfigError: the config has other keys, or a wrong value, or nothing says where the server is.
         MissingDependencyError: the package `mlflow` is not installed.
     """
-    from torchx.util.environ import variable
-
     text = (config or "").strip()
     found = read_config(text, "mlflow")
     settings: dict[str, Any] = {"tracking_uri": text} if found is None else dict(found)
     timeout_s = seconds(settings.pop("timeout_s", DEFAULT_TIMEOUT_S), "timeout_s")
-    uri = settings.pop("tracking_uri", None) or variable("MLFLOW_TRACKING_URI")
+    uri = settings.pop("tracking_uri", None) or os.environ.get("MLFLOW_TRACKING_URI")
     name, location = settings.pop("experiment_name", None), settings.pop("artifact_location", None)
     if settings:
         raise ConfigError(

@@ -15,12 +15,12 @@ MASK = "********"
 # not one expression: compiling it would take every `torchx run` 4 ms.
 _WORDS = frozenset(
     [
-        "token",
-        "secret",
-        "password",
-        "passwd",
         "pass",
         "pwd",
+        "pw",
+        "pat",
+        "jwt",
+        "sas",
         "passphrase",
         "credential",
         "credentials",
@@ -29,20 +29,140 @@ _WORDS = frozenset(
         "bearer",
         "cookie",
         "signature",
-        "apikey",
-        "accesskey",
-        "secretkey",
-        "privatekey",
-        "apitoken",
-        "accesstoken",
-        "authtoken",
     ]
 )
-_WORDS_BEFORE_KEY = frozenset({"api", "access", "secret", "private", "encryption", "signing", "account", "master"})
+# These also end longer words: `PGPASSWORD`, `MYSECRET`, `apitoken`.
+_ENDINGS = ("password", "passwd", "secret", "token", "apikey", "accesskey", "secretkey", "privatekey", "authkey")
+_WORDS_BEFORE_KEY = frozenset(
+    [
+        "account",
+        "access",
+        "anthropic",
+        "api",
+        "app",
+        "auth",
+        "aws",
+        "azure",
+        "cohere",
+        "comet",
+        "databricks",
+        "datadog",
+        "dd",
+        "deploy",
+        "encryption",
+        "gcp",
+        "gemini",
+        "github",
+        "gitlab",
+        "gpg",
+        "groq",
+        "hf",
+        "hmac",
+        "huggingface",
+        "langsmith",
+        "license",
+        "master",
+        "mistral",
+        "neptune",
+        "openai",
+        "pgp",
+        "pinecone",
+        "private",
+        "replicate",
+        "rsa",
+        "secret",
+        "sendgrid",
+        "service",
+        "session",
+        "shared",
+        "signing",
+        "slack",
+        "ssh",
+        "storage",
+        "stripe",
+        "subscription",
+        "together",
+        "wandb",
+        "webhook",
+    ]
+)
+# What comes last in a name that speaks about a credential and is none: `--token-length 512`, `SECRET_NAME`.
+_ABOUT = frozenset(
+    [
+        "budget",
+        "count",
+        "dim",
+        "dims",
+        "dir",
+        "embedding",
+        "embeddings",
+        "enabled",
+        "endpoint",
+        "expiry",
+        "file",
+        "folder",
+        "ids",
+        "len",
+        "length",
+        "level",
+        "limit",
+        "lr",
+        "max",
+        "method",
+        "min",
+        "mode",
+        "n",
+        "name",
+        "num",
+        "number",
+        "path",
+        "port",
+        "position",
+        "provider",
+        "rate",
+        "ratio",
+        "size",
+        "step",
+        "steps",
+        "timeout",
+        "ttl",
+        "type",
+        "uri",
+        "url",
+        "usage",
+        "version",
+        "vocab",
+    ]
+)
+
+# Forms of tokens that are known by their shape alone, whatever name they stand under. Group 1 stays readable.
+_SHAPES = (
+    r"\b(hf_|gh[pousr]_|github_pat_|glpat-|npm_|dckr_pat_|pypi-AgE|[rs]k_live_|sk-|xox[abprs]-)[\w-]{16,}",
+    r"\b(AKIA|ASIA)[0-9A-Z]{16}\b",
+    r"\b(AIza)[\w-]{35}",
+    r"\b(SG\.)[\w-]{16,}\.[\w-]{16,}",
+    r"\b(eyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*",
+    r"(hooks\.slack\.com/(?:services|workflows|triggers)/)[\w/-]+",
+    r"(discord(?:app)?\.com/api/webhooks/\d+/)[\w-]+",
+    r"([?&](?:sig|X-Amz-Signature|X-Goog-Signature)=)[^\s&'\"]+",
+    r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)",
+    # of programs that take a password without a name: `curl -u me:pw`, `mysql -ppw`, `sshpass -p pw`
+    r"((?:^|\s)(?:-u|--user)[ =]'?\"?(?!\d+:\d+\b)[^\s:'\"=]+:)[^\s'\"]+",
+    r"(\b(?:mysql\w*|mariadb[\w-]*)\s(?:[^|;&\n]{0,200}?\s)?-p)[^\s'\"]+",
+    r"(\bsshpass\s+-p\s*)[^\s'\"]+",
+)
+_MARKS = (
+    *("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "_pat_", "glpat-", "npm_", "pypi-AgE", "k_live_", "sk-", "xox"),
+    *("AKIA", "ASIA", "AIza", "SG.", "eyJ", "hooks.slack", "webhooks/", "sig=", "ignature=", "PRIVATE KEY"),
+    *("-u ", "--user", "mysql", "mariadb", "sshpass"),
+)
+"""One of these is in every text that one of the shapes is in: most texts cost no regular expression."""
 
 # One of these is in every name that is_secret_name knows.
-_STEMS = ("token", "secret", "pass", "pwd", "credential", "auth", "bearer", "cookie", "signature", "key")
-_NAME = rf"[\w.-]{{0,80}}(?:{'|'.join(_STEMS)})[\w.-]{{0,80}}"  # bounded: linear in the text
+_STEMS = ("token", "secret", "pass", "pw", "jwt", "credential", "auth", "bearer", "cookie", "signature", "key")
+_JOINED = ("_pat", "pat=", "-pat", "_sas", "sas=", "-sas")
+_ANY_STEM = "|".join(stem.strip("=") for stem in (*_STEMS, *_JOINED))
+_NAME = rf"[\w.-]{{0,80}}(?:{_ANY_STEM})[\w.-]{{0,80}}"  # bounded: linear in the text
 _QUOTED = r"""'[^'\n]*'|"[^"\n]*\""""
 _BARE = r"""[^\s'",;&)}\]]"""
 _ASSIGNED = (
@@ -60,13 +180,19 @@ def is_secret_name(name: str) -> bool:
 
     >>> is_secret_name("HF_TOKEN"), is_secret_name("AWS_SECRET_ACCESS_KEY"), is_secret_name("clientSecret")
     (True, True, True)
+    >>> is_secret_name("PGPASSWORD"), is_secret_name("WANDB_KEY"), is_secret_name("--token-length")
+    (True, True, False)
     >>> is_secret_name("TOKENIZERS_PARALLELISM"), is_secret_name("KEY"), is_secret_name("DATASET")
     (False, False, False)
     """
     if not name.isupper() and not name.islower():
         name = "".join(f"_{c}" if c.isupper() and i and name[i - 1].islower() else c for i, c in enumerate(name))
     words = [word.rstrip("0123456789") for word in name.lower().replace("-", "_").replace(".", "_").split("_")]
-    return any(word in _WORDS for word in words) or any(
+    while words and not words[-1]:
+        words.pop()
+    if len(words) > 1 and words[-1] in _ABOUT:
+        return False
+    return any(word in _WORDS or word.endswith(_ENDINGS) for word in words) or any(
         word in _WORDS_BEFORE_KEY and after == "key" for word, after in itertools.pairwise(words)
     )
 
@@ -84,10 +210,15 @@ def mask_text(text: str) -> str:
 
         text = re.sub(r"(?i)(\b[a-z][a-z0-9+.\-]*://[^/\s:@]*:)([^/\s@]+)(@)", rf"\g<1>{MASK}\g<3>", text)
         text = re.sub(r"(?i)(\bhttps?://)([^/\s:@]+)(@)", rf"\g<1>{MASK}\g<3>", text)
+    if any(mark in text for mark in _MARKS):
+        import re
+
+        for shape in _SHAPES:
+            text = re.sub(shape, rf"\g<1>{MASK}", text)
     if " " not in text and "=" not in text and ":" not in text:
         return text
     lowered = text.lower()
-    if any(stem in lowered for stem in _STEMS):
+    if any(stem in lowered for stem in (*_STEMS, *_JOINED)):
         import re
 
         return re.sub(_ASSIGNED, _mask_assigned, text, flags=re.IGNORECASE)
@@ -124,16 +255,24 @@ def mask_args(args: list[str]) -> list[str]:
     ['--api-key', '********', '--hf_token=********', 'x=1']
     """
     shown: list[str] = []
-    hide_next = False
+    before, hide_next, short_p = "", False, False
     for arg in args:
         if hide_next and not arg.startswith("-"):
             shown.append(MASK)
-            hide_next = False
+            before, hide_next = arg, False
             continue
         name, eq, _ = arg.partition("=")
         secret = is_secret_name(name.lstrip("-"))
-        hide_next = secret and not eq and arg.startswith("-")
-        shown.append(f"{name}={MASK}" if secret and eq else mask_text(arg))
+        hide_next = (secret and not eq and arg.startswith("-")) or (arg == "-p" and before.endswith("sshpass"))
+        user, colon, password = arg.partition(":")
+        if before in ("-u", "--user") and colon and not (user + password).isdigit():  # `curl -u me:pw`
+            shown.append(f"{user}:{MASK}")
+        elif short_p and arg.startswith("-p") and len(arg) > 2:  # `mysql -ppw`
+            shown.append(f"-p{MASK}")
+            hide_next = False
+        else:
+            shown.append(f"{name}={MASK}" if secret and eq else mask_text(arg))
+        before, short_p = name, short_p or "mysql" in name or "mariadb" in name
     return shown
 
 

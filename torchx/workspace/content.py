@@ -19,6 +19,7 @@ import stat
 
 from torchx.errors import SpecError, TorchXError
 from torchx.workspace.files import LocalFiles, open_workspace, walk_tree
+from torchx.workspace.private import check_entries, check_root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def entries(workspace: Workspace | str) -> list[Entry]:
         workspace: a path or URL of one directory when it is a string.
 
     Raises:
-        SpecError: a project does not exist or cannot be read, or a place is not below the root.
+        SpecError: a project does not exist or cannot be read, a place is not below the root, or it is a home directory
+            or holds credentials (:mod:`torchx.workspace.private`).
         MissingDependencyError: a part of fsspec is missing.
     """
     projects = {workspace: ""} if isinstance(workspace, str) else workspace.projects
@@ -115,7 +117,9 @@ def entries(workspace: Workspace | str) -> list[Entry]:
     for source, place in projects.items():
         prefix = _prefix(source, place)
         try:
-            for entry in _of_project(source, prefix):
+            project = list(_of_project(source, prefix))
+            check_entries(source, project)
+            for entry in project:
                 _put(found, entry)
         except TorchXError:
             raise
@@ -187,6 +191,8 @@ def _of_project(source: str, prefix: str) -> Iterator[Entry]:
             raise SpecError(f"workspace `{source}` is not a directory", hint="check `--workspace`: does it exist?")
         yield _single_file(fs, root, prefix)
         return
+    if isinstance(fs, LocalFiles):
+        check_root(root)
     for below, _, folders, files in walk_tree(fs, root):
         head = f"{prefix}{below}/" if below else prefix
         for name, info in folders.items():

@@ -6,6 +6,7 @@ import os
 
 from torchx.errors import MissingDependencyError, SpecError
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE, IgnoreRules
+from torchx.workspace.private import is_torchx_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _walk(fs: Any, root: str, rules: IgnoreRules) -> Iterator[tuple[str, str, _I
             relative = f"{below}/{name}" if below else name
             ignored, seen = rules.look(above, relative)
             if info["type"] == "directory" and not info.get("islink"):
-                if isinstance(fs, LocalFiles) and os.path.lexists(f"{path}/{MARKER}"):
+                if isinstance(fs, LocalFiles) and (os.path.lexists(f"{path}/{MARKER}") or is_torchx_home(path)):
                     continue
                 if not ignored:
                     folders[name] = info

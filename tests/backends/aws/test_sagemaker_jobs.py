@@ -16,7 +16,7 @@ import pytest
 from tests.backends.aws import moto
 from tests.backends.docker.engine import Unavailable
 from torchx.errors import BackendError
-from torchx.schedulers.aws.clients import Clients
+from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.ecr import EcrLogins
 from torchx.schedulers.aws_sagemaker_scheduler import create_scheduler
 from torchx.specs.api import AppDef, AppState, Role, macros

@@ -305,7 +305,7 @@ def test_retries_are_used_up(scheduler: DockerScheduler, submit: Job) -> None:
     """After the last retry the job has failed, with the last exit code."""
     found = ended(scheduler, app_id := submit("exit 9", max_retries=1, retry_policy=RetryPolicy.REPLICA))
     assert found.state is AppState.FAILED
-    assert found.msg == "r/0: exit code 9"
+    assert found.msg == "r/0: exit code 9; after 1 restart"
     assert found.num_restarts == 1
     assert scheduler.exists(app_id)
 

@@ -90,7 +90,7 @@ def test_the_failure_comes_first(scheduler: DockerScheduler, submit: Job, meet: 
     """By the engine's own times the others have ended after it; by themselves they would still run."""
     app_id = submit(gang(4, 2), 4, mounts=at(meet))
     found = ended(scheduler, app_id)
-    assert found.msg == "r/2: exit code 3"
+    assert found.msg == "r/2: exit code 3: try"
     assert found.state is AppState.FAILED
     assert state_of(found) == [AppState.CANCELLED, AppState.CANCELLED, AppState.FAILED, AppState.CANCELLED]
     times = finished(scheduler, app_id)
@@ -165,7 +165,7 @@ class TestRetries:
             assert found.num_restarts == 2
             time.sleep(0.05)
         found = ended(scheduler, app_id)
-        assert found.msg == "r/0: exit code 3"
+        assert found.msg == "r/0: exit code 3: try; after 2 restarts"
         assert found.num_restarts == 2
         assert state_of(found) == [AppState.FAILED, AppState.CANCELLED, AppState.CANCELLED]
         assert [attempts(app_id, k) for k in range(2)] == [3, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
 def test_events(serve: Callable[..., tuple]) -> None:
     """They come line by line, however the bytes are cut; the end of the stream is an error."""
     server, engine = serve('HTTP/1.0 200 OK\r\n\r\n{"a":1}\n\n{"a":2}\n{"a"')
-    with engine.events({"type": ["container"]}, 12.5) as events:
+    with closing(engine.events({"type": ["container"]}, 12.5)) as events:
         found = []
         with pytest.raises(ConnectionError):
             while True:
@@ -120,7 +121,7 @@ def test_waiting_ends() -> None:
     from torchx.schedulers.docker.plain_http import Events
 
     ours, theirs = socket.socketpair()
-    with theirs, Events(ours, b"") as events:
+    with theirs, closing(Events(ours, b"")) as events:
         assert events.wait(0.0) == []
         theirs.sendall(b'{"a":3}\n')
         assert events.wait(10) == [{"a": 3}]

@@ -68,10 +68,7 @@ class Engine:
         self.listening += 1
         return self
 
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         pass
 
     def wait(self, timeout_s: float) -> list[dict]:

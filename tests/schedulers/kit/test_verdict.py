@@ -124,6 +124,26 @@ ROWS = {
         {0: Evidence(stderr="step 7\n", reason="out of memory: its limit is 64 MB", kind="oom")}, FAILED, 0, "oom",
         "w/0 on n0: killed by SIGKILL: out of memory: its limit is 64 MB",
     ),
+    "nobody says which replica ended the job, and one of them does": Row(
+        job(*(replica(k, FAILED, stopped=True, ended=9) for k in range(12)), state=FAILED, kind="error",
+            reason="AlgorithmError: exit code 1"),
+        {0: Evidence(stderr="step 7\n"), 1: Evidence(stderr=LOST_PEER), 11: Evidence(stderr=BAD_BATCH)},
+        FAILED, 11, "error", "w/11 on n11: ValueError: bad batch",
+    ),
+    "nobody says which replica ended the job": Row(
+        job(replica(0, FAILED, stopped=True), replica(1, FAILED, stopped=True), state=FAILED, kind="error",
+            reason="AlgorithmError: exit code 3"),
+        {0: Evidence(stderr="step 7\n")}, FAILED, None, "error", "AlgorithmError: exit code 3",
+    ),
+    "one that was stopped in silence is less to blame than one that lost its peer": Row(
+        job(replica(0, FAILED, stopped=True), replica(1, FAILED, stopped=True), state=FAILED,
+            reason="exit code 1"),
+        {0: Evidence(stderr="step 7\n"), 1: Evidence(stderr=LOST_PEER)}, FAILED, 1, "network", None,
+    ),
+    "nobody saw how the replica ended, and the scheduler knows the class": Row(
+        job(replica(0, FAILED), state=FAILED, kind="quota", reason="no such instances are left"), {},
+        FAILED, 0, "quota", "no such instances are left",
+    ),
     "GPU memory": Row(
         job(replica(0, FAILED, exit_code=1, ended=12)), {0: Evidence(stderr=CUDA_OOM)}, FAILED, 0, "gpu_oom", None,
     ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
 
@@ -257,5 +259,93 @@ def test_hosts() -> None:
     )
     assert not any(map(is_loopback, ("localhost.evil.io", "10.0.0.1:5000", "registry:5000", "127.0.0.1.evil.io", "")))
     assert host_of("https://user:pw@r.io:1/x?y") == "r.io:1"
-    with pytest.raises(BackendError, match="which is no URL of the web"):
+    with pytest.raises(BackendError, match="which is not a valid URL of http or https"):
         host_of("file:///etc/passwd")
+
+
+class Hosts:
+    """Two real servers on this machine: a registry that redirects blobs, and the host that it redirects to.
+
+    ``seen`` has, for each request, the server's name, the path and the login that came with it.
+    """
+
+    def __init__(self, challenge: str) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+        self.other = self._serve(
+            "other", lambda _: (401, {"WWW-Authenticate": challenge.format(port=self.port_of("other"))})
+        )
+        self.registry = self._serve("registry", self._registry)
+
+    def port_of(self, name: str) -> int:
+        return int((self.other if name == "other" else self.registry).server_address[1])
+
+    def _registry(self, login: str) -> tuple[int, dict[str, str]]:
+        if not login:
+            return 401, {"WWW-Authenticate": 'Basic realm="registry"'}
+        return 307, {"Location": f"http://127.0.0.1:{self.port_of('other')}/blob"}
+
+    def _serve(self, name: str, answer: Callable[[str], tuple[int, dict[str, str]]]) -> HTTPServer:
+        seen = self.seen
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                login = self.headers.get("Authorization", "")
+                seen.append((name, self.path, login))
+                status, headers = answer(login)
+                self.send_response(status)
+                for key, value in {**headers, "Content-Length": "0"}.items():
+                    self.send_header(key, value)
+                self.end_headers()
+
+            do_HEAD = do_GET
+
+            def log_message(self, *args: object) -> None: ...
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    def __enter__(self) -> Hosts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in (self.other, self.registry):
+            server.shutdown()
+            server.server_close()
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        'Bearer realm="http://127.0.0.1:{port}/token",service="s"',
+        'Basic realm="give it to me"',
+        'BEARER realm="HTTP://127.0.0.1:{port}/t"',
+    ],
+    ids=["bearer", "basic", "upper case"],
+)
+def test_a_redirect_target_asks_for_a_login_in_vain(challenge: str) -> None:
+    """Whose login is used is decided by the host that was asked: the one that it redirects to gets neither it nor a token."""
+    with Hosts(challenge) as hosts:
+        registry = Registry(f"127.0.0.1:{hosts.port_of('registry')}", credentials=Credentials("me", "hunter2"))
+        for _ in range(2):  # the second time, the login is sent at once
+            with pytest.raises(BackendError, match="401"):
+                registry.blob("me/x", "sha256:" + "0" * 64)
+        registry.close()
+    assert ("registry", "Basic") in {(name, login.partition(" ")[0]) for name, _, login in hosts.seen}
+    assert {(name, path, login) for name, path, login in hosts.seen if name == "other"} == {("other", "/blob", "")}
+
+
+@pytest.mark.parametrize("realm", ["http://evil.io/t", "HTTP://evil.io/t", "ftp://evil.io/t", "http://[::bad", ""])
+def test_a_realm_without_tls_gets_no_password(realm: str) -> None:
+    """Nor does one that is no URL; scheme and host are compared without regard to case."""
+    registry, http = client(lambda *_: reply(401, www_authenticate=f'Bearer realm="{realm}"'), Credentials("me", "1"))
+    with pytest.raises(BackendError):
+        registry.has_blob("me/x", "sha256:1")
+    assert len(http.asked) == 1
+
+
+@pytest.mark.parametrize("target", ["http://[::bad", "http://h:99999/", "file:///etc/passwd"])
+def test_a_redirect_to_what_is_no_url(target: str) -> None:
+    """It is refused in one line."""
+    with pytest.raises(BackendError, match="not a valid URL"):
+        host_of(absolute("https://r.io/v2/", target))

@@ -11,10 +11,9 @@ Each record's message is the JSON of a :class:`TorchxEvent`. Secrets are masked.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-
-from torchx.util.environ import variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ def is_on() -> bool:
     """Whether anybody listens."""
     if record is not _own_record:
         return True
-    if "logging" not in sys.modules and variable(ENV_EVENTS) is None:
+    if "logging" not in sys.modules and os.environ.get(ENV_EVENTS) is None:
         return False
     return _logger("null").isEnabledFor(_INFO)
 
@@ -142,7 +141,7 @@ def _logger(destination: str) -> logging.Logger:
             found = logging.getLogger(LOGGER)
             # Not to the program's own log: events are for whoever asked for events.
             found.propagate = False
-            wanted = variable(ENV_EVENTS) or "null"
+            wanted = os.environ.get(ENV_EVENTS) or "null"
             found.addHandler(get_logging_handler(wanted))
             if found.level == logging.NOTSET:
                 found.setLevel(_OFF if wanted == "null" else _INFO)

@@ -1,30 +1,37 @@
-"""What the backends on AWS share as schedulers: clients, logins, the verbs, logs.
+"""The base of the backends on AWS: clients, logins, the verbs, logs.
 
-A backend says how a job is submitted, found, described and ended; everything around it is here.
+A backend says how a job is submitted, found and ended, and makes facts of answers; everything around that is here.
 """
 
 from __future__ import annotations
 
 import time
 
-from torchx.errors import NotFoundError
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
-from torchx.schedulers.aws.clients import Clients
+from torchx.errors import NotFoundError, TorchXError
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.ecr import EcrLogins
-from torchx.specs.api import AppState, is_terminal
+from torchx.schedulers.kit import verdict
+from torchx.specs.api import is_terminal
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 from torchx.workspace.images import registry_auth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from torchx.specs.api import AppDryRunInfo, CfgVal
+    from torchx.schedulers.aws.logs import Streams
+    from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
+    from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.specs.api import AppDryRunInfo, AppState, CfgVal
 
     _Object = dict[str, Any]
     _Jobs = list[ListAppResponse]
+    _Ids = list[str]  # within the class, `list` is a method
+    _Ours = list[tuple[str, _Object]]
+    _Replicas = list[tuple[str, int]]
     _Lines = Iterable[tuple[str, _Object]]
     _Base = Scheduler[Mapping[str, CfgVal]]
 else:
@@ -67,19 +74,17 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
         """Those of ``lines`` that this user has submitted; the default: :meth:`_listed` has seen to it."""
         return lines
 
-    def _state(self, job: _Object) -> AppState:
-        raise NotImplementedError
-
-    def _answer(self, app_id: str, job: _Object, *, closely: bool) -> DescribeAppResponse:
-        """The description of a job.
+    def _facts(self, app_id: str, job: _Object, *, closely: bool) -> JobFacts:
+        """What AWS says of a job.
 
         Args:
-            closely: ask more calls, and say why it waits or failed; not for many jobs at a time.
+            job: an answer, or a line of a list.
+            closely: make more calls to say why it waits or failed; not for many jobs at a time.
         """
         raise NotImplementedError
 
-    def _log_of(self, app_id: str, job: _Object, role: str, k: int) -> tuple[str, Callable[[], _Ids]] | None:
-        """The log group of a replica, and what finds its streams, oldest first; None: the job has no such replica."""
+    def _streams(self, job: _Object, replicas: Sequence[tuple[str, int]]) -> Streams:
+        """Where the lines of these replicas are; those that the job does not have are left out."""
         raise NotImplementedError
 
     def _end(self, app_id: str, job: _Object) -> None:
@@ -98,7 +103,7 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
 
     @property
     def _region(self) -> str:
-        return str(getattr(getattr(self._client, "meta", None), "region_name", "") or "")
+        return str(self._client.meta.region_name or "")
 
     @staticmethod
     def _who() -> str:
@@ -107,7 +112,7 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
         return getpass.getuser()
 
     def _push(self, images: dict[str, tuple[str, str]], info: AppDryRunInfo[Any], *, create: bool = False) -> None:
-        """Pushes the images with workspaces, logged in to ECR, and tells the record what they are called for good.
+        """Pushes the images with workspaces, logged in to ECR, and records their digests.
 
         Args:
             create: make repositories that are not there.
@@ -126,13 +131,36 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         job = self._look(app_id)
-        return None if job is None else self._answer(app_id, job, closely=True)
+        if job is None:
+            return None
+        return verdict.describe(
+            self._facts(app_id, job, closely=True), lambda replicas: self._left_behind(job, replicas)
+        )
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """A hundred jobs a call; causes as far as the service names them without being asked again."""
         wanted = list(app_ids)
         found = self._find(wanted)
-        return {a: self._answer(a, found[a], closely=False) if a in found else None for a in wanted}
+        return {a: verdict.describe(self._facts(a, found[a], closely=False)) if a in found else None for a in wanted}
+
+    def _state(self, app_id: str, job: _Object) -> AppState:
+        return verdict.state_of(self._facts(app_id, job, closely=False))
+
+    def _left_behind(self, job: _Object, replicas: Sequence[ReplicaFacts]) -> Sequence[Evidence]:
+        """The ends of the replicas' logs; stdout and stderr are one."""
+        from torchx.schedulers.aws import logs
+        from torchx.schedulers.kit.failures import Evidence
+
+        try:
+            streams = self._streams(job, [(r.role, r.replica) for r in replicas])
+            client = self._clients.client("logs")
+        except TorchXError:
+            return [Evidence(said=r.reason) for r in replicas]  # they would only explain something else
+        found = []
+        for r in replicas:
+            group, names = streams.get((r.role, r.replica), ("", []))
+            found.append(Evidence(stderr=logs.tail(client, group, names[-1]) if names else "", said=r.reason))
+        return found
 
     def exists(self, app_id: str) -> bool:
         return self._look(app_id) is not None
@@ -142,47 +170,35 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
         given = dict(cfg or {})
         wanted = given.get("state") or ()
         states = {str(s).upper() for s in (wanted if isinstance(wanted, (list, tuple, set)) else [wanted])}
-        lines = [(a, job) for a, job in self._listed(given) if not states or self._state(job).name in states]
+        lines = [(a, job) for a, job in self._listed(given) if not states or self._state(a, job).name in states]
         if given.get("user"):
             lines = self._of_user(lines, str(given["user"]))
-        return [ListAppResponse(a, self._state(job), name=a.rpartition(":")[2]) for a, job in lines]
+        return [ListAppResponse(a, self._state(a, job), name=a.rpartition(":")[2]) for a, job in lines]
 
-    def log_iter(  # noqa: PLR0917  # the contract's signature
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
-        """What the replica wrote, all its attempts, out of CloudWatch."""
+    def log_replicas(self, app_id: str) -> _Replicas | None:
+        job = self._look(app_id)
+        if job is None:
+            return None
+        return [(r.role, r.replica) for r in self._facts(app_id, job, closely=False).replicas()]
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
+        """What replicas wrote, all their attempts, out of CloudWatch."""
         from torchx.schedulers.aws import logs
-        from torchx.schedulers.kit.logs import LogQuery
 
-        query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
         logs.refuse_streams(query)
         job = self._look(app_id)
         if job is None:
             raise NotFoundError(f"{self.shown} has no job `{app_id}`", hint="`torchx list` shows the jobs")
-        found = self._log_of(app_id, job, role_name, k)
-        if found is None:
-            raise NotFoundError(f"job `{app_id}` has no replica `{role_name}/{k}`")
 
-        def over() -> bool:
-            now = self._look(app_id)
-            return now is None or is_terminal(self._state(now))
+        def read(job: _Object) -> tuple[bool, Streams]:
+            return is_terminal(self._state(app_id, job)), self._streams(job, replicas)
 
+        look = logs.SharedLook(job, lambda: self._look(app_id), read)
         client = self._clients.client("logs")
-        return query.matching(logs.follow(client, *found, query, over=over, sleep=self._sleep))
-
-    def _tail(self, group: str, streams: _Ids) -> str:
-        """The end of the newest of these logs."""
-        from torchx.schedulers.aws import logs
-
-        return logs.tail(self._clients.client("logs"), group, streams[-1]) if streams else ""
+        return [
+            query.matching(logs.follow(client, app_id, replica, look, query=query, sleep=self._sleep))
+            for replica in replicas
+        ]
 
     def _look(self, app_id: str) -> _Object | None:
         return self._find([app_id]).get(app_id)
@@ -191,7 +207,7 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
 
     def _cancel_existing(self, app_id: str) -> None:
         job = self._look(app_id)
-        if job is not None and not is_terminal(self._state(job)):
+        if job is not None and not is_terminal(self._state(app_id, job)):
             self._end(app_id, job)
 
     def _delete_existing(self, app_id: str) -> None:
@@ -201,10 +217,5 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
             self._forget(app_id, job)
 
     def close(self) -> None:
-        """Lets go of the connections. Jobs go on."""
+        """Close the connections. Jobs go on."""
         self._clients.close()
-
-
-if TYPE_CHECKING:
-    _Ids = list[str]  # within the class above, `list` is a method
-    _Ours = list[tuple[str, _Object]]

@@ -1,20 +1,23 @@
-"""Lines of a CloudWatch log stream: page by page, followed, between two times.
+"""Lines of CloudWatch log streams: page by page, followed, between two times.
 
 https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_GetLogEvents.html
 """
 
 from __future__ import annotations
 
-from torchx.errors import NotSupportedError
-from torchx.schedulers.aws.clients import call
+from torchx.errors import NotFoundError, NotSupportedError
+from torchx.schedulers.aws.client import call
 from torchx.schedulers.aws.errors import AwsError, is_missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
     from torchx.schedulers.kit.logs import LogQuery
+
+    Streams = Mapping[tuple[str, int], tuple[str, list[str]]]
+    """Role and number of replicas -> log group, and names of its streams, oldest first."""
 
 _POLL_S = 2.0
 _TAIL_EVENTS = 200
@@ -34,6 +37,44 @@ def refuse_streams(query: LogQuery) -> None:
         )
 
 
+class SharedLook:
+    """Looks at a job on behalf of all replicas whose logs are being read, each in a thread of its own perhaps.
+
+    Args:
+        job: as AWS has just described it.
+        again: describes it again; None: it is gone.
+        read: says of such a description whether the job has ended, and where the lines of its replicas are by now.
+    """
+
+    def __init__(
+        self,
+        job: dict[str, Any],
+        again: Callable[[], dict[str, Any] | None],
+        read: Callable[[dict[str, Any]], tuple[bool, Streams]],
+    ) -> None:
+        import threading
+
+        self._job: dict[str, Any] | None = job
+        self._again = again
+        self._read = read
+        self._lock = threading.Lock()
+        self._count = 0
+        self._seen: tuple[bool, Streams] = (False, {})
+
+    def after(self, count: int) -> tuple[int, bool, Streams]:
+        """A look later than number ``count``, which another replica may have taken already.
+
+        Returns:
+            Its number, whether the job had ended by then, and where the lines are.
+        """
+        with self._lock:
+            if self._count <= count:
+                job = self._again() if self._count else self._job
+                self._seen = self._read(job) if job is not None else (True, self._seen[1])
+                self._count += 1
+            return self._count, *self._seen
+
+
 class StreamReader:
     """Reads one stream from its beginning; what was read is not read again."""
 
@@ -50,7 +91,7 @@ class StreamReader:
     def news(self) -> Iterator[str]:
         """What has come since the last call, each line with its line end.
 
-        The end is where CloudWatch gives the token back that it was asked with; pages before it may be empty.
+        At the end CloudWatch returns the token that it was given; pages before it may be empty.
         """
         while True:
             page = self._page()
@@ -83,26 +124,31 @@ class StreamReader:
 
 def follow(
     client: Any,
-    group: str,
-    find_streams: Callable[[], list[str]],
-    query: LogQuery,
+    app_id: str,
+    replica: tuple[str, int],
+    job: SharedLook,
     *,
-    over: Callable[[], bool],
+    query: LogQuery,
     sleep: Callable[[float], None],
 ) -> Iterator[str]:
     """Lines of a replica, through the streams of all its attempts.
 
     Args:
-        find_streams: names of the streams there are by now, oldest first.
-        over: whether no more will be written.
+        job: shared with the other replicas that are read.
         sleep: called with seconds between two looks.
+
+    Raises:
+        NotFoundError: the job has no such replica.
     """
     readers: dict[str, StreamReader] = {}
-    quiet = 0
+    quiet = looks = 0
     while True:
-        ended = over() if query.follow else True  # before reading: what was written by then is still read
+        looks, ended, streams = job.after(looks)  # before reading: what was written by then is still read
+        if replica not in streams:
+            raise NotFoundError(f"job `{app_id}` has no replica `{replica[0]}/{replica[1]}`")
+        group, names = streams[replica]
         seen = False
-        for name in find_streams():
+        for name in names:
             reader = readers.setdefault(name, StreamReader(client, group, name, query))
             for line in reader.news():
                 seen = True
@@ -116,7 +162,7 @@ def follow(
 
 
 def tail(client: Any, group: str, stream: str) -> str:
-    """The end of a stream as text; empty when it cannot be read: it is asked for to explain something else."""
+    """The end of a stream as text; empty when it cannot be read: it is wanted only to explain something else."""
     from torchx.errors import TorchXError
 
     try:

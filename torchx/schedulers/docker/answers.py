@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 
-from torchx.schedulers.api import ListAppResponse
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
+from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.containers import LABEL_APP_NAME, LABEL_SESSION
-from torchx.schedulers.docker.gangs import REPLICA, next_step, rules_of, waves
+from torchx.schedulers.kit import verdict
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
-from torchx.schedulers.kit.verdict import state_of
 from torchx.specs.api import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.docker.evidence import History
@@ -38,9 +39,9 @@ def facts_of(
         definition: the roles as they were submitted, where somebody asks for them.
         now: Unix time.
     """
-    step = next_step(job)
+    step = gangs.next_step(job)
     cancelled = any(c.mark.cancelled for c in job.containers)
-    unattended = not rules_of(job).place and not cancelled
+    unattended = not gangs.rules_of(job).place and not cancelled
     replicas = _Replicas(job, step, history.ended if history else {}, time.time() if now is None else now)
     roles = [
         RoleFacts(name=name, min_replicas=least, replicas=[replicas.get(name, k) for k in range(count)])
@@ -62,11 +63,26 @@ def facts_of(
     )
 
 
+def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
+    """The answer on a job.
+
+    Args:
+        client: of the engine, which is asked about a job that has ended or is being ended; None: it is not asked.
+    """
+    if client is None or not gangs.ends(job):
+        return verdict.describe(facts_of(job, definition=job.roles()))
+    from torchx.schedulers.docker.evidence import Look, history_of
+
+    past = history_of(client, job)
+    # A look takes four calls: more than one replica is looked into only where the first is a victim.
+    return verdict.describe(facts_of(job, past, definition=job.roles()), Look(client, job, past), at_once=1)
+
+
 def listed(job: Job) -> ListAppResponse:
     """The job's line in a list."""
     from torchx.specs.api import make_app_handle
 
-    answer = ListAppResponse(job.app_id, state_of(facts_of(job)), name=job.labelled(LABEL_APP_NAME))
+    answer = ListAppResponse(job.app_id, verdict.state_of(facts_of(job)), name=job.labelled(LABEL_APP_NAME))
     if session := job.labelled(LABEL_SESSION):
         answer.app_handle = make_app_handle("local_docker", session, job.app_id)
     return answer
@@ -116,6 +132,7 @@ def _of_container(seen: Container, *, again: bool, ended: float) -> ReplicaFacts
         ended=ended if is_terminal(seen.state) else 0.0,  # else it is that of an attempt before
         reason="the engine lost it" if lost else "",
         kind="lost" if lost else "",
+        stopped=seen.mark.cancelled,
     )
 
 
@@ -135,8 +152,8 @@ def _notes(roles: Sequence[RoleFacts], running: Sequence[Container]) -> list[str
 
 def _restarts(job: Job, history: History | None) -> int:
     """How often anything was started again, as far as that is known."""
-    together = waves(job)
+    together = gangs.waves(job)
     if history is not None:
         return together + history.restarts
-    by_engine = any(policy == REPLICA and most > 0 for most, policy in rules_of(job).retries.values())
+    by_engine = any(policy == gangs.REPLICA and most > 0 for most, policy in gangs.rules_of(job).retries.values())
     return together if together or not by_engine else -1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import closing
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.docker.container_names import Mark, join
@@ -112,8 +113,9 @@ def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Contain
         environ: says where the engine is; None: only the client knows, and it stops a few at a time.
         grace_s: seconds between SIGTERM and SIGKILL.
     """
-    side_by_side(lambda container: _mark_cancelled(client, container), which)
-    graces = dict(side_by_side(lambda container: (container.id, _grace(client, container, grace_s)), which))
+    import docker.errors
+
+    graces = dict(side_by_side(lambda c: (c.id, _mark_cancelled(client, c, grace_s)), which))
     left = which
     if environ is not None and len(which) > 1:
         from torchx.schedulers.docker.plain_http import EngineHttp, target
@@ -121,39 +123,32 @@ def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Contain
         targets = [target(f"/containers/{c.id}/stop", {"t": graces[c.id]}) for c in which]
         answers = EngineHttp(environ).post(targets, timeout_s=grace_s + _STOP_S)
         left = [c for c, answer in zip(which, answers, strict=True) if answer not in _STOPPED]
-    side_by_side(lambda container: _stop(client, container, graces[container.id]), left)
+
+    def stop(container: Container) -> None:
+        try:
+            client.api.stop(container.id, timeout=graces[container.id])
+        except docker.errors.APIError as e:
+            if not is_missing(e):
+                raise
+
+    side_by_side(stop, left)
 
 
-def _grace(client: Any, container: Container, grace_s: int) -> int:
+def _mark_cancelled(client: Any, container: Container, grace_s: int) -> int:
+    """Returns how long it may take to end: no time where it would not get the signal."""
     import docker.errors
 
+    mark = Mark(container.mark.app, container.mark.role, container.mark.due, cancelled=True)
+    try:
+        if mark != container.mark:
+            client.api.rename(container.id, join(container.name, mark))
+    except docker.errors.APIError as e:
+        if not is_missing(e) and "same name" not in explanation(e) and not is_conflict(e):  # of another who cancels it
+            raise
     try:
         return 0 if sigterm_is_lost(client.api.inspect_container(container.id)) else grace_s
     except docker.errors.APIError:  # it was removed
         return grace_s
-
-
-def _mark_cancelled(client: Any, container: Container) -> None:
-    import docker.errors
-
-    mark = Mark(container.mark.app, container.mark.role, container.mark.due, cancelled=True)
-    if mark == container.mark:
-        return
-    try:
-        client.api.rename(container.id, join(container.name, mark))
-    except docker.errors.APIError as e:
-        if not is_missing(e) and "same name" not in explanation(e) and not is_conflict(e):  # of another who cancels it
-            raise
-
-
-def _stop(client: Any, container: Container, grace_s: int) -> None:
-    import docker.errors
-
-    try:
-        client.api.stop(container.id, timeout=grace_s)
-    except docker.errors.APIError as e:
-        if not is_missing(e):
-            raise
 
 
 def remove(client: Any, container_id: str) -> None:
@@ -251,12 +246,6 @@ class Stream:
         """Lets go of the connection."""
         self._response.close()
 
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def events(
     client: Any, kinds: list[str], labels: list[str], *, since: float, until: float | None, read_s: float
@@ -278,7 +267,7 @@ def events(
     if until is not None:
         params["until"] = f"{until:.9f}"
     try:
-        with Stream(client, "/events", params, read_s=read_s) as stream:
+        with closing(Stream(client, "/events", params, read_s=read_s)) as stream:
             while line := stream.readline():
                 if line.strip():
                     yield json.loads(line)
@@ -342,12 +331,7 @@ def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(todo))) as pool:
-        futures = [pool.submit(call, item) for item in todo]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+        return list(pool.map(call, todo))
 
 
 def patiently(call: Callable[[], T], for_s: float = 15.0) -> T:

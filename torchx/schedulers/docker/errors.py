@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 
 from torchx.errors import BackendError, TorchXError, TransientError
 from torchx.schedulers.docker.reasons import meaning_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Iterator
     from typing import Any
 
 
-class engine_errors:  # noqa: N801  # it reads as what it is: `with engine_errors(...)`
+@contextmanager
+def engine_errors(doing: str) -> Iterator[None]:
     """Within it, errors of the engine, of its client and of the way to it are ours.
 
     Args:
         doing: what fails then, as the beginning of a sentence.
     """
-
-    def __init__(self, doing: str) -> None:
-        self.doing = doing
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, Exception) and not isinstance(error, TorchXError):
-            translated = translate(error, self.doing)
-            if translated is not None:
-                raise translated from error
+    try:
+        yield
+    except TorchXError:
+        raise
+    except Exception as e:
+        translated = translate(e, doing)
+        if translated is None:
+            raise
+        raise translated from e
 
 
 def translate(error: Exception, doing: str) -> TorchXError | None:

@@ -121,7 +121,7 @@ class Look:
         if container is None or container.raw == "created":
             return Evidence()
         details = self._past.details[container.id]
-        if said := start_failure(details):
+        if said := " ".join(str(_state(details).get("Error") or "").split()):
             meaning, _ = meaning_of(said)
             reason = f"cannot start: {meaning}: {said}" if meaning else f"cannot start: {said}"
             return Evidence(said=said, reason=reason, kind="image" if meaning == NO_PROGRAM else "")
@@ -130,11 +130,10 @@ class Look:
             limit = (details.get("HostConfig") or {}).get("Memory") or 0
             asked = f" of {limit / (1 << 20):g} MB" if limit else ""
             reason = f"out of memory: the container reached its limit{asked} (`OOMKilled`)"
-        stderr = self._end_of(container, "stderr")
         return Evidence(
             error_file=_error_file(self._client, container.id, details),
-            stderr=stderr,
-            stdout="" if stderr.strip() else self._end_of(container, "stdout"),
+            stderr=self._end_of(container, "stderr"),
+            stdout=self._end_of(container, "stdout"),
             reason=reason,
             kind="oom" if reason else "",
         )
@@ -144,11 +143,6 @@ class Look:
             return tail(self._client, container.id, stream)
         except Exception:  # a logging driver that cannot be read: the rest of the cause is still told
             return ""
-
-
-def start_failure(details: dict[str, Any]) -> str:
-    """Why the engine could not start a container, in its own words; empty when it could."""
-    return " ".join(str(_state(details).get("Error") or "").split())
 
 
 def _details(client: Any, container_id: str) -> dict[str, Any]:

@@ -6,11 +6,12 @@ import os
 
 from torchx.schedulers.docker import client, gangs, watchers
 from torchx.schedulers.docker.containers import LABEL_APP_ID, jobs_of
-from torchx.specs.api import AppState, is_terminal
+from torchx.schedulers.docker.errors import engine_errors
+from torchx.specs.api import AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from torchx.schedulers.docker.containers import Job
@@ -30,25 +31,27 @@ class EngineJobs:
         self.engine = engine
         self.given = given
 
-    def find(self, app_id: str) -> Job | None:
-        """A job, which has a watcher then if it needs one; None when the engine does not have it."""
-        job = self._listed(f"{LABEL_APP_ID}={app_id}").get(app_id)
-        if job is not None:
-            self.attend(job)
-        return job
+    def find(self, app_id: str, doing: str) -> Job | None:
+        """A job, which has a watcher then if it needs one; None when the engine does not have it.
 
-    def all(self) -> dict[str, Job]:
-        """All jobs, by their ids."""
-        return self._listed(LABEL_APP_ID)
+        Args:
+            doing: what fails when the engine does not answer, as the beginning of a sentence.
+        """
+        return self.find_all([app_id], doing, f"{LABEL_APP_ID}={app_id}").get(app_id)
 
-    def _listed(self, label: str) -> dict[str, Job]:
-        """An engine that is just being restarted is waited for, once it has answered."""
+    def find_all(self, wanted: Iterable[str] | None, doing: str, label: str = LABEL_APP_ID) -> dict[str, Job]:
+        """These jobs (None: all), as far as the engine has them, by one call; see :meth:`find`."""
+        with engine_errors(doing):
+            found = self.listed(label)
+        chosen = found if wanted is None else {a: found[a] for a in wanted if a in found}
+        for job in chosen.values():
+            self._attend(job)
+        return chosen
+
+    def listed(self, label: str = LABEL_APP_ID) -> dict[str, Job]:
+        """The jobs with a label. An engine that is just being restarted is waited for, once it has answered."""
         api = self.engine().api
         return jobs_of(client.patiently(lambda: api.containers(all=True, filters={"label": [label]})))
-
-    def going_on(self) -> set[str]:
-        """Ids of jobs that have not ended. Their networks must stay: a container that is being restarted is on none."""
-        return {a for a, job in self.all().items() if any(not is_terminal(c.state) for c in job.containers)}
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -58,7 +61,7 @@ class EngineJobs:
         for attempt in range(_CANCELS):
             if attempt > 1:
                 client.pause(attempt)
-            job = self._listed(f"{LABEL_APP_ID}={app_id}").get(app_id)
+            job = self.listed(f"{LABEL_APP_ID}={app_id}").get(app_id)
             if job is None:
                 return
             ours |= {c.id for c in job.containers if gangs.goes_on(job, c)}
@@ -100,11 +103,10 @@ class EngineJobs:
         logging.getLogger("torchx").warning(text, app_id, why)
         return None
 
-    def attend(self, *jobs: Job) -> None:
-        """Jobs that have lost their watcher, here, get another one. A submission has its own."""
-        for job in jobs:
-            submitting = any(c.state is AppState.SUBMITTED for c in job.containers)
-            if not submitting and gangs.needs_watcher(job) and gangs.rules_of(job).place == watchers.place():
-                watcher = None if watchers.lives(job.app_id) else self.watch(job.app_id)
-                if watcher is not None:
-                    watcher.go()
+    def _attend(self, job: Job) -> None:
+        """A job that has lost its watcher, here, gets another one. A submission has its own."""
+        submitting = any(c.state is AppState.SUBMITTED for c in job.containers)
+        if not submitting and gangs.needs_watcher(job) and gangs.rules_of(job).place == watchers.place():
+            watcher = None if watchers.lives(job.app_id) else self.watch(job.app_id)
+            if watcher is not None:
+                watcher.go()

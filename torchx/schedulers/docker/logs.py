@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import closing
 
 from torchx.errors import NotFoundError, TransientError
 from torchx.schedulers.docker import gangs
@@ -153,7 +154,7 @@ def tail(client: Any, container_id: str, stream: str, *, lines: int = 200) -> st
     """The end of what a container has written to one stream."""
     params: dict[str, object] = {"stdout": 0, "stderr": 0, "timestamps": 1, "follow": 0, "tail": lines, stream: 1}
     number = 2 if stream == "stderr" else 1
-    with Stream(client, f"/containers/{container_id}/logs", params, read_s=30) as answer:
+    with closing(Stream(client, f"/containers/{container_id}/logs", params, read_s=30)) as answer:
         text = b"".join(entry.text for entry in entries(answer.read) if entry.stream == number)
     return text[-_TAIL_BYTES:].decode("utf-8", "replace")
 
@@ -171,7 +172,7 @@ def _all_entries(
                 may_come = may_come and goes_on(since)  # before reading: what was written by then is still read
                 # Podman follows the log of a container that has ended for a quarter of a second, read or not.
                 asked = {**params, "follow": int(may_come)}
-                with Stream(client, f"/containers/{container_id}/logs", asked, read_s=None) as stream:
+                with closing(Stream(client, f"/containers/{container_id}/logs", asked, read_s=None)) as stream:
                     for entry in seen.news(entries(stream.read)):
                         attempt = 0
                         yield entry

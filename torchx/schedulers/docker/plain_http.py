@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from urllib.parse import quote, urlencode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -199,12 +200,6 @@ class Events:
         """Let go of the connection."""
         self._answer.close()
 
-    def __enter__(self) -> Events:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def target(path: str, params: Mapping[str, Any] | None = None) -> str:
     """Path and query of a call.
@@ -212,14 +207,8 @@ def target(path: str, params: Mapping[str, Any] | None = None) -> str:
     >>> target("/containers/json", {"all": 1, "filters": '{"a":["b c"]}'})
     '/containers/json?all=1&filters=%7B%22a%22%3A%5B%22b%20c%22%5D%7D'
     """
-    query = "&".join(f"{name}={_quoted(str(value))}" for name, value in (params or {}).items())
+    query = urlencode(params or {}, quote_via=quote)
     return f"{path}?{query}" if query else path
-
-
-def _quoted(text: str) -> str:
-    """As ``urllib.parse.quote``, without the module."""
-    plain = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~"
-    return "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in text.encode())
 
 
 def _head(answer: socket.socket) -> tuple[int, bytes]:

@@ -99,10 +99,6 @@ class DockerJob:
     containers: list[DockerContainer]
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def images(self) -> dict[str, str]:
-        """Role -> the image that its containers run."""
-        return {container.role: container.image for container in self.containers}
-
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"network: {self.app_id}"]
         lines += [f"push: {repository}:{tag}" for repository, tag in self.images_to_push.values()]

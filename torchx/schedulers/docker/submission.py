@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_VERSION
 from torchx.schedulers.docker.errors import engine_errors
-from torchx.specs.api import AppState
+from torchx.specs.api import is_terminal
 from torchx.version import __version__
 
 TYPE_CHECKING = False
@@ -14,15 +14,11 @@ if TYPE_CHECKING:
     from torchx.schedulers.docker.request import DockerJob
 
 
-def is_submitted(jobs: EngineJobs, app_id: str) -> bool:
-    """Whether the engine has the job, started."""
-    known = jobs.find(app_id)
-    return known is not None and any(c.state is not AppState.SUBMITTED for c in known.containers)
-
-
 def find_images(jobs: EngineJobs, job: DockerJob) -> dict[str, str]:
-    """Image -> its digest; those that the engine does not have are pulled."""
-    return {image: client.pull(jobs.engine(), image) for image in dict.fromkeys(c.image for c in job.containers)}
+    """Role -> digest of its image; images that the engine does not have are pulled."""
+    images = {container.role: container.image for container in job.containers}
+    digests = {image: client.pull(jobs.engine(), image) for image in dict.fromkeys(images.values())}
+    return {role: digests[image] for role, image in images.items()}
 
 
 def start(jobs: EngineJobs, job: DockerJob) -> None:
@@ -47,11 +43,16 @@ def _start(jobs: EngineJobs, job: DockerJob) -> None:
     engine = jobs.engine()
     with engine_errors(f"the network of job `{job.app_id}` could not be made"):
         labels = {LABEL_APP_ID: job.app_id, LABEL_VERSION: __version__}
-        client.make_network(engine, job.app_id, labels, busy=jobs.going_on)
+        client.make_network(engine, job.app_id, labels, busy=lambda: _going_on(jobs))
     made = client.side_by_side(lambda container: client.create(engine, container), job.containers)
     first, *others = zip(made, job.containers, strict=True)  # the others look for its name at once
     client.start(first)
     client.side_by_side(client.start, others)
+
+
+def _going_on(jobs: EngineJobs) -> set[str]:
+    """Ids of jobs that have not ended. Their networks must stay: a container that is being restarted is on none."""
+    return {a for a, job in jobs.listed().items() if any(not is_terminal(c.state) for c in job.containers)}
 
 
 def _undo(jobs: EngineJobs, app_id: str) -> None:

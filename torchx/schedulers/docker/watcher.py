@@ -27,6 +27,7 @@ if __name__ == "__main__":
 
 import signal
 import time
+from contextlib import closing
 
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.container_names import Mark, join
@@ -88,7 +89,7 @@ class Watcher:
                 job = self._job()
                 if job is None:
                     return
-                with self._listen(job) as events:
+                with closing(self._listen(job)) as events:
                     attempt = 0
                     self._see_through(events)
                     return

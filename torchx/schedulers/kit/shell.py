@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import os
+
 from torchx.errors import SpecError
 
 TYPE_CHECKING = False
@@ -71,3 +74,17 @@ def env_words(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> 
             raise SpecError(f"`{name!r}` cannot be the name of an environment variable", hint="no `=` and no NUL in it")
     odd = [quote(f"{name}=", None) + quote(value, late) for name, value in env.items() if not is_name(name)]
     return ["env", *odd] if odd else []
+
+
+@functools.cache
+def read_script(module: str, name: str) -> str:
+    """A shell script that is a file beside a module, without the comment that it opens with.
+
+    Args:
+        module: ``__file__`` of the module.
+        name: of the script.
+    """
+    with open(os.path.join(os.path.dirname(module), name), encoding="utf-8") as f:
+        lines = f.readlines()
+    start = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return "".join(lines[start:])

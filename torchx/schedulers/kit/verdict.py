@@ -154,6 +154,8 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
         failures = _looked_into(suspects, look, at_once)
         stopped = {(r.role, r.replica) for r in suspects if r.stopped}
         culprit = min(failures, key=lambda position: _guilt(failures[position], position in stopped))
+        if facts.reason and culprit in stopped and not failures[culprit].summary():
+            culprit = None  # nothing shows that it was this one
     states = {(r.role, r.replica): _shown(r, facts, state, culprit) for r in facts.replicas()}
     cause = None
     if state is AppState.FAILED:
@@ -201,7 +203,7 @@ def _looked_into(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: i
     # one that was told to end is a victim, whatever it left behind
     left = [r for r in suspects if r.signal != "SIGTERM"] or list(suspects[:at_once])
     left = left[:_MOST]
-    while left and all(is_aftermath(failure) for failure in found.values()):
+    while left and all(is_aftermath(failure) or not failure.summary() for failure in found.values()):
         some, left = left[:at_once], left[at_once:]
         at_once = max(at_once, min(2 * at_once, _AT_ONCE))
         evidence = look(some) if look is not None else [None] * len(some)
@@ -227,11 +229,11 @@ def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
     return replace(failure, kind=kind, evidence=line)
 
 
-def _guilt(failure: Failure, stopped: bool) -> tuple[bool, bool, float]:
-    """The cause comes before what followed from it, and the earlier before the later."""
+def _guilt(failure: Failure, stopped: bool) -> tuple[bool, bool, bool, float]:
+    """The cause comes before what followed from it, the earlier before the later; what ended in silence is last."""
     from torchx.schedulers.kit.classes import is_aftermath
 
-    return is_aftermath(failure), stopped, failure.timestamp or float("inf")
+    return stopped and not failure.summary(), is_aftermath(failure), stopped, failure.timestamp or float("inf")
 
 
 def _shown(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: _Position | None) -> AppState:
@@ -257,9 +259,9 @@ def _cause(facts: JobFacts, failure: Failure | None) -> Failure:
     if failure is None:
         message = facts.reason or _nobody_failed(facts)
         return Failure(message, timestamp=facts.ended or 0, kind=facts.kind or "unknown", evidence=facts.reason)
-    if facts.kind in _OF_THE_JOB and failure.signal:
+    if (facts.kind in _OF_THE_JOB and failure.signal) or not failure.summary():
         failure = replace(failure, message=facts.reason)  # it was killed by what ended the job
-    if facts.kind and (facts.kind in _OF_THE_JOB or failure.kind in ("unknown", "error")):
+    if facts.kind and (facts.kind in _OF_THE_JOB or failure.kind in ("unknown", "error", "lost")):
         failure = replace(failure, kind=facts.kind, evidence=facts.reason)
     return failure
 

@@ -11,7 +11,7 @@ from functools import partial
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, torchx_home
-from torchx.specs.status import ANSWER_ROLES
+from torchx.specs.copies import copy_data
 from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, replica_folder
 from torchx.supervisor.reader import JobReader
 from torchx.supervisor.statefile import TERMINAL, JobState, StateFileError
@@ -67,7 +67,7 @@ class LocalJob:
         if job is not self._seen or self._answer is None:
             self._answer = self._describe(job)
             self._seen = job
-        return _Answer(self, self._answer)
+        return LocalAnswer(self, self._answer)
 
     def still_there(self) -> Callable[[], bool]:
         """Says whether the job exists, by its state file alone: one system call, which reads nothing."""
@@ -127,21 +127,24 @@ class LocalJob:
             return [Role(name, image="", num_replicas=count) for name, count in job.roles] if job else []
 
 
-class _Answer(DescribeAppResponse):
-    """One's own copy of an answer; ``roles`` and their statuses are read and copied when somebody looks at them."""
+class LocalAnswer(DescribeAppResponse):
+    """An answer of one's own, whose roles are read from the job's folder when somebody looks at them."""
 
     def __init__(self, job: LocalJob, answer: DescribeAppResponse) -> None:
-        vars(self).update(vars(answer))
-        self.metadata = dict(answer.metadata)
-        ANSWER_ROLES.lend(self, answer.roles_statuses)
-        self._job = job
-        del self.roles
+        super().__init__(**copy_data({**vars(answer), "roles": []}))
+        self._roles: list[Role] = []
+        self._job: LocalJob | None = job
 
-    def __getattr__(self, name: str) -> Any:
-        if name != "roles":
-            raise AttributeError(name)
-        self.roles = list(self._job.roles())
-        return self.roles
+    @property
+    def roles(self) -> list[Role]:
+        """As they were submitted."""
+        if self._job is not None:
+            self.roles = copy_data(self._job.roles())
+        return self._roles
+
+    @roles.setter
+    def roles(self, roles: list[Role]) -> None:
+        self._roles, self._job = roles, None
 
 
 class LocalJobs:

@@ -19,6 +19,7 @@ from torchx.workspace.images.registry_http import (
     explain,
     host_of,
     is_loopback,
+    origin_of,
     persist,
 )
 
@@ -260,7 +261,8 @@ class Registry:
         own = host_of(url) == host_of(self._url(""))  # an upload may lead to a store that knows nothing of our login
         used = self._authorization(scopes) if own else {}
         answer = self._http.request(method, url, headers={**(headers or {}), **used}, body=body)
-        if answer.status == 401 and own:
+        # Whoever answers may ask for a login; ours is for the host that was asked, not for one that it led to.
+        if answer.status == 401 and own and origin_of(answer.url) == origin_of(url):
             self._log_in(Challenge.parse(answer.headers.get("www-authenticate", "")), scopes, refused=used)
             answer = self._http.request(
                 method, url, headers={**(headers or {}), **self._authorization(scopes)}, body=body
@@ -305,7 +307,8 @@ class Registry:
         import json
 
         realm = challenge.parameters.get("realm", "")
-        if realm.startswith("http:") and self._credentials and not is_loopback(host_of(realm)):
+        scheme, host = origin_of(realm)
+        if scheme != "https" and self._credentials and not is_loopback(host):
             raise BackendError(f"registry `{self.host}` wants the password sent to `{realm}`, where others can read it")
         method, url, headers, body = token_request(challenge, scopes, self._credentials)
         answer = persist(
@@ -317,7 +320,7 @@ class Registry:
         try:
             given = json.loads(answer.body)
             return str(given.get("token") or given["access_token"])
-        except (ValueError, LookupError, AttributeError) as e:
+        except (ValueError, LookupError, AttributeError, RecursionError) as e:
             raise ParseError(f"`{host_of(url)}` gave no token for registry `{self.host}`", text="(not shown)") from e
 
     def _expect(self, answer: Answer, statuses: tuple[int, ...], action: str) -> None:

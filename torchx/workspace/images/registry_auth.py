@@ -116,7 +116,7 @@ def _read(path: str) -> dict[str, Any]:
             config = json.load(f)
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise ConfigError(
             f"the login file `{path}` cannot be read: {e}", hint="repair it, or log in again: `docker login`"
         ) from e
@@ -194,7 +194,7 @@ def _ask_helper(helper: str, registry: str, path: str) -> Credentials:
     try:
         answer = json.loads(done.stdout)
         username, secret = str(answer["Username"]), str(answer["Secret"])
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise BackendError(f"the credential helper `{program}` gave no credentials for `{registry}`") from e
     return Credentials(identity_token=secret) if username == "<token>" else Credentials(username, secret)
 

@@ -163,7 +163,7 @@ class Http:
                 return stream
             stream.close()
             before, url = url, absolute(url, target)
-            if host_of(before) != host_of(url):
+            if origin_of(before) != origin_of(url):
                 sent = {k: v for k, v in sent.items() if k != "Authorization"}
         raise BackendError(f"`{host_of(url)}` redirects without end")
 
@@ -350,7 +350,7 @@ def explain(body: bytes) -> str:
         first = json.loads(text)["errors"][0]
         code, message = str(first.get("code") or ""), str(first.get("message") or "")
         text = f"{message} ({code})" if code and message else message or code
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         text = "" if text.startswith("<") else text
     return mask_text(" ".join(text.split())[:300])
 
@@ -363,7 +363,10 @@ def absolute(url: str, target: str) -> str:
     """
     from urllib.parse import urljoin
 
-    found = urljoin(url, target)
+    try:
+        found = urljoin(url, target)
+    except ValueError:
+        found = target  # refused when it is used
     if url.startswith("https:") and found.startswith("http:") and host_of(url) == host_of(found):
         return "https:" + found.removeprefix("http:")
     return found
@@ -374,14 +377,27 @@ def host_of(url: str) -> str:
     return _split(url)[1]
 
 
+def origin_of(url: str) -> tuple[str, str]:
+    """Scheme and host of a URL, by which it is decided who gets a login.
+
+    >>> origin_of("HTTPS://me:pw@R.io/v2/")
+    ('https', 'r.io')
+    """
+    return _split(url)[:2]
+
+
 def _split(url: str) -> tuple[str, str, str]:
     from urllib.parse import urlsplit
 
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise BackendError(f"the registry led to `{url[:200]}`, which is no URL of the web")
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2].lower() if parts.port is None or parts.port > 0 else ""
+    except ValueError:  # a host or port that is none
+        parts, host = urlsplit(""), ""
+    if parts.scheme not in ("http", "https") or not host:
+        raise BackendError(f"the registry redirects to `{url[:200]}`, which is not a valid URL of http or https")
     query = f"?{parts.query}" if parts.query else ""
-    return parts.scheme, parts.netloc.rpartition("@")[2], (parts.path or "/") + query
+    return parts.scheme, host, (parts.path or "/") + query
 
 
 def _send(

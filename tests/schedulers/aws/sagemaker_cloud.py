@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from tests.schedulers.aws_cloud import Logs, Meta, refusal, validate
+from tests.schedulers.aws.batch_cloud import Logs, Meta, refusal, validate
 
 AT = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 

@@ -20,12 +20,12 @@ from botocore.exceptions import ParamValidationError
 from botocore.stub import Stubber
 
 from torchx.errors import BackendError, TransientError
-from torchx.schedulers.aws.clients import Clients, call
+from torchx.schedulers.aws.client import Clients, call
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler
 from torchx.schedulers.aws_sagemaker_scheduler import AWSSageMakerScheduler
 from torchx.specs.api import AppState
 
-RECORDED = Path(__file__).parents[1] / "recorded/aws"
+RECORDED = Path(__file__).parents[2] / "recorded/aws"
 
 
 def recorded(name):

@@ -1,4 +1,4 @@
-"""A job as the request CreateTrainingJob: the run options, what is submitted, and how it is rendered.
+"""A job as the request CreateTrainingJob.
 
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 
 from torchx.errors import ConfigError, NotSupportedError, SpecError
-from torchx.schedulers.api import StructuredOpts
-from torchx.schedulers.aws import sagemaker_command as command
-from torchx.schedulers.aws import sagemaker_source as source
-from torchx.schedulers.aws.marks import ENV_RANK0_HOST, ENV_ROLE_NAME, REPLICA, tags
+from torchx.schedulers.aws.sagemaker import command, source
+from torchx.schedulers.aws.sagemaker.options import DEFAULT_MAX_RUN_S, check
+from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_ROLE_NAME, REPLICA, tags
 from torchx.schedulers.kit.names import NameRule
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import macros
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
     from typing import Any
 
+    from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts
     from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
@@ -35,102 +35,8 @@ MANAGED_BY = "torchx"
 """The same for all jobs of ours: they are searched for by it."""
 DEFAULT_OUTPUT = "s3://sagemaker-REGION-ACCOUNT/"
 """Stands for SageMaker's usual bucket of the account, which is not known before AWS is asked."""
-DEFAULT_MAX_RUN_S = 24 * 3600
 DEFAULT_VOLUME_GB = 30
 _CHECKPOINTS = "/opt/ml/checkpoints"
-
-
-@dataclass
-class AWSSageMakerOpts(StructuredOpts):
-    """Run options of ``aws_sagemaker``."""
-
-    role: str
-    """IAM role that the job has: its ARN or its name"""
-
-    instance_type: str
-    """instance type, such as `ml.g5.xlarge`"""
-
-    instance_count: int = 1
-    """number of instances, for a role of one replica; else each replica has one"""
-
-    keep_alive_period_in_seconds: int | None = None
-    """seconds for which the instances are kept for a next job (a warm pool)"""
-
-    volume_size: int | None = None
-    """size of the volume of each instance, in GB; 30 by default"""
-
-    volume_kms_key: str | None = None
-    """KMS key that encrypts the volume"""
-
-    max_run: int | None = None
-    """seconds after which the job is stopped; a day by default"""
-
-    input_mode: str | None = None
-    """how input data is given: File, Pipe or FastFile"""
-
-    output_path: str | None = None
-    """where in S3 the model goes; by default the bucket that SageMaker makes for the account and region"""
-
-    output_kms_key: str | None = None
-    """KMS key that encrypts the output"""
-
-    base_job_name: str | None = None
-    """begins the name of the job, in place of the app's name"""
-
-    tags: dict[str, str] | None = None
-    """further tags of the job"""
-
-    subnets: list[str] | None = None
-    """subnets of a VPC to run in"""
-
-    security_group_ids: list[str] | None = None
-    """security groups in that VPC"""
-
-    metric_definitions: dict[str, str] | None = None
-    """metrics: name and regular expression that finds it in the log"""
-
-    encrypt_inter_container_traffic: bool | None = None
-    """encrypt what the hosts tell one another"""
-
-    use_spot_instances: bool | None = None
-    """run on spot instances"""
-
-    max_wait: int | None = None
-    """seconds to wait for spot instances and run on them; `max_run` by default, and not less"""
-
-    checkpoint_s3_uri: str | None = None
-    """where in S3 checkpoints are kept, which a job that lost its spot instances finds again"""
-
-    checkpoint_local_path: str | None = None
-    """where the program writes them; `/opt/ml/checkpoints` by default"""
-
-    enable_network_isolation: bool | None = None
-    """the program has no network; nor do its hosts reach one another"""
-
-    environment: dict[str, str] | None = None
-    """further environment variables; those of the role go before them"""
-
-    max_retry_attempts: int | None = None
-    """how often the job starts again after a failure of SageMaker itself, 1 to 30"""
-
-    source_dir: str | None = None
-    """folder of code, or a `.tar.gz` of it in S3, that SageMaker's training toolkit in the image runs the command in"""
-
-    hyperparameters: dict[str, str] | None = None
-    """hyperparameters, which the program finds in `/opt/ml/input/config/hyperparameters.json`; with `source_dir` they
-    are its last arguments, too"""
-
-    training_repository_access_mode: str | None = None
-    """Platform, or Vpc for an image in a private registry"""
-
-    training_repository_credentials_provider_arn: str | None = None
-    """Lambda function with the credentials of that registry"""
-
-    disable_output_compression: bool | None = None
-    """leave the model as files"""
-
-    enable_infra_check: bool | None = None
-    """check the instances before the job starts"""
 
 
 @dataclass
@@ -287,11 +193,7 @@ def _only_role(app: AppDef) -> Role:
 
 
 def _check(role: Role, opts: AWSSageMakerOpts) -> None:
-    if opts.source_dir and opts.enable_network_isolation:
-        raise NotSupportedError(
-            "`source_dir` is fetched over the network, and `enable_network_isolation` is set",
-            hint="put the code into the image: the workspace does",
-        )
+    check(opts)
     if role.mounts:
         raise NotSupportedError(f"role `{role.name}` has mounts, and SageMaker has none for a training job")
     if role.num_replicas > 1 and opts.instance_count not in (1, role.num_replicas):
@@ -301,14 +203,6 @@ def _check(role: Role, opts: AWSSageMakerOpts) -> None:
     wanted = role.resource.capabilities.get(K8S_ITYPE)
     if wanted and f"ml.{wanted}" != opts.instance_type:
         raise ConfigError(f"instance_type is `{opts.instance_type}`, and role `{role.name}` wants `ml.{wanted}`")
-    if bool(opts.subnets) != bool(opts.security_group_ids):
-        raise ConfigError("a VPC takes both `subnets` and `security_group_ids`")
-    if opts.checkpoint_local_path and not opts.checkpoint_s3_uri:
-        raise ConfigError("`checkpoint_local_path` needs `checkpoint_s3_uri`, where checkpoints are kept")
-    if opts.max_wait and not opts.use_spot_instances:
-        raise ConfigError("`max_wait` is for spot instances", hint="add `use_spot_instances=True`")
-    if opts.max_wait and opts.max_wait < (opts.max_run or DEFAULT_MAX_RUN_S):
-        raise ConfigError(f"max_wait {opts.max_wait} is less than max_run {opts.max_run or DEFAULT_MAX_RUN_S}")
     ignored = [w for w, there in (("max_retries", role.max_retries), ("min_replicas", role.min_replicas)) if there]
     if ignored:
         import logging

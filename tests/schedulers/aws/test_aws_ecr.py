@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("botocore")
 
-from tests.schedulers.aws_cloud import Cloud, refusal, validate
+from tests.schedulers.aws.batch_cloud import Cloud, refusal, validate
 from torchx.errors import BackendError
-from torchx.schedulers.aws.clients import Clients
+from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.ecr import EcrLogins
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler
 from torchx.workspace.images import registry_auth

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from torchx.errors import TorchXError
-from torchx.schedulers.aws.clients import call, call_once, pages
+from torchx.schedulers.aws.client import call, call_once, pages
 from torchx.schedulers.aws.errors import AwsError, LostAnswerError, is_missing
 
 TYPE_CHECKING = False

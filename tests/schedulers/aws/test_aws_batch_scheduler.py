@@ -12,7 +12,7 @@ pytest.importorskip("botocore")
 
 import botocore.exceptions as known
 
-from tests.schedulers.aws_cloud import Cloud, refusal, validate
+from tests.schedulers.aws.batch_cloud import Cloud, refusal, validate
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError, SpecError, TransientError
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler, create_scheduler
 from torchx.specs.api import (

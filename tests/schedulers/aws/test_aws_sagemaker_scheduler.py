@@ -15,13 +15,15 @@ pytest.importorskip("botocore")
 
 import botocore.exceptions as known
 
-from tests.schedulers.aws_cloud import refusal, validate
-from tests.schedulers.sagemaker_cloud import AT, SageMaker
+from tests.schedulers.aws.batch_cloud import refusal, validate
+from tests.schedulers.aws.sagemaker_cloud import AT, SageMaker
 from torchx.components.dist import ddp
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError, SpecError, TransientError
-from torchx.schedulers.aws.clients import Clients
+from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws_sagemaker_scheduler import AWSSageMakerScheduler
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import AppDef, AppState, BindMount, Role, macros
+from torchx.specs.failures import parse_failure
 from torchx.specs.named_resources_aws import NAMED_RESOURCES
 
 CFG = {"role": "arn:aws:iam::123456789012:role/train", "instance_type": "ml.m5.xlarge"}
@@ -293,7 +295,7 @@ STATES = [
     ("InProgress", "Interrupted", AppState.PENDING, "were reclaimed"),
     ("InProgress", "Training", AppState.RUNNING, "<NONE>"),
     ("InProgress", "Uploading", AppState.RUNNING, "<NONE>"),
-    ("Stopping", "Stopping", AppState.RUNNING, "being stopped"),
+    ("Stopping", "Stopping", AppState.RUNNING, "being cancelled"),
     ("Completed", "Completed", AppState.SUCCEEDED, "<NONE>"),
     ("Stopped", "Stopped", AppState.CANCELLED, "<NONE>"),
     ("Stopped", "MaxRuntimeExceeded", AppState.FAILED, "longer than `max_run`"),
@@ -341,6 +343,89 @@ def test_failure_times_and_page(sagemaker):
     assert found.ended_at == AT.timestamp() + 9
     assert found.num_restarts == 1
     assert found.ui_url == f"https://us-east-1.console.aws.amazon.com/sagemaker/home?region=us-east-1#/jobs/{app_id}"
+
+
+LOST_PEER = ["Traceback (most recent call last):", '  File "a.py", line 1', "RuntimeError: Connection closed by peer"]
+BAD_BATCH = ["Traceback (most recent call last):", '  File "a.py", line 2', "ValueError: bad batch"]
+
+
+def fail(made, app_id, reason, logs, **more):
+    """Ends a job; `logs`: what each host has written, by its number."""
+    made.cloud.jobs[app_id].update(
+        {
+            "TrainingJobStatus": "Failed",
+            "SecondaryStatus": "Failed",
+            "FailureReason": reason,
+            "TrainingEndTime": AT + datetime.timedelta(seconds=9),
+            **more,
+        }
+    )
+    for k, lines in logs.items():
+        stream = f"{app_id}/algo-{k + 1}-17"
+        made.cloud.stream_log.streams["/aws/sagemaker/TrainingJobs", stream] = list(enumerate(lines))
+
+
+def test_the_host_with_a_reason_of_its_own_is_named(sagemaker):
+    """SageMaker does not say which host failed: their logs do, and a host that only lost its peer is not blamed."""
+    app_id = submit(sagemaker, role(n=12))
+    fail(sagemaker, app_id, "AlgorithmError: , exit code: 1", {0: ["step 7"], 1: LOST_PEER, 11: BAD_BATCH})
+    found = sagemaker.describe(app_id)
+    assert found.msg == "w/11 on algo-12: ValueError: bad batch"
+    cause = parse_failure(found.structured_error_msg)
+    assert (cause.role, cause.replica, cause.kind) == ("w", 11, "error")
+    states = [r.state for r in found.roles_statuses[0].replicas]
+    assert states == [AppState.CANCELLED] * 11 + [AppState.FAILED]
+    assert sagemaker.cloud.count("describe_log_streams") == 2  # eight hosts, and four more
+
+
+def test_no_host_is_blamed_without_a_sign(sagemaker):
+    """Where no log shows which host it was, what SageMaker says of the job is the cause."""
+    app_id = submit(sagemaker, role(n=2))
+    fail(sagemaker, app_id, "AlgorithmError: , exit code: 3", {0: ["step 7"]})
+    found = sagemaker.describe(app_id)
+    assert found.msg == "AlgorithmError: , exit code: 3"
+    assert (parse_failure(found.structured_error_msg).replica, parse_failure(found.structured_error_msg).kind) == (
+        None,
+        "error",
+    )
+
+
+KINDS = [
+    ("CapacityError: Unable to provision requested ML compute capacity.", {}, "quota"),
+    ("InternalServerError: We encountered an internal error.", {}, "node"),
+    ("ClientError: Data download failed", {}, "error"),
+    ("", {"TrainingJobStatus": "Stopped", "SecondaryStatus": "MaxRuntimeExceeded"}, "timeout"),
+]
+
+
+@pytest.mark.parametrize(("reason", "more", "kind"), KINDS)
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_ends_a_job_as_a_whole(sagemaker, n, reason, more, kind):
+    """Its class is SageMaker's word, whatever the program said last, and no host is blamed for a limit."""
+    app_id = submit(sagemaker, role(n=n))
+    fail(sagemaker, app_id, reason, {0: ["Error: step 7"]} if kind == "timeout" else {}, **more)
+    found = sagemaker.describe(app_id)
+    cause = parse_failure(found.structured_error_msg)
+    assert cause.kind == kind
+    assert found.msg == cause.message
+    assert reason in found.msg
+    assert [line.state for line in sagemaker.list()] == [found.state] == [AppState.FAILED]
+
+
+@pytest.mark.parametrize("n", [1, 16, 64])
+def test_logs_of_many_hosts_cost_one_look(sagemaker, n):
+    """The job is described once and its streams are listed once for all hosts; each log is then read to its end."""
+    app_id = submit(sagemaker, role(n=n))
+    logs = {k: [f"hello {k}"] for k in range(n)}
+    fail(sagemaker, app_id, "", logs, TrainingJobStatus="Completed", SecondaryStatus="Completed")
+    sagemaker.cloud.calls.clear()
+    replicas = sagemaker.log_replicas(app_id)
+    opened = sagemaker.open_logs(app_id, replicas, LogQuery())
+    assert sagemaker.cloud.count("get_log_events") == 0
+    assert [list(lines) for lines in opened] == [[f"hello {k}\n"] for k in range(n)]
+    assert sagemaker.cloud.count("describe_training_job") == 2
+    assert sagemaker.cloud.count("describe_log_streams") == 1
+    assert len(sagemaker.cloud.calls) == 3 + 2 * n  # CloudWatch shows its end by a second answer
 
 
 def test_logs_of_a_host(sagemaker):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import datetime
+import threading
 
 import pytest
 
 pytest.importorskip("botocore")
 
-from tests.schedulers.aws_cloud import ARN, Cloud
-from tests.schedulers.test_aws_batch_scheduler import role, scheduler, submit
+from tests.schedulers.aws.batch_cloud import ARN, Cloud
+from tests.schedulers.aws.test_aws_batch_scheduler import role, scheduler, submit
 from torchx.errors import NotFoundError, NotSupportedError
-from torchx.schedulers.aws import batch_nodes
+from torchx.schedulers.aws.batch import node_command
 from torchx.schedulers.aws_batch_scheduler import to_datetime
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import AppState, Resource, macros
+from torchx.specs.failures import parse_failure
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def test_roles_are_rebuilt(batch):
 
 
 ENDS = [
-    ({"exitCode": 7}, "Essential container in task exited", "w/0 failed: exit code 7"),
+    ({"exitCode": 7}, "Essential container in task exited", "w/0: exit code 7"),
     (
         {"exitCode": 137, "reason": "OutOfMemoryError: Container killed due to memory usage"},
         "Essential container in task exited",
@@ -82,9 +86,121 @@ def test_the_first_node_that_failed(batch):
     batch.cloud.node(app_id, 1).update(status="SUCCEEDED", stoppedAt=1)
     batch.cloud.node(app_id, 2).update(status="FAILED", stoppedAt=7000, container={"exitCode": 3})
     found = batch.describe(app_id)
-    assert found.msg == "b/1 failed: exit code 3"
+    assert found.msg == "b/1: exit code 3"
     assert [[r.state.name for r in s.replicas] for s in found.roles_statuses] == [["FAILED"], ["SUCCEEDED", "FAILED"]]
     assert found.roles_statuses[1].replicas[1].structured_error_msg != "<NONE>"
+
+
+LOST_PEER = ["Traceback (most recent call last):", '  File "a.py", line 1', "RuntimeError: Connection closed by peer"]
+BAD_BATCH = ["Traceback (most recent call last):", '  File "a.py", line 2', "ValueError: bad batch"]
+
+
+def end_node(batch, app_id, index, at, code, *lines, **more):
+    """Ends a node, `at` seconds, with what it has written."""
+    stream = f"n{index}"
+    node = {"status": "FAILED" if code else "SUCCEEDED", "stoppedAt": at * 1000, **more}
+    batch.cloud.node(app_id, index).update(node, container={"exitCode": code, "logStreamName": stream})
+    batch.cloud.logs.streams["/aws/batch/job", stream] = list(enumerate(lines))
+
+
+def test_the_node_with_a_reason_of_its_own_is_named(batch):
+    """The main node only lost its peer, and ended first; the logs of several nodes are found by one call."""
+    app_id = submit(batch, role(n=2))
+    end_node(batch, app_id, 0, 10, 1, *LOST_PEER)
+    end_node(batch, app_id, 1, 11, 1, *BAD_BATCH)
+    batch.cloud.job(app_id).update(status="FAILED", stoppedAt=12000)
+    batch.cloud.calls.clear()
+    found = batch.describe(app_id)
+    assert found.msg == "w/1: exit code 1: ValueError: bad batch"
+    cause = parse_failure(found.structured_error_msg)
+    assert (cause.role, cause.replica, cause.kind) == ("w", 1, "error")
+    assert [name for name, _ in batch.cloud.calls] == ["describe_jobs"] * 3 + ["get_log_events"] * 2
+    assert [line.state for line in batch.list()] == [found.state]
+
+
+def test_a_lost_node_does_not_end_the_job(batch):
+    """Batch runs a job until its main node ends: that is said, and nothing is said to be ending."""
+    app_id = submit(batch, role(n=2))
+    batch.cloud.job(app_id).update(status="RUNNING")
+    batch.cloud.node(app_id, 0).update(status="RUNNING")
+    end_node(batch, app_id, 1, 11, 1, *BAD_BATCH)
+    found = batch.describe(app_id)
+    assert found.state is AppState.RUNNING
+    assert found.msg == "1 of 2 nodes failed; Batch runs the job until its main node 0 ends"
+    end_node(batch, app_id, 0, 12, 1, *LOST_PEER)
+    assert batch.describe(app_id).msg == "w/1: exit code 1: ValueError: bad batch; the others are being ended"
+
+
+def test_a_time_limit_is_the_whole_jobs(batch):
+    """What Batch killed at the end is not blamed for it."""
+    app_id = submit(batch, role(n=2))
+    late = "Job attempt duration exceeded timeout"
+    for index in (0, 1):
+        end_node(batch, app_id, index, 60 + index, 137, "step 7")
+    batch.cloud.job(app_id).update(status="FAILED", stoppedAt=62000, statusReason=late)
+    found = batch.describe(app_id)
+    assert found.msg == f"it ran longer than its time limit ({late})"
+    assert parse_failure(found.structured_error_msg).kind == "timeout"
+
+
+def test_a_node_that_was_lost_with_its_host(batch):
+    """The node is named whose host was terminated, not those that lost it as their peer."""
+    app_id = submit(batch, role(n=2))
+    end_node(batch, app_id, 0, 10, 1, *LOST_PEER)
+    gone = "Host EC2 (instance i-1) terminated."
+    batch.cloud.node(app_id, 1).update(status="FAILED", stoppedAt=11000, statusReason=gone)
+    batch.cloud.job(app_id).update(status="FAILED", stoppedAt=12000, statusReason="Essential container in task exited")
+    found = batch.describe(app_id)
+    assert found.msg.startswith("w/1: the instance that it ran on was terminated")
+    assert parse_failure(found.structured_error_msg).kind == "node"
+
+
+def test_nodes_that_nobody_asked_about_are_not_blamed(batch):
+    """Many jobs at a time are described without their nodes: the reason is the job's, and no node has it."""
+    app_id = submit(batch, role(n=3))
+    end_node(batch, app_id, 2, 11, 1, *BAD_BATCH)
+    batch.cloud.job(app_id).update(status="FAILED", stoppedAt=12000, statusReason="Host EC2 (i-1) terminated.")
+    found = batch.describe_many([app_id])[app_id]
+    assert found.state is AppState.FAILED
+    assert found.msg.startswith("the instance that it ran on was terminated")
+    assert parse_failure(found.structured_error_msg).replica is None
+
+
+@pytest.mark.parametrize("n", [1, 16, 64])
+def test_logs_of_many_nodes_cost_one_look(batch, n):
+    """The job is found and described once for all nodes, and their streams once; each log is then read to its end."""
+    app_id = submit(batch, role(n=n))
+    batch.cloud.job(app_id).update(status="SUCCEEDED")
+    if n == 1:
+        with_log(batch, app_id, (1, "hello 0"))
+    for index in range(n if n > 1 else 0):
+        end_node(batch, app_id, index, 10, 0, f"hello {index}")
+    other = scheduler(batch.cloud)
+    batch.cloud.calls.clear()
+    replicas = other.log_replicas(app_id)
+    opened = other.open_logs(app_id, replicas, LogQuery())
+    assert batch.cloud.count("get_log_events") == 0
+    assert [list(lines) for lines in opened] == [[f"hello {k}\n"] for k in range(n)]
+    assert batch.cloud.count("describe_jobs") == (2 if n == 1 else 3)
+    assert batch.cloud.count("list_jobs") == 1
+    assert batch.cloud.count("get_log_events") == 2 * n  # CloudWatch shows its end by a second answer
+    assert len(batch.cloud.calls) <= 2 * n + 4
+
+
+def test_followed_logs_share_their_looks(batch):
+    """Threads that follow three replicas look at the job once for all of them, each time."""
+    app_id = submit(batch, role(n=3))
+    batch.cloud.job(app_id).update(status="SUCCEEDED")
+    for index in range(3):
+        end_node(batch, app_id, index, 10, 0, f"hello {index}")
+    together = threading.Barrier(3, timeout=60)
+    batch._sleep = lambda seconds: together.wait()
+    batch.cloud.calls.clear()
+    opened = batch.open_logs(app_id, [("w", k) for k in range(3)], LogQuery(follow=True))
+    with concurrent.futures.ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(list, opened)) == [["hello 0\n"], ["hello 1\n"], ["hello 2\n"]]
+    # four looks: with the lines, and three for late ones; each at the job and at its nodes
+    assert batch.cloud.count("describe_jobs") == 2 * 4
 
 
 WAITS = [
@@ -124,7 +240,10 @@ def test_attempts(batch):
         status="RUNNABLE", attempts=[lost], statusReason="CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY"
     )
     found = batch.describe(app_id)
-    assert found.msg.startswith("attempt 2 of 3, the last one ended: the instance that it ran on was terminated")
+    assert found.msg.startswith(
+        "AWS has no such instances left at the moment (CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY); "
+        "attempt 2 of 3, the last one ended: the instance that it ran on was terminated"
+    )
     assert found.num_restarts == 1
 
 
@@ -270,4 +389,4 @@ def test_console_and_times(batch):
 
 def test_wrapped_commands_of_others():
     """A command that only begins as ours does is left as it is."""
-    assert batch_nodes.unwrap(["/bin/sh", "-c", "ls"]) == (["/bin/sh", "-c", "ls"], {})
+    assert node_command.unwrap(["/bin/sh", "-c", "ls"]) == (["/bin/sh", "-c", "ls"], {})

@@ -14,10 +14,10 @@ import os
 import re
 
 from torchx.errors import ConfigError, NotSupportedError, SpecError, TorchXError
-from torchx.schedulers.aws import sagemaker_command as command
-from torchx.schedulers.aws.clients import call
+from torchx.schedulers.aws.client import call
 from torchx.schedulers.aws.errors import AwsError
-from torchx.schedulers.aws.marks import REPLICA
+from torchx.schedulers.aws.sagemaker import command
+from torchx.schedulers.aws.tags import REPLICA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
     from typing import IO, Any
 
-    from torchx.schedulers.aws.clients import Clients
+    from torchx.schedulers.aws.client import Clients
 
     _Object = dict[str, Any]
 else:

@@ -9,7 +9,8 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-ru
 from __future__ import annotations
 
 from torchx.errors import SpecError
-from torchx.schedulers.aws.marks import ENV_RANK0_HOST, ENV_REPLICA_ID, REPLICA
+from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_REPLICA_ID, REPLICA
+from torchx.schedulers.kit.shell import read_script
 from torchx.specs.api import macros
 
 TYPE_CHECKING = False
@@ -21,14 +22,11 @@ MAX_WORDS = 100
 MAX_VALUE = 512
 
 _JOIN = ["/bin/sh", "-c", 'eval "$(printf %s "$@")"', "torchx"]
-_CONFIG = "/opt/ml/input/config/resourceconfig.json"
-_HEAD = (
-    f's/.*"current_host" *: *"algo-\\([0-9]*\\)".*/\\1/p\' {_CONFIG}); '
-    '_tx_k=$((${_tx_k:-1}-1)); _tx_n="$(printf \'\\n_\')"; _tx_n="${_tx_n%_}"; '
-    'export TORCHX_REPLICA_ID="$_tx_k" TORCHX_RANK0_HOST=algo-1'
-)
-_HEAD = f"_tx_k=$(sed -n '{_HEAD}"
 _EXEC = "; exec "
+
+
+def _head() -> str:
+    return "; ".join(read_script(__file__, "host.sh").splitlines())
 
 
 def render(words: list[str], env: Mapping[str, str], *, hosts: int) -> tuple[list[str], list[str], dict[str, str]]:
@@ -77,7 +75,7 @@ def read(entrypoint: list[str], arguments: list[str]) -> tuple[list[str], dict[s
         return [*entrypoint, *arguments], {}
     import shlex
 
-    _, _, line = "".join(arguments).partition(_HEAD)
+    _, _, line = "".join(arguments).partition(_head())
     try:
         words = [w.replace("$_tx_k", macros.replica_id).replace("$_tx_n", "\n") for w in shlex.split(line)]
         start = words.index("exec")
@@ -98,7 +96,7 @@ def _line(words: list[str], late: Mapping[str, str]) -> str:
         if not name.isidentifier():
             raise SpecError(f"variable `{name}` is no name that a shell can set")
     exports = "".join(f"; export {name}={_quote(value)}" for name, value in sorted(late.items()))
-    return f"{_HEAD}{exports}{_EXEC}{' '.join(_quote(word) for word in words)}"
+    return f"{_head()}{exports}{_EXEC}{' '.join(_quote(word) for word in words)}"
 
 
 def _quote(word: str) -> str:

@@ -1,12 +1,12 @@
-"""What is done with SageMaker, call by call: a job is created once, found, searched for, stopped, deleted."""
+"""Calls of SageMaker: a job is created once, found, searched for, stopped, deleted."""
 
 from __future__ import annotations
 
-from torchx.schedulers.aws.clients import call, pages
+from torchx.schedulers.aws.client import call, pages
 from torchx.schedulers.aws.errors import AwsError, is_missing
-from torchx.schedulers.aws.marks import TAG_USER
-from torchx.schedulers.aws.sagemaker_request import DEFAULT_OUTPUT, MANAGED_BY, NAME_RULE, TAG_MANAGED_BY
-from torchx.schedulers.aws.sagemaker_status import LOG_GROUP, state_of
+from torchx.schedulers.aws.sagemaker.answers import state_of
+from torchx.schedulers.aws.sagemaker.request import DEFAULT_OUTPUT, MANAGED_BY, NAME_RULE, TAG_MANAGED_BY
+from torchx.schedulers.aws.tags import TAG_USER
 from torchx.specs.api import is_terminal
 
 TYPE_CHECKING = False
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from torchx.schedulers.aws.clients import Clients
+    from torchx.schedulers.aws.client import Clients
 
     _Object = dict[str, Any]
 
@@ -80,18 +80,6 @@ def search(client: Any, user: str = "") -> Iterator[_Object]:
         MaxResults=_PAGE,
     )
     return (result["TrainingJob"] for result in found if result.get("TrainingJob"))
-
-
-def log_streams(client: Any, name: str, k: int) -> list[str]:
-    """Names of a host's log streams, one for each start, oldest first."""
-    wanted = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{name}/algo-{k + 1}-"}
-    try:
-        found = list(pages(client, "describe_log_streams", "the log cannot be read", "logStreams", **wanted))
-    except AwsError as e:
-        if is_missing(e):
-            return []  # nobody has written yet
-        raise
-    return [stream["logStreamName"] for stream in sorted(found, key=lambda s: s.get("creationTime", 0))]
 
 
 def stop(client: Any, name: str) -> None:

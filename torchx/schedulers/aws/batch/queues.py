@@ -6,7 +6,7 @@ https://docs.aws.amazon.com/batch/latest/userguide/job_queue_parameters.html
 from __future__ import annotations
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
-from torchx.schedulers.aws.clients import call, pages
+from torchx.schedulers.aws.client import call, pages
 from torchx.schedulers.aws.errors import DENIED, AwsError
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""A job as requests to Batch: the run options, what is submitted, and how it is rendered.
+"""A job as requests to Batch: a job definition, and what SubmitJob adds to it.
 
 https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
 https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
@@ -7,12 +7,12 @@ https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
 from __future__ import annotations
 
 from torchx.errors import ConfigError, NotSupportedError, SpecError
-from torchx.schedulers.api import StructuredOpts
-from torchx.schedulers.aws import batch_nodes
-from torchx.schedulers.aws import batch_parts as parts
-from torchx.schedulers.aws.batch_calls import PREFIX
-from torchx.schedulers.aws.batch_fargate import to_fargate
-from torchx.schedulers.aws.marks import (
+from torchx.schedulers.aws.batch import container as parts
+from torchx.schedulers.aws.batch import node_command
+from torchx.schedulers.aws.batch.client import PREFIX
+from torchx.schedulers.aws.batch.fargate import to_fargate
+from torchx.schedulers.aws.batch.options import AUTO, DEFAULT_USER, FARGATE, check
+from torchx.schedulers.aws.tags import (
     ENV_RANK0_HOST,
     ENV_REPLICA_ID,
     ENV_ROLE_INDEX,
@@ -30,16 +30,13 @@ if TYPE_CHECKING:
     from dataclasses import dataclass, field
     from typing import Any
 
+    from torchx.schedulers.aws.batch.options import AWSBatchOpts
+    from torchx.schedulers.aws.batch.queues import Queue
     from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
 else:
     from torchx.util.records import dataclass, field
-
-AUTO, EC2, FARGATE = "auto", "ec2", "fargate"
-COMPUTE = (AUTO, EC2, FARGATE)
-DEFAULT_USER = "root"
-"""Stands for whoever submits."""
 
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
 NAME_RULE = NameRule(128, "A-Za-z0-9_-")
@@ -47,65 +44,6 @@ NAME_RULE = NameRule(128, "A-Za-z0-9_-")
 MAX_NODE_RANGES = 5
 MAX_OVERRIDES = 7000
 """Characters of overrides; ECS takes 8192 of them."""
-
-
-@dataclass
-class AWSBatchOpts(StructuredOpts):
-    """Run options of ``aws_batch``."""
-
-    queue: str
-    """queue to submit to"""
-
-    user: str = DEFAULT_USER
-    """who the job is tagged with; `root`, the default, stands for who submits"""
-
-    image_repo: str | None = None
-    """repository to push the image with the workspace to, such as `<account>.dkr.ecr.<region>.amazonaws.com/jobs`"""
-
-    privileged: bool = False
-    """give the containers all rights and devices of their hosts"""
-
-    share_id: str | None = None
-    """share identifier, for a queue with a scheduling policy, and only for one"""
-
-    priority: int = 0
-    """priority within the share, 0 to 9999, the highest first"""
-
-    job_role_arn: str | None = None
-    """IAM role that the program has: what it may do on AWS"""
-
-    execution_role_arn: str | None = None
-    """IAM role with which images are pulled and secrets are read; Fargate needs one"""
-
-    ulimits: list[str] | None = None
-    """limits of the containers, as `NAME:SOFT:HARD`: `memlock:-1:-1;nofile:65536:65536`"""
-
-    timeout_s: int | None = None
-    """seconds after which an attempt is ended, 60 or more"""
-
-    host_retries: int = 2
-    """how often a job of a role without `max_retries` starts again when its host is lost (a spot reclaim), 0 to 9"""
-
-    compute: str = AUTO
-    """what the queue has: ec2, fargate, or auto, which asks it at the submission"""
-
-    assign_public_ip: bool = False
-    """on Fargate: a public address, which a public subnet needs to pull images"""
-
-    secrets: dict[str, str] | None = None
-    """variables out of Secrets Manager or the Parameter Store: `NAME:ARN`"""
-
-    log_group: str | None = None
-    """log group of CloudWatch instead of `/aws/batch/job`"""
-
-    tags: dict[str, str] | None = None
-    """further tags of the job and its tasks"""
-
-    ecr_create_repo: bool = False
-    """make the repository of `image_repo` in ECR when it is not there"""
-
-
-Opts = AWSBatchOpts
 
 
 @dataclass
@@ -198,6 +136,26 @@ def render_job(app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user
     return BatchJob(name, opts.queue, opts.share_id, with_name(definition, app.name), {}, overrides, opts)
 
 
+def for_queue(definition: _Object, queue: Queue, opts: AWSBatchOpts, app_name: str) -> _Object:
+    """The definition as this queue takes it.
+
+    Raises:
+        ConfigError, NotSupportedError: the queue cannot run such a job.
+    """
+    if queue.is_fargate and opts.compute == AUTO:
+        return with_name(to_fargate(definition, assign_public_ip=opts.assign_public_ip), app_name)
+    if queue.kinds and queue.is_fargate != (opts.compute == FARGATE):
+        kinds = ", ".join(sorted(queue.kinds))
+        raise ConfigError(f"compute is `{opts.compute}`, and queue `{queue.name}` has {kinds}")
+    if queue.is_spot_only and definition["type"] == "multinode":
+        raise NotSupportedError(
+            f"queue `{queue.name}` has spot instances only, on which Batch does not run multi-node jobs (this job has "
+            "several replicas, or names an instance type)",
+            hint="use a queue of on-demand instances; or one replica, and cpu, gpu and memMB in place of the type",
+        )
+    return definition
+
+
 def with_name(definition: _Object, app_name: str) -> _Object:
     """The definition with a name that equal ones share, and no others."""
     import hashlib
@@ -228,7 +186,7 @@ def _render_container(
     words = [applied.entrypoint, *applied.args]
     env = {ENV_ROLE_INDEX: str(index), ENV_ROLE_NAME: role.name, ENV_IMAGE: role.image}
     if first is not None:
-        words, shared = batch_nodes.wrap(words, applied.env, first)
+        words, shared = node_command.wrap(words, applied.env, first)
         env.update(shared)
     else:
         env = {**env, ENV_REPLICA_ID: "0", ENV_RANK0_HOST: "localhost", **applied.env}
@@ -268,14 +226,7 @@ def _container_options(opts: AWSBatchOpts) -> _Object:
 
 def _check(app: AppDef, opts: AWSBatchOpts) -> None:
     """What Batch would refuse, or would do otherwise than it was asked for."""
-    if opts.compute not in COMPUTE:
-        raise ConfigError(f"compute `{opts.compute}` is none of {', '.join(COMPUTE)}")
-    if opts.priority and not opts.share_id:
-        raise ConfigError(f"priority {opts.priority} is one within a share", hint="give `share_id`, too")
-    if not 0 <= opts.priority <= 9999:
-        raise ConfigError(f"priority {opts.priority} is not within 0 to 9999")
-    if opts.timeout_s is not None and opts.timeout_s < 60:
-        raise ConfigError(f"timeout_s {opts.timeout_s} is too short: Batch takes 60 seconds or more")
+    check(opts)
     if not app.roles:
         raise SpecError(f"app `{app.name}` has no roles")
     if len(app.roles) > MAX_NODE_RANGES:

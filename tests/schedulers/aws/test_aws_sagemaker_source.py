@@ -16,11 +16,11 @@ import pytest
 
 pytest.importorskip("botocore")
 
-from tests.schedulers.aws_cloud import refusal
-from tests.schedulers.test_aws_sagemaker_scheduler import CFG, role, scheduler, submit
+from tests.schedulers.aws.batch_cloud import refusal
+from tests.schedulers.aws.test_aws_sagemaker_scheduler import CFG, role, scheduler, submit
 from torchx.components.dist import ddp
 from torchx.errors import BackendError, ConfigError, NotSupportedError, TransientError
-from torchx.schedulers.aws.sagemaker_source import as_hyperparameters
+from torchx.schedulers.aws.sagemaker.source import as_hyperparameters
 from torchx.specs.api import AppDef, macros
 
 BUCKET = "sagemaker-us-east-1-123456789012"

@@ -1,0 +1,31 @@
+"""Where the lines of a Batch job are: the streams of its nodes in CloudWatch."""
+
+from __future__ import annotations
+
+from torchx.schedulers.aws.batch.answers import groups, log_streams
+from torchx.schedulers.aws.batch.client import details
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from torchx.schedulers.aws.logs import Streams
+
+
+def streams(client: Any, job: dict[str, Any], replicas: Iterable[tuple[str, int]]) -> Streams:
+    """Log group and streams of those of the replicas that the job has; nodes are described a hundred a call."""
+    wanted = set(replicas)
+    index = {
+        (group.name, k): (group, group.first + k)
+        for group in groups(job)
+        for k in range(group.last - group.first + 1)
+        if (group.name, k) in wanted
+    }
+    nodes: dict[str, Any] = {}
+    if job.get("nodeProperties"):
+        nodes = details(client, [f"{job['jobId']}#{node}" for _, node in index.values()])
+    return {
+        replica: (group.log_group, log_streams(nodes.get(f"{job['jobId']}#{node}", job)))
+        for replica, (group, node) in index.items()
+    }

@@ -1,0 +1,61 @@
+"""The command of a node of a multi-node job: all nodes of a role share one, and each has to find its own number.
+
+Batch gives a node its index in the environment only, and passes a command to the image as it is. So each starts with
+``node.sh``, and the words of the command follow it as they are, unquoted and unparsed.
+https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html#mnp-env-vars
+"""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+from torchx.schedulers.aws.tags import REPLICA
+from torchx.schedulers.kit.shell import read_script
+from torchx.specs.api import macros
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def _head() -> list[str]:
+    return ["/bin/sh", "-c", read_script(__file__, "node.sh"), "torchx"]
+
+
+def wrap(words: list[str], env: Mapping[str, str], first_node: int) -> tuple[list[str], dict[str, str]]:
+    """The command of a role's nodes, and what of its environment is the same for all of them.
+
+    Args:
+        words: entrypoint and arguments, with :data:`~torchx.schedulers.aws.tags.REPLICA` for the replica's number.
+        first_node: index of the role's first node.
+
+    >>> command, shared = wrap(["echo", REPLICA], {"K": f"k{REPLICA}", "A": "1"}, 3)
+    >>> command[4:], shared
+    (['3', '1', 'K=k@TORCHX_REPLICA_ID@', 'echo', '@TORCHX_REPLICA_ID@'], {'A': '1'})
+    """
+    own = {name: value for name, value in env.items() if REPLICA in value}
+    for name in own:
+        if not name.isidentifier():
+            raise SpecError(
+                f"variable `{name}` uses the replica's number, and a shell cannot set a variable of that name"
+            )
+    shared = {name: value for name, value in env.items() if name not in own}
+    pairs = [f"{name}={value}" for name, value in sorted(own.items())]
+    return [*_head(), str(first_node), str(len(pairs)), *pairs, *words], shared
+
+
+def unwrap(command: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The words and variables of which :func:`wrap` made a command, with the macro for the replica's number.
+
+    A command that it did not make is returned as it is.
+
+    >>> unwrap(wrap(["echo", REPLICA], {"K": REPLICA}, 0)[0])
+    (['echo', '${replica_id}'], {'K': '${replica_id}'})
+    """
+    head = _head()
+    first, end = len(head), len(head) + 2
+    if command[:first] != head or len(command) < end or not command[first + 1].isdigit():
+        return command, {}
+    rest = [word.replace(REPLICA, macros.replica_id) for word in command[end:]]
+    count = int(command[first + 1])
+    pairs = (word.partition("=") for word in rest[:count])
+    return rest[count:], {name: value for name, _, value in pairs}

@@ -1,0 +1,85 @@
+"""The run options of ``aws_batch``, and what is wrong with them."""
+
+from __future__ import annotations
+
+from torchx.errors import ConfigError
+from torchx.schedulers.api import StructuredOpts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from torchx.util.records import dataclass
+
+AUTO, EC2, FARGATE = "auto", "ec2", "fargate"
+COMPUTE = (AUTO, EC2, FARGATE)
+DEFAULT_USER = "root"
+"""Stands for whoever submits."""
+
+
+@dataclass
+class AWSBatchOpts(StructuredOpts):
+    """Run options of ``aws_batch``."""
+
+    queue: str
+    """queue to submit to"""
+
+    user: str = DEFAULT_USER
+    """who the job is tagged with; `root`, the default, stands for who submits"""
+
+    image_repo: str | None = None
+    """repository to push the image with the workspace to, such as `<account>.dkr.ecr.<region>.amazonaws.com/jobs`"""
+
+    privileged: bool = False
+    """give the containers all rights and devices of their hosts"""
+
+    share_id: str | None = None
+    """share identifier, for a queue with a scheduling policy, and only for one"""
+
+    priority: int = 0
+    """priority within the share, 0 to 9999, the highest first"""
+
+    job_role_arn: str | None = None
+    """IAM role that the program has: what it may do on AWS"""
+
+    execution_role_arn: str | None = None
+    """IAM role with which images are pulled and secrets are read; Fargate needs one"""
+
+    ulimits: list[str] | None = None
+    """limits of the containers, as `NAME:SOFT:HARD`: `memlock:-1:-1;nofile:65536:65536`"""
+
+    timeout_s: int | None = None
+    """seconds after which an attempt is ended, 60 or more"""
+
+    host_retries: int = 2
+    """how often a job of a role without `max_retries` starts again when its host is lost (a spot reclaim), 0 to 9"""
+
+    compute: str = AUTO
+    """what the queue has: ec2, fargate, or auto, which asks it at the submission"""
+
+    assign_public_ip: bool = False
+    """on Fargate: a public address, which a public subnet needs to pull images"""
+
+    secrets: dict[str, str] | None = None
+    """variables out of Secrets Manager or the Parameter Store: `NAME:ARN`"""
+
+    log_group: str | None = None
+    """log group of CloudWatch instead of `/aws/batch/job`"""
+
+    tags: dict[str, str] | None = None
+    """further tags of the job and its tasks"""
+
+    ecr_create_repo: bool = False
+    """make the repository of `image_repo` in ECR when it is not there"""
+
+
+def check(opts: AWSBatchOpts) -> None:
+    """Raises ConfigError for values that Batch would refuse."""
+    if opts.compute not in COMPUTE:
+        raise ConfigError(f"compute `{opts.compute}` is none of {', '.join(COMPUTE)}")
+    if opts.priority and not opts.share_id:
+        raise ConfigError(f"priority {opts.priority} is one within a share", hint="give `share_id`, too")
+    if not 0 <= opts.priority <= 9999:
+        raise ConfigError(f"priority {opts.priority} is not within 0 to 9999")
+    if opts.timeout_s is not None and opts.timeout_s < 60:
+        raise ConfigError(f"timeout_s {opts.timeout_s} is too short: Batch takes 60 seconds or more")

@@ -1,0 +1,62 @@
+"""What SageMaker says of a training job, as a state, a sentence and a class: what it waits for, and why it ended.
+
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html
+"""
+
+from __future__ import annotations
+
+from torchx.specs.api import AppState
+
+JOB_STATE = {
+    "InProgress": AppState.RUNNING,
+    "Completed": AppState.SUCCEEDED,
+    "Failed": AppState.FAILED,
+    "Stopping": AppState.RUNNING,
+    "Stopped": AppState.CANCELLED,
+}
+
+# While InProgress the secondary status says more. In one that is not here the program runs.
+WAITS = {
+    "Pending": "it waits for capacity",
+    "Starting": "its instances are being made ready",
+    "LaunchingMLInstances": "its instances are being launched",
+    "PreparingTrainingStack": "its instances are being made ready",
+    "Downloading": "its data is being downloaded",
+    "DownloadingTrainingImage": "its image is being pulled",
+    "Interrupted": "its spot instances were reclaimed, and it waits for others",
+}
+
+# Secondary statuses of ends that nobody asked for, though the status is Stopped.
+TOO_LONG = {
+    "MaxRuntimeExceeded": "it ran longer than `max_run`",
+    "MaxWaitTimeExceeded": "it waited and ran longer than `max_wait`",
+}
+
+# Beginning of FailureReason -> a sentence and a class:
+# https://docs.aws.amazon.com/sagemaker/latest/dg/model-train-storage.html and the guide to troubleshooting
+FAILURES = {
+    "AlgorithmError": ("", "error"),
+    "CapacityError": ("AWS has no such instances left at the moment", "quota"),
+    "InternalServerError": ("SageMaker failed", "node"),
+    "ClientError": ("SageMaker cannot run such a job", "error"),
+}
+
+
+def why_failed(secondary: str, said: str) -> tuple[str, str]:
+    """Why a job failed: a sentence without full stop, with what SageMaker said, and the class of the cause.
+
+    Args:
+        secondary: its secondary status.
+        said: its FailureReason.
+
+    >>> why_failed("Failed", "CapacityError: Unable to provision requested ML compute capacity")[1]
+    'quota'
+    >>> why_failed("MaxRuntimeExceeded", "")
+    ('it ran longer than `max_run`', 'timeout')
+    """
+    said = " ".join(said.split())
+    if secondary in TOO_LONG:
+        sentence, kind = TOO_LONG[secondary], "timeout"
+    else:
+        sentence, kind = next((row for key, row in FAILURES.items() if said.startswith(key)), ("", ""))
+    return (f"{sentence} ({said})" if sentence and said else sentence or said), kind

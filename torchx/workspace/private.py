@@ -1,0 +1,90 @@
+"""What must not travel with the code by mistake: home directories, and the credentials in them."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import SpecError
+from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, torchx_home
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker"})
+_FILES = frozenset({".netrc", "_netrc", ".pypirc", ".pgpass", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"})
+_KEY_SUFFIXES = (".pem", ".key")
+_KEY_BYTES = 1 << 14
+_PRIVATE_KEY = b"PRIVATE KEY-----"
+_MANY_FILES = 50_000
+_MANY_BYTES = 1 << 30
+
+
+def is_torchx_home(path: str) -> bool:
+    """Whether a local folder is torchx's own home: it has the records and logs of all runs, and is never code."""
+    home = torchx_home()
+    return os.path.basename(path) == os.path.basename(home) and os.path.realpath(path) == os.path.realpath(home)
+
+
+def check_root(root: str) -> None:
+    """Refuses to take a whole machine or a whole home directory for a workspace.
+
+    Raises:
+        SpecError: the folder is ``/`` or the user's home directory.
+    """
+    real = os.path.realpath(root)
+    if _is_allowed():
+        return
+    if real == "/" or real == os.path.realpath(os.path.expanduser("~")):
+        what = "the root of this machine" if real == "/" else "your home directory"
+        raise SpecError(
+            f"workspace `{root}` is {what}, and all of it would be sent along with the job",
+            hint="run from the project's folder, or without a workspace: `--workspace=`; "
+            "to send it all the same: `--allow-private-workspace`",
+        )
+
+
+def check_entries(root: str, files: Iterable[Any]) -> None:
+    """Refuses a workspace that holds credentials, and says when one is unusually large.
+
+    Args:
+        files: the entries that would be sent, see :class:`torchx.workspace.content.Entry`.
+
+    Raises:
+        SpecError: one of them is private; names it.
+    """
+    allowed = _is_allowed()
+    count = size = 0
+    for entry in files:
+        count, size = count + 1, size + entry.size
+        if not allowed and (what := _private(entry)):
+            raise SpecError(
+                f"workspace `{root}` holds {what}: `{entry.path}`, which would be sent along with the job",
+                hint="name it in `.torchxignore`; to send it all the same: `--allow-private-workspace`",
+            )
+    if count > _MANY_FILES or size > _MANY_BYTES:
+        import logging
+
+        logging.getLogger("torchx.workspace").warning(
+            "workspace `%s` has %s files, %.1f GB: name in `.torchxignore` what jobs do not need",
+            root,
+            f"{count:,}",
+            size / 1e9,
+        )
+
+
+def _private(entry: Any) -> str:
+    """What is private about an entry; empty: nothing."""
+    name = entry.path.rpartition("/")[2]
+    if entry.kind == "directory":
+        return "a folder of credentials" if name in _FOLDERS else ""
+    if name in _FILES:
+        return "a file of credentials"
+    if name.endswith(_KEY_SUFFIXES) and entry.kind == "file" and entry.size <= _KEY_BYTES:
+        return "a private key" if any(_PRIVATE_KEY in chunk for chunk in entry.chunks()) else ""
+    return ""
+
+
+def _is_allowed() -> bool:
+    return os.environ.get(ENV_ALLOW_PRIVATE_WORKSPACE, "0") not in ("", "0")
