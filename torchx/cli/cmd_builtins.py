@@ -45,8 +45,8 @@ class CmdBuiltins(SubCommand):
 
 
 def _print_list(rows: list[tuple[str, str, list[str]]]) -> None:
-    from torchx.cli.failures import printable
     from torchx.cli.render import gray
+    from torchx.util.term import printable
 
     tty, color, room = is_tty(sys.stdout), has_color(sys.stdout), width(sys.stdout)
     column = max((len(name) for name, _, _ in rows), default=0)

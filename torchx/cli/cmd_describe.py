@@ -89,9 +89,9 @@ def _provenance(app: AppDef | None, run: Run | None) -> tuple[dict[str, str], di
 
 
 def _head(handle: str, run: Run | None, *, color: bool) -> str:
-    from torchx.cli.failures import printable
     from torchx.cli.render import ago, fields, local_time
     from torchx.util.shlex import join
+    from torchx.util.term import printable
 
     if run is None:
         return fields([("handle", handle)], color=color)

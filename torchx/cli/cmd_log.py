@@ -72,6 +72,11 @@ class CmdLog(SubCommand):
             help="stdout, stderr or combined: both, in the order of writing",
         )
         add("--json", action="store_true", help='a JSON object per line: {"role", "replica", "line"}')
+        add(
+            "--raw",
+            action="store_true",
+            help="on a terminal: all that the job wrote, not only text and colours",
+        )
         add("--no-prefix", "--no_prefix", action="store_true", help="the lines alone, without ROLE/REPLICA before them")
 
     def run(self, args: argparse.Namespace) -> None:
@@ -89,7 +94,9 @@ class CmdLog(SubCommand):
         )
         validate(identifier)
         with get_runner() as runner:
-            show_logs(sys.stdout, identifier, runner, query=query, json=args.json, prefix=not args.no_prefix)
+            show_logs(
+                sys.stdout, identifier, runner, query=query, json=args.json, prefix=not args.no_prefix, raw=args.raw
+            )
 
 
 FOLLOW = ""
@@ -173,6 +180,7 @@ def show_logs(
     query: LogQuery,
     json: bool = False,
     prefix: bool = True,
+    raw: bool = False,
 ) -> None:
     """Copies the lines that a query asks for to ``file``: :func:`get_logs` with all that ``torchx log`` can do."""
     from torchx.util.term import has_color
@@ -188,7 +196,7 @@ def show_logs(
     formats = replica_formats(replicas, color=has_color(file))
     shows = [JsonFormat(role, k) if json else formats[role, k] if prefix else LineFormat("") for role, k in chosen]
     sources = list(zip(shows, log_openers(runner, handle, chosen, query), strict=True))
-    sink = Sink(file)
+    sink = Sink(file, raw=raw)
     if query.follow and sources:
         from torchx.cli.failures import note
 

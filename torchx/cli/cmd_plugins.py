@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from torchx.cli.cmd_base import SubCommand
-from torchx.util.term import has_color, is_tty
+from torchx.util.term import has_color, is_tty, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _fields(info: PluginInfo) -> dict[str, Any]:
 
 
 def _print(found: list[PluginInfo]) -> None:
-    from torchx.cli.failures import note, printable
+    from torchx.cli.failures import note
     from torchx.cli.render import table
 
     if not found and is_tty(sys.stdout):

@@ -6,7 +6,7 @@ import os
 import sys
 
 from torchx.errors import EXIT_INTERRUPTED, EXIT_OK, TorchXError
-from torchx.util.term import has_color
+from torchx.util.term import has_color, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,17 +87,6 @@ def warn(message: str) -> None:
 def note(message: str) -> None:
     """One line for people on stderr: what happens now, what can be done next."""
     print(f"\033[90m{message}\033[0m" if has_color(sys.stderr) else message, file=sys.stderr, flush=True)
-
-
-def printable(text: str) -> str:
-    r"""One line without control characters: what a user names, a job or a file, must not steer the terminal.
-
-    >>> printable("a\x1b[31mb\nc")
-    'a?[31mb c'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
 def show_tracebacks(on: bool) -> None:

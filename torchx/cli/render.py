@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from torchx.cli.failures import printable
-from torchx.util.term import fit, has_color, is_tty, text_width, width
+from torchx.util.term import fit, has_color, is_tty, printable, text_width, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def fields(pairs: Sequence[tuple[str, str]], *, indent: str = "", color: bool = 
     column = max((len(label) for label, _ in shown), default=0) + 1
     lines = []
     for label, value in shown:
-        first, *rest = value.splitlines() or [""]
+        first, *rest = printable(value, lines=True).splitlines() or [""]
         lines.append(f"{indent}{gray(f'{label}:', color=color)}{' ' * (column - len(label) - 1)}{_GAP}{first}".rstrip())
         lines += [f"{indent}{' ' * column}{_GAP}{line}" for line in rest]
     return "\n".join(lines)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from torchx.cli.failures import printable
 from torchx.cli.render import bold, document, fields, gray
-from torchx.util.term import has_color
+from torchx.util.term import has_color, is_tty, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +35,8 @@ def show_dryrun(info: AppDryRunInfo[Any], *, scheduler: str, as_json: bool) -> N
     parts = [] if shown is None else [app_page(shown, color=color)]
     if cfg:
         parts.append(cfg_page(cfg, title=f"options of {scheduler}", color=color))
-    parts.append(f"{bold(f'request to {scheduler}', color=color)}\n{_indent(request.strip())}")
+    shown_request = printable(request.strip(), lines=True) if is_tty(sys.stdout) else request.strip()
+    parts.append(f"{bold(f'request to {scheduler}', color=color)}\n{_indent(shown_request)}")
     print("\n\n".join(parts))
 
 

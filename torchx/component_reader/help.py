@@ -118,7 +118,9 @@ def _metavar(p: Parameter) -> str:
 
 def _plain(text: str) -> str:
     """Text of a docstring for argparse and a terminal, on which the double backticks of reST are noise."""
-    return text.replace("``", "`").replace("%", "%%")
+    from torchx.util.term import printable
+
+    return printable(text, lines=True).replace("``", "`").replace("%", "%%")
 
 
 def _usage(signature: Signature) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchx.specs.failures import Failure, parse_failure
 from torchx.specs.states import RESET, YELLOW_BOLD, AppState
+from torchx.util.term import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
         color: with terminal colours.
     """
     paint = _colored if color else _plain
-    msg = "" if status.msg == "<NONE>" else status.msg
+    msg = "" if status.msg == "<NONE>" else printable(status.msg, lines=True)
     failure = None if status.state == AppState.SUCCEEDED else parse_failure(status.structured_error_msg)
     lines = [f"state:    {paint(str(status.state), status.state)}"]
     if failure is not None:
-        cause = msg or failure.summary()
+        cause = msg or printable(failure.summary())
         lines += _labelled("cause:   ", cause)
         lines += _traceback(failure, cause)
     elif msg:
@@ -49,7 +50,7 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
     if status.num_restarts > 0:
         lines.append(f"restarts: {status.num_restarts}")
     if status.ui_url:
-        lines.append(f"ui:       {status.ui_url}")
+        lines.append(f"ui:       {printable(status.ui_url)}")
     if roles:
         lines.append("roles:")
         for role in roles:
@@ -60,7 +61,7 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
 
 def _traceback(failure: Failure, cause: str) -> Iterator[str]:
     """The last lines of the traceback, less those that the cause has said."""
-    trace = failure.traceback.strip("\n").splitlines()
+    trace = printable(failure.traceback.strip("\n"), lines=True).splitlines()
     while trace and " ".join(trace[-1].split()) in cause:
         trace.pop()
     if len(trace) > _TRACEBACK_LINES:
@@ -75,7 +76,7 @@ def _render_role(role: RoleStatus, paint: _Paint, *, above: int | None) -> Itera
         counts[replica.state] = counts.get(replica.state, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     folded = ", ".join(f"{n} {paint(str(state), state)}" for state, n in ordered) or "no replicas yet"
-    yield f"{role.role}: {folded}"
+    yield f"{printable(role.role)}: {folded}"
     many = len(role.replicas) > _SHOWN_IN_FULL
     shown = [r for r in role.replicas if not many or r.state in _STANDS_OUT]
     if many and len(shown) == len(role.replicas):
@@ -90,7 +91,7 @@ def _render_replica(replica: ReplicaStatus, paint: _Paint, *, told: bool) -> str
     silent = told or replica.state == AppState.SUCCEEDED
     failure = None if silent else parse_failure(replica.structured_error_msg)
     state = paint(f"{replica.state!s:<9}", replica.state)
-    parts = [f"[{replica.id}]", state, _host(replica), failure.summary() if failure else ""]
+    parts = [f"[{replica.id}]", state, printable(_host(replica)), printable(failure.summary()) if failure else ""]
     return " ".join(part for part in parts if part).rstrip()
 
 

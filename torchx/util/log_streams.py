@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
+from torchx.util.term import is_tty, only_colors
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -125,13 +127,17 @@ class JsonFormat(LineFormat):
 class Sink:
     """A text file that is written in blocks, past its encoder where it has a binary file behind it.
 
+    Args:
+        raw: let all that a job wrote reach a terminal, too.
+
     Bytes that are no UTF-8 reach a binary file as they are. No line is shared: where a source has left one open,
     a line feed comes before what another one writes.
     """
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, *, raw: bool = False) -> None:
         file.flush()
         self._file = file
+        self._for_people = is_tty(file) and not raw
         self._binary = getattr(file, "buffer", None)
         self._open: LineFormat | None = None  # whose line has no end yet
 
@@ -152,7 +158,9 @@ class Sink:
         self._open = None if shown.endswith("\n") else show
 
     def data(self, data: bytes) -> None:
-        """Writes bytes."""
+        """Writes bytes; to a terminal, those of a job's sequences that colour text and no others."""
+        if self._for_people:
+            data = only_colors(data)
         if self._binary is not None:
             self._binary.write(data)
         else:

@@ -31,6 +31,51 @@ def has_color(stream: TextIO) -> bool:
     return os.environ.get("TERM") != "dumb" and is_tty(stream)
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""Text without control characters: what a user or a job names, writes or says must not steer the terminal.
+
+    Args:
+        lines: keep line feeds and tabs; else the text becomes one line.
+
+    >>> printable("a\x1b[31mb\nc"), printable("a\x1b]52;c;eA==\x07\n\tb", lines=True)
+    ('a?[31mb c', 'a?]52;c;eA==?\n\tb')
+    """
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else ""
+    return "".join(c if c.isprintable() or c in kept else " " if c.isspace() else "?" for c in text)
+
+
+def only_colors(data: bytes) -> bytes:
+    r"""Output of a job as a terminal may be given it: with its colours, and without what else steers a terminal.
+
+    Sequences other than SGR go: OSC 52, for example, writes the clipboard. So does what is left of one that is cut off.
+    https://invisible-island.net/xterm/ctlseqs/ctlseqs.html
+
+    >>> only_colors(b"\x1b[31mred\x1b[0m \x1b]52;c;eA==\x07\x1b[2Jtext\r\n")
+    b'\x1b[31mred\x1b[0m text\r\n'
+    """
+    if _STEERING.isdisjoint(data) and b"\xc2" not in data:
+        return data
+    import re
+
+    def kept(found: re.Match[bytes]) -> bytes:
+        return found[0] if found[0].startswith(b"\x1b[") and found[0].endswith(b"m") else b""
+
+    return re.sub(_SEQUENCE, kept, data)
+
+
+_STEERING = frozenset(range(32)) - frozenset(b"\t\n\r\b") | {127}
+_SEQUENCE = (
+    rb"\x1b\[[0-9;:]*m"
+    rb"|\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI
+    rb"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # OSC, DCS, SOS, PM, APC
+    rb"|\x1b[ -/]*[0-~]?"
+    rb"|\xc2[\x80-\x9f]"  # C1 in UTF-8
+    rb"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]"
+)
+
+
 def width(stream: TextIO) -> int:
     """Columns of the terminal behind the stream; ``COLUMNS``, or 80, when there is none."""
     columns = os.environ.get("COLUMNS", "")
