@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 
 from torchx.errors import BackendError, CommandError, ConfigError, NotFoundError, SpecError
 from torchx.schedulers.api import DescribeAppResponse, Stream
+from torchx.schedulers.kit.failures import Evidence
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.verdict import describe
+from torchx.schedulers.lsf.answers import Exit, facts_of
 from torchx.schedulers.lsf.reasons import ENDED, PENDING, why_ended, why_pending
 from torchx.schedulers.lsf.rows import FIELDS, FORMAT, Row, group_of, job_name, moment, name_parts, report_end, rows
-from torchx.schedulers.lsf.status import FirstFailure, describe_rows
 from torchx.schedulers.lsf_scheduler import (
     JOB_STATE,
     RANK0_HOST,
@@ -37,7 +40,7 @@ from torchx.schedulers.lsf_scheduler import (
     get_job_state,
 )
 from torchx.specs.api import AppDef, AppState, BindMount, DeviceMount, Resource, RetryPolicy, Role, VolumeMount
-from torchx.specs.failures import Failure
+from torchx.specs.failures import parse_failure
 from torchx.testing import FakeCommandRunner, Recordings, SchedulerContract
 from torchx.testing.commands import Call
 
@@ -207,13 +210,11 @@ def test_recorded_bjobs(version: str) -> None:
         "fail-y3": AppState.FAILED,
     }
     messages = {app_id: bjobs_msg_to_describe(app_id, text).msg for app_id in states}
-    assert messages["train-x1"] == (
-        "1 of 3 replicas wait; 0/2: all slots are taken (3 hosts); hosts are closed by an administrator (1 host)"
-    )
-    assert messages["oom-x3"] == "0/0 failed: it used more memory than it asked for (TERM_MEMLIMIT)"
+    assert messages["train-x1"] == ("0/2: all slots are taken (3 hosts); hosts are closed by an administrator (1 host)")
+    assert messages["oom-x3"] == "0/0 on hostA: it used more memory than it asked for (TERM_MEMLIMIT)"
     assert messages["gone-x4"] == "it was killed by its owner (TERM_OWNER)"
     assert messages["lost-x8"] == "its host does not answer to LSF"
-    assert messages["fail-y3"] == "0/0 failed: exit code 7"
+    assert messages["fail-y3"] == "0/0 on hostA: exit code 7"
     train = bjobs_msg_to_describe("train-x1", text)
     assert [r.hostname for r in train.roles_statuses[0].replicas] == ["hostA:hostB", "hostC", ""]
     assert train.ended_at is None
@@ -222,9 +223,57 @@ def test_recorded_bjobs(version: str) -> None:
 def test_a_host_without_the_folder() -> None:
     """A host that does not see the job's folder ends with 127 and leaves nothing: what that means is said."""
     row = Row("1", "EXIT", "a", 0, 0, exit_code="127", hosts=("hostA",))
-    assert "does not see the job's folder" in describe_rows("a", [row]).msg
-    told = describe_rows("a", [row], explain=lambda *_: Failure("sh: nope: not found", exit_code=127)).msg
-    assert told == "0/0 failed: exit code 127: sh: nope: not found"
+    assert "does not see the job's folder" in describe(facts_of("a", [row])).msg
+    left = {(0, 0): Exit(127, killed=False, at=1.0)}
+    said = Evidence(stderr="sh: nope: not found\n")
+    told = describe(facts_of("a", [row], exits=left), lambda replicas: [said for _ in replicas]).msg
+    assert told == "0/0 on hostA: exit code 127: sh: nope: not found"
+
+
+BAD_BATCH = "Traceback (most recent call last):\n  x\nValueError: bad batch\n"
+LOST_PEER = "Traceback (most recent call last):\n  x\nRuntimeError: Connection closed by peer\n"
+
+
+def test_the_victim_that_died_first_is_not_blamed() -> None:
+    """Rank 0 lost its peer a second before rank 1 said why: rank 1 is the cause."""
+    exited = [Row("1", "EXIT", "a", 0, k, exit_code="1", hosts=(f"host{k}",)) for k in (0, 1)]
+    exits = {(0, k): Exit(1, killed=False, at=10.0 + k) for k in (0, 1)}
+    said = {0: Evidence(stderr=LOST_PEER), 1: Evidence(stderr=BAD_BATCH)}
+    answer = describe(facts_of("a", exited, exits=exits), lambda replicas: [said[r.replica] for r in replicas])
+    failure = parse_failure(answer.structured_error_msg)
+    assert failure is not None
+    assert (failure.replica, failure.kind) == (1, "error")
+    assert answer.msg == "0/1 on host1: exit code 1: ValueError: bad batch"
+
+
+OWNER = "TERM_OWNER: job killed by owner"
+
+
+@pytest.mark.parametrize(
+    ("second", "left", "state", "msg", "replicas"),
+    [
+        (Row("2", "RUN", "a", 0, 1), {}, "RUNNING", "0/0: exit code 3; the others are being ended", "FAILED RUNNING"),
+        (Row("2", "PEND", "a", 0, 1), {}, "RUNNING", "0/0: exit code 3; the others are being ended", "FAILED PENDING"),
+        (Row("2", "EXIT", "a", 0, 1, exit_code="130", exit_reason=OWNER), {}, "FAILED", "0/0: exit code 3", "FAILED CANCELLED"),
+        (Row("2", "EXIT", "a", 0, 1, exit_code="4", exit_reason=OWNER), {(0, 1): Exit(4, killed=False, at=2.0)}, "FAILED", "0/1: exit code 4", "FAILED FAILED"),
+    ],
+    ids=["runs", "waits", "ended", "failed-as-well"],
+)  # fmt: skip
+def test_a_job_of_which_one_has_failed(second: Row, left: dict, state: str, msg: str, replicas: str) -> None:
+    """It goes on while others run or wait to be ended; one that failed by itself meanwhile is known by its exit file."""
+    first = Row("1", "EXIT", "a", 0, 0, exit_code="3")
+    answer = describe(facts_of("a", [first, second], exits={(0, 0): Exit(3, killed=False, at=5.0), **left}))
+    assert (answer.state.name, answer.msg) == (state, msg)
+    assert " ".join(r.state.name for r in answer.roles_statuses[0].replicas) == replicas
+
+
+def test_a_job_that_is_being_cancelled() -> None:
+    """It says so while a replica runs, and is CANCELLED when none does."""
+    ended = Row("1", "EXIT", "a", 0, 0, exit_code="130", exit_reason=OWNER)
+    answer = describe(facts_of("a", [ended, Row("2", "RUN", "a", 0, 1)]))
+    assert (answer.state, answer.msg) == (AppState.RUNNING, "it is being cancelled")
+    answer = describe(facts_of("a", [ended]))
+    assert (answer.state, answer.msg) == (AppState.CANCELLED, "it was killed by its owner (TERM_OWNER)")
 
 
 def test_a_job_that_is_not_there() -> None:
@@ -313,7 +362,7 @@ def test_garbage(text: str) -> None:
     assert isinstance(why_ended(text), str)
     report_end(text)
     moment(text)
-    FirstFailure.parse(text)
+    Exit.parse(text)
 
 
 @pytest.mark.parametrize(("raw", "state"), JOB_STATE.items())
@@ -335,6 +384,52 @@ def test_one_query_for_many() -> None:
     assert fake.argvs("bjobs") == [["bjobs", "-a", "-o", FORMAT]]
     scheduler(fake).describe("oom-x3")
     assert fake.argvs("bjobs")[-1] == ["bjobs", "-a", "-o", FORMAT, "-g", "/torchx_oom-x3"]
+
+
+def an_elastic_job(lsf: LsfScheduler, fake: FakeCommandRunner, n: int) -> str:
+    """One that was submitted, with a folder; replica 0 has failed, which it can spare."""
+    fake.on("/bin/bash", stdout=lambda call: f"{call.argv[1].split('/')[-2]}\n")
+    app_id = lsf.submit(AppDef("a", [role(num_replicas=n, min_replicas=1)]), {})
+    folder = lsf.folders(lsf._here).of(app_id)
+    assert folder is not None
+    for k in range(n):
+        os.makedirs(folder.replica("trainer", k))
+        Path(folder.replica("trainer", k), "stdout.log").write_text(f"hello {k}\n")
+    cells = ["-"] * len(FIELDS)
+    lines = ["|".join(FIELDS).upper()]
+    for k in range(n):
+        stat = "EXIT" if k == 0 and n > 1 else "RUN"
+        known = {"jobid": str(k + 1), "stat": stat, "job_group": group_of(app_id), "exit_code": "1"}
+        known |= {"job_name": job_name(app_id, 0, "trainer", k), "output_file": f"{folder.path}/reports/0.{k}"}
+        lines.append("|".join(known.get(name, cell) for name, cell in zip(FIELDS, cells, strict=True)))
+    fake.on("bjobs", stdout="\n".join(lines) + "\n")
+    return app_id
+
+
+@pytest.mark.parametrize("n", [1, 16, 64])
+def test_the_logs_of_many_replicas_cost_no_command(n: int) -> None:
+    """Who they are and where their lines are is in the job's folder: LSF is not asked, however many they are."""
+    fake = FakeCommandRunner()
+    lsf = scheduler(fake)
+    app_id = an_elastic_job(lsf, fake, n)
+    asked = len(fake.calls)
+    replicas = lsf.log_replicas(app_id)
+    assert replicas == [("trainer", k) for k in range(n)]
+    logs = lsf.open_logs(app_id, replicas, LogQuery())
+    assert [list(lines) for lines in logs] == [[f"hello {k}\n"] for k in range(n)]
+    assert len(fake.calls) == asked
+
+
+def test_list_says_what_status_says() -> None:
+    """Of an elastic job that has lost a replica, too: how many it needs is in its folder."""
+    fake = FakeCommandRunner()
+    lsf = scheduler(fake)
+    app_id = an_elastic_job(lsf, fake, 4)
+    described = lsf.describe(app_id)
+    assert described is not None
+    assert described.state is AppState.RUNNING
+    assert described.msg == "1 of 4 replicas lost (trainer/0); the job went on with the others"
+    assert [job.state for job in lsf.list() if job.app_id == app_id] == [described.state]
 
 
 def test_an_error_of_bjobs_is_not_an_empty_list() -> None:

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 
 from torchx.errors import CommandError, NotFoundError
 from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse, Stream
-from torchx.schedulers.batch.base import COMMAND_TIMEOUT_S, BatchScheduler, Site, Submission
+from torchx.schedulers.batch.base import COMMAND_TIMEOUT_S, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import STDERR_LOG, STDOUT_LOG, JobFolder, folder_name
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.kit.verdict import describe, state_of
+from torchx.schedulers.lsf.answers import facts_of
 from torchx.schedulers.lsf.bsub import (
     NAMES,
     NO_LSF,
@@ -41,7 +44,9 @@ from torchx.schedulers.lsf.bsub import (
     refusal,
     sample,
 )
+from torchx.schedulers.lsf.folders import jobs_of
 from torchx.schedulers.lsf.options import Opts
+from torchx.schedulers.lsf.reasons import STATES, app_state
 from torchx.schedulers.lsf.rows import FORMAT, Row, group_of, job_name, rows, was_let_go
 from torchx.schedulers.lsf.script import (
     ENV_RANK0_HOST,
@@ -50,13 +55,14 @@ from torchx.schedulers.lsf.script import (
     SUBMIT_FILE,
     render_replicas,
 )
-from torchx.schedulers.lsf.status import STATES, describe_jobs, describe_rows, list_rows
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, runopts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dataclasses import dataclass
     from typing import Any
+
+    from torchx.schedulers.kit.facts import JobFacts
 
     _Jobs = list[ListAppResponse]
 else:
@@ -161,19 +167,32 @@ def get_job_state(state_str: str, exit_code: str) -> AppState:
     >>> get_job_state("RUN", "-"), get_job_state("EXIT", "1"), get_job_state("EXIT", "130")
     (RUNNING (3), FAILED (5), CANCELLED (6))
     """
-    state = JOB_STATE.get(state_str, AppState.UNKNOWN)
+    state = app_state(state_str)
     return AppState.CANCELLED if state is AppState.FAILED and exit_code == "130" else state
 
 
 def bjobs_msg_to_describe(app_id: str, msg: str) -> DescribeAppResponse | None:
     """One job out of the answer of ``bjobs -a -o FORMAT``; None when it is not in it."""
     found = [row for row in rows(msg) if row.app_id == app_id]
-    return describe_rows(app_id, found) if found else None
+    return describe(facts_of(app_id, found)) if found else None
 
 
 def bjobs_msg_to_list(msg: str) -> list[ListAppResponse]:
     """All jobs in such an answer."""
-    return list_rows(rows(msg))
+    return [_line(facts_of(app_id, found)) for app_id, found in _by_app(rows(msg)).items()]
+
+
+def _by_app(found: Iterable[Row]) -> dict[str, list[Row]]:
+    apps: dict[str, list[Row]] = {}
+    for row in found:
+        apps.setdefault(row.app_id, []).append(row)
+    return apps
+
+
+def _line(facts: JobFacts) -> ListAppResponse:
+    return ListAppResponse(
+        app_id=facts.app_id, state=state_of(facts), name=facts.app_id.rpartition("-")[0] or facts.app_id
+    )
 
 
 def bjobs_msg_to_log_file(app_id: str, role_name: str, k: int = 0, streams: Stream | None = None, msg: str = "") -> str:
@@ -268,17 +287,15 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
             done.check()
         return found
 
-    def _query(
-        self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
-    ) -> dict[str, DescribeAppResponse]:
-        found: dict[str, list[Row]] = {}
-        for row in self._bjobs(site, app_ids):
-            found.setdefault(row.app_id, []).append(row)
-        known = {app_id: JobFolder(site.files, found[app_id][0].folder) for app_id in app_ids if app_id in found}
-        return describe_jobs(site.files, {i: found.get(i, []) for i in app_ids}, {**known, **folders})
+    def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
+        found = _by_app(self._bjobs(site, app_ids))
+        known = {i: JobFolder(site.files, found[i][0].folder) for i in app_ids if i in found and found[i][0].folder}
+        return jobs_of(site.files, {i: found.get(i, []) for i in app_ids}, {**known, **folders}, now=time.time())
 
     def _query_all(self, site: Site) -> _Jobs:
-        return list_rows(self._bjobs(site, []))
+        found = _by_app(self._bjobs(site, []))
+        folders = {i: JobFolder(site.files, of[0].folder) for i, of in found.items() if of[0].folder}
+        return [_line(job.facts) for job in jobs_of(site.files, found, folders, now=time.time()).values()]
 
     def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
         known = super()._log_folder(site, app_id)

@@ -45,7 +45,7 @@ def test_a_failing_rank(lsf_shell, tmp_path: Path) -> None:
         "run", "-s", "lsf", "--wait", "dist.ddp", "-j", "2x1", "--script", script, "--", "fail", check=False
     )
     page = lsf_shell.torchx("status", "@last", check=False)
-    assert re.search(r"/1 failed first: exit code 1: RuntimeError: this rank has had enough", page), page
+    assert re.search(r"/1 rank 1 on \S+: exit code 1: RuntimeError: this rank has had enough", page), page
     assert "1 CANCELLED, 1 FAILED" in page
     assert "raise RuntimeError" in page
 

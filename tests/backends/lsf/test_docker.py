@@ -42,7 +42,7 @@ def test_a_replica_in_a_container(scheduler, submit, image: str, tmp_path) -> No
         cfg={"shm_size": "32m", "container_workdir": "/usr"},
     )
     done = ended(scheduler, app_id)
-    assert (done.state, done.msg) == (AppState.FAILED, "r/0 failed: exit code 4: oops")
+    assert (done.state, done.msg) == (AppState.FAILED, "r/0 on 127.0.0.11: exit code 4: oops")
     assert lines(scheduler, app_id, streams="stdout") == ["/usr\n", "shm\n", "from the host\n", "a b'$(id)\n"]
 
 

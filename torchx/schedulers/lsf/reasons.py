@@ -1,7 +1,7 @@
-"""What IBM Spectrum LSF says about a waiting or ended job, in sentences for people: two tables and two functions.
+"""LSF's states as ours, and a sentence for each reason that holds a job or ends it.
 
-LSF tells a pending reason as a phrase, one that holds for the job or several that hold for hosts, each with how many:
-``Job's resource requirements not satisfied: 3 hosts; Closed by LSF administrator: 1 host;``. It tells why a job ended
+LSF gives a pending reason as a phrase, one that holds for the job or several that hold for hosts, each with how many:
+``Job's resource requirements not satisfied: 3 hosts; Closed by LSF administrator: 1 host;``. It says why a job ended
 as ``TERM_MEMLIMIT: job killed after reaching LSF memory usage limit``. A site may have phrases of its own
 (``LSF_CUSTOM_PENDREASONS``): what is not in the table is passed on as it is.
 """
@@ -10,9 +10,36 @@ from __future__ import annotations
 
 import re
 
+from torchx.specs.api import AppState
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=execution-about-job-states
+STATES: dict[str, AppState] = {
+    "PEND": AppState.PENDING,
+    "PROV": AppState.PENDING,
+    "PSUSP": AppState.PENDING,
+    "WAIT": AppState.PENDING,
+    "RUN": AppState.RUNNING,
+    "SSUSP": AppState.PENDING,
+    "USUSP": AppState.PENDING,
+    "DONE": AppState.SUCCEEDED,
+    "EXIT": AppState.FAILED,
+    "UNKWN": AppState.UNKNOWN,
+    "ZOMBI": AppState.UNKNOWN,
+}
+
+SUSPENDED = {
+    "PROV": "its host is being made ready",
+    "SSUSP": "LSF has suspended it, for its host is too busy or a job of higher priority came",
+    "USUSP": "its owner or an administrator has suspended it; `bresume` lets it go on",
+    "WAIT": "it waits for the jobs before it in a chunk",
+    "UNKWN": "its host does not answer to LSF",
+    "ZOMBI": "it was killed while its host did not answer to LSF",
+}
+"""What states mean of which LSF gives no further reason."""
 
 # Beginning of LSF's phrase -> sentence. https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=jobs-view-pending-reasons
 PENDING: dict[str, str] = {
@@ -129,8 +156,35 @@ ENDED: dict[str, str] = {
     "TERM_ZOMBIE": "it ended while LSF was not reachable",
 }
 
+KINDS: dict[str, str] = {
+    "TERM_CPULIMIT": "timeout",
+    "TERM_CSM_ALLOC": "node",
+    "TERM_DEADLINE": "timeout",
+    "TERM_LOAD": "node",
+    "TERM_MEMLIMIT": "oom",
+    "TERM_PREEMPT": "preempted",
+    "TERM_PROCESSLIMIT": "quota",
+    "TERM_RC_RECLAIM": "preempted",
+    "TERM_RUNLIMIT": "timeout",
+    "TERM_SWAP": "oom",
+    "TERM_THREADLIMIT": "quota",
+    "TERM_UNKNOWN": "lost",
+    "TERM_WINDOW": "timeout",
+    "TERM_ZOMBIE": "lost",
+}
+"""Classes of the reasons that decide what the cause was."""
+
 BY_OWNER = frozenset({"TERM_OWNER", "TERM_FORCE_OWNER", "TERM_ADMIN", "TERM_FORCE_ADMIN", "TERM_BUCKET_KILL"})
 """Reasons that mean that somebody wanted the end of the job."""
+
+
+def app_state(stat: str) -> AppState:
+    """LSF's state as ours; what is not known is UNKNOWN.
+
+    >>> app_state("RUN"), app_state("WARP")
+    (RUNNING (3), UNKNOWN (7))
+    """
+    return STATES.get(stat, AppState.UNKNOWN)
 
 
 def why_pending(reason: str) -> str:

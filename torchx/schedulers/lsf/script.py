@@ -7,8 +7,7 @@ replicas belong together, and how often which of them are started again.
   ``bjobs`` where it does not come.
 * A replica that fails is retried, while there are retries, by ``REQUEUE_CODE``: ``bsub -Q`` has LSF put it back into
   the queue. For the policies APPLICATION and ROLE it has the others put back as well (``brequeue``), once for all.
-* The first that fails for good writes ``failure`` and ends the others (``bkill``); an elastic role first loses the
-  replicas that it can spare.
+* The first that fails for good ends the others (``bkill``); an elastic role first loses the replicas that it can spare.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ REPLICAS_FILE = "replicas.sh"
 SUBMIT_FILE = "submit.sh"
 REPORTS = "reports"
 RESTARTS_FILE = "restarts"
-FAILURE_FILE = "failure"
 EXIT_FILE = "exit"
 STARTED_FILE = "started"
 ENDED_FILE = "ended"
@@ -126,7 +124,6 @@ torchx_failed() {
     if [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; then torchx_go_on; exit @REQUEUE@; fi
     if [ "$killed" = 0 ] && torchx_retried; then exit @REQUEUE@; fi
     [ "$code" = @REQUEUE@ ] && [ "$retries" -gt 0 ] && code=1
-    (set -C; printf '%s %s %s %s %(%s)T\n' "$role" "$k" "$code" "$killed" -1 >"$job/@FAILURE@") 2>/dev/null
     mkdir -p "$job/lost.$role.$attempt/$k"
     local lost=("$job/lost.$role.$attempt"/*) others
     if [ ${#lost[@]} -gt "$spare" ] && mkdir "$job/ended.$attempt" 2>/dev/null; then
@@ -215,7 +212,6 @@ def _program() -> str:
         "EXIT": EXIT_FILE,
         "STARTED": STARTED_FILE,
         "ENDED": ENDED_FILE,
-        "FAILURE": FAILURE_FILE,
         "RESTARTS": RESTARTS_FILE,
         "REQUEUE": str(REQUEUE_CODE),
         "HOST": ENV_RANK0_HOST,

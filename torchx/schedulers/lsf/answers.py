@@ -1,0 +1,181 @@
+"""The replicas of an LSF job as facts: what bjobs says of them, and what their scripts wrote down."""
+
+from __future__ import annotations
+
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state, term, why_ended, why_pending
+from torchx.schedulers.lsf.rows import Row, report_end
+from torchx.specs.api import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from dataclasses import dataclass
+
+    from torchx.specs.api import Role
+
+    Exits = Mapping[tuple[int, int], "Exit"]
+else:
+    from torchx.util.records import dataclass
+
+_DEPENDS = "Job dependency condition not satisfied"
+_NOT_FOUND = "its host does not see the job's folder, or has no bash; `jobdir` is on shared storage"
+_NO_BASH = "127"
+_SIGNALS = 128
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a replica ended, as its script wrote it down.
+
+    Attributes:
+        code: its exit code.
+        killed: it was told to end before.
+        at: Unix time; LSF knows it to the minute only.
+    """
+
+    code: int
+    killed: bool
+    at: float
+
+    @staticmethod
+    def parse(text: str) -> Exit | None:
+        """Out of the file ``exit``; None when there is nothing in it.
+
+        >>> Exit.parse("3 0 1700000000")
+        Exit(code=3, killed=False, at=1700000000.0)
+        """
+        words = text.split()
+        try:
+            return Exit(int(words[0]), words[1] != "0", float(words[2]))
+        except (IndexError, ValueError):
+            return None
+
+
+def left_row(app_id: str, role: int, k: int, *, left: Exit | None, report: str) -> Row | None:
+    """A replica that LSF knows no more, out of its exit file and LSF's report; None when there is neither."""
+    told = report_end(report)
+    code = str(left.code) if left is not None else told[0] if told else None
+    if code is None:
+        return None
+    return Row(
+        jobid="",
+        stat="DONE" if code == "0" else "EXIT",
+        app_id=app_id,
+        role=role,
+        k=k,
+        exit_code="" if code == "0" else code,
+        exit_reason=told[1] if told else "",
+        ended=left.at if left is not None else None,
+    )
+
+
+def nothing_left(app_id: str, role: int, k: int, *, young: bool) -> Row:
+    """LSF's answers may be a few seconds old; later, a replica without traces is one that was ended before it ran."""
+    if young:
+        return Row("", "PEND", app_id, role, k, pend_reason="New job is waiting for scheduling")
+    return Row("", "EXIT", app_id, role, k, exit_reason="")
+
+
+def facts_of(
+    app_id: str,
+    found: Sequence[Row],
+    *,
+    roles: Sequence[Role] = (),
+    exits: Exits | None = None,
+    restarts: int = -1,
+    times: tuple[float, float] = (0, 0),
+) -> JobFacts:
+    """What is known of one job.
+
+    Args:
+        found: its replicas.
+        roles: as they were submitted; without them they are called by their numbers.
+        exits: how replicas ended, by the numbers of role and replica, as far as it was written down.
+        times: when the first replica started, and when one ended last, Unix times, which LSF knows to the minute; or 0.
+    """
+    members = sorted(found, key=lambda row: (row.role, row.k))
+    names = {index: roles[index].name if index < len(roles) else str(index) for index in _numbers(members, roles)}
+    # most wait for replica 0: what that one waits for is the reason
+    rank0_waits = any(_waits(row) and not row.pend_reason.startswith(_DEPENDS) for row in members)
+    facts = [
+        _replica(names[row.role], row, (exits or {}).get((row.role, row.k)), rank0_waits=rank0_waits) for row in members
+    ]
+    started = [times[0]] if times[0] else [r.started for r in members if r.started is not None]
+    ended = [r.ended for r in members if r.ended is not None] + ([times[1]] if times[1] else [])
+    cancelled = [r for r in facts if r.state is AppState.CANCELLED]
+    by_owner = bool(cancelled) and not any(r.state is AppState.FAILED for r in facts)
+    return JobFacts(
+        app_id=app_id,
+        roles=[
+            RoleFacts(
+                name=name,
+                replicas=(own := [r for r, row in zip(facts, members, strict=True) if row.role == index]),
+                min_replicas=roles[index].min_replicas if index < len(roles) else None,
+                ending=any(r.state is AppState.PENDING for r in own),  # once one has failed these are ended, too
+            )
+            for index, name in names.items()
+        ],
+        reason="; ".join(sorted({r.reason for r in cancelled} - {""})) if by_owner else "",
+        cancelled=by_owner,
+        restarts=restarts,
+        started=min(started, default=None),
+        ended=max(ended, default=None),
+        definition=roles,
+    )
+
+
+def _numbers(members: Sequence[Row], roles: Sequence[Role]) -> list[int]:
+    return sorted({row.role for row in members} | set(range(len(roles))))
+
+
+def _waits(row: Row) -> bool:
+    return app_state(row.stat) in (AppState.PENDING, AppState.UNKNOWN)
+
+
+def _replica(role: str, row: Row, left: Exit | None, *, rank0_waits: bool) -> ReplicaFacts:
+    state = replica_state(row, left)
+    word = term(row.exit_reason) if state is AppState.FAILED else ""
+    code, signal = int(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None, ""
+    if code is not None and code > _SIGNALS:  # LSF adds it to the number of a signal
+        from torchx.schedulers.kit.failures import signal_name
+
+        signal = signal_name(code)
+    return ReplicaFacts(
+        role=role,
+        replica=row.k,
+        state=state,
+        native=row.stat,
+        exit_code=None if signal else code,
+        signal=signal,
+        host=":".join(row.hosts),
+        started=row.started or 0.0,
+        ended=left.at if left is not None else row.ended or 0.0,
+        reason=_why(row, left, rank0_waits=rank0_waits),
+        kind=KINDS.get(word, ""),
+        stopped=state is AppState.CANCELLED or (left is not None and left.killed and not word),
+    )
+
+
+def replica_state(row: Row, left: Exit | None = None) -> AppState:
+    """The state of one replica. What its owner ended is cancelled, unless it had failed by itself."""
+    state = app_state(row.stat)
+    if state is not AppState.FAILED or _failed_by_itself(left):
+        return state
+    word = term(row.exit_reason)
+    by_owner = word in BY_OWNER or (not word and row.exit_code in ("", "130"))
+    return AppState.CANCELLED if by_owner else AppState.FAILED
+
+
+def _failed_by_itself(left: Exit | None) -> bool:
+    return left is not None and left.code != 0 and not left.killed
+
+
+def _why(row: Row, left: Exit | None, *, rank0_waits: bool) -> str:
+    """Why it waits, or how LSF ended it."""
+    if _waits(row):
+        has_reason = row.pend_reason and not (rank0_waits and row.pend_reason.startswith(_DEPENDS))
+        return SUSPENDED.get(row.stat) or (why_pending(row.pend_reason) if has_reason else "")
+    if app_state(row.stat) is not AppState.FAILED or _failed_by_itself(left):
+        return ""
+    return _NOT_FOUND if row.exit_code == _NO_BASH and left is None else why_ended(row.exit_reason)

@@ -1,0 +1,108 @@
+"""The files of LSF jobs, read for many jobs at once."""
+
+from __future__ import annotations
+
+import posixpath
+
+from torchx.schedulers.batch.folders import JOB_FILE, roles_of
+from torchx.schedulers.batch.queries import Known
+from torchx.schedulers.lsf.answers import Exit, facts_of, left_row, nothing_left
+from torchx.schedulers.lsf.script import ENDED_FILE, EXIT_FILE, REPORTS, RESTARTS_FILE, STARTED_FILE, SUBMITTED_FILE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.kit.files import Files
+    from torchx.schedulers.lsf.rows import Row
+    from torchx.specs.api import Role
+
+    Position = tuple[int, int]
+
+_SMALL = (JOB_FILE, RESTARTS_FILE, SUBMITTED_FILE, STARTED_FILE, ENDED_FILE)
+_KNOWN_AFTER_S = 120.0
+
+
+def jobs_of(
+    files: Files, found: Mapping[str, list[Row]], folders: Mapping[str, JobFolder], *, now: float
+) -> dict[str, Known]:
+    """Many jobs, with what is in their folders, by two looks at all of them; those that nobody knows are left out.
+
+    Args:
+        found: app id to what LSF knows of it.
+        folders: of those jobs that have one.
+        now: Unix time.
+    """
+    texts = files.grown({posixpath.join(f.path, name): 0 for f in folders.values() for name in _SMALL})
+    roles = {app_id: roles_of(texts.get(posixpath.join(f.path, JOB_FILE))) for app_id, f in folders.items()}
+    exits, reports = _ends(files, found, folders, roles)
+    jobs = {}
+    for app_id, members in found.items():
+        folder = folders.get(app_id)
+        if folder is None:
+            if members:
+                jobs[app_id] = Known(facts_of(app_id, members))
+            continue
+
+        def text(name: str, folder: JobFolder = folder) -> str:
+            return texts.get(posixpath.join(folder.path, name), b"").decode("utf-8", "replace")
+
+        young = now - _number(text(SUBMITTED_FILE)) < _KNOWN_AFTER_S
+        rest = [
+            left_row(app_id, *who, left=exits[app_id].get(who), report=reports[app_id].get(who, ""))
+            or nothing_left(app_id, *who, young=young)
+            for who in sorted(_forgotten(members, roles[app_id]))
+        ]
+        if members or rest:
+            facts = facts_of(
+                app_id,
+                [*members, *rest],
+                roles=roles[app_id],
+                exits=exits[app_id],
+                restarts=text(RESTARTS_FILE).count("\n"),
+                times=(_number(text(STARTED_FILE)), _number(text(ENDED_FILE))),
+            )
+            jobs[app_id] = Known(facts, folder)
+    return jobs
+
+
+def _forgotten(members: Sequence[Row], roles: Sequence[Role]) -> set[Position]:
+    """Replicas that LSF knows no more: it forgets them, usually an hour after their end."""
+    everybody = {(index, k) for index, role in enumerate(roles) for k in range(role.num_replicas)}
+    return everybody - {(row.role, row.k) for row in members}
+
+
+def _ends(
+    files: Files,
+    found: Mapping[str, Sequence[Row]],
+    folders: Mapping[str, JobFolder],
+    roles: Mapping[str, Sequence[Role]],
+) -> tuple[dict[str, dict[Position, Exit]], dict[str, dict[Position, str]]]:
+    """How replicas ended that failed or are forgotten: what their scripts wrote down, and LSF's reports."""
+    places: dict[str, tuple[str, Position]] = {}
+    for app_id, folder in folders.items():
+        failed = {(row.role, row.k) for row in found[app_id] if row.stat == "EXIT" and row.role < len(roles[app_id])}
+        forgotten = _forgotten(found[app_id], roles[app_id])
+        for index, k in failed | forgotten:
+            result = posixpath.join(folder.replica(roles[app_id][index].name, k), EXIT_FILE)
+            places[result] = (app_id, (index, k))
+        for index, k in forgotten:
+            places[posixpath.join(folder.path, REPORTS, f"{index}.{k}")] = (app_id, (index, k))
+    exits: dict[str, dict[Position, Exit]] = {app_id: {} for app_id in folders}
+    reports: dict[str, dict[Position, str]] = {app_id: {} for app_id in folders}
+    for path, data in (files.grown(dict.fromkeys(places, 0)) if places else {}).items():
+        app_id, who = places[path]
+        text = data.decode("utf-8", "replace")
+        if posixpath.basename(path) != EXIT_FILE:
+            reports[app_id][who] = text
+        elif (left := Exit.parse(text)) is not None:
+            exits[app_id][who] = left
+    return exits, reports
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
