@@ -132,7 +132,8 @@ def test_a_replica_that_failed_is_the_cause(cluster: Cluster) -> None:
     leave(scheduler, app_id, 1, started="100 node2", exit="3 1 160", stderr_log="Traceback ...\nKeyError: 'x'\n")
     found = scheduler.describe(app_id)
     assert found is not None
-    assert (found.state, found.msg) == (AppState.RUNNING, "w/1: exit code 3: KeyError: 'x'")
+    said = "w/1 on node2: exit code 3: KeyError: 'x'"
+    assert (found.state, found.msg) == (AppState.RUNNING, f"{said}; the others are being ended")
     cluster.on("qstat", "-u", stdout=read("qstat-empty.xml"))
     cluster.on("qacct", "-j", stdout=read("qacct-dead-x5.txt"))
     found = scheduler.describe(app_id)
@@ -142,13 +143,13 @@ def test_a_replica_that_failed_is_the_cause(cluster: Cluster) -> None:
         (0, "CANCELLED", ""),
         (1, "FAILED", "node2"),
     ]
-    assert found.msg == "w/1: exit code 3: KeyError: 'x'"
+    assert found.msg == said
 
 
 @pytest.mark.parametrize(
     ("account", "state", "msg"),
     [
-        ("qacct-limit-x4.txt", AppState.FAILED, "Grid Engine: qmaster enforced h_rt, h_cpu, or h_vmem limit"),
+        ("qacct-limit-x4.txt", AppState.FAILED, "w/0: Grid Engine: qmaster enforced h_rt, h_cpu, or h_vmem limit"),
         ("qacct-dead-x5.txt", AppState.CANCELLED, "deleted with qdel, or killed on its host"),
     ],
     ids=["limit", "qdel"],
@@ -161,7 +162,7 @@ def test_a_replica_that_left_no_word(cluster: Cluster, account: str, state: AppS
     cluster.on("qacct", "-j", stdout=read(account))
     found = scheduler.describe(app_id)
     assert found is not None
-    assert (found.state, found.msg) == (state, f"w/0: {msg}")
+    assert (found.state, found.msg) == (state, msg)
 
 
 def test_a_held_job_says_so(cluster: Cluster) -> None:

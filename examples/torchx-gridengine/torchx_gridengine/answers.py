@@ -1,18 +1,15 @@
-"""What Grid Engine answers, and what that means. Values in, values out."""
+"""The answers of Grid Engine as facts. Values in, values out."""
 
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from torchx.errors import BackendError
-from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.batch.folders import JobFolder
-from torchx.schedulers.kit.verdict import fold
-from torchx.specs import AppState, ReplicaStatus, RoleStatus, is_terminal
-from torchx.specs.failures import Failure
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures import signal_name
+from torchx.specs import AppState, Role
 
 # https://manpages.debian.org/bookworm/gridengine-client/qstat.1.en.html, "Job State Codes"
 STATES: dict[str, AppState] = {
@@ -85,50 +82,66 @@ def parse_qacct(text: str) -> dict[int, tuple[str, int]]:
     return found
 
 
-def became(member: Member) -> tuple[AppState, str | int]:
-    """Its state, and why: a sentence, or the exit code of its program; empty when there is nothing to say."""
+def facts_of(app_id: str, roles: list[Role], members: list[Member]) -> JobFacts:
+    """What is known of a job: facts alone. torchx says what follows from them, in the same words for all backends.
+
+    Args:
+        roles: as they were submitted.
+        members: all replicas, role by role.
+    """
+    goes_on = any(m.row is not None and not m.exit for m in members)
+    return JobFacts(
+        app_id=app_id,
+        roles=[
+            RoleFacts(
+                name=role.name,
+                replicas=[replica_facts(m) for m in members if m.role == role.name],
+                ending=goes_on,  # once a replica has failed for good, those that wait or run are ended
+            )
+            for role in roles
+        ],
+        restarts=sum(int(m.exit[1]) - 1 for m in members if m.exit),
+        started=min((float(m.started[0]) for m in members if m.started), default=None),
+        ended=max((float(m.exit[2]) for m in members if m.exit), default=None),
+        definition=roles,
+    )
+
+
+def replica_facts(member: Member) -> ReplicaFacts:
+    """What is known of one replica: out of its own notes, else out of `qstat`, else out of `qacct`."""
+    state, code, reason, stuck, stopped = AppState.RUNNING, None, "", False, False
     if member.exit:
         code = int(member.exit[0])
-        return (AppState.FAILED, code) if code else (AppState.SUCCEEDED, "")
-    if member.row is not None:
-        return app_state(member.row.state), HELD if member.row.state.startswith("E") else ""
-    failed, code = member.account or (KILLED, 0)
+        state = AppState.FAILED if code else AppState.SUCCEEDED
+    elif member.row is not None:
+        state = app_state(member.row.state)
+        stuck = member.row.state.startswith("E")
+        reason = HELD if stuck else ""
+    else:
+        state, code, reason = _accounted(member.account or (KILLED, 0))
+        stopped = state is AppState.CANCELLED
+    by = signal_name(code) if code is not None and code > 128 else ""
+    return ReplicaFacts(
+        role=member.role,
+        replica=member.k,
+        state=state,
+        native=member.row.state if member.row else "",
+        exit_code=None if by else code,
+        signal=by,
+        host=member.started[1] if member.started else "",
+        ended=float(member.exit[2]) if member.exit else 0.0,
+        reason=reason,
+        stuck=stuck,
+        stopped=stopped,
+    )
+
+
+def _accounted(account: tuple[str, int]) -> tuple[AppState, int | None, str]:
+    """State, exit code and reason of a replica that left no word, out of what ``qacct`` says."""
+    failed, code = account
     number, _, sentence = failed.partition(":")
     if number.strip() == KILLED:  # and not for a limit; or it never ran
-        return AppState.CANCELLED, "deleted with qdel, or killed on its host"
+        return AppState.CANCELLED, None, "deleted with qdel, or killed on its host"
     if number.strip() == "0":
-        return (AppState.FAILED, code) if code else (AppState.SUCCEEDED, "")
-    return AppState.FAILED, f"Grid Engine: {sentence.strip() or failed}"
-
-
-def describe(app_id: str, folder: JobFolder, members: list[Member]) -> DescribeAppResponse:
-    """The job, out of its replicas; what a failed one wrote last is read from the folder."""
-    roles = folder.roles()
-    statuses = {role.name: RoleStatus(role.name, []) for role in roles}
-    answer = DescribeAppResponse(app_id, roles=roles, roles_statuses=list(statuses.values()))
-    for member in members:
-        state, why = became(member)
-        status = ReplicaStatus(member.k, state, member.role, member.started[1] if member.started else "")
-        statuses[member.role].replicas.append(status)
-        failure = _failure(folder, member, why) if isinstance(why, int) else Failure(why)
-        if state is AppState.FAILED:
-            status.structured_error_msg = failure.to_structured_msg()
-        first_to_fail = state is AppState.FAILED and answer.state is not AppState.FAILED
-        if failure.summary() and (first_to_fail or answer.msg == "<NONE>"):
-            answer.msg = f"{member.role}/{member.k}: {failure.summary()}"
-            answer.structured_error_msg = status.structured_error_msg
-        answer.state = state if state is AppState.FAILED else answer.state
-    answer.state = fold(r.state for status in statuses.values() for r in status.replicas)
-    if any(m.row is not None and not m.exit and app_state(m.row.state) is AppState.RUNNING for m in members):
-        answer.state = AppState.RUNNING  # also when one has failed: the others are about to be ended
-    answer.num_restarts = sum(int(m.exit[1]) - 1 for m in members if m.exit)
-    answer.started_at = min((float(m.started[0]) for m in members if m.started), default=None)
-    if is_terminal(answer.state):
-        answer.ended_at = max((float(m.exit[2]) for m in members if m.exit), default=None)
-    return answer
-
-
-def _failure(folder: JobFolder, member: Member, code: int) -> Failure:
-    by = signal.Signals(code - 128).name if code - 128 in set(signal.Signals) else ""
-    ended = float(member.exit[2]) if member.exit else 0
-    return folder.failure(member.role, member.k, exit_code=code, signal_name=by, ended=ended)
+        return (AppState.FAILED if code else AppState.SUCCEEDED), code, ""
+    return AppState.FAILED, None, f"Grid Engine: {sentence.strip() or failed}"

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchx.errors import BackendError, CommandError, NotSupportedError
-from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, StructuredOpts
-from torchx.schedulers.batch.base import BatchScheduler, Site, Submission
+from torchx.schedulers.api import Capabilities, ListAppResponse, StructuredOpts
+from torchx.schedulers.batch.base import BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.names import NameRule
-from torchx.specs import AppDef, AppDryRunInfo, CfgVal, RetryPolicy, runopts
-from torchx_gridengine.answers import Member, Row, describe, parse_qacct, parse_qstat
+from torchx.schedulers.kit.verdict import state_of
+from torchx.specs import AppDef, AppDryRunInfo, CfgVal, RetryPolicy, Role, runopts
+from torchx_gridengine.answers import Member, Row, facts_of, parse_qacct, parse_qstat
 from torchx_gridengine.script import JOB_SCRIPT, render
 
 # https://manpages.debian.org/bookworm/gridengine-client/submit.1.en.html, "-N name"; and no number, for that is an id
@@ -134,7 +135,7 @@ class GridEngineScheduler(BatchScheduler):
         return done.argv[done.argv.index("-N") + 1]  # the name is the id
 
     def _find_submitted(self, site: Site, token: str) -> str | None:
-        return token if any(row.name == token for row in self._qstat(site)) or self._query(site, [token], {}) else None
+        return token if any(row.name == token for row in self._qstat(site)) or self._facts(site, [token], {}) else None
 
     def _refusal(self, done: Completed) -> BackendError:
         said = " ".join(line.strip() for line in (done.stderr or done.stdout).splitlines() if line != "Exiting.")
@@ -146,9 +147,7 @@ class GridEngineScheduler(BatchScheduler):
     def _qstat(self, site: Site) -> list[Row]:
         return parse_qstat(self.run_command(site, ["qstat", "-u", "$user", "-g", "d", "-xml"]).check().stdout)
 
-    def _query(
-        self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
-    ) -> dict[str, DescribeAppResponse]:
+    def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
         rows: dict[str, dict[int, Row]] = {}
         for row in self._qstat(site):
             rows.setdefault(row.name, {})[row.task] = row
@@ -156,11 +155,15 @@ class GridEngineScheduler(BatchScheduler):
         for app_id in app_ids:
             folder = folders.get(app_id) or JobFolder(site.files, self.folders(site).place(app_id))
             if NAMES.obeys(app_id) and folder.is_ours():
-                found[app_id] = self._describe(site, app_id, folder, rows.get(app_id, {}))
+                roles = folder.roles()
+                members = self._members(site, app_id, folder, roles, rows.get(app_id, {}))
+                found[app_id] = Known(facts_of(app_id, roles, members), folder)
         return found
 
-    def _describe(self, site: Site, app_id: str, folder: JobFolder, rows: dict[int, Row]) -> DescribeAppResponse:
-        members = [Member(role.name, k) for role in folder.roles() for k in range(role.num_replicas)]
+    def _members(
+        self, site: Site, app_id: str, folder: JobFolder, roles: list[Role], rows: dict[int, Row]
+    ) -> list[Member]:
+        members = [Member(role.name, k) for role in roles for k in range(role.num_replicas)]
         files = {(m, name): f"{folder.replica(m.role, m.k)}/{name}" for m in members for name in ("started", "exit")}
         notes = site.files.grown(dict.fromkeys(files.values(), 0))  # all of them by one look
         for task, m in enumerate(members, 1):
@@ -170,11 +173,11 @@ class GridEngineScheduler(BatchScheduler):
             gone = parse_qacct(self.run_command(site, ["qacct", "-j", app_id]).stdout)
             for task, m in enumerate(members, 1):
                 m.account = gone.get(task)
-        return describe(app_id, folder, members)
+        return members
 
     def _query_all(self, site: Site) -> list[ListAppResponse]:
         names = site.files.names(site.files.torchx_home(self.backend))
-        return [ListAppResponse(i, a.state, name=i) for i, a in self._query(site, names, {}).items()]
+        return [ListAppResponse(i, state_of(job.facts), name=i) for i, job in self._facts(site, names, {}).items()]
 
     # -- the end -----------------------------------------------------------------------------------
 

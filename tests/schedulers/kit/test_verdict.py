@@ -56,6 +56,18 @@ class Row(NamedTuple):
 
 ROWS = {
     "all run": Row(job(replica(0, RUNNING), replica(1, RUNNING)), {}, RUNNING, None, None, ""),
+    "cancelled, and replicas say by whom": Row(
+        job(replica(0, CANCELLED, reason="its owner killed it"), replica(1, CANCELLED, reason="its owner killed it")), {},
+        CANCELLED, None, None, "its owner killed it",
+    ),
+    "what the look says of a signal takes the place of last words": Row(
+        job(replica(0, FAILED, signal="SIGKILL")), {0: Evidence(stderr="error: x", reason="out of memory", kind="oom")},
+        FAILED, 0, "oom", "w/0 on n0: killed by SIGKILL: out of memory",
+    ),
+    "what the look says of an exit code goes before last words": Row(
+        job(replica(0, FAILED, exit_code=1)), {0: Evidence(stderr="error: x", reason="out of memory", kind="oom")},
+        FAILED, 0, "oom", "w/0 on n0: exit code 1: out of memory: error: x",
+    ),
     "all have succeeded": Row(job(replica(0, SUCCEEDED)), {}, SUCCEEDED, None, None, ""),
     "one runs and one waits": Row(job(replica(0, RUNNING), replica(1, PENDING)), {}, RUNNING, None, None, ""),
     "nothing is known": Row(job(state=UNKNOWN, reason="its host does not answer"), {}, UNKNOWN, None, None,

@@ -280,6 +280,8 @@ def _sentence(facts: JobFacts, state: AppState, going: AppState, failure: Failur
     elif is_terminal(state):
         lost = _losses(facts) if state is AppState.SUCCEEDED else ""
         parts = [facts.reason, *(role.reason for role in facts.roles), lost]
+        if state is AppState.CANCELLED and not any(parts):
+            parts = sorted({r.reason for r in facts.replicas() if r.state is AppState.CANCELLED})
     else:
         parts = [_waits(facts, state, failure) or facts.reason, _losses(facts)]
     return "; ".join(dict.fromkeys(part for part in (*parts, *facts.notes) if part))

@@ -103,8 +103,8 @@ def facts_of(
     ]
     started = [times[0]] if times[0] else [r.started for r in members if r.started is not None]
     ended = [r.ended for r in members if r.ended is not None] + ([times[1]] if times[1] else [])
-    cancelled = [r for r in facts if r.state is AppState.CANCELLED]
-    by_owner = bool(cancelled) and not any(r.state is AppState.FAILED for r in facts)
+    states = {r.state for r in facts}
+    cancelled = AppState.CANCELLED in states and AppState.FAILED not in states
     return JobFacts(
         app_id=app_id,
         roles=[
@@ -116,8 +116,7 @@ def facts_of(
             )
             for index, name in names.items()
         ],
-        reason="; ".join(sorted({r.reason for r in cancelled} - {""})) if by_owner else "",
-        cancelled=by_owner,
+        cancelled=cancelled,
         restarts=restarts,
         started=min(started, default=None),
         ended=max(ended, default=None),
