@@ -56,6 +56,10 @@ class Row(NamedTuple):
 
 ROWS = {
     "all run": Row(job(replica(0, RUNNING), replica(1, RUNNING)), {}, RUNNING, None, None, ""),
+    "nobody ends the others": Row(
+        job(replica(0, FAILED, exit_code=7), replica(1, RUNNING), state=RUNNING, unattended=True), {},
+        RUNNING, None, None, "w/0 on n0: exit code 7; the others run on",
+    ),
     "cancelled, and replicas say by whom": Row(
         job(replica(0, CANCELLED, reason="its owner killed it"), replica(1, CANCELLED, reason="its owner killed it")), {},
         CANCELLED, None, None, "its owner killed it",

@@ -99,7 +99,8 @@ class JobFacts:
         reason: why it waits, or why it ended, as a sentence without full stop.
         kind: class of the cause where the reason decides it, see :data:`torchx.schedulers.kit.classes.CLASSES`.
         cancelled: somebody asked for its end.
-        unattended: nobody ends the other replicas when one has failed: the job has failed then, though others may run.
+        unattended: nobody ends the other replicas when one has failed: the job has failed then, though others may run
+            on, unless ``state`` says otherwise.
         restarts: how often it, or a part of it, was started again; -1 when not known.
         started, ended: Unix times, seconds; None when not known.
         notes: what else a reader should know, each a sentence without full stop.

@@ -273,7 +273,8 @@ def _sentence(facts: JobFacts, state: AppState, going: AppState, failure: Failur
     if state is AppState.FAILED:
         parts = [*_why_failed(facts, failure), _again(facts)]
     elif state is AppState.RUNNING and going is AppState.FAILED:
-        run_on = failure is not None and any(_is_open(r) and r.restarts for r in facts.roles if r.name != failure.role)
+        open_ones = [r for r in facts.roles if failure is not None and r.name != failure.role and r.restarts]
+        run_on = facts.unattended or any(map(_is_open, open_ones))
         parts = [*_why_failed(facts, failure), "the others run on" if run_on else "the others are being ended"]
     elif state is AppState.RUNNING and (facts.cancelled or going is AppState.CANCELLED):
         parts = ["it is being cancelled"]
