@@ -375,6 +375,27 @@ def test_what_a_replica_left_behind_is_ended(job, tmp_path, own_session) -> None
 # -- around a job --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("how", ["end", "cancel", "signal"])
+def test_what_happens_wakes_it(job, gate, up, how) -> None:
+    """The end of a replica, a word in the FIFO and a signal are heard at once, though it would sleep for ever."""
+
+    def work() -> None:
+        Supervisor._timeout_ms = lambda self: 0 if self._pending else None  # type: ignore[method-assign]
+        Supervisor(request(job, role(f"{up.pass_on}; {gate.wait}")), GUARDIAN).run()
+
+    with forked(work) as fork:
+        up.reached()
+        eventually(lambda: state(job).replicas[0].ticks)
+        if how == "end":
+            gate.open()
+        elif how == "cancel":
+            ask_to_cancel(job)
+        else:
+            os.kill(fork.pid, signal.SIGTERM)
+        assert fork.end() == 0
+    assert state(job).state == ("SUCCEEDED" if how == "end" else "CANCELLED")
+
+
 def test_short_jobs_are_not_called_lasting(job, tmp_path) -> None:
     """`lasting` is called once for a job of more than 50 ms, while it runs, and never for a shorter one."""
     calls = []
@@ -409,18 +430,6 @@ def test_its_process_is_as_before(job) -> None:
         assert os.listdir("/proc/self/fd") == before
         assert os.getcwd() == "/"
         assert signal.set_wakeup_fd(-1) == -1
-
-    in_fork(steps)
-
-
-def test_what_is_left_in_a_process_ends_it(job) -> None:
-    """A supervisor that could not end a child of its job must not take another job."""
-
-    def steps() -> None:
-        supervisor = Supervisor(request(job, role("true")), GUARDIAN)
-        supervisor.run()
-        supervisor._has_children = True
-        assert not supervisor.release()
 
     in_fork(steps)
 

@@ -162,6 +162,19 @@ def test_sweeps_have_a_pause(job, gate, clock) -> None:
     in_fork(steps)
 
 
+def test_a_new_end_is_not_put_off(job, gate, clock) -> None:
+    """Who is to be ended is told at once, although the last look at processes was only a moment ago."""
+
+    def steps() -> None:
+        supervisor = started(job, role(gate.wait, gate.wait))
+        supervisor._next_sweep = 1000.02
+        supervisor._stop(supervisor.replicas[:1], 1000.01)
+        assert len(supervisor._termed) == 1
+        until_dead(supervisor.replicas[0].line.pid)
+
+    in_fork(steps)
+
+
 def test_how_long_it_sleeps(job, gate, clock) -> None:
     """Until the next look at the logs, or until a job is no longer a short one; at least a millisecond."""
 
@@ -416,5 +429,17 @@ def test_marks_that_make_no_sense_name_no_replica(job, up, gate) -> None:
             found = supervisor._owner(proctree.snapshot()[pid])
             assert (found and found.index) == owner, word
             os.kill(pid, signal.SIGKILL)
+
+    in_fork(steps)
+
+
+def test_what_is_left_in_a_process_ends_it(job) -> None:
+    """A supervisor that could not end a child of its job must not take another job."""
+
+    def steps() -> None:
+        supervisor = Supervisor(request(job, role("true")), GUARDIAN)
+        supervisor.run()
+        supervisor._has_children = True
+        assert not supervisor.release()
 
     in_fork(steps)

@@ -1,0 +1,254 @@
+"""What backends share, at its limits: names that just fit, files that just grew, commands that just failed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchx.errors import BackendError, CommandError, ConfigError, SpecError, TransientError
+from torchx.schedulers.kit import files as files_module
+from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
+from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
+from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
+from torchx.schedulers.kit.names import DNS_LABEL, FILE_NAME, NameRule
+from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.kit.shell import env_words, exports, is_name, quote, read_script
+from torchx.specs.api import AppDef, Role
+from torchx.testing import FakeClock
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "room", "name"),
+    [
+        (DNS_LABEL, "a" * 63, 0, "a" * 63),
+        (DNS_LABEL, "a" * 64, 0, "a" * 63),
+        (DNS_LABEL, "a" * 64, 60, "aaa"),
+        (DNS_LABEL, "a" * 62 + "-b", 0, "a" * 62),
+        (DNS_LABEL, "9-lives", 0, "lives"),
+        (DNS_LABEL, "-._a_b.-_", 0, "a-b"),
+        (DNS_LABEL, "ÄÖ", 0, "app"),
+        (DNS_LABEL, "", 61, "ap"),
+        (FILE_NAME, "a" * 181, 0, "a" * 180),
+        (FILE_NAME, "9 A/b.c_d-", 0, "9-A-b.c_d"),
+        (NameRule(5, "a-z"), "ABC", 0, "app"),
+    ],
+)
+def test_names(rule: NameRule, text: str, room: int, name: str) -> None:
+    """Cut where they are too long, and nowhere else; without what may not stand at their ends."""
+    assert rule.make(text, room=room) == name
+
+
+def test_which_names_are_taken_as_they_are() -> None:
+    """None that would be changed, and not the empty one, which would become another."""
+    assert DNS_LABEL.obeys("app") and DNS_LABEL.obeys("a" * 63)
+    assert not any(DNS_LABEL.obeys(name) for name in ("", "a" * 64, "A", "1a", "a-", "a.b"))
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def test_reading_a_part(tmp_path: Path) -> None:
+    """From the beginning, from an offset, from the end; more than there is: what there is."""
+    path = str(tmp_path / "f")
+    (tmp_path / "f").write_bytes(b"0123456789")
+    read = LocalFiles().read
+    assert (read(path), read(path, 4), read(path, 4, 2), read(path, 10), read(path, 99)) == (
+        b"0123456789",
+        b"456789",
+        b"45",
+        b"",
+        b"",
+    )
+    assert (read(path, -3), read(path, -10), read(path, -99), read(path, -3, 2)) == (
+        b"789",
+        b"0123456789",
+        b"0123456789",
+        b"78",
+    )
+    assert read(path, 0, 0) == b""
+    assert read(str(tmp_path / "none")) is None and read(f"{path}/x") is None
+    with pytest.raises(BackendError, match="cannot be read: Is a directory"):
+        read(str(tmp_path))
+
+
+def test_writing_a_file(tmp_path: Path) -> None:
+    """Whole, for the user alone, in the place of an older one, and with no draft left; a folder is needed."""
+    path = str(tmp_path / "f")
+    files = LocalFiles()
+    files.write(path, b"old")
+    files.write(path, b"x" * 3_000_000)
+    assert os.path.getsize(path) == 3_000_000 and stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    files.write(path, b"", mode=0o700)
+    assert os.path.getsize(path) == 0 and stat.S_IMODE(os.stat(path).st_mode) == 0o700
+    assert os.listdir(tmp_path) == ["f"]
+    with pytest.raises(BackendError, match="cannot be written: No such file"):
+        files.write(str(tmp_path / "none" / "f"), b"")
+
+
+def test_folders(tmp_path: Path) -> None:
+    """Made with those above, for the user alone, quiet when there; removed with all in it, links not followed."""
+    files = LocalFiles()
+    folder = str(tmp_path / "a" / "b")
+    files.make_folder(folder)
+    files.make_folder(folder)
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    assert files.names(str(tmp_path / "a")) == ["b"] and files.names(str(tmp_path / "none")) == []
+    files.write(f"{folder}/f", b"x")
+    assert files.names(f"{folder}/f") == []
+    (tmp_path / "link").symlink_to(folder)
+    files.remove(str(tmp_path / "link"))
+    assert os.path.exists(f"{folder}/f")
+    files.remove(f"{folder}/f")
+    files.write(f"{folder}/f", b"x")
+    files.remove(str(tmp_path / "a"))
+    files.remove(str(tmp_path / "a"))
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "f").touch()
+    with pytest.raises(BackendError, match="cannot be made"):
+        files.make_folder(str(tmp_path / "f" / "x"))
+
+
+def test_sizes(tmp_path: Path) -> None:
+    """In bytes; None of what is not there."""
+    (tmp_path / "f").write_bytes(b"12")
+    found = LocalFiles().sizes([f"{tmp_path}/f", f"{tmp_path}/none", f"{tmp_path}/f/x"])
+    assert list(found.values()) == [2, None, None]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock(0.0)
+    monkeypatch.setattr(files_module, "time", clock)
+    return clock
+
+
+def test_what_grew(tmp_path: Path, clock: FakeClock) -> None:
+    """Only files with news; of each no more than a MiB, the rest with the next call; without a wait no time passes."""
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    files = LocalFiles()
+    assert files.grown({a: 0}) == {}
+    files.write(a, b"x" * (MOST_GROWN + 1))
+    files.write(b, b"12")
+    assert {path: len(data) for path, data in files.grown({a: 0, b: 2}).items()} == {a: MOST_GROWN}
+    assert files.grown({a: MOST_GROWN, b: 1}) == {a: b"x", b: b"2"}
+    assert files.grown({b: -1}) == {b: b"2"}
+    assert clock.slept == []
+
+
+def test_waiting_for_what_grows(tmp_path: Path, clock: FakeClock) -> None:
+    """Pauses from 20 ms to a quarter of a second, the last of them what is left; none after news."""
+    path = str(tmp_path / "f")
+    assert LocalFiles().grown({path: 0}, 1.0) == {}
+    assert clock.slept[:3] == pytest.approx([0.02, 0.03, 0.045])
+    assert max(clock.slept) == 0.25 and clock.now == pytest.approx(1.0)
+    clock.slept.clear()
+    real = clock.sleep
+
+    def sleep(seconds: float) -> None:
+        real(seconds)
+        (tmp_path / "f").write_bytes(b"x")
+
+    clock.sleep = sleep  # type: ignore[method-assign]  # as something is written meanwhile
+    assert LocalFiles().grown({path: 0}, 1.0) == {path: b"x"}
+    assert clock.slept == [0.02]
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+def test_a_command_that_failed_says_why() -> None:
+    """The last line of stderr, else of stdout, else that it said nothing; with all of it for who wants to look."""
+    for stderr, stdout, said in [("a\nb\n", "c", "b"), (" \n", "c\nd\n", "d"), ("", "", "it said nothing")]:
+        with pytest.raises(CommandError, match=f"^`x` failed with exit code 3: {said}$") as e:
+            Completed(["x", "y"], 3, stdout, stderr).check()
+        assert (e.value.argv, e.value.returncode, e.value.stderr) == (["x", "y"], 3, stderr)
+    done = Completed(["x"], 0, "", "a warning")
+    assert done.check() is done
+
+
+def test_commands_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the C locale with our environment; exit code, stdin and odd bytes come through; without a shell."""
+    monkeypatch.setenv("MINE", "yes")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    run = LocalCommandRunner().run
+    done = run(["sh", "-c", 'cat; echo "$LC_ALL $MINE" >&2; printf "\\377"; exit 5'], stdin="in")
+    assert (done.returncode, done.stdout, done.stderr) == (5, "in\ufffd", "C yes\n")
+    assert run(["echo", "$MINE;x"]).stdout == "$MINE;x\n"
+    with pytest.raises(CommandError, match="not installed") as e:
+        run([str(tmp_path / "none")])
+    assert e.value.returncode == 127
+    (tmp_path / "plain").write_text("")
+    with pytest.raises(CommandError, match="cannot be started") as e:
+        run([str(tmp_path / "plain")])
+    assert e.value.returncode == 126
+    with pytest.raises(CommandError, match="cannot be started"):
+        run(["echo", "\0"])
+    with pytest.raises(TransientError, match=r"`sleep` did not answer within 0\.01 s"):
+        run(["sleep", "100"], timeout=0.01)
+
+
+# -- the shell -------------------------------------------------------------------------------------
+
+
+def test_words_and_names() -> None:
+    """What needs no quotes has none; an empty word has; NUL is refused; names as the shell takes them."""
+    assert [quote(text) for text in ("a/b:c", "", "a b", "'")] == ["a/b:c", "''", "'a b'", "''\\'''"]
+    with pytest.raises(SpecError, match="NUL"):
+        quote("a\0b")
+    assert quote("@A@@B@", {"@A@": "X", "@B@": "Y"}) == '"${X}""${Y}"'
+    assert [is_name(text) for text in ("A", "_1", "", "1", "A B")] == [True, True, False, False, False]
+    env = {"A": "@J@", "x.y": "b c"}
+    assert exports(env, {"@J@": "ID"}) == ['export A="${ID}"']
+    assert env_words(env, {"@J@": "ID"}) == ["env", "x.y='b c'"]
+    for name in ("", "a=b", "a\0"):
+        with pytest.raises(SpecError, match="cannot be the name"):
+            env_words({name: "x"})
+
+
+def test_a_script_beside_a_module(tmp_path: Path) -> None:
+    """Without the comment that it opens with; other comments stay, and a script of comments alone is empty."""
+    (tmp_path / "a.sh").write_text("#!/bin/sh\n# why\necho 1\n# stays\n")
+    (tmp_path / "b.sh").write_text("# only\n")
+    module = str(tmp_path / "module.py")
+    assert read_script(module, "a.sh") == "echo 1\n# stays\n"
+    assert read_script(module, "b.sh") == ""
+
+
+# -- queries, replicas -----------------------------------------------------------------------------
+
+
+def test_a_query_there_and_back() -> None:
+    """What `log_iter` was asked is what a backend asks of it, to the second; nothing asked is nothing wanted."""
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2)))
+    query = LogQuery.of(regex="a+", since=at, until=at + timedelta(hours=1), should_tail=True, streams=Stream.STDERR)
+    assert query.until is not None and query.since is not None and query.until - query.since == 3600
+    words: Any = query.words()
+    assert words == {
+        "regex": "a+", "since": at, "until": at + timedelta(hours=1), "should_tail": True, "streams": Stream.STDERR
+    }  # fmt: skip
+    empty = LogQuery.of(regex="", since=None, until=None, should_tail=False, streams=None)
+    assert empty == LogQuery()
+    assert empty.words() == {"regex": None, "since": None, "until": None, "should_tail": False, "streams": None}
+    assert list(query.matching(["caat\n", "b\n"])) == ["caat\n"]
+    assert list(empty.matching(["caat\n", "b\n"])) == ["caat\n", "b\n"]
+    with pytest.raises(ConfigError, match="is not a regular expression"):
+        compile_regex("(")
+
+
+def test_replicas_are_counted_through_all_roles() -> None:
+    """Within a role from 0, within the job through all; the root of an image is asked once for a role."""
+    app = AppDef(
+        "a", [Role("x", "i", args=["${img_root} ${replica_id}"], num_replicas=2), Role("y", "i", num_replicas=1)]
+    )
+    asked: list[str] = []
+    found = list(replicas(app, "a-1", img_root=lambda role: asked.append(role.name) or "/root"))
+    assert [(r.role.name, r.k, r.index) for r in found] == [("x", 0, 0), ("x", 1, 1), ("y", 0, 2)]
+    assert [r.role.args for r in found[:2]] == [["/root 0"], ["/root 1"]]
+    assert asked == ["x", "y"]
