@@ -18,6 +18,7 @@ import pytest
 
 from torchx.schedulers.kit.classes import CLASSES, is_aftermath
 from torchx.schedulers.kit.failures import Evidence, read_failure
+from torchx.schedulers.kit.tracebacks import HEADER
 from torchx.specs.failures import Failure, parse_failure
 
 FOLDER = os.path.join(os.path.dirname(__file__), "../../recorded/failures")
@@ -60,6 +61,24 @@ def test_what_is_said_of_it(record: dict[str, Any]) -> None:
     assert "\x1b" not in failure.summary()
     assert not failure.evidence or failure.evidence.split(" ...")[0] in f"{record['stderr']}{record['said']}{failure}"
     assert parse_failure(failure.to_structured_msg()) == failure
+
+
+@pytest.mark.parametrize("family", sorted({record["id"].partition("/")[0] for record in RECORDS}))
+def test_what_is_left_of_a_cut_stream(family: str) -> None:
+    """Only the end of a long stream is read: wherever it is cut, something is said, and no bug of a user is transient."""
+    for record in (record for record in RECORDS if record["id"].startswith(f"{family}/")):
+        lines = record["stderr"].splitlines(keepends=True)
+        for share in range(1, 8):
+            cut = {**record, "stderr": "".join(lines[len(lines) * share // 8 :]), "error_file": None}
+            for left in (cut, {**cut, "stderr": cut["stderr"][len(cut["stderr"]) // 9 :]}):
+                failure = _read(left)
+                assert failure.kind in CLASSES
+                assert failure.summary() or record["said"] or failure.kind == "lost", left
+                # Of a collective, the victims alone may be left; without frames, nobody knows who raised what.
+                whole = HEADER in left["stderr"] and "torchrun" not in record["how"]
+                known = family != "collectives" and (family != "adversarial" or whole)
+                if record["label"]["class"] == "error" and known:
+                    assert failure.kind not in TRANSIENT, left
 
 
 def test_the_corpus() -> None:

@@ -91,7 +91,7 @@ _SAID = {
 }
 
 _NAMED = r"(?:[\w.:]+(?:\.|::))?"
-_ANY_RUNTIME = rf"{_NAMED}(?:RuntimeError|AcceleratorError|DistBackendError|DistError|runtime_error|Error)"
+_ANY_RUNTIME = r"(?:(?:[\w.]+\.)?(?:Runtime|Accelerator|DistBackend|Dist)Error|c10::\w*Error|std::runtime_error)"
 _GPU = r"(?:CUDA|HIP|XPU|MPS backend|NPU)"
 # What PyTorch, gloo, NCCL, CUDA, numpy and the C library say: patterns of `Name: text`.
 _RAISED = (
@@ -106,14 +106,16 @@ _RAISED = (
     ("oom", r"(?:OS|Runtime|IO|BlockingIO)Error: .*Cannot allocate memory"),
     ("oom", r"RuntimeError: unable to (?:allocate shared memory|write to file </torch_|mmap \d+ bytes)"),
     ("oom", r"RuntimeError: (?s:.*)(?:out of|Insufficient) shared memory"),
-    ("node", rf"{_ANY_RUNTIME}: (?s:.*)(?:uncorrectable (?:ECC|NVLink) error|system not yet initialized)"),
-    ("node", r"[\w.]*(?:NVMLError_GpuIsLost|NVMLError\w*): (?:GPU is lost|Unknown Error)"),
+    ("node", rf"{_ANY_RUNTIME}: (?s:.*)(?:CUDA error: |Cuda failure (?:\d+ )?')uncorrectable (?:ECC|NVLink) error"),
+    ("node", rf"{_ANY_RUNTIME}: (?s:.*)(?:CUDA error|Error 802): system not yet initialized"),
+    ("node", r"[\w.]*NVMLError_GpuIsLost: "),
     ("error", rf"{_ANY_RUNTIME}: (?s:.*)CUDA error: "),
     ("quota", r"OSError: \[Errno 122\]"),
     ("error", r"[\w.]*RendezvousParameterError\b"),
     ("error", r"[\w.]*: (?s:.*)(?:ncclInvalidUsage|ncclInvalidArgument|ncclUnhandledCudaError|unhandled cuda error)"),
     ("network", r"(?:[\w.]+\.)?Rendezvous\w+Error\b|(?:torch\.distributed\.)?Dist(?:Network|Store)Error\b"),
-    ("network", rf"{_ANY_RUNTIME}: (?:\[Rank \d+\] )?(?s:.*)(?:NCCL error in: |Watchdog caught collective operation)"),
+    ("network", rf"{_ANY_RUNTIME}: (?s:.*)NCCL error in: \S*(?:torch|c10d)/"),
+    ("network", rf"{_ANY_RUNTIME}: (?s:.*)Watchdog caught collective operation timeout: WorkNCCL"),
     ("network", r"(?:torch\.distributed\.DistBackendError|c10::Dist\w+): (?s:.*)(?:NCCL|watchdog|[Tt]imed? ?out)"),
     ("network", r"RuntimeError: (?:Gloo connectFullMesh failed|\[Rank \d+\].* failed to pass monitoredBarrier)"),
     ("network", r"RuntimeError: Rank \d+ (?:failed to pass|timed out in) monitoredBarrier"),
@@ -133,7 +135,8 @@ _LINES = (
     ("oom", r"(?:Exception in thread .* )?java\.lang\.OutOfMemoryError|memory allocation of \d+ bytes failed"),
     ("oom", r"fatal error: runtime: out of memory|FATAL ERROR: .*JavaScript heap out of memory"),
     ("image", r".*(?:cannot execute binary file: )?[Ee]xec format error$"),
-    ("node", r".*CUDA error: uncorrectable (?:ECC|NVLink) error|.*GPU is lost|NVRM: Xid .*: (?:48|74|79|94|95),"),
+    ("node", r".*CUDA error: uncorrectable (?:ECC|NVLink) error|NVRM: Xid .*: (?:48|74|79|94|95),"),
+    ("node", r"Unable to determine the device handle for GPU.*GPU is lost"),
     ("network", r".*\[Rank \d+\] Watchdog caught collective operation timeout: WorkNCCL"),
     ("network", r"(?:torch\.distributed|c10)[.:]+Dist(?:Backend|Network|Store)Error: "),
     ("cancelled", r"KeyboardInterrupt$"),

@@ -209,7 +209,7 @@ def neutral(text: str, folder: str, python: str) -> str:
     for path in filter(None, os.environ.get("PYTHONPATH", "").split(":")):
         text = text.replace(path, "/opt/venv/lib/python3.11/site-packages")
     text = re.sub(r"/tmp/failure-\w+", "/job", text)
-    return text.replace(socket.gethostname(), "n1")
+    return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "n1", text)
 
 
 def _free_port() -> int:

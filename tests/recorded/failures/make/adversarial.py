@@ -35,6 +35,9 @@ EXITS = {
     "exit-preempted": "preempted by a newer trial",
     "exit-timeout": "Timed out waiting for the label service",
     "exit-nccl": "error: NCCL_SOCKET_IFNAME is not set",
+    "exit-gpu": "error: the GPU is lost in translation",
+    "exit-xid": "error: Xid 79 is no number",
+    "exit-ecc": "fatal: column uncorrectable ECC error has no values",
     "exit-oom": "policy is OOMKilled or nothing",
     "exit-refused": "http://labels:80: Connection refused",
     "exit-cancelled": "trial CANCELLED by the pruner",
@@ -77,6 +80,19 @@ REAL = {
 }  # fmt: skip
 
 
+LIBRARY = """\
+import os, sys
+os.makedirs("site-packages")
+with open("site-packages/features.py", "w") as f:
+    f.write("def read():\\n    raise {}\\n")
+sys.path.insert(0, "site-packages")
+import features
+features.read()
+"""
+# Raised by a library that is not PyTorch's.
+BY_LIBRARY = ("closed", "gloo", "timeout", "connection", "refused", "store", "nccl-error", "node-failure", "deadline")
+
+
 def cases() -> list[Case]:
     raised = {name: f"def check(cfg):\n    raise {text}\ncheck(1)\n" for name, text in RAISED.items()}
     ranks = ("nccl-error", "closed", "node-failure", "timeout", "refused", "store")
@@ -86,6 +102,7 @@ def cases() -> list[Case]:
             Case(id=name, program=f"import sys\nprint('loading')\nsys.exit({t!r})\n", said=(t,))
             for name, t in EXITS.items()
         ),
+        *(Case(id=f"library-{i}", program=LIBRARY.format(RAISED[i]), aftermath=i in LOST) for i in BY_LIBRARY),
         *(Case(id=i, program=p, said=said, aftermath=i in LOST) for i, (p, said) in REAL.items()),
         *(
             Case(
