@@ -85,6 +85,16 @@ def test_what_a_job_becomes(groups, cfg, plural):
     assert item["apiVersion"].startswith("batch.volcano") is volcano
 
 
+@pytest.mark.parametrize("replicas", [1, 10_000])
+def test_long_names_are_cut_to_what_jobset_takes(replicas):
+    """Its webhook counts the random end of a pod's name, too. The name of a script is that of the job and of its role."""
+    cluster = Cluster(groups=(JOBSETS,))
+    name = "finetune_llama3_70b_instruct_lora"
+    role = Role(name, "img", entrypoint="t", num_replicas=replicas, resource=Resource(1, 0, 2048))
+    submit(cluster, AppDef(name, [role]))
+    assert cluster.of("jobsets")
+
+
 def test_an_old_cluster_gets_what_it_knows():
     """1.20 has no numbered pods: two replicas are two Jobs."""
     cluster = Cluster(version=(1, 20))

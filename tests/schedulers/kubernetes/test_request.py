@@ -248,4 +248,4 @@ def test_names_of_roles_are_distinct_and_fit():
     names = role_names(AppDef("a", [Role("r" * 40 + c, "i") for c in "abcdefghijkl"]))
     assert len(set(names)) == 12
     longest = max(names, key=len)
-    assert len(f"{'a' * request.MAX_APP_ID}-{longest}-99999") <= 63
+    assert len(f"{'a' * request.MAX_APP_ID}-{longest}-0-99999-abcde") <= 63

@@ -54,8 +54,8 @@ _MAX_ANNOTATION = 200_000  # those of one object have 256 KiB together
 _MAX_ROLE = 16
 _RANDOM = 10
 _MAX_INDEX = 5
-MAX_APP_ID = 63 - _MAX_ROLE - _MAX_INDEX - 4
-"""A pod's host name has 63 characters: ``<app id>-<role>-<index>``, in a JobSet ``<app id>-<role>-0-<index>``."""
+MAX_APP_ID = 63 - len("-") - _MAX_ROLE - len("-0-") - _MAX_INDEX - len("-abcde")
+"""A pod's name has 63 characters, by JobSet's rule its random end included: ``<app id>-<role>-0-<index>-abcde``."""
 
 
 @dataclass(frozen=True)
