@@ -121,7 +121,8 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[DockerJob]:
         import copy
 
-        opts = Opts.from_cfg(cfg).checked()
+        opts = Opts.from_cfg(cfg)
+        opts.check()
         pushed = self.dryrun_push_images(copy.deepcopy(app), cfg) if cfg.get("image_repo") else {}
         app_id = make_unique(NAME_RULE.make(app.name, room=16))
         place = self._on_engine.place()
@@ -150,7 +151,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
                 self.push_images(job.images_to_push)
             for role, digest in submission.find_images(self._on_engine, job).items():
                 report_image_digest(dryrun_info, role, digest)
-        submission.start(self._on_engine, job)
+            submission.start(self._on_engine, job)
         return job.app_id
 
     # -- what became of it -----------------------------------------------------------------------
@@ -160,7 +161,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         return None if job is None else describe(job, self._client)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """One question for all; causes of failures are told as far as exit codes tell them."""
+        """One question for all; causes of failures are known as far as exit codes show them."""
         wanted = set(app_ids)
         found = self._on_engine.find_all(wanted, "the states of jobs are not known")
         return {app_id: describe(found[app_id]) if app_id in found else None for app_id in wanted}

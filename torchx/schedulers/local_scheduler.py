@@ -132,7 +132,8 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     # -- submission ------------------------------------------------------------------------------
 
     def _submit_dryrun(self, app: AppDef, cfg: LocalOpts) -> AppDryRunInfo[PopenRequest]:
-        opts = Opts.from_cfg(cfg).checked()
+        opts = Opts.from_cfg(cfg)
+        opts.check()
         provider = self._image_provider_class(cfg)
         request = render_request(app, opts, provider, session=self.session_name, extra_paths=self._extra_paths)
         if opts.auto_set_cuda_visible_devices:

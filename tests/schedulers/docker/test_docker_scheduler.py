@@ -270,6 +270,16 @@ class TestSubmission:
         assert error.value.hint == "`docker system df` shows what fills it"
         assert (fake.containers_made, fake.networks_made) == ({}, {})
 
+    @pytest.mark.parametrize("call", ["create", "start"])
+    def test_an_engine_that_goes_away_is_one_error(self, scheduler: Any, fake: Any, call: str) -> None:
+        """In the middle of a submission: it says what failed, and nothing is left."""
+        import requests
+
+        fake.faults[call] = [None, requests.ConnectionError("('Connection aborted.', OSError(104, 'reset'))")]
+        with pytest.raises(TransientError, match=r"could not be submitted: .* does not answer any more: reset"):
+            scheduler.submit(AppDef("a", [role(n=2)]), {})
+        assert (fake.containers_made, fake.networks_made) == ({}, {})
+
     def test_an_interruption_leaves_nothing(self, scheduler: Any, fake: Any) -> None:
         """Ctrl-C between two containers."""
         fake.faults["start"] = [None, KeyboardInterrupt()]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 8
 _CONNECT_S = 60.0
-_LAG_S = 30.0  # an engine tells of an end, takes the container off its network, and lists it as ended only then
+_LAG_S = 30.0  # an engine reports an end, takes the container off its network, and lists it as ended only then
 _PAUSE_S = 0.2
 _REMOVALS = 6
 _STOP_S = 60.0

@@ -141,7 +141,7 @@ class Look:
     def _end_of(self, container: Container, stream: str) -> str:
         try:
             return tail(self._client, container.id, stream)
-        except Exception:  # a logging driver that cannot be read: the rest of the cause is still told
+        except Exception:  # a logging driver that cannot be read: the rest of the cause is still known
             return ""
 
 

@@ -1,7 +1,7 @@
 """What is to be done about the containers of a job: the rules of `torchx.supervisor.gang`, over the engine's list.
 
 Pure decisions. What was decided before is in the containers' marks, so that the same list always gives the same answer:
-the watcher acts on it, and ``status`` tells of it, whether or not a watcher has come to it yet.
+the watcher acts on it, and ``status`` shows it, whether or not a watcher has come to it yet.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.docker.containers import Job
 
-_CANCELS = 10  # a watcher may just start replicas again; and an engine lists an end a moment after it has told it
+_CANCELS = 10  # a watcher may just start replicas again; and an engine lists an end a moment after it has reported it
 
 
 class EngineJobs:
@@ -81,7 +81,7 @@ class EngineJobs:
     # -- watchers --------------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str] | None:
-        """The environment that leads another process to the engine; None when there is no such."""
+        """The environment that leads another process to the engine; None when only this program can reach it."""
         return watchers.engine_environment(self.given, os.environ)
 
     def place(self) -> str:

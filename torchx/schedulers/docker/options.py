@@ -29,14 +29,13 @@ class Opts(StructuredOpts):
     cancel_grace_s: int = gangs.CANCEL_GRACE_S
     """seconds between SIGTERM and SIGKILL when containers of a job are ended"""
 
-    def checked(self) -> Opts:
-        """Itself.
+    def check(self) -> None:
+        """Refuses values that make no sense.
 
         Raises:
-            ConfigError: a value makes no sense.
+            ConfigError: which option, and why.
         """
         if self.cancel_grace_s < 0:
             raise ConfigError(
                 f"`cancel_grace_s` is `{self.cancel_grace_s}`", hint="it is a number of seconds: 0 or more"
             )
-        return self

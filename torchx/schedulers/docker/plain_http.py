@@ -222,7 +222,7 @@ def _head(answer: socket.socket) -> tuple[int, bytes]:
     head, _, body = data.partition(b"\r\n\r\n")
     words = head.split(None, 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-        raise ConnectionError("this is no Docker engine")
+        raise ConnectionError("it does not answer as a Docker engine does")
     return int(words[1]), body
 
 

@@ -19,7 +19,7 @@ def sigterm_is_lost(details: Any, proc: str = "/proc") -> bool:
     """Whether SIGTERM is certain to be lost; False where that is not known, as of an engine on another machine.
 
     Args:
-        details: what the engine tells of the container, as ``docker inspect`` does.
+        details: what the engine knows of the container, as ``docker inspect`` prints it.
     """
     state = details.get("State") if isinstance(details, dict) else None
     pid = (state or {}).get("Pid")

@@ -6,7 +6,7 @@ submission was killed, and what there is of the job is ended. It leaves the call
 
 It owns nothing: what the engine lists and what the containers' names say decides (:mod:`gangs`), so another one may
 take its work up at any point. A name in the kernel, which goes with the process, sees to it that there is but one. It
-holds no secret and no file, looks at the job after each event that the engine tells and now and then besides, outlives
+holds no secret and no file, looks at the job after each event that the engine reports, and now and then, outlives
 restarts of the engine, and is gone when nothing of the job runs any more.
 """
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from torchx.schedulers.docker.plain_http import Events
 
 LOOK_S = 30.0
-"""The job is looked at so often even when no event tells of it."""
+"""The job is looked at this often even when the engine reports no event."""
 GIVE_UP_S = 600.0
 """An engine that has not answered for so long has ended its containers; who asks for the job starts another watcher."""
 
-_LAG_S = 10.0  # an engine tells of an end, takes the container off its network, and lists it as ended only then
+_LAG_S = 10.0  # an engine reports an end, takes the container off its network, and lists it as ended only then
 _SETTLE_S = 2.0  # Podman lists a container as ended that it is about to start again
 _ANSWER_S = 60.0
 _ENDS = ("die", "died", "destroy", "remove")
@@ -166,7 +166,7 @@ class Watcher:
         return min((0.02 + (now - at) / 4 for at in self._ended.values()), default=LOOK_S)
 
     def _settling(self, job: Job) -> float:
-        """The same, where the engine may yet start a replica again by itself."""
+        """How long to wait until looking again, where the engine may yet start a failed replica by itself."""
         now = self.clock()
         retries = gangs.rules_of(job).retries
         failed = [c for c in job.containers if c.state is AppState.FAILED and not c.mark.cancelled]
@@ -261,9 +261,9 @@ def main() -> None:
     if lock is None:
         return
     watcher = Watcher(EngineHttp(os.environ), app_id)
-    told = os.read(0, 16)
+    said = os.read(0, 16)
     os.dup2(1, 0)
-    if told != b"go":
+    if said != b"go":
         job = watcher._job()
         submitted = job is not None and len(job.containers) == sum(count for _, count, _ in job.sizes())
         if job is None or not submitted or any(c.state is AppState.SUBMITTED for c in job.containers):

@@ -25,7 +25,7 @@ _HAS_NAMES = sys.platform == "linux"  # sockets whose names are in no file syste
 
 
 class Starting:
-    """A watcher that waits to be told that its job is submitted; :meth:`go` or :meth:`drop` it."""
+    """A watcher that waits until its job is submitted; :meth:`go` or :meth:`drop` it."""
 
     def __init__(self, pid: int, pipe: int) -> None:
         self._pid = pid
@@ -41,7 +41,7 @@ class Starting:
             self.drop()
 
     def drop(self) -> None:
-        """Let go of it. Where it was not told to go, it ends what there is of the job."""
+        """Let go of it. Unless :meth:`go` was called before, it ends what there is of the job."""
         os.close(self._pipe)
         try:
             os.waitpid(self._pid, 0)  # it has forked the watcher proper, and ended, long ago
@@ -85,7 +85,7 @@ def start(app_id: str, environ: Mapping[str, str]) -> Starting:
 
 
 def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """The environment that leads a watcher to the engine; None when there is no such.
+    """The environment that leads a watcher to the engine; None when only this program can reach it.
 
     Args:
         given: the client that a program has made by itself; None: it is made from the environment.

@@ -280,7 +280,7 @@ def _number(name: str, default: float) -> float:
     try:
         return max(0.0, float(text))
     except ValueError:
-        _warn(f"`{name}={text}` is no number; {default:g} is used")
+        _warn(f"`{name}={text}` is not a number; {default:g} is used")
         return default
 
 

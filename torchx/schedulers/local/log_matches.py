@@ -24,7 +24,7 @@ class MatchingLines:
 
     Args:
         log: all lines.
-        found: tells of a line, with its line end, whether it matches.
+        found: returns whether a line, with its line end, matches.
     """
 
     def __init__(self, log: LogIterator, found: Callable[[str], object]) -> None:

@@ -118,7 +118,7 @@ class LogIterator:
         return next(self._news, None)
 
     def chunks(self, *, patient: bool = True) -> Iterator[bytes]:
-        """The same as blocks of whole lines, as they stand in the file; only the last may lack its line end.
+        """The lines in blocks of whole ones, as they stand in the file; only the last may lack its line end.
 
         A piece of a long line is a block of its own: a :class:`~torchx.util.log_streams.Part`, but for the last one.
 
@@ -210,7 +210,7 @@ class LogIterator:
         return Part(part)
 
     def _has_grown(self) -> bool:
-        """Cheaper than opening it; but of a file of another machine only opening it tells the truth."""
+        """Cheaper than opening it; but of a file of another machine only opening it shows the truth."""
         self._looks += 1
         try:
             return os.stat(self._log_file).st_size > self._scanned or self._looks % _LOOKS == 0

@@ -59,8 +59,9 @@ def _shortages(app: AppDef) -> list[str]:
 
 def _is_there(mount: object) -> bool:
     """A path that is mounted at itself is what a local process sees anyway."""
-    source = getattr(mount, "src_path", None)
-    return source is not None and source == getattr(mount, "dst_path", None)
+    from torchx.specs.api import BindMount, DeviceMount
+
+    return isinstance(mount, (BindMount, DeviceMount)) and mount.src_path == mount.dst_path
 
 
 def _warn(message: str) -> None:
