@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,15 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def _marked(page: str) -> Any:
+    """The page, marked when none of its blocks needs an optional package."""
+    return (
+        page if any(block.needs for block in blocks(str(ROOT / page))) else pytest.param(page, marks=pytest.mark.plain)
+    )
+
+
 @pytest.mark.timeout(1800)  # a page is many real jobs, one after the other; each block has a limit of its own
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [_marked(page) for page in PAGES])
 def test_blocks_run_as_written(page: str, reader: Path) -> None:
     """Each block does what the page shows, in the page's order, in an empty directory with the examples."""
     namespace: dict[str, object] = {"__name__": "page"}
