@@ -168,3 +168,34 @@ def test_the_error_file_wins_when_it_says_more() -> None:
 def test_any_garbage_in_the_files_is_survived(stderr: bytes, error: bytes) -> None:
     """Whatever a dying program leaves behind, its failure can be told."""
     _failure(stderr.decode("utf-8", "replace"), error.decode("utf-8", "replace")).to_structured_msg()
+
+
+IGNORED = "Exception ignored in: <function A.__del__ at 0x7f>\n" + TRACEBACK
+
+
+def test_an_exception_that_python_ignored_is_no_cause() -> None:
+    """The program went on after it."""
+    assert _failure(IGNORED + "no data in /data\n").message == "no data in /data"
+    assert _failure(TRACEBACK.replace("bad lr", "bad batch") + IGNORED).message == "ValueError: bad batch"
+
+
+def test_a_fatal_line_of_long_ago_is_no_cause() -> None:
+    """Some programs go on after what they call fatal."""
+    steps = "".join(f"step {i}\n" for i in range(300))
+    assert _failure(f"fatal error: no cache\n{steps}no data in /data\n").message == "no data in /data"
+    assert _failure("fatal error: no cache\nstep 1\n").message == "fatal error: no cache"
+
+
+def test_a_message_of_many_lines_ends_where_logging_goes_on() -> None:
+    """A handled exception is not told with all that came after it."""
+    steps = "".join(f"step {i}\n" for i in range(60))
+    assert _failure(TRACEBACK + steps).message == "ValueError: bad lr"
+
+
+def test_a_long_last_line_is_bounded_and_told_once() -> None:
+    """Megabytes of a line do not become a status."""
+    failure = _failure("no data: " + "y" * 60_000 + "\n")
+    assert failure.message.startswith("no data: yyy")
+    assert len(failure.message) <= 2000
+    assert len(failure.summary()) < 450
+    assert failure.traceback == ""

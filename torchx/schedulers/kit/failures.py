@@ -21,7 +21,9 @@ else:
 
 __all__ = ["Evidence", "is_aftermath", "read_failure", "signal_name"]
 
+_SHELL = 128  # and the number of a signal is how shells and engines report it
 _CONTEXT_LINES = 40
+_FATAL_WITHIN = 200  # lines: what is said of it fills some
 _LINE_CHARS = 500
 _MESSAGE_CHARS = 2000
 _LONGEST_LINE = 4000  # so that no pattern is slow
@@ -102,9 +104,6 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
     return replace(found, message=message, kind=kind, evidence=bounded(line, _LINE_CHARS))
 
 
-_SHELL = 128
-
-
 def signal_name(number: int) -> str:
     """Name of a signal: by its number, by that number negative, or by 128 and its number, as shells report it.
 
@@ -144,7 +143,7 @@ def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fa
 
 def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> Trace | None:
     """The traceback that the program ended of: the last, unless it only reports the end of another process."""
-    ending = [trace for trace in traces if not trace.ignored] or list(traces)
+    ending = [trace for trace in traces if not trace.ignored]
     while len(ending) > 1 and _is_wrapper(ending[-1]):
         ending.pop()
     if not ending:
@@ -184,6 +183,7 @@ def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fail
 
 def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
     """The line with which a program that is not Python's ends, and what it says around it."""
+    said = said[-_FATAL_WITHIN:]
     at = next((i for i, line in enumerate(said) if re.match(_FATAL, line)), None)
     if at is None:
         return None
@@ -191,7 +191,7 @@ def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
     thrown = re.match(r"terminate called after throwing an instance of '(.*)'", line)
     if thrown:
         what = next((w[1] for text in said[at + 1 : at + 4] if (w := re.match(r"\s*what\(\): *(.*)", text))), "")
-        return f"{thrown[1]}: {what}" if what else f"{line}", said
+        return f"{thrown[1]}: {what}" if what else line, said
     if line.startswith("thread '") and at + 1 < len(said):
         return f"{line} {said[at + 1]}", said
     return re.sub(r"^\[?[EF]\d{4} [\d:.]+ .*?\] ?", "", line), said
