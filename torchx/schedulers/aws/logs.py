@@ -85,7 +85,6 @@ class StreamReader:
             self._params["startTime"] = max(int(query.since * 1000), 0)
         if query.until is not None:
             self._params["endTime"] = max(int(query.until * 1000), 0)  # exclusive, as our `until`
-        self._query = query
         self._token: str | None = None
 
     def news(self) -> Iterator[str]:
@@ -97,9 +96,7 @@ class StreamReader:
             page = self._page()
             if page is None:
                 return
-            for event in page.get("events") or ():
-                if self._wanted(event):
-                    yield f"{event.get('message', '')}\n"
+            yield from _lines(page)
             token = page.get("nextForwardToken")
             if not token or token == self._token:
                 return
@@ -113,13 +110,6 @@ class StreamReader:
             if is_missing(e):
                 return None  # nothing was written yet, or it has been removed
             raise
-
-    def _wanted(self, event: dict[str, Any]) -> bool:
-        at = event.get("timestamp", 0)
-        query = self._query
-        return (query.since is None or at >= int(query.since * 1000)) and (
-            query.until is None or at < query.until * 1000
-        )
 
 
 def follow(
@@ -177,4 +167,8 @@ def tail(client: Any, group: str, stream: str) -> str:
         )
     except TorchXError:
         return ""
-    return "".join(f"{event.get('message', '')}\n" for event in page.get("events") or ())
+    return "".join(_lines(page))
+
+
+def _lines(page: dict[str, Any]) -> Iterator[str]:
+    return (f"{event.get('message', '')}\n" for event in page.get("events") or ())

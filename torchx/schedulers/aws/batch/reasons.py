@@ -34,15 +34,9 @@ CANCELLED_BY_US = "cancelled by torchx"
 # first that is found counts: what is said of the container comes first, for it says more.
 ENDED = {
     "OutOfMemoryError": ("it ran out of the memory that its role asks for", "oom"),
-    "CannotPullContainerError": (
-        "its image cannot be pulled: is the name right, and may the execution role read it?",
-        "image",
-    ),
-    "CannotPullECRContainerError": ("its image cannot be pulled from ECR: may the execution role read it?", "image"),
-    "CannotPullImageManifestError": (
-        "its image cannot be pulled: the registry has none of that name for this platform",
-        "image",
-    ),
+    "CannotPullContainerError": ("its image cannot be pulled: wrong name, or denied to the execution role?", "image"),
+    "CannotPullECRContainerError": ("its image cannot be pulled from ECR: denied to the execution role?", "image"),
+    "CannotPullImageManifestError": ("its image cannot be pulled: not there for this platform", "image"),
     "CannotStartContainerError": ("its container could not be started: is the entrypoint in the image?", "image"),
     "CannotCreateContainerError": ("its container could not be created", "image"),
     "CannotCreateVolumeError": ("one of its volumes could not be mounted", ""),
@@ -51,17 +45,11 @@ ENDED = {
     "ContainerRuntimeTimeoutError": ("the host did not start or end its container in time", "node"),
     "DockerTimeoutError": ("the host did not start or end its container in time", "node"),
     "DockerStateError": ("the host failed to bring its container into another state", "node"),
-    "ResourceInitializationError": (
-        "secrets, network or volumes are not available: may the execution role use them?",
-        "",
-    ),
+    "ResourceInitializationError": ("its secrets, network or volumes are denied to the execution role, or missing", ""),
     "TaskFailedToStart": ("its task could not be started", ""),
     "InternalError": ("the agent on the host failed", "node"),
     "SpotInterruptionError": ("the spot instance that it ran on was reclaimed", "preempted"),
-    "Host EC2": (
-        "the instance that it ran on was terminated (a spot instance that was reclaimed, or a failure)",
-        "node",
-    ),
+    "Host EC2": ("the instance that it ran on was terminated (a spot reclaim, or a failure)", "node"),
     "Your Spot Task was interrupted": ("the spot capacity that it ran on was reclaimed", "preempted"),
     "Job attempt duration exceeded timeout": ("it ran longer than its time limit", "timeout"),
     "Job queue deleted": ("its queue was deleted", "cancelled"),
@@ -74,13 +62,11 @@ ENDED = {
 # https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
 WAITS = {
     "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY": "AWS has no such instances left at the moment",
-    "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE": "it asks for more vCPUs than `maxvCpus` of the compute "
-    "environment allows",
+    "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE": "it needs more vCPUs than `maxvCpus` of its environment",
     "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT": "no instance type of the compute environment is large enough",
     "MISCONFIGURATION:SERVICE_ROLE_PERMISSIONS": "the service role of the compute environment lacks permissions",
     "MISCONFIGURATION:EKS_NODE_GROUP": "the nodes of the EKS cluster cannot take it",
-    "ACTION_REQUIRED - CE(s) associated with the job queue are invalid": "the compute environments of its queue are "
-    "invalid",
+    "ACTION_REQUIRED - CE(s) associated with": "the compute environments of its queue are invalid",
     "ACTION_REQUIRED - Compute environment is invalid": "the compute environment of its queue is invalid",
     "ACTION_REQUIRED": "the queue is blocked, and somebody has to act",
     "UNDETERMINED": "it does not start, and Batch does not know why",
