@@ -50,11 +50,11 @@ class TorchXError(Exception):
 
 
 class SpecError(TorchXError, ValueError):
-    """What to run is described wrongly."""
+    """The description of the job is invalid."""
 
 
 class ConfigError(TorchXError, ValueError):
-    """A run option, a config file or a profile is wrong."""
+    """A run option, a config file or a profile is invalid."""
 
 
 class HandleError(TorchXError, ValueError):

@@ -51,7 +51,7 @@ _PUBLISHED_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"
 
 
 def default_image() -> str:
-    """The image of components that are given none: ``$TORCHX_IMAGE`` or the published one."""
+    """The default image of components: ``$TORCHX_IMAGE`` or the published one."""
     return os.environ.get(ENV_IMAGE) or _PUBLISHED_IMAGE
 
 

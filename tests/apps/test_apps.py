@@ -54,7 +54,7 @@ def test_half_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: st
 
 
 def test_copy_to_a_store_and_to_a_pipe(tmp_path: Path) -> None:
-    """An object, and what is no file: it is written to and not replaced."""
+    """An object, and what is not a file: it is written to and not replaced."""
     import fsspec
 
     (tmp_path / "a").write_bytes(b"x" * (3 << 20))

@@ -122,10 +122,10 @@ def test_no_server(tmp_path: Path, management: Management) -> None:
     """A server that is not there, and an address that is none, are named."""
     (tmp_path / "m.mar").touch()
     management.url = "http://127.0.0.1:1"
-    with pytest.raises(BackendError, match=r"`http://127\.0\.0\.1:1` cannot be asked: .*refused"):
+    with pytest.raises(BackendError, match=r"`http://127\.0\.0\.1:1` cannot be reached: .*refused"):
         serve.main(words(management, tmp_path / "m.mar"))
     management.url = "localhost:8081"
-    with pytest.raises(SpecError, match="`localhost:8081` is no address"):
+    with pytest.raises(SpecError, match="`localhost:8081` is not a server address"):
         serve.main(words(management, tmp_path / "m.mar"))
 
 

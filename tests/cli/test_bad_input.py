@@ -219,9 +219,9 @@ def test_configure_leaves_a_file_alone(torchx: Call, here: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "part", "hint"),
     [
-        ("", "nothing came", "for example"),
-        ("{", "no JSON", "for example"),
-        ("[1]", "no JSON object", "for example"),
+        ("", "the input is empty", "for example"),
+        ("{", "not valid JSON", "for example"),
+        ("[1]", "not a JSON object", "for example"),
         ('{"scheduler": "local_cwd"}', "`component_name` is missing", "for example"),
         ('{"scheduler": "local_cwd", "component_name": "utils.echo", "dry_run": true}', "`dry_run`", "`dryrun`"),
         ('{"scheduler": "local_cwd", "component_name": "utils.echo", "wait": "yes"}', "`wait` must be true", ""),

@@ -109,7 +109,7 @@ def test_options_reach_the_scheduler(torchx: Call, job: Any, monkeypatch: pytest
 
 
 def test_a_job_without_output_is_quiet(torchx: Call, job: Any) -> None:
-    """No output is no error."""
+    """No output is not an error."""
     job.OUTPUT.clear()
     assert torchx("log", HANDLE) == (0, "", "")
 
@@ -148,14 +148,14 @@ def test_validate_accepts(identifier: str) -> None:
     "identifier", ["", "x://", "x://s", "x://s/", "://s/a", "x:/s/a", "x://s/a/r/-1", "x://s/a/r/1,,2"]
 )
 def test_validate_refuses(identifier: str) -> None:
-    """What is no identifier, by the one error that programs catch."""
+    """What is not an identifier, by the one error that programs catch."""
     with pytest.raises(HandleError):
         validate(identifier)
 
 
 def test_no_range_takes_all_memory() -> None:
     """A range beyond any job is refused instead of being written out."""
-    with pytest.raises(HandleError, match="no range"):
+    with pytest.raises(HandleError, match="not a range"):
         parse_target("x://s/a/r/0-999999999999")
 
 

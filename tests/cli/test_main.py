@@ -108,7 +108,7 @@ def test_run_main_with_verbs_of_ones_own(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as e:
         run_main({"add": Add()}, ["add", "x"])
     assert e.value.code == 2
-    assert "`x` is no int" in capsys.readouterr().err
+    assert "`x` is not a valid int" in capsys.readouterr().err
 
 
 def test_a_plugin_adds_a_verb(torchx: Call, install_plugin: Callable[..., None]) -> None:
@@ -155,10 +155,10 @@ def test_what_is_no_command_is_refused(torchx: Call, install_plugin: Callable[..
     [
         (["rnu"], "there is no verb `rnu`", "did you mean `run`?"),
         (["--verson"], "unknown option `--verson`", "did you mean `--version`?"),
-        (["--log_level=LOUD", "list"], "`--log_level`: `LOUD` is no level", "one of: DEBUG"),
+        (["--log_level=LOUD", "list"], "`--log_level`: `LOUD` is not a log level", "one of: DEBUG"),
         (["--log_level", "INFO"], "no verb is given", "`torchx --help`"),
         (["list", "--stat", "x"], "unknown option `--stat`", "did you mean `--state`?"),
-        (["list", "--log_level", "DEBUG"], "`--log_level` stands before the verb", "torchx --log_level"),
+        (["list", "--log_level", "DEBUG"], "`--log_level` goes before the verb", "torchx --log_level"),
         (["status"], "no job is given", "`@last` is the newest run"),
         (["cancel"], "no job is given", "`torchx list` lists them all"),
         (["cancel", "a", "--force"], "unknown option `--force`", "`torchx cancel --help`"),
@@ -190,7 +190,7 @@ class _Failing(SubCommand):
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (ZeroDivisionError("by\nzero"), 70, "torchx: error: ZeroDivisionError: by zero\nhint: nobody foresaw this"),
+        (ZeroDivisionError("by\nzero"), 70, "torchx: error: ZeroDivisionError: by zero\nhint: this is a bug"),
         (KeyboardInterrupt(), 130, ""),
         (PermissionError(13, "Permission denied", "/x"), 74, "torchx: error: `/x`: Permission denied"),
         (SystemExit("no"), 1, "no"),
@@ -257,7 +257,7 @@ def test_full_disk_behind_stdout(options: list[str], monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"], ids=["stdout", "all"])
 def test_closed_streams(closed: str, tmp_path: Path) -> None:
-    """Streams that are closed are no error, and no file of ours is opened in their place."""
+    """Closed streams are not an error, and no file of ours is opened in their place."""
     marker = tmp_path / "stat"
     code = (
         "import os, sys; from torchx.cli.main import main; main(['list'])\n"

@@ -324,7 +324,7 @@ def test_a_broken_scheduler_does_not_break_configure(
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    """A length of time reads in its two largest units; a clock that went back is no negative time."""
+    """A length of time reads in its two largest units; a clock that went back is not a negative time."""
     assert render.duration(seconds) == text
 
 
@@ -335,7 +335,7 @@ def test_times_are_utc() -> None:
 
 
 def test_json_of_odd_bytes() -> None:
-    """Bytes that are no UTF-8 are escaped, not an error; other text stays readable."""
+    """Bytes that are not UTF-8 are escaped, not an error; other text stays readable."""
     assert render.document({"a": "é"}) == '{"a": "é"}'
     assert json.loads(render.document({"a": "\udcff"})) == {"a": "\udcff"}
     render.document({"a": "\udcff"}).encode()

@@ -309,7 +309,7 @@ def test_architecture_component() -> None:
 
 
 def markdown_python() -> list[str]:
-    """The Python blocks of architecture.md; `, ...)`, which is no Python after a keyword argument, is left out."""
+    """The Python blocks of architecture.md; `, ...)`, which is not Python after a keyword argument, is left out."""
     with open(os.path.join(FOLDER, "architecture.md"), encoding="utf-8") as f:
         blocks = re.findall(r"^```python\n(.*?)^```", f.read(), re.MULTILINE | re.DOTALL)
     assert blocks

@@ -131,7 +131,7 @@ def test_missing_arguments_are_all_named() -> None:
 
 def test_a_positional_argument_that_nobody_takes() -> None:
     """The option that was probably meant is in the hint."""
-    with pytest.raises(SpecError, match="no positional argument `hello`") as e:
+    with pytest.raises(SpecError, match="does not take the positional argument `hello`") as e:
         parse_args(echo, ["hello"])
     assert e.value.hint == "did you mean `--msg hello`?"
 

@@ -116,7 +116,7 @@ def test_the_list_of_builtins_is_true() -> None:
     ],
 )
 def test_unknown_names(name: str, hint: str) -> None:
-    """A name that nobody has is an error with the nearest name; a helper function is no component."""
+    """A name that nobody has is an error with the nearest name; a helper function is not a component."""
     with pytest.raises(ComponentNotFoundException, match="no component") as e:
         get_component(name)
     assert hint in e.value.hint
@@ -337,7 +337,7 @@ def test_a_plugin_takes_the_name_of_a_builtin(site: Callable[..., Path]) -> None
 
 
 def test_the_name_of_an_entry_point_alone(site: Callable[..., Path]) -> None:
-    """A module is no component: the hint has those in it."""
+    """A module is not a component: the hint has those in it."""
     site({"my_pkg_m.py": COMPONENT.format(name="say")}, "[torchx.components]\nmine = my_pkg_m\n")
     with pytest.raises(ComponentNotFoundException, match="`mine`") as e:
         get_component("mine")

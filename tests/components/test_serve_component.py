@@ -48,5 +48,5 @@ def test_an_unknown_parameter() -> None:
 
 def test_no_address() -> None:
     """So is a server's name without http."""
-    with pytest.raises(SpecError, match="`torchserve:8081` is no address"):
+    with pytest.raises(SpecError, match="`torchserve:8081` is not a server address"):
         torchserve("m.mar", "torchserve:8081")

@@ -204,7 +204,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_hydra_groups(groups: Path) -> None:
-    """Defaults, a group chosen by an override, new keys; what is no field of an AppDef is for interpolation alone."""
+    """Defaults, a group chosen by an override, new keys; what is not a field of an AppDef is for interpolation alone."""
     literal = ["${HOME} costs $5", "ada", f"{macros.app_id}-{macros.replica_id}"]
     app = materialize_appdef(utils.hydra, ["-cn", "job"])
     assert (app.name, app.roles[0].args) == ("train-1", ["--lr", "0.1", *literal])

@@ -110,7 +110,7 @@ def test_values_have_the_type_of_their_option(opts, key, text, expected):
 
 @pytest.mark.parametrize(("key", "text"), [("priority", "None"), ("priority", ""), ("tags", "None"), ("queue", "None")])
 def test_none_means_the_default(opts, key, text):
-    """`None`, and nothing for an option that is no text, say nothing about it."""
+    """`None`, and nothing for an option that is not text, say nothing about it."""
     project(f"[sched]\n{key} = {text}\n")
     assert resolve("sched", opts)[key].value == opts.get(key).default
 
@@ -316,12 +316,12 @@ def test_default_config_dirs_may_be_replaced(monkeypatch, opts, tmp_path):
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        pytest.param("queue = gpu\n", ":1: `queue` stands before", id="no-section"),
-        pytest.param("[sched]\nqueue\n", ":2: `queue` is no `key = value`", id="no-value"),
+        pytest.param("queue = gpu\n", ":1: `queue` appears before", id="no-section"),
+        pytest.param("[sched]\nqueue\n", ":2: `queue` is not of the form `key = value`", id="no-value"),
         pytest.param("[sched]\n = gpu\n", ":2: `= gpu` has no key", id="no-key"),
-        pytest.param("[sched]\na = 1\na = 2\n", ":3: `a` stands there a second time", id="key-twice"),
-        pytest.param("[sched]\n[x]\n[sched]\n", ":3: section `[sched]` stands there a second time", id="section-twice"),
-        pytest.param("\n\n[sched\nx = 1\n", ":3: `[sched` is no `key = value`", id="open-bracket"),
+        pytest.param("[sched]\na = 1\na = 2\n", ":3: `a` appears twice", id="key-twice"),
+        pytest.param("[sched]\n[x]\n[sched]\n", ":3: section `[sched]` appears twice", id="section-twice"),
+        pytest.param("\n\n[sched\nx = 1\n", ":3: `[sched` is not of the form `key = value`", id="open-bracket"),
     ],
 )
 def test_a_malformed_file_says_file_and_line(opts, text, where):

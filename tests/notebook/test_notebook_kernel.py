@@ -99,7 +99,7 @@ def test_a_notebook(notebook: Callable[..., list[Outputs]], tmp_path: Path) -> N
     assert "exit code 3" in text(out["fails"])
     assert error(out["fails"]) == "`torchx run` ended with exit code 1"
     assert "did you mean `--msg`" in text(out["mistake"])
-    assert error(out["outside"]).startswith("`../x` is no path below the workspace's root")
+    assert error(out["outside"]).startswith("`../x` is not a path below the workspace's root")
     assert text(out["here"]) == f"{tmp_path}/project []\n"
     assert "utils.echo" in text(out["complete"])
     assert "`%torchx` not found" in text(out["unload"])

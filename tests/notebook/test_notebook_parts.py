@@ -68,7 +68,7 @@ def test_a_variable_is_one_argument(value: str) -> None:
 
 
 def test_what_stays_as_it_is() -> None:
-    """Macros, variables of the shell, JSON, and names that are no variables."""
+    """Macros, variables of the shell, JSON, and names that are not variables."""
     text = """run x '${app_id}' '$HOME' '{"a": 1}' {nobody} {} {0} {1x}"""
     expected = ["run", "x", "${app_id}", "$HOME", '{"a": 1}', "{nobody}", "{}", "{0}", "{1x}"]
     assert magics.split(text, {"app_id": "no", "HOME": "no", "a": "no"}) == expected
@@ -87,7 +87,7 @@ def test_what_is_in_a_variable() -> None:
 def test_lines() -> None:
     """A cell's lines are further words, with or without a backslash."""
     assert magics.split("run x\n  --a 1 \\\n  --b '2 3'\n", {}) == ["run", "x", "--a", "1", "--b", "2 3"]
-    with pytest.raises(magics.MistakeError, match="cannot be taken apart"):
+    with pytest.raises(magics.MistakeError, match="cannot be parsed"):
         magics.split("run 'x", {})
 
 
@@ -112,7 +112,7 @@ def test_files() -> None:
 def test_no_path_leads_out(path: str) -> None:
     """A path that is none, leads out, or is a folder, is refused, and nothing is written."""
     workspacefile("lib/b.py", "x")
-    with pytest.raises(SpecError, match=r"is no path below|is a folder"):
+    with pytest.raises(SpecError, match=r"is not a path below|is a folder"):
         workspacefile(path, "x")
     assert workspace.files() == {"lib/b.py": 1}
 

@@ -45,7 +45,7 @@ def test_same_answer_as_importlib_metadata() -> None:
         pytest.param("[ g ]\n  a  =  m : f  \n", [("a", "m : f")], id="spaces"),
         pytest.param("# c\n; c\n[g]\n\n# c\na = m", [("a", "m")], id="comments and module"),
         pytest.param("[g]\na = m:f [x,y]\nb = m:g", [("a", "m:f [x,y]"), ("b", "m:g")], id="extras"),
-        pytest.param("[g]\nnonsense\na.b-c = m:f", [("a.b-c", "m:f")], id="line that is no entry"),
+        pytest.param("[g]\nnonsense\na.b-c = m:f", [("a.b-c", "m:f")], id="line that is not an entry"),
         pytest.param("a = m:f\n[other]\na = m:f", [], id="no section, other section"),
         pytest.param("[g]\r\na = m:f\r\n", [("a", "m:f")], id="windows line ends"),
         pytest.param("", [], id="empty"),
@@ -132,7 +132,7 @@ def test_import_hook_with_distributions(monkeypatch: pytest.MonkeyPatch) -> None
     "value", ["", "no module", "m:", "a..b:f", "m:f:g", "1m:f"], ids=["empty", "space", "colon", "dots", "two", "digit"]
 )
 def test_malformed_value(value: str) -> None:
-    """A value that is no object reference raises a ValueError that shows it."""
+    """A value that is not an object reference raises a ValueError that shows it."""
     with pytest.raises(ValueError, match="is not of the form"):
         discovery.EntryPoint("x", value, GROUP).load()
 

@@ -88,7 +88,7 @@ def test_what_is_known_of_a_job_that_is_gone() -> None:
     ],
 )
 def test_how_long_ago(seconds, said) -> None:
-    """In the largest unit of which there are two; a clock that went back is no reason to count backwards."""
+    """In the largest unit of which there are two; a clock that went back is not a reason to count backwards."""
     assert answers._ago(seconds) == said
 
 
@@ -97,7 +97,7 @@ def test_a_scheduler_that_cannot_be_asked(state) -> None:
     """The last state, since when, why; the end only of what has ended."""
     error = BackendError("down")
     status = as_recorded(_run(state, updated_at=NOW - 150.0, ended_at=NOW - 200.0, msg="m"), error)
-    assert status.msg == f"m (last seen {state.name} 2 min ago; `memory` cannot be asked: down)"
+    assert status.msg == f"m (last seen {state.name} 2 min ago; `memory` cannot be queried: down)"
     assert (status.state, status.as_of, status.error) == (state, NOW - 150.0, error)
     assert status.ended_at == (NOW - 200.0 if state is AppState.FAILED else None)
     assert as_recorded(_run(state, updated_at=NOW), error).msg.startswith("last seen")

@@ -258,7 +258,7 @@ def test_a_workspace_is_for_every_role_without_one(given_workspace):
         pytest.param(echo_app(args=["a", 1]), "an argument, `1`, is of type int", id="arg-type"),
         pytest.param(echo_app(env={"A": 1}), "variable `A`, `1`, is of type int", id="env-type"),
         pytest.param(AppDef("a", echo_app().roles * 2), "two roles `echo`", id="same-name"),
-        pytest.param("utils.echo", "is no AppDef", id="no-app"),
+        pytest.param("utils.echo", "is not an AppDef", id="no-app"),
     ],
 )
 def test_an_app_that_cannot_run_is_refused(runner, app, problem):

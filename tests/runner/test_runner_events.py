@@ -127,7 +127,7 @@ def test_an_event_survives_its_json():
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"nonsense": 1}', "3"])
 def test_what_is_no_event(text):
-    """Text that is no event is a ParseError that has it."""
+    """Text that is not an event is a ParseError that has it."""
     with pytest.raises(ParseError) as e:
         TorchxEvent.deserialize(text)
     assert e.value.text == text

@@ -285,7 +285,7 @@ def test_a_job_whose_cluster_is_down_is_as_last_seen(runner, jobs):
     status = runner.status(handle)
     assert status.state is AppState.RUNNING
     assert re.fullmatch(
-        r"3 of 4 run \(last seen RUNNING \d+ \w+ ago; `memory` cannot be asked: connection refused\)", status.msg
+        r"3 of 4 run \(last seen RUNNING \d+ \w+ ago; `memory` cannot be queried: connection refused\)", status.msg
     )
     assert began <= status.as_of <= time.time()
     assert isinstance(status.error, BackendError)
@@ -328,7 +328,7 @@ def test_wait_goes_on_through_an_outage(runner, jobs, clock, caplog):
     assert clock.now - began == 500
     assert len(clock.slept) < 50
     [said] = caplog.messages
-    assert said == f"connection reset by peer; `{handle}` goes on, and is asked about again for 10 minutes"
+    assert said == f"connection reset by peer; `{handle}` goes on; torchx keeps asking for 10 minutes"
     backend(runner).describe = asked
     with pytest.raises(WaitTimeoutError):
         runner.wait(handle, timeout=0)

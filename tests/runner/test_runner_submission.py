@@ -216,7 +216,7 @@ def test_a_run_goes_through_dryrun_and_schedule(jobs):
 
 
 def test_what_was_not_dried_cannot_be_scheduled(runner):
-    """An AppDryRunInfo from elsewhere names no scheduler: that is said."""
+    """An AppDryRunInfo from elsewhere does not name a scheduler: that is said."""
     info = backend(runner)._submit_dryrun(echo_app(), {})
-    with pytest.raises(SpecError, match="names no scheduler"):
+    with pytest.raises(SpecError, match="does not name a scheduler"):
         runner.schedule(info)

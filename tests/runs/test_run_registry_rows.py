@@ -46,7 +46,7 @@ def test_when_it_happened(registry, clock) -> None:
 
 
 def test_an_abandoned_row(registry, clock) -> None:
-    """Says why and when, and is no unfinished run."""
+    """Says why and when, and is not an unfinished run."""
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a"))
     clock[0] = 1001.0
     registry.abandoned(run_id, "refused")

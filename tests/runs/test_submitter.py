@@ -38,7 +38,7 @@ def test_nobody_is_gone_and_of_this_host() -> None:
     ],
 )
 def test_who_is_elsewhere(who, elsewhere) -> None:
-    """A process of another host, also one whose name holds a bar; what is no identity is nobody's."""
+    """A process of another host, also one whose name holds a bar; what is not an identity is nobody's."""
     assert is_elsewhere(who) is elsewhere
     assert may_be_alive(who) is elsewhere
 

@@ -36,7 +36,7 @@ def test_only_what_is_built_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "slurm" not in factories
     error = schedulers.missing_scheduler("slurm", list(factories))
     assert isinstance(error, NotSupportedError)
-    assert str(error) == "scheduler `slurm` is not part of this build yet"
+    assert str(error) == "scheduler `slurm` is not part of this build"
     assert "local_cwd" in error.hint
 
 

@@ -159,7 +159,7 @@ def test_deepcopy_keeps_subclasses_and_shares_overrides_that_cannot_be_copied() 
 
 
 def test_deepcopy_of_exotic_metadata() -> None:
-    """Values that are no plain data are copied as `copy.deepcopy` does."""
+    """Values that are not plain data are copied as `copy.deepcopy` does."""
     role = Role("r", "img", metadata={"path": pathlib.Path("/x"), "set": {1, 2}, "tuple": ([1],)})
     made = copy.deepcopy(role)
     assert made == role

@@ -82,7 +82,7 @@ def test_every_aws_instance_has_a_factory_function() -> None:
 
 def test_a_resource_without_instance_type_is_refused() -> None:
     """The error says what to use instead."""
-    with pytest.raises(SpecError, match="no instance type") as e:
+    with pytest.raises(SpecError, match="not name an instance type") as e:
         aws.instance_type_from_resource(Resource(1, 0, 1))
     assert "aws_p3.2xlarge" in e.value.hint
 
@@ -185,9 +185,9 @@ def test_parse_resource(text: str, expected: Resource) -> None:
         ("cpu=4", "`memMB` is missing", "cpu=4"),
         ("cpu=x,memMB=1", "`x` is not a whole number", "cpu=4"),
         ("cpu=1,memmb=1", "`memmb` is not known", "did you mean `memMB`?"),
-        ('{"cpu": 1.5, "memMB": 1}', "`cpu=1.5` is no whole number", "cpu=4"),
-        ('{"cpu": true, "memMB": 1}', "`cpu=True` is no whole number", "cpu=4"),
-        ('{"cpu": 1, "memMB": 1, "devices": [1]}', "is no object", "cpu=4"),
+        ('{"cpu": 1.5, "memMB": 1}', "`cpu=1.5` is not a whole number", "cpu=4"),
+        ('{"cpu": true, "memMB": 1}', "`cpu=True` is not a whole number", "cpu=4"),
+        ('{"cpu": 1, "memMB": 1, "devices": [1]}', "is not an object", "cpu=4"),
         ('{"cpu": 1, "memMB": 1, "devices": {"a": "b"}}', "invalid literal", "cpu=4"),
         ('{"cpu": 1', "Expecting", "cpu=4"),
     ],

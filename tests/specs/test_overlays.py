@@ -152,7 +152,7 @@ def test_metadata_that_hold_something_else() -> None:
 @pytest.mark.parametrize(
     ("overlay", "kwargs", "message"),
     [
-        ([], {}, "no dict"),
+        ([], {}, "not a dict"),
         ({1: 2}, {}, "`1`"),
         ({"a": {"b": object()}}, {}, "`a.b`"),
         ({"metadata": {"name": "x"}}, {"blocklist": ["metadata.name"]}, "`metadata.name`"),

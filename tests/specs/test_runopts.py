@@ -119,7 +119,7 @@ def test_literals(literal: str, expected: dict[str, CfgVal]) -> None:
         ("priority=1,2", "`priority`: `1,2` is not a whole number"),
         ("ratio=x", "`ratio`: `x` is not a number"),
         ("quiet=maybe", "`quiet`: `maybe` is not true or false"),
-        ("env=A", "`env`: `A` in `A` is no `KEY:value`"),
+        ("env=A", "`env`: `A` in `A` is not of the form `KEY:value`"),
         ("gpu", "begin with `gpu`"),
         ("gpu,queue=x", "begin with `gpu`"),
         ("=x", "begin with `=x`"),
@@ -157,7 +157,7 @@ def test_wrong_json(text: str) -> None:
 
 
 def test_resolve_fills_in_defaults_and_keeps_unknown_keys() -> None:
-    """Every option has a key; what is no option passes through, and `unknown` names it."""
+    """Every option has a key; what is not an option passes through, and `unknown` names it."""
     opts = make_opts()
     cfg: dict[str, CfgVal] = {"queue": "gpu", "quue": "x", "ratio": 1}
     assert opts.resolve(cfg) == {

@@ -76,7 +76,7 @@ def test_as_runopts() -> None:
 
 
 def test_from_cfg() -> None:
-    """Values from the cfg, defaults for what it lacks or has as None; keys that are no fields are left out."""
+    """Values from the cfg, defaults for what it lacks or has as None; keys that are not fields are left out."""
     opts = Opts.from_cfg({"cluster": "c", "priority": 1, "partition": None, "other": 5, "tags": {"a": "b"}})
     assert opts == Opts("c", priority=1, tags={"a": "b"})
     assert opts.tags == {"a": "b"}

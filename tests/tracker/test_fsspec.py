@@ -194,15 +194,13 @@ def test_foreign_files_are_passed_over(tmp_path: Path, caplog: pytest.LogCapture
         f.write('{"metadata": {"b": 2')
     with caplog.at_level(logging.WARNING):
         assert tracker.metadata(RUN) == {"a": 1}
-    assert [r.getMessage() for r in caplog.records] == [
-        f"`{record.parent}/zz.json` is no record of a run: it is passed over"
-    ]
+    assert [r.getMessage() for r in caplog.records] == [f"`{record.parent}/zz.json` is not a record of a run: skipped"]
 
 
 def test_a_full_disk_damages_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Half of a record that did not fit is no record, and what is written before and after it is whole."""
+    """Half of a record that did not fit is not a record, and what is written before and after it is whole."""
     tracker = create(str(tmp_path))
     tracker.add_metadata(RUN, a=1)
     real, room = os.write, [20, 0]
@@ -312,10 +310,10 @@ def test_create_by_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (None, "is not told where to keep runs"),
-        ("  ", "is not told where to keep runs"),
+        (None, "does not know where to keep runs"),
+        ("  ", "does not know where to keep runs"),
         ("{}", "`root_path` is missing"),
-        ("{no json", "begins with a brace and is no JSON object"),
+        ("{no json", "begins with a brace and is not a JSON object"),
         ("/no/such/file.ini", "`/no/such/file.ini` cannot be read: No such file or directory"),
         ("nosuch://x", "cannot use `nosuch://x`"),
         ('{"root_path": "/x", "timeout_s": "soon"}', "`timeout_s` of the tracker's config must be a number of seconds"),
@@ -335,7 +333,7 @@ def test_files_that_are_no_config(tmp_path: Path, text: str) -> None:
     """A file without the section is named."""
     path = tmp_path / "t.ini"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"t\.ini` (is no INI file|has no section `\[fsspec\]`)"):
+    with pytest.raises(ConfigError, match=r"t\.ini` (is not an INI file|has no section `\[fsspec\]`)"):
         create(str(path))
 
 

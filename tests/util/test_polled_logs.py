@@ -49,7 +49,7 @@ def _file() -> io.TextIOWrapper:
 
 
 def test_blocks_are_taken_in_turn() -> None:
-    """Each source's blocks are shown in order under its name, an empty one is no end, and no thread is started."""
+    """Each source's blocks are shown in order under its name, an empty one is not an end, and no thread is started."""
     before = threading.active_count()
     sources = [Polled(b"a\n", b"", b"", b"b\nc\n"), Polled(b"", b"x"), Polled()]
     assert _copied(*sources).splitlines() == ["r/0 a", "r/1 x", "r/0 b", "r/0 c"]

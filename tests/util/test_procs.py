@@ -21,7 +21,7 @@ def _program(path) -> str:
 
 
 def test_a_program_is_found_as_a_shell_would(tmp_path) -> None:
-    """The first of PATH wins; a name with a slash is a path below the working directory; folders are no programs."""
+    """The first of PATH wins; a name with a slash is a path below the working directory; folders are not programs."""
     first, second = _program(tmp_path / "a" / "tool"), _program(tmp_path / "b" / "tool")
     (tmp_path / "a" / "dir").mkdir()
     path = f"{tmp_path}/a:{tmp_path}/b"

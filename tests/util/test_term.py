@@ -57,7 +57,7 @@ def test_color(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, env: dict[s
 
 
 def test_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`COLUMNS` counts when it is a number; what is no terminal has 80."""
+    """`COLUMNS` counts when it is a number; what is not a terminal has 80."""
     assert term.width(io.StringIO()) == 80
     monkeypatch.setenv("COLUMNS", "123")
     assert term.width(io.StringIO()) == 123

@@ -208,7 +208,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda n: repr(n)[:20])
 def test_hostile_names(tmp_path: Path, name: str) -> None:
-    """Names of any kind, also bytes that are no UTF-8, are as they are, and their files can be read."""
+    """Names of any kind, also bytes that are not UTF-8, are as they are, and their files can be read."""
     with open(os.path.join(tmp_path, name), "w") as f:
         f.write("content")
     [entry] = entries(str(tmp_path))

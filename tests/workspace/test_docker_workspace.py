@@ -315,7 +315,7 @@ def test_auto_prefers_the_engine_that_was_given(source: str) -> None:
 @pytest.mark.parametrize(
     ("cfg", "message"),
     [
-        ({"builder": "kaniko"}, "`kaniko` is no builder of images"),
+        ({"builder": "kaniko"}, "`kaniko` is not an image builder"),
         ({"builder": "oci"}, "an image that is built without an engine goes straight to a registry"),
         ({"builder": "auto"}, r"no Docker engine answers: `.*/nobody`: .*, and an image that is built without"),
         ({"builder": "docker"}, None),

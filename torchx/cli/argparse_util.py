@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
             return UsageError(f"unexpected argument{'s' * (len(left) > 1)} `{' '.join(left)}`", hint=see)
         name = option.partition("=")[0]
         if name in ("--log_level", "--log-level", "--version"):
-            return UsageError(f"`{name}` stands before the verb", hint=f"write `torchx {name} ...`")
+            return UsageError(f"`{name}` goes before the verb", hint=f"write `torchx {name} ...`")
         return UsageError(f"unknown option `{name}`", hint=did_you_mean(name, parser._option_string_actions) or see)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -75,7 +75,8 @@ class Parser(argparse.ArgumentParser):
         except (TypeError, ValueError):
             kind = getattr(action.type, "__name__", "value")
             raise UsageError(
-                f"`{_name(action)}`: `{arg_string}` is no {kind}", hint=f"`{self.prog} --help` shows how it is used"
+                f"`{_name(action)}`: `{arg_string}` is not a valid {kind}",
+                hint=f"`{self.prog} --help` shows how it is used",
             ) from None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -33,4 +33,4 @@ class SubCommand(ABC):
 
     @abstractmethod
     def run(self, args: argparse.Namespace) -> None:
-        """Does it. An error of :mod:`torchx.errors` becomes one line and its exit code."""
+        """Runs the verb. An error of :mod:`torchx.errors` becomes one line and its exit code."""

@@ -33,7 +33,7 @@ class CmdCancel(SubCommand):
 
 
 def for_each_job(references: list[str], act: Callable[[Runner, str], None], doing: str) -> None:
-    """Does something to several jobs; one that fails does not keep it from the others.
+    """Applies an action to several jobs; a failure with one of them does not stop the others.
 
     Args:
         doing: what is said to people.

@@ -21,7 +21,9 @@ class CmdComplete(SubCommand):
         from argparse import REMAINDER
 
         subparser.add_argument("shell", choices=["bash", "zsh", "fish"])
-        subparser.add_argument("words", nargs=REMAINDER, help="the words behind `torchx`; the last is to be completed")
+        subparser.add_argument(
+            "words", nargs=REMAINDER, help="the words after `torchx`; the last one is to be completed"
+        )
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints a line for each candidate, and a tab and a description behind it where the shell shows them."""

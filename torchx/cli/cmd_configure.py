@@ -22,9 +22,9 @@ class CmdConfigure(SubCommand):
         """Declares the options."""
         add = subparser.add_argument
         add("-s", "--schedulers", metavar="NAME,...", help="only these schedulers")
-        add("-a", "--all", action="store_true", help="all options, not only those that must be filled in")
-        add("-p", "--print", action="store_true", help="print it instead of writing the file")
-        add("-f", "--force", action="store_true", help="replace a file that is there")
+        add("-a", "--all", action="store_true", help="all options, not only the required ones")
+        add("-p", "--print", action="store_true", help="print to stdout instead of writing the file")
+        add("-f", "--force", action="store_true", help="overwrite an existing file")
 
     def run(self, args: argparse.Namespace) -> None:
         """Writes the file to the current directory, or prints it."""
@@ -46,8 +46,8 @@ class CmdConfigure(SubCommand):
                 file.write(text.getvalue())
         except FileExistsError:
             raise ConfigError(
-                f"`{path}` exists, and is left as it is",
-                hint="`--print` shows what would be in it, `--force` replaces it",
+                f"`{path}` already exists",
+                hint="`--print` shows the new content, `--force` overwrites the file",
             ) from None
         if sys.stderr.isatty():
             note("fill in what is marked FIXME; `torchx runopts` explains the options")

@@ -34,7 +34,7 @@ class CmdList(SubCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         add = subparser.add_argument
-        add("-s", "--scheduler", metavar="NAME", help="ask this scheduler for all its jobs, whoever launched them")
+        add("-s", "--scheduler", metavar="NAME", help="list all jobs that this scheduler knows, whoever launched them")
         add(
             "-cfg",
             "--scheduler_args",
@@ -51,7 +51,12 @@ class CmdList(SubCommand):
         shown = f"default: {_DEFAULT_LIMIT}, and all where --state, --name or --since says which"
         add("--limit", type=_limit, metavar="N", help=f"the newest N, 0 for all ({shown})")
         add("--all", action="store_const", const=0, dest="limit", help="all runs, as --limit 0")
-        add("--no-refresh", "--no_refresh", action="store_true", help="do not ask the schedulers for news")
+        add(
+            "--no-refresh",
+            "--no_refresh",
+            action="store_true",
+            help="do not ask the schedulers; show the last known states",
+        )
         add("--json", action="store_true", help="one JSON document, for programs")
 
     def run(self, args: argparse.Namespace) -> None:
@@ -91,14 +96,14 @@ def parse_states(text: str) -> list[AppState]:
         if name not in AppState.__members__:
             names = [state.name for state in AppState]
             hint = did_you_mean(name, names) or f"one of: {', '.join(names)}"
-            raise UsageError(f"`--state`: `{word.strip()}` is no state", hint=hint)
+            raise UsageError(f"`--state`: `{word.strip()}` is not a state", hint=hint)
         states.append(AppState[name])
     return states
 
 
 def _limit(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"`--limit`: `{text}` is no number of runs", hint="0 shows all")
+        raise UsageError(f"`--limit`: `{text}` is not a number of runs", hint="0 shows all")
     return int(text)
 
 

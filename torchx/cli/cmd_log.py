@@ -50,17 +50,17 @@ class CmdLog(SubCommand):
             "identifier",
             nargs="?",
             metavar="JOB[/ROLE[/REPLICAS]]",
-            help="whose output, for example `@last`, `my-app/trainer`, `local_cwd://torchx/my-app/trainer/0,2-4`",
+            help="the job, or parts of it, for example `@last`, `my-app/trainer`, `local_cwd://torchx/my-app/trainer/0,2-4`",
         )
-        add("--regex", metavar="REGEX", help="only lines in which it is found")
-        add("-f", "--follow", action="store_true", help="go on until the job has ended")
+        add("--regex", metavar="REGEX", help="only lines that match this regular expression")
+        add("-f", "--follow", action="store_true", help="keep printing until the job has ended")
         add(
             "-t",
             "--tail",
             nargs="?",
             const=FOLLOW,
             metavar="N",
-            help="the last N lines of each replica; without N, the same as --follow",
+            help="the last N lines of each replica; without N, like --follow",
         )
         add("--since", metavar="TIME", help="only lines written since: `10m` (ago), `2h`, or 2026-11-21T08:00[Z]")
         add("--until", metavar="TIME", help="only lines written before")
@@ -71,13 +71,13 @@ class CmdLog(SubCommand):
             metavar="NAME",
             help="stdout, stderr or combined: both, in the order of writing",
         )
-        add("--json", action="store_true", help='a JSON object per line: {"role", "replica", "line"}')
+        add("--json", action="store_true", help='one JSON object per line: {"role", "replica", "line"}')
         add(
             "--raw",
             action="store_true",
             help="on a terminal: all that the job wrote, not only text and colours",
         )
-        add("--no-prefix", "--no_prefix", action="store_true", help="the lines alone, without ROLE/REPLICA before them")
+        add("--no-prefix", "--no_prefix", action="store_true", help="the lines alone, without the ROLE/REPLICA prefix")
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints the lines."""
@@ -127,7 +127,7 @@ def get_logs(  # noqa: PLR0917  # public signature
     Args:
         file: where to.
         identifier: see :func:`validate`; all roles when it names none.
-        regex: only lines in which it is found.
+        regex: only lines that match this regular expression.
         should_tail: until the job has ended, instead of what there is now.
         runner: whom to ask; a new one when None.
         streams: which output; the scheduler's usual one when None.
@@ -246,7 +246,9 @@ def _number(text: str | None) -> int:
     from torchx.cli.failures import UsageError
 
     if not (text and text.isascii() and text.isdigit() and len(text) < 20):
-        raise UsageError(f"`--tail`: `{text}` is no number of lines", hint="without a number it follows, as `-f` does")
+        raise UsageError(
+            f"`--tail`: `{text}` is not a number of lines", hint="without a number it follows, as `-f` does"
+        )
     return min(int(text), sys.maxsize)
 
 

@@ -80,10 +80,10 @@ class CmdRun(SubCommand):
             help="options of the scheduler, for example `-cfg queue=gpu,time=60`; may be given more than once",
         )
         add("--profile", action=ArgOnceAction, metavar="NAME", help="use the sections [...@NAME] of .torchxconfig")
-        flag("--dryrun", help="show what would be submitted, and submit nothing")
+        flag("--dryrun", help="show what would be submitted without submitting it")
         flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
         flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")
-        flag("--tee_logs", "--tee-logs", help="the same as --log")
+        flag("--tee_logs", "--tee-logs", help="alias of --log")
         add(
             "--workspace",
             "--buck-target",
@@ -101,7 +101,7 @@ class CmdRun(SubCommand):
             "--parent-run-id",
             action=ArgOnceAction,
             metavar="ID",
-            help="the run that this one comes from, for trackers",
+            help="the parent run, for trackers",
         )
         flag("--json", help="print one JSON document instead of the handle")
         flag(STDIN, help="read all this as JSON from stdin; see the attributes of TorchXRunArgs")
@@ -145,10 +145,10 @@ class CmdRun(SubCommand):
         """
         extra = getattr(args, "component_name_and_args", None)
         if extra:
-            raise UsageError(f"`--stdin` leaves no room for `{' '.join(extra)}`", hint="put it into the JSON")
+            raise UsageError(f"`--stdin` cannot be combined with `{' '.join(extra)}`", hint="put it into the JSON")
         for key in ("scheduler", "cfg", "workspace", "parent_run_id"):
             if hasattr(args, key):
-                raise UsageError(f"`--stdin` leaves no room for `--{key}`", hint="put it into the JSON")
+                raise UsageError(f"`--stdin` cannot be combined with `--{key}`", hint="put it into the JSON")
 
     def _run(self, args: argparse.Namespace) -> None:
         from torchx.runner import get_runner

@@ -43,7 +43,7 @@ class CmdTracker(SubCommand):
         ):
             parser = kinds.add_parser(name, description=line, help=line)
             add(parser)
-            parser.add_argument("--tracker", metavar="NAME", help="which one; default: the first that is configured")
+            parser.add_argument("--tracker", metavar="NAME", help="which tracker (default: the first configured one)")
             parser.add_argument("--json", action="store_true", help="one JSON document, for programs")
             parser.set_defaults(func=run, _parser=parser)
 
@@ -210,7 +210,7 @@ def _must_be_known(name: str, tracker: TrackerBase, run_id: str) -> None:
     known = _ask(name, lambda: list(tracker.run_ids()))
     if run_id not in known:
         hint = did_you_mean(run_id, known) or "`torchx tracker list jobs` shows those that it knows"
-        raise NotFoundError(f"the tracker `{name}` knows no job `{run_id}`", hint=hint)
+        raise NotFoundError(f"the tracker `{name}` has no job `{run_id}`", hint=hint)
 
 
 def _lineage(tracker: TrackerBase, run_id: str, artifact: str | None) -> Lineage:

@@ -52,7 +52,7 @@ def registry() -> Registry[type[SubCommand]]:
 
 
 def find(name: str) -> SubCommand:
-    """The verb of that name, ready to be asked for its arguments.
+    """The verb of that name, with its arguments not yet declared.
 
     Raises:
         NotFoundError: there is no such verb.

@@ -65,7 +65,7 @@ def guard(work: Callable[[], None]) -> int:
     except Exception as e:
         _traceback_if_wanted()
         said = " ".join(str(e).split()) or "no message"
-        error(f"{type(e).__name__}: {said}", hint=f"nobody foresaw this: it is a bug{_place(e)}; {_how_to_see_more()}")
+        error(f"{type(e).__name__}: {said}", hint=f"this is a bug in torchx{_place(e)}; {_how_to_see_more()}")
         return EXIT_BUG
     return EXIT_OK
 
@@ -85,7 +85,7 @@ def warn(message: str) -> None:
 
 
 def note(message: str) -> None:
-    """One line for people on stderr: what happens now, what can be done next."""
+    """One line on stderr: what happens now, or what can be done next."""
     print(f"\033[90m{message}\033[0m" if has_color(sys.stderr) else message, file=sys.stderr, flush=True)
 
 
@@ -140,7 +140,7 @@ def _silence_stdout() -> None:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
         os.close(devnull)
-    except (OSError, ValueError, AttributeError):  # stdout is no file: nothing to protect
+    except (OSError, ValueError, AttributeError):  # stdout is not a file: nothing to protect
         pass
 
 

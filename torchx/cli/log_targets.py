@@ -30,7 +30,7 @@ def parse_target(identifier: str) -> LogTarget:
     """The parts of what stands behind ``torchx log``.
 
     Raises:
-        HandleError: it has not the form, or the replicas are no list of numbers and ranges.
+        HandleError: it does not have this form, or the replicas are not a list of numbers and ranges.
 
     >>> parse_target("local_cwd://torchx/echo-x1/trainer/0,2-4")
     LogTarget(reference='local_cwd://torchx/echo-x1', role='trainer', ids=[0, 2, 3, 4])
@@ -50,7 +50,7 @@ def parse_target(identifier: str) -> LogTarget:
     if not app_id or not identifier.isprintable() or " " in identifier:
         raise _malformed(identifier, "the app id is missing" if not app_id else "it contains white space")
     if len(path) > 2 or "" in path:
-        raise _malformed(identifier, "behind the app id there may be a role, and then replicas")
+        raise _malformed(identifier, "after the app id there may be a role, then replicas")
     role = path[0] if path else None
     ids = parse_ids(path[1], identifier) if len(path) > 1 else None
     return LogTarget(f"{scheduler}://{session}/{app_id}" if separator else app_id, role, ids)
@@ -78,7 +78,7 @@ def parse_ids(text: str, identifier: str = "") -> list[int]:
     """Replica numbers, in order and each once.
 
     Raises:
-        HandleError: the text is no list of numbers and ranges.
+        HandleError: the text is not a list of numbers and ranges.
 
     >>> parse_ids("3,0-1,1")
     [0, 1, 3]
@@ -91,7 +91,7 @@ def parse_ids(text: str, identifier: str = "") -> list[int]:
             raise _malformed(identifier or text, f"`{part}` is neither a number nor a range of replicas")
         low, high = int(first), int(last) if dash else int(first)
         if low > high or high >= _MOST_IDS:
-            raise _malformed(identifier or text, f"`{part}` is no range of replicas")
+            raise _malformed(identifier or text, f"`{part}` is not a range of replicas")
         found.update(range(low, high + 1))
     return sorted(found)
 

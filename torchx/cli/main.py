@@ -170,7 +170,7 @@ def _log_level(text: str) -> str:
     if text.upper() in LOG_LEVELS:
         return text.upper()
     hint = did_you_mean(text.upper(), LOG_LEVELS) or f"one of: {', '.join(LOG_LEVELS)}"
-    raise UsageError(f"`--log_level`: `{text}` is no level", hint=hint)
+    raise UsageError(f"`--log_level`: `{text}` is not a log level", hint=hint)
 
 
 def _open_what_is_closed() -> None:
@@ -187,7 +187,7 @@ def _open_what_is_closed() -> None:
 
 
 def _write_what_cannot_be_encoded_as_question_marks() -> None:
-    """A terminal that knows no `…`, or an argument that is no UTF-8, must not end in an error."""
+    """A terminal that knows no `…`, or an argument that is not valid UTF-8, must not end in an error."""
     out = sys.stdout
     if out is sys.__stdout__ and getattr(out, "errors", "") == "strict":
         out.reconfigure(errors="replace")  # type: ignore[union-attr]  # the process's own is a TextIOWrapper

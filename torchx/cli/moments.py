@@ -51,6 +51,6 @@ def parse_moment(text: str, *, now: float | None = None) -> datetime:
         return moment.astimezone()
     except (ValueError, OverflowError, OSError):
         raise UsageError(
-            f"`{text}` is no time",
+            f"`{text}` is not a time",
             hint="write how long ago (`90s`, `10m`, `2h`, `1d`), or a time (`2026-11-21T08:00`, with `Z` for UTC)",
         ) from None

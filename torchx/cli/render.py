@@ -35,12 +35,12 @@ def state_text(state: object, *, color: bool) -> str:
 
 
 def bold(text: str, *, color: bool) -> str:
-    """Text that stands out."""
+    """Bold text."""
     return f"{BOLD}{text}{RESET}" if color else text
 
 
 def gray(text: str, *, color: bool) -> str:
-    """Text that steps back."""
+    """Dimmed text."""
     return f"{GRAY}{text}{RESET}" if color else text
 
 
@@ -123,7 +123,7 @@ def document(data: Any) -> str:
     text = json.dumps(data, indent=indent, ensure_ascii=False, default=str)
     try:
         text.encode()
-    except UnicodeEncodeError:  # bytes of an argument that are no UTF-8: escapes keep them
+    except UnicodeEncodeError:  # bytes of an argument that are not UTF-8: escapes keep them
         text = json.dumps(data, indent=indent, default=str)
     return text
 

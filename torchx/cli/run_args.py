@@ -191,7 +191,7 @@ def _flag(key: str, text: str) -> bool:
     if text.lower() in _FALSE:
         return False
     raise ConfigError(
-        f"`[cli:run]` of the config file: `{key} = {text}` is neither true nor false", hint="write `true` or `false`"
+        f"`[cli:run]` of the config file: `{key} = {text}` is not true or false", hint="write `true` or `false`"
     )
 
 
@@ -205,11 +205,11 @@ def read_json(text: str) -> dict[str, Any]:
 
     example = 'for example: echo \'{"scheduler": "local_cwd", "component_name": "utils.echo"}\' | torchx run --stdin'
     if not text.strip():
-        raise UsageError("`--stdin`: nothing came", hint=example)
+        raise UsageError("`--stdin`: the input is empty", hint=example)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise UsageError(f"`--stdin`: what came is no JSON: {e}", hint=example) from None
+        raise UsageError(f"`--stdin`: the input is not valid JSON: {e}", hint=example) from None
     if not isinstance(data, dict):
-        raise UsageError("`--stdin`: what came is no JSON object", hint=example)
+        raise UsageError("`--stdin`: the input is not a JSON object", hint=example)
     return data

@@ -25,7 +25,7 @@ _CLEAR_LINE = "\r\033[K"
 
 
 def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> None:
-    """Says the handle, alone on a line of stdout (unless ``as_json``), and waits until the job has ended.
+    """Prints the handle, alone on a line of stdout (unless ``as_json``), and waits until the job has ended.
 
     Raises:
         SystemExit: with 1 when it failed or was cancelled, with 130 after Ctrl-C.

@@ -6,7 +6,7 @@
 ``--debug`` ``--debug true``            a bool
 ``--env A=1 --env B=2``                 a dict or list given twice is joined; anything else is an error
 ``-- --epochs 3``                       all words after ``--`` are the ``*args``, as they are
-``ls -l``                               so are all words from the first that is no option on
+``ls -l``                               so are all words from the first that is not an option on
 ======================================  =========================================================
 """
 
@@ -123,7 +123,7 @@ def _positional(signature: Signature, words: list[str]) -> list[str]:
         return words
     first = next((p for p in signature.options if p.required), None) or next(iter(signature.options), None)
     hint = f"did you mean `--{first.name} {words[0]}`?" if first else "it takes no arguments"
-    raise SpecError(f"component `{signature.name}` takes no positional argument `{words[0]}`", hint=hint)
+    raise SpecError(f"component `{signature.name}` does not take the positional argument `{words[0]}`", hint=hint)
 
 
 def _unknown(signature: Signature, word: str, flags: Mapping[str, Parameter]) -> SpecError:

@@ -9,7 +9,7 @@
 ``vision.train``                a function registered by that name with ``torchx.plugins.register.component``
 ==============================  ===================================================================
 
-A plugin may take the name of a built-in. Functions and modules whose names begin with ``_`` are no components.
+A plugin may take the name of a built-in. Functions and modules whose names begin with ``_`` are not components.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def _raw(fn: Any, name: str, where: str) -> list[_Raw]:
 
 
 def _inspected(fn: Any, name: str, where: str) -> list[_Raw]:
-    """The same for partials, methods and callable objects."""
+    """The signature of a partial, a method or a callable object."""
     import inspect
 
     kinds: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "var", inspect.Parameter.KEYWORD_ONLY: "keyword"}

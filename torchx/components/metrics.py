@@ -40,9 +40,9 @@ def tensorboard(  # noqa: PLR0917  # public signature
         host: address to listen on, by default 127.0.0.1 on this machine and all elsewhere
     """
     if not 0 <= port <= 65535:
-        raise SpecError(f"`--port {port}` is no port", hint="1 to 65535, or 0 for any that is free")
+        raise SpecError(f"`--port {port}` is not a valid port (0-65535)", hint="0 takes any free port")
     if not timeout >= 0:
-        raise SpecError(f"`--timeout {timeout}` is no time", hint="seconds, or 0 for no limit")
+        raise SpecError(f"`--timeout {timeout}` is not a valid time", hint="give seconds, or 0 for no limit")
     # With `=`, or a value that begins with a dash would look like an option.
     monitor = [f"--timeout={timeout:.15g}"]
     monitor += [f"--start_on_file={start_on_file}"] if start_on_file else []

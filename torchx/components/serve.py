@@ -34,7 +34,7 @@ def torchserve(  # noqa: PLR0917  # public signature
 
     Args:
         model_path: the model archive (.mar): a path or URL that fsspec knows, or its address on the web
-        management_api: of TorchServe: http://host:8081
+        management_api: address of TorchServe's management API: http://host:8081
         image: container image, with torchx
         params: about the model, see https://pytorch.org/serve/management_api.html#register-a-model:
             model_name=digits,initial_workers=2,synchronous=true
@@ -46,10 +46,12 @@ def torchserve(  # noqa: PLR0917  # public signature
     for name, value in (params or {}).items():
         if name not in _PARAMS:
             hint = did_you_mean(name, _PARAMS) or f"TorchServe takes {', '.join(_PARAMS)}"
-            raise SpecError(f"`{name}` of `params` is nothing that TorchServe takes with a new model", hint=hint)
+            raise SpecError(
+                f"`{name}` of `params` is not a parameter that TorchServe takes with a new model", hint=hint
+            )
         told.append(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
     if management_api.partition("://")[0] not in ("http", "https"):
-        raise SpecError(f"`{management_api}` is no address of a server", hint="for example http://host:8081")
+        raise SpecError(f"`{management_api}` is not a server address", hint="for example http://host:8081")
     role = specs.Role(
         name="torchserve",
         image=image,

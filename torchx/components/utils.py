@@ -245,7 +245,7 @@ def hydra(
     """Runs the AppDef that a Hydra configuration describes.
 
     The configuration names classes by ``_target_``: ``torchx.specs.AppDef``, ``torchx.specs.Role``, ...
-    What is no field of an AppDef is there for interpolation. Macros such as ``${app_id}`` are left for the scheduler.
+    Keys that are not fields of an AppDef serve interpolation. Macros such as ``${app_id}`` are left for the scheduler.
 
         torchx run utils.hydra -cn train -- image=my_image:2 trainer.lr=0.1
 

@@ -97,7 +97,7 @@ class _DefaultDirs(Sequence[str]):
 
 
 DEFAULT_CONFIG_DIRS: Sequence[str] = _DefaultDirs()
-"""Where config files are looked for, the one with the last word first."""
+"""Where config files are looked for, in order of precedence, the highest first."""
 
 
 @dataclass
@@ -164,7 +164,7 @@ def apply(scheduler: str, cfg: dict[str, CfgVal], dirs: list[str] | None = None)
     """Adds to ``cfg`` the values of the scheduler's section that it does not have yet.
 
     Args:
-        dirs: directories to look for config files in, the one with the last word first.
+        dirs: directories to look for config files in, in order of precedence, the highest first.
 
     Raises:
         ConfigError: a value is not of its option's type, or a config file is malformed.
@@ -187,7 +187,7 @@ def load(scheduler: str, f: TextIO, cfg: dict[str, CfgVal]) -> None:
 
 
 def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = False) -> None:
-    """Writes a config file to start from: a section for each scheduler with its options, their defaults and their help.
+    """Writes a template of a config file: a section for each scheduler with its options, their defaults and their help.
 
     Args:
         schedulers: names; all when None, less those that cannot be loaded, with a warning.
@@ -228,7 +228,7 @@ def load_files(dirs: Iterable[str] | None = None) -> ConfigFiles:
 
 
 def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
-    """Paths of the config files in force, the one with the last word first.
+    """Paths of the config files in force, in order of precedence, the highest first.
 
     ``$TORCHXCONFIG``, when set, names the only one; ``/dev/null`` switches config files off.
 
@@ -261,7 +261,7 @@ def get_section(name: str, dirs: list[str] | None = None) -> dict[str, str]:
 
 
 def warn_of_unknown(section: str, key: str, problem: str, known: Iterable[str]) -> None:
-    """Warns, once, about a key of a section that means nothing: where it is, and what it may have been meant to be."""
+    """Warns, once, about an unknown key of a section: where it is, and which known key is similar."""
     from torchx.util.strings import did_you_mean
 
     entry = load_files().section(section, active_profile()).get(key)
@@ -271,7 +271,7 @@ def warn_of_unknown(section: str, key: str, problem: str, known: Iterable[str]) 
 
 
 def check_sections(schedulers: Iterable[str], files: ConfigFiles | None = None) -> None:
-    """Warns about sections whose name is almost one that means something; refuses a profile that no section is for.
+    """Warns about sections whose names look like typos; raises an error for a profile without a section.
 
     Raises:
         ConfigError: the active profile is in no file.

@@ -32,12 +32,12 @@ def active_profile() -> str | None:
 
 
 def default_dirs() -> list[str]:
-    """Where config files are looked for, the one with the last word first: here, and the home directory."""
+    """Where config files are looked for, in order of precedence, the highest first: here, and the home directory."""
     return [os.getcwd(), os.path.expanduser("~")]
 
 
 def find(dirs: Iterable[str] | None = None) -> list[str]:
-    """Paths of the config files in force, the one with the last word first.
+    """Paths of the config files in force, in order of precedence, the highest first.
 
     ``$TORCHXCONFIG``, when set, names the only one; ``/dev/null`` switches config files off.
 
@@ -63,7 +63,7 @@ def load_files(dirs: Iterable[str] | None = None) -> ConfigFiles:
 
 
 class ConfigFiles:
-    """The sections of several files, the one with the last word first."""
+    """The sections of several files, in order of precedence, the highest first."""
 
     def __init__(self, files: Sequence[Sections]) -> None:
         self._files = files
@@ -95,7 +95,7 @@ class ConfigFiles:
         return CONFIG_FILE if head is None else head.where()
 
     def check_profile(self, profile: str | None) -> None:
-        """Refuses a profile that no section is for.
+        """Raises an error for a profile that has no section.
 
         Raises:
             ConfigError: there is none.
@@ -107,7 +107,7 @@ class ConfigFiles:
         hint = did_you_mean(profile, known) or (
             f"there are: {', '.join(known)}" if known else f"write `[scheduler@{profile}]` in `{CONFIG_FILE}`"
         )
-        raise ConfigError(f"no section of a config file is for profile `{profile}`", hint=hint)
+        raise ConfigError(f"no config file has a section for profile `{profile}`", hint=hint)
 
 
 def _signatures(dirs: Iterable[str] | None) -> list[_Signature]:
@@ -116,7 +116,7 @@ def _signatures(dirs: Iterable[str] | None) -> list[_Signature]:
         signature = _signature(named)
         if signature is None:
             raise ConfigError(
-                f"${ENV_CONFIG} names `{named}`, which is no file", hint=f"unset {ENV_CONFIG}, or correct it"
+                f"${ENV_CONFIG} names `{named}`, which is not a file", hint=f"unset {ENV_CONFIG}, or correct it"
             )
         return [signature]
     found: list[_Signature] = []

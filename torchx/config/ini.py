@@ -55,7 +55,7 @@ def read(path: str) -> Sections:
     """The sections of a file.
 
     Raises:
-        ConfigError: it cannot be read, is no UTF-8, or a line is malformed.
+        ConfigError: it cannot be read, is not valid UTF-8, or a line is malformed.
     """
     try:
         with open(path, encoding="utf-8-sig") as file:
@@ -68,7 +68,7 @@ def read(path: str) -> Sections:
 
 
 def parse(lines: Iterable[str], path: str) -> Sections:
-    """The sections of a text; ``path`` is only used to say where something is wrong.
+    """The sections of a text; ``path`` appears in error messages only.
 
     Raises:
         ConfigError: a line is malformed; the message begins with ``path:line``.
@@ -97,12 +97,12 @@ def parse(lines: Iterable[str], path: str) -> Sections:
         if text.startswith("[") and (end := text.rfind("]")) > 1:
             name = text[1:end]
             if name in sections and name != DEFAULT_SECTION:
-                raise _malformed(path, number, f"section `[{name}]` stands there a second time")
+                raise _malformed(path, number, f"section `[{name}]` appears twice")
             section = sections.setdefault(name, Section(path, number))
             continue
         key, content = _key_and_value(text, path, number, in_section=section is not None)
         if section is None or key in section:
-            raise _malformed(path, number, f"`{key}` stands there a second time in its section")
+            raise _malformed(path, number, f"`{key}` appears twice in its section")
         value = [content]
         section[key] = Entry("", path, number)
         values.append((section[key], value))
@@ -126,12 +126,12 @@ def short_path(path: str) -> str:
 def _key_and_value(text: str, path: str, number: int, *, in_section: bool) -> tuple[str, str]:
     at = min((i for i in (text.find("="), text.find(":")) if i >= 0), default=-1)
     if at < 0:
-        raise _malformed(path, number, f"`{text}` is no `key = value`")
+        raise _malformed(path, number, f"`{text}` is not of the form `key = value`")
     key = text[:at].strip()
     if not key:
         raise _malformed(path, number, f"`{text}` has no key")
     if not in_section:
-        raise _malformed(path, number, f"`{key}` stands before the first `[section]`")
+        raise _malformed(path, number, f"`{key}` appears before the first `[section]`")
     return key, text[at + 1 :].strip()
 
 

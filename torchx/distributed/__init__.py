@@ -204,7 +204,7 @@ def _number(variable: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise SpecError(
-            f"`{variable}` is `{text}`, which is no number", hint="torchrun sets it in each process"
+            f"`{variable}` is `{text}`, which is not a number", hint="torchrun sets it in each process"
         ) from None
 
 

@@ -76,7 +76,7 @@ class Job:
         try:
             status = self.status()
         except TorchXError as e:  # the scheduler cannot be asked: no reason not to show whose status was asked for
-            said = f"its status cannot be asked for: {e}"
+            said = f"its status is not known: {e}"
         else:
             if status is not None:
                 text = f"{self.handle}\n{status.format()}"

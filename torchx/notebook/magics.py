@@ -78,7 +78,7 @@ class Magics:
             count = workspace.clear()
             _say(f"removed {count} file{'' if count == 1 else 's'}")
         elif word:
-            raise MistakeError(f"`%workspace` knows no `{word}`", hint="`%workspace`, or `%workspace clear`")
+            raise MistakeError(f"`%workspace` has no subcommand `{word}`", hint="`%workspace`, or `%workspace clear`")
         else:
             found = workspace.files()
             _say("\n".join(f"{size:>8}  {name}" for name, size in found.items()) or f"nothing in {workspace.WORKSPACE}")
@@ -110,7 +110,7 @@ class Magics:
 def split(text: str, variables: Mapping[str, Any]) -> list[str]:
     """The words of a command, as a shell would take them apart; then variables take the place of ``{name}``.
 
-    Names that are no variables stay as they are.
+    Names that are not variables stay as they are.
 
     Raises:
         MistakeError: a quote is not closed, or what a variable holds has no such part.
@@ -123,7 +123,7 @@ def split(text: str, variables: Mapping[str, Any]) -> list[str]:
     try:
         words = shlex.split(text.replace("\\\n", " "))
     except ValueError as e:
-        raise MistakeError(f"the line cannot be taken apart: {e}", hint="a quote is not closed") from None
+        raise MistakeError(f"the line cannot be parsed: {e}", hint="a quote is not closed") from None
     return [_FIELD.sub(lambda match: _value(match, variables), word) for word in words]
 
 

@@ -67,7 +67,7 @@ class Output:
         self._out.flush()
 
     def isatty(self) -> bool:
-        """A notebook is no terminal."""
+        """A notebook is not a terminal."""
         return False
 
     def finish(self, *, keep_handle: bool) -> str:

@@ -105,6 +105,6 @@ def _checked(path: str) -> str:
     place = posixpath.normpath(path.strip())
     if not path.strip() or place.startswith(("/", "../")) or place in (".", "..") or "\0" in place:
         raise SpecError(
-            f"`{path}` is no path below the workspace's root", hint="for example `train.py` or `lib/data.py`"
+            f"`{path}` is not a path below the workspace's root", hint="for example `train.py` or `lib/data.py`"
         )
     return place

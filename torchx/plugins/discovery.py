@@ -89,7 +89,7 @@ class LoadFailure:
 
     @property
     def origin(self) -> str:
-        """Whose it is, as a part of a sentence."""
+        """Where the plugin comes from, as a part of a sentence."""
         return f" of package `{self.dist}`" if self.dist else f" of `{self.where}`" if self.where else ""
 
     @property
@@ -162,7 +162,7 @@ def parse(text: str, *, dist: Distribution | None = None) -> list[EntryPoint]:
 
 
 def refresh() -> None:
-    """Forget what was found; the next question looks again."""
+    """Forget what was found; the next query searches again."""
     global _scanned_key
     _scanned_key = None
     _failed_modules.clear()

@@ -70,7 +70,7 @@ def registered(group: str) -> dict[str, EntryPoint]:
 
 
 def forget(group: str, name: str) -> None:
-    """Takes a registration back; quiet when there is none."""
+    """Removes a registration; does nothing if there is none."""
     discovery.registered.get(group, {}).pop(name, None)
 
 

@@ -1,4 +1,4 @@
-"""Names that stand for objects: built-in rows, then plugins, each loaded when it is asked for."""
+"""Names that stand for objects: built-in rows, then plugins, each loaded on first use."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Registry(_Generic[T]):
         return iter(self.names())
 
     def find(self, name: str) -> EntryPoint | None:
-        """Who answers to that name; None when nobody does."""
+        """The built-in row or plugin of that name; None if there is none."""
         plugin = winners(self.group).get(name)
         if plugin is not None or name not in self.builtins:
             return plugin
@@ -172,7 +172,7 @@ def load_group(group: str, default: dict[str, Any] | None = None) -> dict[str, A
 
 
 def not_found(group: str, name: str, choices: list[str]) -> NotFoundError:
-    """The error for a name that nobody offers: suggests the nearest, and says which plugins failed."""
+    """The error for an unknown name: suggests the nearest, and says which plugins failed."""
     from torchx.util.strings import did_you_mean
 
     kind = KINDS.get(group, "plugin").replace("_", " ")

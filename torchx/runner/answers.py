@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse
 
 FRESH_S = 60.0
-"""So long after a submission a scheduler may not show the job yet."""
+"""For this many seconds after a submission, a scheduler may not show the job yet."""
 
 MOST_ENDED = 1000
 """Of so many jobs that have ended the status is kept."""
@@ -64,7 +64,7 @@ def last_known(run: Run | None) -> AppStatus | None:
 
 
 def as_recorded(run: Run | None, error: BackendError) -> AppStatus:
-    """The last state on record of a job whose scheduler cannot be asked.
+    """The last state on record of a job whose scheduler cannot be queried.
 
     Raises:
         BackendError: there is no record of it.
@@ -73,7 +73,7 @@ def as_recorded(run: Run | None, error: BackendError) -> AppStatus:
         raise error
     now = time.time()
     ago = _ago(now - run.updated_at)
-    note = f"last seen {run.state.name} {ago} ago; `{run.scheduler}` cannot be asked: {error}"
+    note = f"last seen {run.state.name} {ago} ago; `{run.scheduler}` cannot be queried: {error}"
     msg = f"{run.msg} ({note})" if run.msg else note
     over = run.is_terminal()
     ended = run.ended_at if over else None

@@ -55,7 +55,7 @@ DEFAULT_SESSION = "torchx"
 
 
 class Runner:
-    """Submits jobs to schedulers, and looks after them.
+    """Submits jobs to schedulers, and shows, waits for, cancels and deletes them.
 
     Every verb that takes an app handle also takes an app id, the beginning of one that is unambiguous among the runs
     on record, or ``@last``.
@@ -101,11 +101,11 @@ class Runner:
         return [*self._backends.factories()]
 
     def scheduler_run_opts(self, scheduler: str) -> runopts:
-        """The run options that a scheduler takes; :class:`UnknownSchedulerException` when there is none such."""
+        """The run options that a scheduler takes; :class:`UnknownSchedulerException` if it is not installed."""
         return self._scheduler(scheduler).run_opts()
 
     def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> Mapping[str, CfgVal]:
-        """Reads run options as the command line gives them: ``name=value,list=x;y``; :class:`ConfigError` when bad.
+        """Parses run options as on the command line, ``name=value,list=x;y``; :class:`ConfigError` if malformed.
 
         >>> Runner().cfg_from_str("local_cwd", "prepend_cwd=yes")
         {'prepend_cwd': True}
@@ -214,7 +214,7 @@ class Runner:
         """
         scheduler = dryrun_info._scheduler
         if scheduler is None:
-            raise SpecError("this AppDryRunInfo names no scheduler", hint="submit what `Runner.dryrun` returned")
+            raise SpecError("this AppDryRunInfo does not name a scheduler", hint="submit what `Runner.dryrun` returned")
         with log_event("schedule", scheduler) as event:
             handle = self._recorder.submit(dryrun_info, scheduler, self._scheduler(scheduler))
             tell(event, info=dryrun_info, handle=handle)
@@ -241,7 +241,7 @@ class Runner:
         return _registry().find(reference).handle
 
     def status(self, app_handle: str) -> AppStatus | None:
-        """How the job is; None when nobody knows it.
+        """The status of a job; None when neither its scheduler nor the record knows it.
 
         A job that its scheduler no longer knows is in the state that was last seen, and ``msg`` says so. Likewise one
         whose scheduler cannot be asked just now; then the status also has ``as_of`` and ``error``.
@@ -315,10 +315,10 @@ class Runner:
         """The lines that replica ``k`` of a role wrote, each with its line end.
 
         Args:
-            regex: only lines in which it is found.
+            regex: only lines that match this regular expression.
             since: only lines written at or after this time; a time without zone is local.
             until: only lines written before this time.
-            should_tail: go on until the job has ended.
+            should_tail: keep printing until the job has ended.
             streams: which output; the scheduler's usual one when None.
 
         Raises:

@@ -108,7 +108,7 @@ def _ask(scheduler: Scheduler[Any], group: list[Run]) -> Answers | str:
     try:
         return scheduler.describe_many([run.app_id for run in group])
     except Exception as e:  # whatever a backend raises, the list is shown
-        return f"last seen; `{group[0].scheduler}` cannot be asked: {e}"
+        return f"last seen; `{group[0].scheduler}` cannot be queried: {e}"
 
 
 def _update(run: Run, answer: DescribeAppResponse) -> bool:

@@ -117,7 +117,7 @@ def _warn_of_unused(workspace: Workspace, text: str, scheduler: str) -> None:
 def _check(app: AppDef) -> None:
     """Refuses an AppDef that no scheduler could run."""
     if not hasattr(app, "roles"):
-        raise SpecError(f"`{app!r}` is no AppDef", hint="to run a component by its name, call `run_component`")
+        raise SpecError(f"`{app!r}` is not an AppDef", hint="to run a component by its name, call `run_component`")
     if not app.name:
         raise SpecError("the app has no name", hint="give it one: `AppDef(name=...)`")
     if not app.roles:

@@ -47,7 +47,7 @@ def tee_logs(  # noqa: PLR0917  # public signature
     Args:
         dst: where to.
         app_handle: of the job.
-        regex: only lines in which it is found.
+        regex: only lines that match this regular expression.
         runner: the :class:`~torchx.runner.Runner` to ask.
         should_tail: until the job has ended, instead of what there is now.
         streams: which output; the scheduler's usual one when None.

@@ -31,7 +31,7 @@ _MOST_OUTAGE_PAUSE_S = 15.0
 
 
 class WaitTimeoutError(TorchXError, TimeoutError):
-    """The job had not ended when the time to wait for it was over. It goes on."""
+    """The job had not ended when the time limit of the wait was reached. It goes on."""
 
     exit_code = EXIT_BACKEND
 
@@ -114,7 +114,7 @@ class Waiter:
             self._outages.pop(what, None)  # who waits once more is patient once more
             raise error
         if not pause:
-            warn(f"{error}; `{what}` goes on, and is asked about again for {OUTAGE_S / 60:.0f} minutes")
+            warn(f"{error}; `{what}` goes on; torchx keeps asking for {OUTAGE_S / 60:.0f} minutes")
         pause = min(2 * pause or _FIRST_OUTAGE_PAUSE_S, _MOST_OUTAGE_PAUSE_S)
         self._outages[what] = (since, pause)
         return pause
@@ -129,7 +129,7 @@ def never_submitted(what: str, seconds: float) -> BackendError:
 
 
 def _slept_on(scheduler: Scheduler[Any], app_id: str, most_s: float) -> float:
-    """Sleeps on a scheduler that tells when a job ends; how long that was, in seconds: none when it failed."""
+    """Sleeps until a scheduler that can wait reports the end of the job; returns the seconds slept, 0 on failure."""
     since = time.monotonic()
     try:
         scheduler.wait_for_end(app_id, most_s)
@@ -153,7 +153,7 @@ def _pauses(scheduler: Scheduler[Any], interval_s: float) -> tuple[float, float]
 
 
 def warn(message: str) -> None:
-    """Tells the user."""
+    """Warns the user."""
     import logging
 
     logging.getLogger("torchx.runner").warning(message)

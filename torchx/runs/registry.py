@@ -184,7 +184,7 @@ class RunRegistry:
     # -- what became of it -----------------------------------------------------------------------
 
     def saw(self, handle: str, state: AppState, *, msg: str = "", ended_at: float | None = None) -> None:
-        """Writes the state that a run was seen in. Nothing is written when that is no news."""
+        """Writes the state that a run was seen in. Nothing is written if that state is on record already."""
         self.saw_many([(handle, state, msg, ended_at)])
 
     def saw_many(self, seen: Iterable[tuple[str, AppState, str, float | None]]) -> None:

@@ -78,7 +78,7 @@ def missing_scheduler(name: str, choices: list[str]) -> TorchXError:
 
     if name in DEFAULT_SCHEDULER_MODULES and name not in _builtin_rows():
         return NotSupportedError(
-            f"scheduler `{name}` is not part of this build yet", hint=f"there are: {', '.join(choices)}"
+            f"scheduler `{name}` is not part of this build", hint=f"there are: {', '.join(choices)}"
         )
     hint = did_you_mean(name, choices) or f"there are: {', '.join(choices)}"
     return NotFoundError(f"no scheduler `{name}`", hint=hint)

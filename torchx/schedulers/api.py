@@ -180,7 +180,7 @@ class Scheduler(_Generic["T"], ABC):
         """Submit the request; returns the id of the job."""
 
     submission_s: float = 10.0
-    """So many seconds after a submission began whose process is gone, its job is there, or there is none."""
+    """Seconds after which a submission whose process is gone has either made its job visible, or never will."""
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
         """By what :meth:`find_submission` finds the job of this request; empty, the default: by its id alone.
@@ -295,10 +295,10 @@ class Scheduler(_Generic["T"], ABC):
         """Lines that replica ``k`` of a role wrote, each with its line end: :meth:`open_logs` of one replica.
 
         Args:
-            regex: only lines in which it is found.
+            regex: only lines that match this regular expression.
             since: only lines written at or after this time; a time without zone is local.
             until: only lines written before this time.
-            should_tail: go on until the job has ended.
+            should_tail: keep printing until the job has ended.
             streams: which output; the backend's usual one when None.
 
         Raises:
@@ -313,7 +313,7 @@ class Scheduler(_Generic["T"], ABC):
     def _no_logs(self) -> NotSupportedError:
         return NotSupportedError(
             f"`{self.backend}` cannot show logs",
-            hint="look at `torchx status` for the address of the job's page",
+            hint="`torchx status` shows the address of the job's page",
         )
 
     # -- the end ---------------------------------------------------------------------------------

@@ -246,7 +246,7 @@ class Role:
         that is still being built, say). The Runner calls this on its own copy of the role, before it submits.
 
         Raises:
-            SpecError: a name is no field of the role.
+            SpecError: a name is not a field of the role.
 
         >>> role = Role("trainer", image="base", overrides={"image": lambda: "patched:1"})
         >>> role.resolve_overrides()

@@ -38,7 +38,8 @@ def split_options(text: str, known: Mapping[str, Any]) -> Iterator[tuple[str, st
             value += separator + piece
         elif piece.strip():
             raise ConfigError(
-                f"run options `{text}` begin with `{piece}`, which is no `name=value`", hint="write `a=1,b=x`"
+                f"run options `{text}` begin with `{piece}`, which is not of the form `name=value`",
+                hint="write `a=1,b=x`",
             )
     if name:
         yield name, value
@@ -92,7 +93,7 @@ def _pair(item: str, text: str) -> tuple[str, str]:
     start = end + 1 if end else 0
     at = min((i for i in (item.find(":", start), item.find("=", start)) if i >= 0), default=-1)
     if at < 0:
-        raise ConfigError(f"`{item}` in `{text}` is no `KEY:value`", hint="write `KEY:value;KEY2:value2`")
+        raise ConfigError(f"`{item}` in `{text}` is not of the form `KEY:value`", hint="write `KEY:value;KEY2:value2`")
     return _unquote(item[:at].strip()), _unquote(item[at + 1 :].strip())
 
 

@@ -44,7 +44,7 @@ def copy_data(value: Any) -> Any:
 
 
 def _copier_of(kind: type) -> Callable[[Any], Any]:
-    """How objects of a class are copied that is no dict, list or atom."""
+    """How objects of a class other than dict, list and the atoms are copied."""
     if kind is tuple:
         return lambda value: tuple([copy_data(v) for v in value])
     if issubclass(kind, Enum):

@@ -91,7 +91,7 @@ class Failure:
 
 
 def parse_failure(structured_error_msg: str | None) -> Failure | None:
-    """Reads a ``structured_error_msg``. Text that is no JSON is the message itself; None when there is nothing to say.
+    """Reads a ``structured_error_msg``. Text that is not JSON is the message itself; None when there is nothing to say.
 
     >>> parse_failure('{"message": {"message": "ValueError: x", "extraInfo": {"timestamp": "7"}}}').summary()
     'ValueError: x'

@@ -41,7 +41,7 @@ AppHandle = str
 
 
 class MalformedAppHandleException(HandleError):
-    """The text is no app handle."""
+    """The text is not an app handle."""
 
     def __init__(self, app_handle: str) -> None:
         why, hint = _diagnose(str(app_handle))
@@ -90,7 +90,7 @@ def parse_app_handle(app_handle: str) -> ParsedAppHandle:
     """The three parts of an app handle. The session may be empty; the app id may contain slashes.
 
     Raises:
-        MalformedAppHandleException: the text is no handle.
+        MalformedAppHandleException: the text is not a handle.
 
     >>> scheduler, session, app_id = parse_app_handle("kubernetes://torchx/my_job_123")
     >>> scheduler, session, app_id

@@ -64,7 +64,7 @@ def set_image_digest(role: Role, digest: str) -> None:
 
 
 def set_workspace_hash(role: Role | dict[str, str], content_hash: str) -> None:
-    """Puts the hash of the role's workspace into its environment, as ``TORCHX_WORKSPACE_HASH``; empty takes it away.
+    """Puts the hash of the role's workspace into its environment, as ``TORCHX_WORKSPACE_HASH``; empty removes it.
 
     Args:
         role: or an environment that was made of its own.
@@ -73,9 +73,9 @@ def set_workspace_hash(role: Role | dict[str, str], content_hash: str) -> None:
 
 
 def report_image_digest(info: AppDryRunInfo[Any], role_name: str, digest: str) -> None:
-    """Tells the record which image a role of this request runs; for ``Scheduler.schedule``.
+    """Records which image a role of this request runs; for ``Scheduler.schedule``.
 
-    It goes before what :func:`set_image_digest` said. What is no digest is not taken down.
+    It goes before what :func:`set_image_digest` said. What is not a digest is ignored.
     """
     found = digest_in(digest)
     if found:
@@ -83,17 +83,17 @@ def report_image_digest(info: AppDryRunInfo[Any], role_name: str, digest: str) -
 
 
 def reported_image_digests(info: AppDryRunInfo[Any]) -> dict[str, str]:
-    """Role name -> digest, as :func:`report_image_digest` was told."""
+    """Role name -> digest, as given to :func:`report_image_digest`."""
     return dict(vars(info).get(_REPORTED, {}))
 
 
 def report_workspace_hash(info: AppDryRunInfo[Any], role_name: str, content_hash: str) -> None:
-    """Tells the record which code was sent for a role, where it changed since the dry run."""
+    """Records which code was sent for a role, where it changed since the dry run."""
     vars(info).setdefault(_REPORTED_HASHES, {})[role_name] = content_hash
 
 
 def reported_workspace_hashes(info: AppDryRunInfo[Any]) -> dict[str, str]:
-    """Role name -> hash, as :func:`report_workspace_hash` was told."""
+    """Role name -> hash, as given to :func:`report_workspace_hash`."""
     return dict(vars(info).get(_REPORTED_HASHES, {}))
 
 

@@ -144,7 +144,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
             hint = did_you_mean(key, _TYPES) or f"one of: {', '.join(_TYPES)}"
             raise SpecError(f"`{key}` is not known", hint=hint)
         if not isinstance(value, tp) or isinstance(value, bool):
-            raise SpecError(f"`{key}={value}` is no {'whole number' if tp is int else 'object'}")
+            raise SpecError(f"`{key}={value}` is not {'a whole number' if tp is int else 'an object'}")
     for key in ("cpu", "memMB"):
         if key not in values:
             raise SpecError(f"`{key}` is missing")

@@ -91,7 +91,7 @@ def instance_type_from_resource(resource: Resource) -> str:
     instance_type = resource.capabilities.get(K8S_ITYPE)
     if instance_type is None:
         raise SpecError(
-            f"resource `{resource}` names no instance type",
+            f"resource `{resource}` does not name an instance type",
             hint=f"use a named resource such as `aws_p3.2xlarge`, or give the capability `{K8S_ITYPE}`",
         )
     return str(instance_type)

@@ -87,7 +87,7 @@ def get_overlay(target: AppDef | Role, namespace: str, kind: str) -> _Overlay:
         kind: what it is laid over, for example ``pod``.
 
     Raises:
-        SpecError: what stands in the metadata is no overlay.
+        SpecError: what stands in the metadata is not an overlay.
     """
     if isinstance(target, AppDef):
         found: Any = _read_json(target.metadata.get(_app_key(namespace, kind)), namespace, kind)
@@ -97,7 +97,7 @@ def get_overlay(target: AppDef | Role, namespace: str, kind: str) -> _Overlay:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise SpecError(f"overlay `{namespace}.{kind}` of `{target.name}` is a {type(found).__name__} and no dict")
+        raise SpecError(f"overlay `{namespace}.{kind}` of `{target.name}` is a {type(found).__name__}, not a dict")
     copy: _Overlay = copy_data(found)
     return copy
 
@@ -143,17 +143,17 @@ def validate_overlay(
         suggestion: the hint of an error about ``blocklist`` or ``forbidden_keys``.
 
     Raises:
-        SpecError: one of these, a key that is no string, a value that is not of a JSON type, or a malformed operator.
+        SpecError: one of these, a key that is not a string, a value that is not JSON, or a malformed operator.
     """
     if not isinstance(overlay, dict):
-        raise SpecError(f"{overlay_name} is a {type(overlay).__name__} and no dict")
+        raise SpecError(f"{overlay_name} is a {type(overlay).__name__}, not a dict")
     for path, name, value in _walk(overlay, "", overlay_name):
         if path in (blocklist or ()):
             raise SpecError(f"{overlay_name} must not change `{path}`", hint=suggestion)
         if name in (forbidden_keys or ()):
             raise SpecError(f"{overlay_name} must not have the key `{name}` (at `{path}`)", hint=suggestion)
         if not isinstance(value, dict | list | str | int | float | bool | type(None)):
-            raise SpecError(f"{overlay_name} has a {type(value).__name__} at `{path}`, which is no JSON type")
+            raise SpecError(f"{overlay_name} has a {type(value).__name__} at `{path}`, which is not a JSON type")
 
 
 def _walk(value: Any, path: str, overlay_name: str) -> Iterator[tuple[str, str, Any]]:
@@ -165,7 +165,7 @@ def _walk(value: Any, path: str, overlay_name: str) -> Iterator[tuple[str, str, 
     elif isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise SpecError(f"{overlay_name} has the key `{key!r}` at `{path or 'the top'}`, which is no string")
+                raise SpecError(f"{overlay_name} has the key `{key!r}` at `{path or 'the top'}`, which is not a string")
             operator, name, on = _parse(key)
             below = f"{path}.{name}" if path else name
             if operator == _JOIN:
@@ -263,4 +263,4 @@ def _read_json(text: str | None, namespace: str, kind: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise SpecError(f"metadata `{_app_key(namespace, kind)}` is no JSON: {e}") from None
+        raise SpecError(f"metadata `{_app_key(namespace, kind)}` is not valid JSON: {e}") from None

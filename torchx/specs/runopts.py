@@ -21,7 +21,7 @@ _DICT = dict[str, str]
 
 
 class InvalidRunConfigException(ConfigError):
-    """A job's value for an option cannot be taken.
+    """A job's value for an option is not valid.
 
     Args:
         invalid_reason: why.
@@ -145,7 +145,9 @@ class runopts:  # noqa: N801 - a public name
         if required and default is not None:
             raise ConfigError(f"run option `{cfg_key}` is required, and has the default `{default}`: it cannot be both")
         if default is not None and not runopts.is_type(default, opt.opt_type):
-            raise ConfigError(f"the default `{default}` of run option `{cfg_key}` is no {get_type_name(opt.opt_type)}")
+            raise ConfigError(
+                f"the default `{default}` of run option `{cfg_key}` is not of type {get_type_name(opt.opt_type)}"
+            )
         self._opts[cfg_key] = opt
 
     def get(self, name: str) -> runopt | None:
@@ -157,7 +159,7 @@ class runopts:  # noqa: N801 - a public name
         self._opts.update(other._opts)
 
     def unknown(self, cfg: Mapping[str, CfgVal]) -> list[str]:
-        """The keys of ``cfg`` that are no options: typos, mostly.
+        """The keys of ``cfg`` that are not options: typos, mostly.
 
         >>> runopts().unknown({"quue": "gpu"})
         ['quue']
@@ -165,7 +167,7 @@ class runopts:  # noqa: N801 - a public name
         return [key for key in cfg if key not in self._opts]
 
     def resolve(self, cfg: Mapping[str, CfgVal]) -> dict[str, CfgVal]:
-        """``cfg`` with the defaults filled in. Keys that are no options stay: :meth:`unknown` names them.
+        """``cfg`` with the defaults filled in. Keys that are not options stay: :meth:`unknown` names them.
 
         Raises:
             InvalidRunConfigException: a required option has no value, or a value has the wrong type.
@@ -187,7 +189,7 @@ class runopts:  # noqa: N801 - a public name
         return resolved
 
     def cfg_from_str(self, cfg_str: str) -> dict[str, CfgVal]:
-        """Reads ``name=value,name=value,...``; a name that is no option keeps its text as value.
+        """Reads ``name=value,name=value,...``; a name that is not an option keeps its text as value.
 
         ======================  ============================================================================
         ``a=1,b=x``             two options; ``;`` may stand for ``,`` before the name of an option
@@ -219,16 +221,16 @@ class runopts:  # noqa: N801 - a public name
 
         Raises:
             InvalidRunConfigException: a value that is not of the option's type.
-            ConfigError: the text is no JSON object.
+            ConfigError: the text is not a JSON object.
         """
         import json
 
         try:
             read = json.loads(json_repr)
         except (ValueError, RecursionError) as e:
-            raise ConfigError(f"run options are no JSON: {e}: `{json_repr}`") from None
+            raise ConfigError(f"run options are not valid JSON: {e}: `{json_repr}`") from None
         if not isinstance(read, dict):
-            raise ConfigError(f"run options are no JSON object: `{json_repr}`", hint='write `{"name": value}`')
+            raise ConfigError(f"run options are not a JSON object: `{json_repr}`", hint='write `{"name": value}`')
         cfg: dict[str, CfgVal] = {}
         for name, value in read.items():
             opt = self._opts.get(name)
@@ -236,14 +238,14 @@ class runopts:  # noqa: N801 - a public name
                 cfg[name] = self._cast(name, value, read)
                 continue
             if opt is not None and value is not None and not runopts.is_type(value, opt.opt_type):
-                reason = f"`{json.dumps(value)}` is no {get_type_name(opt.opt_type)}"
+                reason = f"`{json.dumps(value)}` is not of type {get_type_name(opt.opt_type)}"
                 raise InvalidRunConfigException(reason, name, read)
             cfg[name] = value
         return cfg
 
     @staticmethod
     def is_type(obj: CfgVal, tp: Any) -> bool:
-        """Whether ``obj`` is a value of the type; an int is a float too, a bool is no int.
+        """Whether ``obj`` is a value of the type; an int is a float too, a bool is not an int.
 
         >>> runopts.is_type(["a"], list[str]), runopts.is_type([1], list[str]), runopts.is_type(True, int)
         (True, False, False)

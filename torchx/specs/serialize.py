@@ -105,7 +105,7 @@ def appdef_from_json(text: str) -> AppDef:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise SpecError(f"app is no JSON: {e}") from None
+        raise SpecError(f"app is not valid JSON: {e}") from None
     if _is_deep(data):
         raise SpecError(f"app is nested more than {_DEEPEST} levels deep")
     return appdef_from_dict(data)
@@ -203,7 +203,7 @@ def _plain(value: Any, path: str, fallback: Fallback | None) -> Any:
     if kind is dict:
         for key in value:
             if key.__class__ is not str and fallback is None:
-                raise SpecError(f"`{path}` has the key `{key!r}`, which is no string, and cannot be written as JSON")
+                raise SpecError(f"`{path}` has the key `{key!r}`, which is not a string, and cannot be written as JSON")
         return {str(k): _plain(v, _below(path, k), fallback) for k, v in value.items()}
     if fallback is not None:
         return fallback(value)

@@ -86,8 +86,8 @@ class AppStatus:
         started_at: Unix time of its start, where the scheduler says so.
         ended_at: Unix time of its end, where the scheduler says so.
         created_at: Unix time of its submission, where it is known without looking into the record of runs.
-        as_of: Unix time at which the job was seen in this state, where its scheduler cannot be asked now; None: now.
-        error: why it cannot be asked.
+        as_of: Unix time at which the job was seen in this state, where its scheduler cannot be queried now; None: now.
+        error: why its scheduler could not be queried.
 
     >>> AppStatus(AppState.SUCCEEDED).is_terminal()
     True

@@ -46,7 +46,7 @@ class StructuredOpts:
 
     @classmethod
     def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> Self:
-        """An instance with the values of ``cfg``; defaults where it has none, and keys that are no fields are left out.
+        """An instance with the values of ``cfg``; defaults where it has none; keys that are not fields are left out.
 
         Raises:
             ConfigError: a field without default has no value.
@@ -114,7 +114,9 @@ def _declared(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:
                 has_default = default is not dataclasses.MISSING
                 found.append((f.name, f.type, default if has_default else None, has_default))
             return found
-    raise ConfigError(f"`{cls.__name__}` is a StructuredOpts and no dataclass", hint="put `@dataclass` above the class")
+    raise ConfigError(
+        f"`{cls.__name__}` is a StructuredOpts, but not a dataclass", hint="put `@dataclass` above the class"
+    )
 
 
 # What the annotations of most fields say. Anything else is evaluated, with `typing`, which costs 7 ms.

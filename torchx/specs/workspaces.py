@@ -42,7 +42,7 @@ class Workspace:
         for src, dst in _entries(workspace or ""):
             if not src:
                 raise SpecError(
-                    f"workspace `{workspace}` names no source directory", hint="write `PATH` or `PATH=PLACE`"
+                    f"workspace `{workspace}` does not name a source directory", hint="write `PATH` or `PATH=PLACE`"
                 )
             if src in projects:
                 raise SpecError(f"workspace `{workspace}` names `{src}` twice")

@@ -9,7 +9,7 @@ LONG_LINE = 1 << 20
 def whole_characters(data: bytes) -> int:
     r"""How many of the first bytes to take so that neither a character of UTF-8 nor ``\r\n`` is cut.
 
-    What is no UTF-8 may be cut anywhere. 0 only where all there is is the beginning of a character.
+    What is not UTF-8 may be cut anywhere. 0 only where all there is is the beginning of a character.
 
     >>> whole_characters("é".encode()), whole_characters("aé".encode()[:2]), whole_characters(b"a\r")
     (2, 1, 1)

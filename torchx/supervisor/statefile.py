@@ -32,7 +32,7 @@ _MAX_MESSAGE = 240
 
 
 class StateFileError(ValueError):
-    """The bytes are no state file, or not one of this format."""
+    """The bytes are not a state file, or not one of this format."""
 
 
 class ReplicaLine:
@@ -156,7 +156,7 @@ def read_state(path: str) -> JobState:
 
     Raises:
         FileNotFoundError: there is no such file.
-        StateFileError: it is no state file, or one of another format.
+        StateFileError: it is not a state file, or one of another format.
     """
     problem = ""
     for _ in range(20):  # a line in the middle of being written is whole at the next look
@@ -186,7 +186,7 @@ def parse_state(data: bytes) -> JobState:
     """The state in the bytes of a file.
 
     Raises:
-        StateFileError: it is no state file, one of another format, or cut off.
+        StateFileError: it is not a state file, or one of another format, or cut off.
     """
     words = data[:64].split(b" ", 3)
     if len(words) < 4 or words[0] != MAGIC.encode() or not words[2].isdigit():

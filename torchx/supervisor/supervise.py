@@ -46,7 +46,7 @@ class Replica:
     """One replica and its processes.
 
     Attributes:
-        stopping: it is being ended by us; its end is no failure.
+        stopping: it is being ended by us; its end is not a failure.
         restart: the wave of restarts that it waits for; None when it does not.
         deadline: when what is left of it is ended with SIGKILL.
         kills: how often that was done since it was started.
@@ -376,7 +376,7 @@ class Supervisor:
             self._settle(set(), now)
 
     def _orphans(self) -> set[int]:
-        """Our children that are no replica: what replicas that ended, or daemons of others, left behind."""
+        """Our children that are not replicas: what replicas that ended, or daemons of others, left behind."""
         if not self._has_children:
             return set()
         children = proctree.children_of_self()

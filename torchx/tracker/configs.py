@@ -44,7 +44,7 @@ def _json(text: str) -> dict[str, object]:
         found = json.loads(text)
     except ValueError as e:
         # Without its text: there may be a password in it.
-        raise ConfigError(f"the tracker's config begins with a brace and is no JSON object: {e}") from None
+        raise ConfigError(f"the tracker's config begins with a brace and is not a JSON object: {e}") from None
     return dict(found)
 
 
@@ -61,7 +61,7 @@ def _ini(path: str, section: str) -> dict[str, object]:
             hint="the file must be where the job runs, too; an address or a JSON object needs no file",
         ) from e
     except (configparser.Error, ValueError) as e:
-        raise ConfigError(f"the tracker's config file `{path}` is no INI file: {' '.join(str(e).split())}") from e
+        raise ConfigError(f"the tracker's config file `{path}` is not an INI file: {' '.join(str(e).split())}") from e
     if not parser.has_section(section):
         raise ConfigError(f"the tracker's config file `{path}` has no section `[{section}]`")
     return {name: _value(text) for name, text in parser.items(section)}

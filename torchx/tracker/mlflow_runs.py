@@ -199,7 +199,7 @@ class Runs:
         return time.time_ns() // 1_000_000
 
     def _own(self, run: Run) -> None:
-        """Rank 0 of a job tells when its run ends; one that had ended before the job was restarted goes on."""
+        """Rank 0 of a job decides when its run ends; one that had ended before the job was restarted goes on."""
         if os.environ.get(ENV_JOB_ID) != run.info.run_name or os.environ.get("RANK", "0") != "0":
             return
         self.owned.add(run.info.run_id)

@@ -66,7 +66,7 @@ def encode(name: str, value: object) -> str:
             " write it to a file and add that as an artifact"
         )
     if not name or len(safe(name)) > _LONGEST_NAME:
-        raise ValueError(f"`{name[:50]}` is no name for MLflow: it takes 1 to {_LONGEST_NAME} characters")
+        raise ValueError(f"`{name[:50]}` is not a valid name for MLflow: it takes 1 to {_LONGEST_NAME} characters")
     return text
 
 

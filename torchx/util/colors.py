@@ -1,4 +1,4 @@
-"""Escape codes for a coloured standard output; empty strings when it is no terminal or nobody wants colour."""
+"""Escape codes for a coloured standard output; empty strings when it is not a terminal or nobody wants colour."""
 
 from __future__ import annotations
 

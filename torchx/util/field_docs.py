@@ -40,7 +40,7 @@ def _source_of(module_name: str) -> str:
 
     module = sys.modules.get(module_name)
     path = getattr(module, "__file__", None)
-    # linecache also knows sources that are no files, such as those in a zip archive.
+    # linecache also knows sources that are not files, such as those in a zip archive.
     return "".join(linecache.getlines(path, vars(module))) if path else ""
 
 

@@ -160,7 +160,7 @@ def _parse(output: str, commit: str) -> GitState:
             oid = line.split()[2]
             commit = oid if _is_commit(oid) else ""
         dirty = dirty or not line.startswith("#")
-    return GitState(commit, dirty if commit else None)  # a repository without a commit is no changed one
+    return GitState(commit, dirty if commit else None)  # a repository without a commit has no changes
 
 
 def _is_commit(text: str) -> bool:

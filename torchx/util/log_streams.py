@@ -26,7 +26,7 @@ _MOST_PENDING = 50_000
 _MOST_PENDING_CHUNKS = 64
 _BATCH = 4096
 MOST_THREADS = 256
-"""So many sources that cannot be polled are followed at the same time; the next one begins when one of them ends."""
+"""The most sources that cannot be polled and are followed at the same time; another begins when one of them ends."""
 
 _SOONEST_S = 0.005  # between two looks at those that can be polled
 _LATEST_S = 0.1
@@ -130,7 +130,7 @@ class Sink:
     Args:
         raw: let all that a job wrote reach a terminal, too.
 
-    Bytes that are no UTF-8 reach a binary file as they are. No line is shared: where a source has left one open,
+    Bytes that are not UTF-8 reach a binary file as they are. No line is shared: where a source has left one open,
     a line feed comes before what another one writes.
     """
 

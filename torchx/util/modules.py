@@ -1,4 +1,4 @@
-"""Objects by their dotted names, where a missing one is no error."""
+"""Objects by their dotted names, where a missing one is not an error."""
 
 from __future__ import annotations
 

@@ -228,8 +228,8 @@ def mask_text(text: str) -> str:
 def mask_told(text: str, args: list[str]) -> str:
     """``text`` with the secrets masked that stand in ``args``, under whatever name it gives them.
 
-    >>> mask_told("ValueError: abcd is no token", ["--token", "abcd"])
-    'ValueError: ******** is no token'
+    >>> mask_told("ValueError: abcd is not a token", ["--token", "abcd"])
+    'ValueError: ******** is not a token'
     """
     text = mask_text(text)
     for arg, shown in zip(args, mask_args(args)):  # noqa: B905  # of the same length

@@ -22,7 +22,7 @@ def is_tty(stream: TextIO) -> bool:
 def has_color(stream: TextIO) -> bool:
     """Whether to colour what is written to the stream: a terminal, and nobody said no.
 
-    ``NO_COLOR`` and ``TERM=dumb`` say no, ``FORCE_COLOR`` says yes to what is no terminal.
+    ``NO_COLOR`` and ``TERM=dumb`` say no, ``FORCE_COLOR`` says yes to what is not a terminal.
     """
     if os.environ.get("NO_COLOR"):
         return False

@@ -40,7 +40,7 @@ class Entry:
     """One file, directory or symbolic link of a workspace.
 
     Attributes:
-        path: below the workspace's root, ``/`` between its parts. Bytes that are no UTF-8 are surrogate escapes, as in
+        path: below the workspace's root, ``/`` between its parts. Bytes that are not UTF-8 are surrogate escapes, as in
             ``os.fsdecode``. Never absolute, never with ``..``.
         kind: ``file``, ``directory`` or ``link``.
         mode: permission bits; set-user-id and the like are dropped.
@@ -85,7 +85,7 @@ class Entry:
             SpecError: it cannot be opened.
         """
         if self.opener is None:
-            raise SpecError(f"workspace entry `{self.path}` is no file")
+            raise SpecError(f"workspace entry `{self.path}` is not a file")
         try:
             return self.opener()
         except Exception as e:  # file systems elsewhere raise what they like

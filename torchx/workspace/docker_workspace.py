@@ -82,7 +82,7 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
             "builder",
             type_=str,
             default=AUTO,
-            help="who builds the image: `docker`, an engine; `oci`, nobody: files go straight to `image_repo`;"
+            help="what builds the image: `docker`, an engine; `oci`, no engine: files go straight to `image_repo`;"
             " `auto`, an engine when one answers",
         )
         opts.add("platform", type_=str, help="platform of the image, such as `linux/arm64`, where the base has several")
@@ -126,7 +126,7 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
         """
         wanted = str(cfg.get("builder") or AUTO)
         if wanted not in BUILDERS:
-            raise ConfigError(f"`{wanted}` is no builder of images", hint="builders: " + ", ".join(BUILDERS))
+            raise ConfigError(f"`{wanted}` is not an image builder", hint="builders: " + ", ".join(BUILDERS))
         why = ""
         if wanted == AUTO:
             try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     _Infos = dict[str, dict[str, Any]]
 
 MARKER = ".torchx-workspace"
-"""In each job folder: the hash of the workspace that it was made of. A job folder within a workspace is no part of it,
+"""In each job folder: the hash of the workspace that it was made of. A job folder within a workspace is not part of it,
 else each job would bring along all earlier ones."""
 
 STORE = ".torchx-workspaces"
@@ -49,7 +49,7 @@ def walk_workspace(
 def walk_tree(
     fs: Any, path: str, ignore_name: str = TORCHX_IGNORE
 ) -> Iterator[tuple[str, str, dict[str, dict[str, Any]], dict[str, dict[str, Any]]]]:
-    """As :func:`walk_workspace`, with each directory's path below the workspace, and infos of subdirectories, too."""
+    """Like :func:`walk_workspace`, but with each directory's path below the workspace and infos of subdirectories."""
     root = path.rstrip("/") or path[:1]
     if not fs.isdir(root):
         raise SpecError(f"workspace `{path}` is not a directory", hint="check `--workspace`")
@@ -188,7 +188,7 @@ def _listing(fs: Any, root: str, folder: str) -> list[tuple[str, str, dict[str, 
 
 
 def _kept(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | None:
-    """What goes along of something that is no directory; None, with a warning, when it cannot."""
+    """What goes along of something that is not a directory; None, with a warning, when it cannot."""
     if info.get("islink") or info["type"] == "link":
         return _inner_link(root, path, info)
     if info["type"] == "file":

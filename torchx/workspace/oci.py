@@ -98,7 +98,7 @@ class ImageBuilder:
         self._registries: dict[str, Registry] = {}
 
     def close(self) -> None:
-        """Lets go of connections; the builder can still be used, and is still logged in."""
+        """Closes connections; the builder can still be used, and is still logged in."""
         for registry in self._registries.values():
             registry.close()
 

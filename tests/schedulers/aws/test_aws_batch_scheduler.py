@@ -131,7 +131,7 @@ def test_neuron_devices():
 
 
 def test_mounts():
-    """Folders of the host, EFS and devices; a volume that is no file system is refused."""
+    """Folders of the host, EFS and devices; a volume that is not a file system is refused."""
     job = request(
         role(
             mounts=[
@@ -145,7 +145,7 @@ def test_mounts():
     assert [p["readOnly"] for p in container(job)["mountPoints"]] == [True, False]
     assert container(job)["volumes"][1]["efsVolumeConfiguration"]["authorizationConfig"]["accessPointId"] == "fsap-1"
     assert container(job)["linuxParameters"]["devices"][0]["permissions"] == ["READ", "WRITE"]
-    with pytest.raises(SpecError, match="`claim` is no file system"):
+    with pytest.raises(SpecError, match="`claim` is not an EFS file system"):
         request(role(mounts=[VolumeMount("claim", "/e")]))
     with pytest.raises(SpecError, match="replica_id"):
         request(role(n=2, mounts=[BindMount(f"/d/{macros.replica_id}", "/d")]))
@@ -201,7 +201,7 @@ def test_options():
         ({"priority": 3}, "share"),
         ({"timeout_s": 5}, "60 seconds"),
         ({"compute": "tpu"}, "none of auto"),
-        ({"ulimits": ["much"]}, "is no ulimit"),
+        ({"ulimits": ["much"]}, "is not a valid ulimit"),
         ({"ulimits": ["nofile:9:3"]}, "above the hard one"),
         ({"share_id": "a", "priority": 10000}, "0 to 9999"),
     ],

@@ -190,7 +190,7 @@ def test_options():
     [
         (AppDef("app", [role(), role(name="b")]), {}, NotSupportedError, "has one role"),
         (role(mounts=[BindMount("/a", "/b")]), {}, NotSupportedError, "mounts"),
-        (role(), {"source_dir": "/no/such/folder"}, ConfigError, "is no folder"),
+        (role(), {"source_dir": "/no/such/folder"}, ConfigError, "is not a folder"),
         (role(), {"source_dir": ".", "enable_network_isolation": True}, NotSupportedError, "over the network"),
         (role(), {"source_dir": ".", "hyperparameters": {"sagemaker_program": "x"}}, ConfigError, "torchx's own"),
         (role("-x"), {"source_dir": "s3://b/c.tar.gz"}, NotSupportedError, "this command is another: `echo -x`"),

@@ -69,7 +69,7 @@ def test_manifest() -> None:
     registry, http = client(lambda *_: reply(200, b"{}", content_type="application/x; charset=utf-8"))
     assert registry.manifest(IMAGE) == Manifest("application/x", _digest_of(b"{}"), b"{}")
     assert http.asked == ["GET me/x/manifests/1"]
-    with pytest.raises(BackendError, match="gave something else than"):
+    with pytest.raises(BackendError, match="returned something other than"):
         registry.manifest(ImageName("r.io", "me/x", digest="sha256:" + "0" * 64))
 
 
@@ -337,7 +337,7 @@ def test_a_redirect_target_asks_for_a_login_in_vain(challenge: str) -> None:
 
 @pytest.mark.parametrize("realm", ["http://evil.io/t", "HTTP://evil.io/t", "ftp://evil.io/t", "http://[::bad", ""])
 def test_a_realm_without_tls_gets_no_password(realm: str) -> None:
-    """Nor does one that is no URL; scheme and host are compared without regard to case."""
+    """Nor does one that is not a URL; scheme and host are compared without regard to case."""
     registry, http = client(lambda *_: reply(401, www_authenticate=f'Bearer realm="{realm}"'), Credentials("me", "1"))
     with pytest.raises(BackendError):
         registry.has_blob("me/x", "sha256:1")

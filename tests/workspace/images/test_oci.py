@@ -293,7 +293,7 @@ def test_base_images_that_cannot_be_built_on(
     for name, error, words in [
         ("onbuild", NotSupportedError, "ONBUILD"),
         ("windows", NotSupportedError, "not for Linux"),
-        ("old", NotSupportedError, "format of the past"),
+        ("old", NotSupportedError, "obsolete format"),
         ("garbage", ParseError, "cannot be read"),
         ("list", ParseError, "cannot be read"),
         ("missing", NotFoundError, "missing"),

@@ -54,18 +54,20 @@ _BLOCK = 1 << 20  # bytes held in memory at a time
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """The model, the server, and what the server is told about the model."""
+    """The model, the server, and the parameters for registering the model."""
     parser = argparse.ArgumentParser(description="registers a model archive with a running TorchServe")
     parser.add_argument("--model_path", required=True, help="the archive (.mar): a path or a URL that fsspec knows")
-    parser.add_argument("--management_api", required=True, help="of TorchServe: http://host:8081")
+    parser.add_argument(
+        "--management_api", required=True, help="address of TorchServe's management API: http://host:8081"
+    )
     parser.add_argument(
         "--port",
         type=int,
-        help=f"where the archive is served from, 0 for any (default: {PORT}; any to a server on this machine)",
+        help=f"port to serve the archive from, 0 for any free one (default: {PORT}; 0 for a server on this machine)",
     )
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds to wait for TorchServe's answer")
     parser.add_argument("--token_file", help="TorchServe's key_file.json, or a file with the token: a path or a URL")
-    parser.add_argument("--dryrun", action="store_true", help="print what would be asked, and ask nothing")
+    parser.add_argument("--dryrun", action="store_true", help="print the request without sending it")
     told = parser.add_argument_group("the model", "see TorchServe's management API")
     for name in TORCHSERVE_PARAMS:
         told.add_argument(f"--{name}")
@@ -83,7 +85,7 @@ def main(argv: list[str]) -> None:
     args = parse_args(argv)
     host = urlsplit(args.management_api).hostname
     if urlsplit(args.management_api).scheme not in ("http", "https") or not host:
-        raise SpecError(f"`{args.management_api}` is no address of a server", hint="for example http://host:8081")
+        raise SpecError(f"`{args.management_api}` is not a server address", hint="for example http://host:8081")
     params = {name: getattr(args, name) for name in TORCHSERVE_PARAMS if getattr(args, name) is not None}
     if urlsplit(args.model_path).scheme in ("http", "https"):
         _register(args, {"url": args.model_path, **params})
@@ -142,7 +144,7 @@ def _register(args: argparse.Namespace, params: dict[str, str]) -> None:
         raise BackendError(f"TorchServe refused `{args.model_path}`: {e.code} {said}", hint=_what_to_do(said)) from e
     except OSError as e:
         reason = getattr(e, "reason", e)
-        raise BackendError(f"TorchServe at `{args.management_api}` cannot be asked: {reason}") from e
+        raise BackendError(f"TorchServe at `{args.management_api}` cannot be reached: {reason}") from e
 
 
 def _said(answer: str) -> str:
@@ -196,7 +198,9 @@ def _opened(url: str) -> Iterator[tuple[Any, str]]:
 
         fs, path = url_to_fs(url)
     except ImportError as e:
-        raise MissingDependencyError(f"`{url}` cannot be read: {e}", hint="pip install fsspec, or what is named") from e
+        raise MissingDependencyError(
+            f"`{url}` cannot be read: {e}", hint="pip install fsspec, or the package named above"
+        ) from e
     if not fs.isfile(path):
         raise FileNotFoundError(2, "there is no such file", url)
     yield fs, path

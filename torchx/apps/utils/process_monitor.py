@@ -27,9 +27,9 @@ _GRACE_S = 10.0  # from SIGTERM to SIGKILL
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
     """When to start, when to end, and the program."""
-    parser = argparse.ArgumentParser(description="runs a program until a file appears or time is over")
-    parser.add_argument("--timeout", type=float, default=0.0, help="seconds from now; 0 for no limit")
-    parser.add_argument("--poll_rate", type=float, default=1.0, help="seconds between two looks at the files")
+    parser = argparse.ArgumentParser(description="runs a program until a file appears or a time limit is reached")
+    parser.add_argument("--timeout", type=float, default=0.0, help="seconds to run for; 0 for no limit")
+    parser.add_argument("--poll_rate", type=float, default=1.0, help="seconds between checks of the files")
     parser.add_argument("--start_on_file", default="", help="wait for this file before the program is started")
     parser.add_argument("--exit_on_file", default="", help="end the program when this file appears")
     parser.add_argument("entrypoint", help="the program")

@@ -1,4 +1,4 @@
-"""Events: every call of the Runner, told to whoever listens. Nobody does, by default.
+"""Events: a record of every call of the Runner, for handlers that ask for it. By default there is none.
 
 To listen, set ``TORCHX_EVENTS`` to ``console`` or ``file:PATH``, or give the logger a handler and a level::
 

@@ -66,7 +66,7 @@ class TorchxEvent:
         """The event of its JSON; an event is returned as it is.
 
         Raises:
-            ParseError: the text is no event.
+            ParseError: the text is not an event.
         """
         if isinstance(data, TorchxEvent):
             return data
@@ -78,7 +78,7 @@ class TorchxEvent:
             fields = json.loads(data)
             return TorchxEvent(**{**fields, "source": SourceType(fields.get("source", SourceType.UNKNOWN))})
         except (ValueError, TypeError, AttributeError) as e:
-            raise ParseError(f"`{data}` is no event: {e}", text=data) from None
+            raise ParseError(f"`{data}` is not an event: {e}", text=data) from None
 
     def serialize(self) -> str:
         """The event as JSON, one key for each field."""

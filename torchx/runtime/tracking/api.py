@@ -44,7 +44,7 @@ class FsspecResultTracker(ResultTracker):
         """Keeps the results; directories are created.
 
         Raises:
-            ValueError: the key is no name of a file.
+            ValueError: the key is not a name of a file.
             OSError: they cannot be written.
         """
         import json

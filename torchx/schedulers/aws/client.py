@@ -64,7 +64,7 @@ class Clients:
         return self._made[key]
 
     def _make(self, service: str, *, retries: bool, region: str | None) -> Any:
-        doing = f"AWS {service} cannot be asked"
+        doing = f"AWS {service} cannot be reached"
         try:
             import boto3
             from botocore.config import Config

@@ -50,7 +50,7 @@ QUOTA = frozenset(
         "RepositoryAlreadyFull",
     ]
 )
-_LOG_IN = "`aws sts get-caller-identity` asks the same; log in again (`aws sso login`), or look at AWS_PROFILE"
+_LOG_IN = "check with `aws sts get-caller-identity`; log in again (`aws sso login`), or correct AWS_PROFILE"
 # Names of botocore's exceptions, for those that there are in some versions only.
 _NOT_LOGGED_IN = frozenset(
     [
@@ -109,9 +109,9 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
     if isinstance(error, known.NoRegionError):
         return ConfigError(f"{doing}: no AWS region is set", hint="set AWS_REGION, or `region` of your AWS profile")
     if isinstance(error, known.ProfileNotFound):
-        return ConfigError(f"{doing}: {_line(error)}", hint="`aws configure list-profiles` shows those there are")
+        return ConfigError(f"{doing}: {_line(error)}", hint="`aws configure list-profiles` lists them")
     if isinstance(error, known.ParamValidationError):
-        return ConfigError(f"{doing}: AWS takes no such request: {' '.join(str(error).split())}")
+        return ConfigError(f"{doing}: AWS rejected the request:  {' '.join(str(error).split())}")
     if isinstance(error, (known.HTTPClientError, known.ConnectionError)):
         lost = BackendError if name == "ProxyConnectionError" else TransientError
         kind = lost if name in _NEVER_SENT else LostAnswerError
@@ -128,13 +128,13 @@ def _refused(error: Any, doing: str) -> TorchXError:
         said = ""  # a page for people, of something between AWS and us
     status = int((error.response.get("ResponseMetadata") or {}).get("HTTPStatusCode") or 0)
     if code in THROTTLED:
-        return ThrottledError(f"{doing}: AWS gets too many requests ({code})", hint="try again in a minute")
+        return ThrottledError(f"{doing}: AWS is receiving too many requests ({code})", hint="try again in a minute")
     if code in DENIED or (status == 403 and code not in EXPIRED | BAD_KEYS):
         return _denied(error, code, said, doing)
     if code in EXPIRED:
         return AwsError(f"{doing}: the AWS credentials have expired", code=code, hint=_LOG_IN)
     if code in BAD_KEYS:
-        return AwsError(f"{doing}: AWS does not know the credentials ({code})", code=code, hint=_LOG_IN)
+        return AwsError(f"{doing}: AWS does not accept the credentials ({code})", code=code, hint=_LOG_IN)
     if code in QUOTA:
         return AwsError(
             f"{doing}: a quota of the AWS account is used up: {said}",
@@ -154,9 +154,7 @@ def _denied(error: Any, code: str, said: str, doing: str) -> AwsError:
     who = re.search(r"User: (\S+)", said)
     named = action[1] if action else str(getattr(error, "operation_name", ""))
     whom = f" to `{who[1]}`" if who else ""
-    return AwsError(
-        f"{doing}: AWS denies `{named}`{whom}", code=code, hint=f"somebody has to allow `{named}` in your IAM policy"
-    )
+    return AwsError(f"{doing}: AWS denies `{named}`{whom}", code=code, hint=f"your IAM policy has to allow `{named}`")
 
 
 def is_missing(error: TorchXError) -> bool:

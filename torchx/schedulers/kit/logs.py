@@ -32,9 +32,9 @@ class LogQuery:
     Attributes:
         since: only lines written at or after this Unix time, seconds.
         until: only lines written before this Unix time, seconds.
-        regex: only lines in which it is found.
+        regex: only lines that match this regular expression.
         stream: which output; None: the backend's usual one.
-        follow: go on until the job has ended.
+        follow: keep printing until the job has ended.
         last: only so many lines of each replica, the newest; None: all.
     """
 

@@ -31,7 +31,7 @@ def quote(text: str, late: Mapping[str, str] | None = None) -> str:
     id="${SLURM_JOB_ID}"'/x y'
     """
     if "\0" in text:
-        raise SpecError(f"`{text!r}` has a NUL character in it", hint="no program can be given one: leave it away")
+        raise SpecError(f"`{text!r}` has a NUL character in it", hint="remove it: a program cannot be given one")
     for mark, name in (late or {}).items():
         if mark in text:
             rest = {m: n for m, n in (late or {}).items() if m != mark}

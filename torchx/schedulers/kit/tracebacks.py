@@ -158,7 +158,7 @@ def _read_one(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
         message.append(lines[at])
         at += 1
     if sum(not line.startswith((" ", "\t")) for line in message) > _MESSAGE_LINES:
-        del message[1:]  # whatever came later, these are no words of the exception
+        del message[1:]  # whatever came later, these are not words of the exception
         at = below
     text = "\n".join(line.rstrip() for line in message).strip().strip('"').strip()
     if name.endswith("_RemoteTraceback"):

@@ -34,7 +34,7 @@ _AT_ONCE = 8
 """Failed replicas that are looked into together."""
 
 _MOST = 32
-"""So many are looked into, round by round, where all that were had only lost their peer."""
+"""The most that are looked into, round by round, as long as all of them had only lost their peer."""
 
 _NAMED = 3
 _SIGNALS = 128
@@ -298,7 +298,7 @@ def _why_failed(facts: JobFacts, failure: Failure | None) -> list[str]:
         return whole
     whole = [text for text in whole if said not in text]
     if facts.kind in _OF_THE_JOB:
-        return [*whole, "" if failure.signal else told]  # who was killed by it is no news
+        return [*whole, "" if failure.signal else told]  # who was killed by it is not news
     return [told, *(text for text in whole if facts.kind != failure.kind or not facts.kind)]
 
 

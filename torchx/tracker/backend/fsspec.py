@@ -232,14 +232,14 @@ def create(config_file: str | None) -> TrackerBase:
         MissingDependencyError: fsspec, or what the file system needs, is not installed.
     """
     if not config_file or not config_file.strip():
-        raise ConfigError("the tracker `fsspec` is not told where to keep runs", hint=_CONFIG_HINT)
+        raise ConfigError("the tracker `fsspec` does not know where to keep runs", hint=_CONFIG_HINT)
     found = read_config(config_file, "fsspec")
     settings = {"root_path": config_file.strip()} if found is None else dict(found)
     timeout_s = seconds(settings.pop("timeout_s", DEFAULT_TIMEOUT_S), "timeout_s")
     root, protocol = settings.pop("root_path", None), settings.pop("protocol", None)
     if not isinstance(root, str) or not root:
         raise ConfigError(
-            "the tracker `fsspec` is not told where to keep runs: `root_path` is missing", hint=_CONFIG_HINT
+            "the tracker `fsspec` does not know where to keep runs: `root_path` is missing", hint=_CONFIG_HINT
         )
     url = root if protocol is None or "://" in root else f"{protocol}://{root}"
     try:
@@ -248,7 +248,8 @@ def create(config_file: str | None) -> TrackerBase:
         fs, path = url_to_fs(os.path.expanduser(url), **settings)
     except ImportError as e:
         raise MissingDependencyError(
-            f"the tracker `fsspec` cannot reach `{root}`: {e}", hint="pip install what is named, where the job runs"
+            f"the tracker `fsspec` cannot reach `{root}`: {e}",
+            hint="install the package named above where the job runs",
         ) from e
     except ValueError as e:
         raise ConfigError(f"the tracker `fsspec` cannot use `{root}`: {e}", hint=_CONFIG_HINT) from e
@@ -335,7 +336,7 @@ def _record(path: str, data: bytes) -> dict[str, Any] | None:
         return found
     import logging
 
-    logging.getLogger("torchx.tracker").warning("`%s` is no record of a run: it is passed over", path)
+    logging.getLogger("torchx.tracker").warning("`%s` is not a record of a run: skipped", path)
     return None
 
 

@@ -33,7 +33,7 @@ class Appender:
         """Appends a record without line ends; the folder is made when it is not there.
 
         Raises:
-            OSError: it could not be written; what was written of it is no record.
+            OSError: it could not be written; what was written of it is not a record.
         """
         if self._pid != os.getpid():  # a forked process has files of its own
             self._paths, self._pid = {}, os.getpid()

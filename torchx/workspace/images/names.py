@@ -1,4 +1,4 @@
-"""Names of images, such as ``ubuntu`` and ``host:5000/me/jobs:v1``, taken apart as Docker does."""
+"""Names of images, such as ``ubuntu`` and ``host:5000/me/jobs:v1``, parsed as Docker does."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ImageName:
 
     @staticmethod
     def parse(text: str) -> ImageName:
-        """Takes an image's name apart.
+        """Parses an image name.
 
         Raises:
             SpecError: it is not the name of an image.
@@ -61,7 +61,7 @@ class ImageName:
 
     @staticmethod
     def parse_repository(text: str) -> ImageName:
-        """Takes the name of a repository apart, which has no tag.
+        """Parses the name of a repository, which has no tag.
 
         Raises:
             SpecError: it is not the name of a repository.
@@ -76,7 +76,7 @@ class ImageName:
 
     @property
     def reference(self) -> str:
-        """What the registry's API is asked for: the digest if there is one, else the tag."""
+        """The reference that the registry's API takes: the digest if there is one, else the tag."""
         return self.digest or self.tag
 
     def __str__(self) -> str:

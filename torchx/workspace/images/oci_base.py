@@ -76,7 +76,7 @@ def resolve(registry: Registry, image: ImageName, platform: str = "") -> BaseIma
         kind = found.media_type or str(manifest.get("mediaType", ""))
     if "config" not in manifest or "layers" not in manifest:
         raise NotSupportedError(
-            f"image `{image}` is in a format of the past (`{kind}`)", hint="push it again with a Docker of today"
+            f"image `{image}` is in an obsolete format (`{kind}`)", hint="push it again with a current Docker"
         )
     name = ImageName(image.registry, image.repository, digest=found.digest)
     config = _parse(_remembered_blob(registry, name, manifest["config"]["digest"]), str(image))

@@ -89,7 +89,7 @@ class Registry:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Lets go of idle connections; the client can still be used, and is still logged in."""
+        """Closes idle connections; the client can still be used, and is still logged in."""
         self._http.close()
 
     def abort(self) -> None:
@@ -112,7 +112,7 @@ class Registry:
         self._expect(answer, (200,), f"pull `{image}`")
         digest = _digest_of(answer.body)
         if image.digest and image.digest.startswith("sha256:") and image.digest != digest:
-            raise BackendError(f"registry `{self.host}` gave something else than `{image}`: `{digest}`")
+            raise BackendError(f"registry `{self.host}` returned something other than `{image}`: `{digest}`")
         return Manifest(answer.headers.get("content-type", "").partition(";")[0].strip(), digest, answer.body)
 
     def manifest_digest(self, image: ImageName, *, action: str = PULL) -> str:
@@ -195,7 +195,7 @@ class Registry:
             raise NotFoundError(f"`{self.host}/{repository}` has no blob `{digest}`")
         self._expect(answer, (200,), f"pull from `{repository}`")
         if digest.startswith("sha256:") and _digest_of(answer.body) != digest:
-            raise BackendError(f"registry `{self.host}` gave something else than `{digest}` of `{repository}`")
+            raise BackendError(f"registry `{self.host}` returned something other than `{digest}` of `{repository}`")
         return answer.body
 
     def _upload(self, repository: str, blob: Blob) -> None:

@@ -56,7 +56,7 @@ class Challenge:
 
     @staticmethod
     def parse(header: str) -> Challenge:
-        """Reads the header; what is no challenge has the empty scheme."""
+        """Reads the header; what is not a challenge has the empty scheme."""
         scheme, _, rest = header.strip().partition(" ")
         found = {m[1].lower(): m[3] or (m[2] or "").replace('\\"', '"') for m in _PARAMETER.finditer(rest)}
         return Challenge(scheme.lower(), found)
@@ -202,7 +202,7 @@ def _ask_helper(helper: str, registry: str, path: str) -> Credentials:
 def token_request(
     challenge: Challenge, scopes: tuple[str, ...], credentials: Credentials
 ) -> tuple[str, str, Mapping[str, str], bytes | None]:
-    """How a token is asked for: method, URL, headers, body.
+    """The request for a token: method, URL, headers, body.
 
     See https://distribution.github.io/distribution/spec/auth/token/ and its page on OAuth.
     """

@@ -46,7 +46,7 @@ class ResourceType(Enum):
         try:
             return ResourceType[resource_type.upper()]
         except KeyError:
-            raise SpecError(f"`{resource_type}` is no resource of Batch", hint="VCPU, GPU or MEMORY") from None
+            raise SpecError(f"`{resource_type}` is not a resource type of Batch", hint="VCPU, GPU or MEMORY") from None
 
 
 def resource_requirements_from_resource(resource: Resource) -> list[dict[str, str]]:
@@ -59,7 +59,7 @@ def resource_requirements_from_resource(resource: Resource) -> list[dict[str, st
     [{'type': 'VCPU', 'value': '4'}, {'type': 'MEMORY', 'value': '2048'}, {'type': 'GPU', 'value': '1'}]
     """
     if resource.memMB <= 0:
-        raise SpecError("a resource says no memory, and Batch has to know it", hint="give it `memMB`")
+        raise SpecError("a resource has no memory, which Batch requires", hint="set `memMB`")
     found = [
         {"type": ResourceType.VCPU.name, "value": str(max(1, -int(-resource.cpu // 1)))},
         {"type": ResourceType.MEMORY.name, "value": str(int(resource.memMB))},
@@ -85,7 +85,7 @@ def resource_from_resource_requirements(resource_requirements: list[dict[str, st
 
 
 def parse_ulimits(ulimits_list: list[str]) -> list[dict[str, Any]]:
-    """``NAME:SOFT:HARD`` of each limit; commas or ``=`` may stand for the colons, one number is both, -1 is no limit.
+    """``NAME:SOFT:HARD`` of each limit; commas or ``=`` may stand for the colons, one number is both, -1 is unlimited.
 
     Raises:
         ConfigError: one is malformed.
@@ -97,7 +97,7 @@ def parse_ulimits(ulimits_list: list[str]) -> list[dict[str, Any]]:
     for text in ulimits_list:
         match = re.fullmatch(r"\s*([a-z]+)\s*[:=,]\s*(-?\d+|unlimited)(?:\s*[:,]\s*(-?\d+|unlimited))?\s*", text)
         if match is None:
-            raise ConfigError(f"`{text}` is no ulimit", hint="write `NAME:SOFT:HARD`, such as `memlock:-1:-1`")
+            raise ConfigError(f"`{text}` is not a valid ulimit", hint="write `NAME:SOFT:HARD`, such as `memlock:-1:-1`")
         soft, hard = (_UNLIMITED if n == "unlimited" else int(n) for n in (match[2], match[3] or match[2]))
         if hard != _UNLIMITED and (soft == _UNLIMITED or soft > hard):
             raise ConfigError(f"ulimit `{text}`: the soft limit is above the hard one")
@@ -144,7 +144,7 @@ def efs_volume(source: str) -> _Object:
     system, _, rest = source.partition(":")
     if not re.fullmatch(r"fs-[0-9a-f]+", system) or (rest and not rest.startswith(("/", "fsap-"))):
         raise SpecError(
-            f"volume `{source}` is no file system of EFS",
+            f"volume `{source}` is not an EFS file system",
             hint="write `fs-0123456789`, `fs-0123456789:/folder` or `fs-0123456789:fsap-0123456789`",
         )
     found: _Object = {"fileSystemId": system, "transitEncryption": "ENABLED"}
@@ -200,8 +200,8 @@ def one_instance_type(types: Iterable[str | None]) -> str | None:
     named = sorted({t for t in types if t})
     if len(named) > 1:
         raise SpecError(
-            f"roles want different instance types ({', '.join(named)}), and all nodes of a Batch job have one",
-            hint="give all roles the same, or say what they need by cpu, gpu and memMB",
+            f"roles ask for different instance types ({', '.join(named)}), and all nodes of a Batch job have one",
+            hint="give all roles the same type, or describe what they need by cpu, gpu and memMB",
         )
     return named[0] if named else None
 

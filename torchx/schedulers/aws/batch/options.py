@@ -31,7 +31,7 @@ class AWSBatchOpts(StructuredOpts):
     """repository to push the image with the workspace to, such as `<account>.dkr.ecr.<region>.amazonaws.com/jobs`"""
 
     privileged: bool = False
-    """give the containers all rights and devices of their hosts"""
+    """run the containers in privileged mode, with all devices of their hosts"""
 
     share_id: str | None = None
     """share identifier, for a queue with a scheduling policy, and only for one"""
@@ -40,7 +40,7 @@ class AWSBatchOpts(StructuredOpts):
     """priority within the share, 0 to 9999, the highest first"""
 
     job_role_arn: str | None = None
-    """IAM role that the program has: what it may do on AWS"""
+    """IAM role of the program: what it may do on AWS"""
 
     execution_role_arn: str | None = None
     """IAM role with which images are pulled and secrets are read; Fargate needs one"""
@@ -49,16 +49,16 @@ class AWSBatchOpts(StructuredOpts):
     """limits of the containers, as `NAME:SOFT:HARD`: `memlock:-1:-1;nofile:65536:65536`"""
 
     timeout_s: int | None = None
-    """seconds after which an attempt is ended, 60 or more"""
+    """time limit of an attempt in seconds, 60 or more"""
 
     host_retries: int = 2
     """how often a job of a role without `max_retries` starts again when its host is lost (a spot reclaim), 0 to 9"""
 
     compute: str = AUTO
-    """what the queue has: ec2, fargate, or auto, which asks it at the submission"""
+    """what the queue has: ec2, fargate, or auto, which looks it up at submission"""
 
     assign_public_ip: bool = False
-    """on Fargate: a public address, which a public subnet needs to pull images"""
+    """on Fargate: assign a public IP address, which pulling images from a public subnet needs"""
 
     secrets: dict[str, str] | None = None
     """variables out of Secrets Manager or the Parameter Store: `NAME:ARN`"""
@@ -70,16 +70,16 @@ class AWSBatchOpts(StructuredOpts):
     """further tags of the job and its tasks"""
 
     ecr_create_repo: bool = False
-    """make the repository of `image_repo` in ECR when it is not there"""
+    """create the repository of `image_repo` in ECR if it does not exist"""
 
 
 def check(opts: AWSBatchOpts) -> None:
     """Raises ConfigError for values that Batch would refuse."""
     if opts.compute not in COMPUTE:
-        raise ConfigError(f"compute `{opts.compute}` is none of {', '.join(COMPUTE)}")
+        raise ConfigError(f"compute `{opts.compute}` is not one of {', '.join(COMPUTE)}")
     if opts.priority and not opts.share_id:
-        raise ConfigError(f"priority {opts.priority} is one within a share", hint="give `share_id`, too")
+        raise ConfigError(f"priority {opts.priority} only counts within a share", hint="set `share_id` as well")
     if not 0 <= opts.priority <= 9999:
         raise ConfigError(f"priority {opts.priority} is not within 0 to 9999")
     if opts.timeout_s is not None and opts.timeout_s < 60:
-        raise ConfigError(f"timeout_s {opts.timeout_s} is too short: Batch takes 60 seconds or more")
+        raise ConfigError(f"timeout_s {opts.timeout_s} is too short: Batch requires 60 seconds or more")

@@ -51,7 +51,7 @@ class Queue:
 
 
 def look_at(client: Any, name: str) -> Queue | None:
-    """The queue; None when we may not look at it, which is no reason not to submit to it.
+    """The queue; None when we may not look at it, which does not keep us from submitting to it.
 
     Raises:
         NotFoundError: there is none of that name.

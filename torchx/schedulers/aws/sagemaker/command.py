@@ -1,6 +1,6 @@
 """What a host of a training job runs.
 
-SageMaker takes words of 256 characters at most, on one line, and tells a host its number in a file only. A command that
+SageMaker takes words of 256 characters at most, on one line, and gives a host its number in a file only. A command that
 fits is given as it is. Any other is quoted as a line of shell, which is cut in pieces that the host puts together.
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_AlgorithmSpecification.html
 https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html
@@ -94,7 +94,7 @@ def _late(env: Mapping[str, str]) -> dict[str, str]:
 def _line(words: list[str], late: Mapping[str, str]) -> str:
     for name in late:
         if not name.isidentifier():
-            raise SpecError(f"variable `{name}` is no name that a shell can set")
+            raise SpecError(f"a shell cannot set a variable named `{name}`")
     exports = "".join(f"; export {name}={_quote(value)}" for name, value in sorted(late.items()))
     return f"{_head()}{exports}{_EXEC}{' '.join(_quote(word) for word in words)}"
 

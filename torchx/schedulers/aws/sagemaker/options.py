@@ -25,7 +25,7 @@ class AWSSageMakerOpts(StructuredOpts):
     """instance type, such as `ml.g5.xlarge`"""
 
     instance_count: int = 1
-    """number of instances, for a role of one replica; else each replica has one"""
+    """number of instances, for a role of one replica; otherwise each replica has one"""
 
     keep_alive_period_in_seconds: int | None = None
     """seconds for which the instances are kept for a next job (a warm pool)"""
@@ -49,7 +49,7 @@ class AWSSageMakerOpts(StructuredOpts):
     """KMS key that encrypts the output"""
 
     base_job_name: str | None = None
-    """begins the name of the job, in place of the app's name"""
+    """prefix of the job's name, instead of the app's name"""
 
     tags: dict[str, str] | None = None
     """further tags of the job"""
@@ -64,13 +64,13 @@ class AWSSageMakerOpts(StructuredOpts):
     """metrics: name and regular expression that finds it in the log"""
 
     encrypt_inter_container_traffic: bool | None = None
-    """encrypt what the hosts tell one another"""
+    """encrypt the traffic between the hosts"""
 
     use_spot_instances: bool | None = None
     """run on spot instances"""
 
     max_wait: int | None = None
-    """seconds to wait for spot instances and run on them; `max_run` by default, and not less"""
+    """time limit in seconds for waiting for spot instances and running on them; `max_run`, the default, is the least"""
 
     checkpoint_s3_uri: str | None = None
     """where in S3 checkpoints are kept, which a job that lost its spot instances finds again"""
@@ -79,7 +79,7 @@ class AWSSageMakerOpts(StructuredOpts):
     """where the program writes them; `/opt/ml/checkpoints` by default"""
 
     enable_network_isolation: bool | None = None
-    """the program has no network; nor do its hosts reach one another"""
+    """run without network; the hosts cannot reach one another either"""
 
     environment: dict[str, str] | None = None
     """further environment variables; those of the role go before them"""
@@ -101,7 +101,7 @@ class AWSSageMakerOpts(StructuredOpts):
     """Lambda function with the credentials of that registry"""
 
     disable_output_compression: bool | None = None
-    """leave the model as files"""
+    """do not compress the model"""
 
     enable_infra_check: bool | None = None
     """check the instances before the job starts"""

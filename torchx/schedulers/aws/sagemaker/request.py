@@ -32,7 +32,7 @@ else:
 NAME_RULE = NameRule(63, "A-Za-z0-9-")
 TAG_MANAGED_BY = "torchx.pytorch.org/managed-by"
 MANAGED_BY = "torchx"
-"""The same for all jobs of ours: they are searched for by it."""
+"""The value of this tag for all jobs of ours: they are found by it."""
 DEFAULT_OUTPUT = "s3://sagemaker-REGION-ACCOUNT/"
 """Stands for SageMaker's usual bucket of the account, which is not known before AWS is asked."""
 DEFAULT_VOLUME_GB = 30

@@ -85,7 +85,7 @@ def render(
     folder = os.path.abspath(os.path.expanduser(source_dir.removeprefix("file://")))
     if not os.path.isdir(folder):
         raise ConfigError(
-            f"`source_dir` {source_dir} is no folder", hint="give a folder, or s3://<bucket>/<key>.tar.gz"
+            f"`source_dir` {source_dir} is not a folder", hint="give a folder, or s3://<bucket>/<key>.tar.gz"
         )
     if os.path.lexists(os.path.join(folder, LAUNCHER)):
         raise ConfigError(f"`source_dir` {source_dir} has a file `{LAUNCHER}`, which torchx adds", hint="rename it")
@@ -150,7 +150,7 @@ def place(request: _Object, job_name: str) -> str:
 
 
 def upload(client: Any, source: Source, request: _Object, *, owner: str, region: str) -> None:
-    """Uploads the folder, and tells the request where it is.
+    """Uploads the folder, and puts its place into the request.
 
     Args:
         owner: the account whose usual bucket it goes to; that bucket is made when it is not there, and nobody else's
