@@ -8,28 +8,10 @@ Limits: as of ``kubernetes``; a v1beta1 AppWrapper that is cancelled is removed,
 
 from __future__ import annotations
 
-from torchx.schedulers.kubernetes import appwrapper, request
+from torchx.schedulers.kubernetes import appwrapper, mcad_aliases, request
 from torchx.schedulers.kubernetes.appwrapper import KubernetesMCADJob
 from torchx.schedulers.kubernetes.base import KubeScheduler
-from torchx.schedulers.kubernetes.mcad_aliases import (
-    JOB_STATE,
-    RETRY_POLICIES,
-    TASK_STATE,
-    app_to_resource,
-    cleanup_str,
-    create_pod_group,
-    enable_retry,
-    get_appwrapper_status,
-    get_port_for_service,
-    get_role_information,
-    get_tasks_status_description,
-    get_unique_truncated_appid,
-    mcad_svc,
-    object_labels,
-    pod_labels,
-    role_to_pod,
-    sanitize_for_serialization,
-)
+from torchx.schedulers.kubernetes.mcad_aliases import *  # noqa: F403  # each by its name, in `__all__`
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_ISTIO_SIDECAR,
     APPWRAPPER,
@@ -57,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANNOTATION_ISTIO_SIDECAR",
-    "JOB_STATE",
     "LABEL_APP_NAME",
     "LABEL_INSTANCE_TYPE",
     "LABEL_KUBE_APP_NAME",
@@ -69,28 +50,13 @@ __all__ = [
     "LABEL_VERSION",
     "RESERVED_MEMMB",
     "RESERVED_MILLICPU",
-    "RETRY_POLICIES",
-    "TASK_STATE",
     "KubernetesMCADJob",
     "KubernetesMCADOpts",
     "KubernetesMCADScheduler",
     "Opts",
-    "app_to_resource",
-    "cleanup_str",
-    "create_pod_group",
     "create_scheduler",
-    "enable_retry",
-    "get_appwrapper_status",
-    "get_port_for_service",
-    "get_role_information",
-    "get_tasks_status_description",
-    "get_unique_truncated_appid",
-    "mcad_svc",
-    "object_labels",
-    "pod_labels",
-    "role_to_pod",
-    "sanitize_for_serialization",
 ]
+__all__ += mcad_aliases.__all__
 
 Opts = KubernetesMCADOpts
 

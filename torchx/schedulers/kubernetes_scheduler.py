@@ -14,18 +14,8 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 from __future__ import annotations
 
 from torchx.errors import BackendError
-from torchx.schedulers.kubernetes import request, verbs
-from torchx.schedulers.kubernetes.aliases import (
-    BLUE,
-    ENDC,
-    JOB_STATE,
-    TASK_STATE,
-    app_to_resource,
-    pod_labels,
-    prefix_container_name,
-    role_to_pod,
-    sanitize_for_serialization,
-)
+from torchx.schedulers.kubernetes import aliases, request, verbs
+from torchx.schedulers.kubernetes.aliases import *  # noqa: F403  # each by its name, in `__all__`
 from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.names import (
@@ -57,9 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANNOTATION_ISTIO_SIDECAR",
-    "BLUE",
-    "ENDC",
-    "JOB_STATE",
     "LABEL_APP_NAME",
     "LABEL_INSTANCE_TYPE",
     "LABEL_KUBE_APP_NAME",
@@ -73,18 +60,13 @@ __all__ = [
     "RESERVED_MEMMB",
     "RESERVED_MILLICPU",
     "RETRY_POLICIES",
-    "TASK_STATE",
     "KubernetesJob",
     "KubernetesOpts",
     "KubernetesScheduler",
     "Opts",
-    "app_to_resource",
     "create_scheduler",
-    "pod_labels",
-    "prefix_container_name",
-    "role_to_pod",
-    "sanitize_for_serialization",
 ]
+__all__ += aliases.__all__
 
 Opts = KubernetesOpts
 

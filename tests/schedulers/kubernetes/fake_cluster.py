@@ -157,7 +157,7 @@ class Cluster:
         """Objects of a kind, by its plural."""
         return [item for (base, _, _), item in self.objects.items() if base.endswith(f"/{kind}")]
 
-    def warn(self, item, reason, message):
+    def warn(self, item, reason, message, kind="Warning"):
         """What a controller says of an object, as an event."""
         metadata = item["metadata"]
         of = {
@@ -167,7 +167,7 @@ class Cluster:
             "uid": metadata["uid"],
         }
         name = f"event-{len(self.objects)}"
-        event = {"metadata": {"name": name, "uid": name}, "involvedObject": of, "type": "Warning"}
+        event = {"metadata": {"name": name, "uid": name}, "involvedObject": of, "type": kind}
         self.objects["api/v1/events", of["namespace"], name] = {**event, "reason": reason, "message": message}
 
     def run_pods(self, job, status, *, most=10**6):

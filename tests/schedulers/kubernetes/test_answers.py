@@ -8,7 +8,7 @@ import pytest
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
-from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs import NONE, AppDef, AppState, Resource, Role
 from torchx.specs.failures import parse_failure
 
 JOBSETS = "jobset.x-k8s.io/v1alpha2"
@@ -245,6 +245,33 @@ def test_a_quota_that_lets_in_some_of_the_pods_is_named():
     job.cluster.warn(job.jobs()[0], "FailedCreate", 'pods "x" is forbidden: exceeded quota: small')
     said = 'trainer/2: its pods cannot be made: pods "x" is forbidden: exceeded quota: small'
     assert job.told() == (AppState.RUNNING, said)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Killing", "its pod was taken away, and another one is made"),
+        ("TaintManagerEviction", "its pod was taken off its node, which became unfit, and another one is made"),
+        ("Preempted", "its pod gave way to a pod of higher priority, and another one is made"),
+    ],
+)
+def test_that_a_pod_was_taken_away_is_said_until_there_is_another_one(reason, said):
+    """A Job waits ten seconds and more before it makes one; of the pod that is gone, only its events are left."""
+    job = Submitted(role(replicas=2))
+    job.pods(RUNNING, RUNNING)
+    (item,) = job.jobs()
+    item["status"] = {"startTime": "2026-01-01T00:00:00Z", "active": 1}
+    key = ("api/v1/pods", "default", f"{item['metadata']['name']}-1-abcde")
+    pod = job.cluster.objects.pop(key)
+    job.cluster.warn({"kind": "Pod", **pod}, "Scheduled", "Successfully assigned", "Normal")
+    assert job.told() == (AppState.RUNNING, NONE)
+    other = {**pod["metadata"], "name": "other-1-abcde"}
+    job.cluster.warn({"kind": "Pod", "metadata": other}, "Preempted", "Preempted by another pod", "Normal")
+    job.cluster.warn({"kind": "Pod", **pod}, "Killing", "Stopping container main", "Normal")
+    job.cluster.warn({"kind": "Pod", **pod}, reason, "as it says", "Normal")
+    assert job.told() == (AppState.RUNNING, f"trainer/1: {said}")
+    job.cluster.objects[key] = pod
+    assert job.told() == (AppState.RUNNING, NONE)
 
 
 @pytest.mark.parametrize("on", ["jobset", "job"])

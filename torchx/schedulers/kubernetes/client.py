@@ -184,18 +184,15 @@ class KubeApi:
         """
         seen: set[str] = set()
         for page in self._pages(path, query):
-            for item in page.get("items") or ():
-                uid = str(item.get("metadata", {}).get("uid", ""))
-                if not uid or uid not in seen:
-                    seen.add(uid)
-                    yield item
+            yield from _unseen(page, seen)
 
     def listed(self, path: str, query: Mapping[str, object] | None = None) -> tuple[list[_Object], str]:
         """All objects of a list that is short, and the version from which a watch goes on."""
         found: list[_Object] = []
+        seen: set[str] = set()
         version = ""
         for page in self._pages(path, query):
-            found += page.get("items") or []
+            found += _unseen(page, seen)
             version = str((page.get("metadata") or {}).get("resourceVersion") or "")
         return found, version
 
@@ -384,6 +381,17 @@ class KubeApi:
                 f"the Kubernetes API at `{configuration.host}` does not answer: {_cause(e)}",
                 hint="is the cluster up, and the right one? `kubectl cluster-info` asks the same",
             ) from None
+
+
+def _unseen(page: _Object, seen: set[str]) -> list[_Object]:
+    """The objects of a page that were on none before it."""
+    found = []
+    for item in page.get("items") or ():
+        uid = str(item.get("metadata", {}).get("uid", ""))
+        if not uid or uid not in seen:
+            seen.add(uid)
+            found.append(item)
+    return found
 
 
 def _error(request: _Request, response: Any) -> BackendError | NotFoundError:

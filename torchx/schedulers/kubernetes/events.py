@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchx.errors import NotFoundError
 from torchx.schedulers.kubernetes.client import ApiError, path_of
 from torchx.schedulers.kubernetes.names import JOBSET, LABEL_QUEUE, VOLCANO
-from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START
+from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +53,20 @@ def _sayings(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
             of_jobs = f"involvedObject.kind=Job,involvedObject.namespace={namespace}"
             said = _warning(api, namespace, of_jobs, NO_PODS, prefix=f"{metadata['name']}-")
         yield f"its pods cannot be made: {said}" if said else ""
+    begun = [item["metadata"]["name"] for item in found.owners if (item.get("status") or {}).get("startTime")]
+    if begun:
+        yield _taken_away(api, namespace, begun, {pod["metadata"]["name"] for pod in found.pods})
+
+
+def _taken_away(api: KubeApi, namespace: str, jobs: list[str], there: set[str]) -> str:
+    """What happened to pods that are gone, and are to be replaced."""
+    for reason, said in TAKEN_AWAY.items():
+        of = f"involvedObject.kind=Pod,reason={reason}"
+        for event in api.items(path_of("Event", namespace), {"fieldSelector": of}):
+            name = str((event.get("involvedObject") or {}).get("name") or "")
+            if name not in there and name.startswith(tuple(f"{job}-" for job in jobs)):
+                return said
+    return ""
 
 
 def _warning(api: KubeApi, namespace: str, of: str, reasons: tuple[str, ...], *, prefix: str = "") -> str:

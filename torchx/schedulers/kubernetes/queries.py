@@ -49,29 +49,44 @@ def look(
     wanted = list(names)
     query = selector(wanted)
     found: dict[str, Found] = {}
-    refused: ApiError | None = None
-    allowed = False
-    for kind in choice:
-        try:
-            items, version = api.listed(path_of(OWNERS[kind], namespace), query)
-        except NotFoundError:
-            continue  # the cluster has no such kind
-        except ApiError as e:
-            if e.status != _FORBIDDEN:
-                raise
-            refused = refused or e  # so it says of kinds that it has not, too
-            continue
-        allowed = True
+    for kind, _, items, version in _owners(api, choice, [namespace], query):
         for item in items:
-            if not in_jobset(item):
-                found.setdefault(name_of(item), Found(kind, version=version)).owners.append(item)
+            found.setdefault(name_of(item), Found(kind, version=version)).owners.append(item)
         if found.keys() >= set(wanted):
             break
-    if refused is not None and not allowed:
-        raise refused
     for pod in pods_of(api, namespace, wanted) if pods else ():
         found.setdefault(name_of(pod), Found(next(iter(choice)))).pods.append(pod)
     return found
+
+
+def _owners(
+    api: KubeApi, choice: Iterable[str], spaces: Sequence[str | None], query: Mapping[str, object]
+) -> Iterator[tuple[str, str | None, list[_Object], str]]:
+    """Of each kind that the cluster has: its name, the first namespace that we may look into, the objects there, and
+    the version of their list.
+
+    Raises:
+        BackendError: the cluster does not answer, or lets us see none of the kinds.
+    """
+    refused: ApiError | None = None
+    allowed = False
+    for kind in choice:
+        for space in spaces:
+            try:
+                items, version = api.listed(path_of(OWNERS[kind], space), query)
+            except NotFoundError:
+                break  # the cluster has no such kind
+            except ApiError as e:
+                if e.status != _FORBIDDEN:
+                    raise
+                refused = refused or e  # so it says of kinds that it has not, too
+                continue
+            allowed = True
+            # A Job that is part of a JobSet does not speak for itself.
+            yield kind, space, [item for item in items if not _in_jobset(item)], version
+            break
+    if refused is not None and not allowed:
+        raise refused
 
 
 def pods_of(api: KubeApi, namespace: str | None, names: Sequence[str]) -> list[_Object]:
@@ -104,26 +119,12 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
         BackendError: the cluster does not answer, or lets us see none of the kinds.
     """
     found: dict[str, Found] = {}
-    refused: ApiError | None = None
     spaces: set[str | None] = set()
-    for kind in choice:
-        for space in [namespace] if namespace is not None else [None, api.namespace()]:
-            try:
-                items = list(api.items(path_of(OWNERS[kind], space), {"labelSelector": _OURS}))
-            except NotFoundError:
-                break
-            except ApiError as e:
-                if e.status != _FORBIDDEN:
-                    raise
-                refused = e
-                continue
-            spaces.add(space)
-            for item in items:
-                if not in_jobset(item):
-                    found.setdefault(_id_of(item), Found(kind)).owners.append(item)
-            break
-    if refused is not None and not spaces:
-        raise refused
+    anywhere = [namespace] if namespace is not None else [None, api.namespace()]
+    for kind, space, items, _ in _owners(api, choice, anywhere, {"labelSelector": _OURS}):
+        spaces.add(space)
+        for item in items:
+            found.setdefault(_id_of(item), Found(kind)).owners.append(item)
     pods: dict[str, _Object] = {}
     for space in [None] if None in spaces else sorted(filter(None, spaces)):
         for pod in _pods_of_all(api, space, found):
@@ -199,7 +200,6 @@ def _over(kind: str, item: _Object) -> bool:
     return state is not None and is_terminal(state)
 
 
-def in_jobset(item: _Object) -> bool:
-    """Whether a Job is part of a JobSet, which speaks for it."""
+def _in_jobset(item: _Object) -> bool:
     references = item.get("metadata", {}).get("ownerReferences") or ()
     return any(ref.get("kind") == "JobSet" for ref in references)

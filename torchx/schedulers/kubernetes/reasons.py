@@ -111,6 +111,13 @@ ENDED = {
 }
 """Reason of a failed pod or of a terminated container -> class of the cause, and what happened."""
 
+TAKEN_AWAY = {
+    "Preempted": "its pod gave way to a pod of higher priority, and another one is made",
+    "TaintManagerEviction": "its pod was taken off its node, which became unfit, and another one is made",
+    "Killing": "its pod was taken away, and another one is made",
+}
+"""Reason of an event of a pod that is gone -> what happened; the first of these says most."""
+
 NOT_STARTED = ("ContainerCannotRun", "StartError")
 """Where these are the reason, the runtime says more in the place of the program's last words."""
 
