@@ -9,11 +9,9 @@ import pytest
 
 from torchx.schedulers.kit.causes import failure_in, failure_of
 from torchx.schedulers.kit.classes import classify, is_aftermath
-from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.failures import Evidence, read_failure, signal_name
 from torchx.schedulers.kit.torchrun import Report, Worker, read_report, streams
 from torchx.schedulers.kit.tracebacks import HEADER, Link, bounded, find_traces, read_exception
-from torchx.schedulers.kit.verdict import describe, fold, judge, phrase
 from torchx.specs import AppState
 from torchx.specs.failures import Failure
 
@@ -375,94 +373,77 @@ def test_the_aftermath() -> None:
     assert not is_aftermath(Failure("x", 1, traceback=both))
 
 
-# -- the verdict -----------------------------------------------------------------------------------
-
-
-def _job(*states: AppState, role: dict[str, Any] | None = None, **more: Any) -> JobFacts:
-    replicas = [
-        ReplicaFacts(role="w", replica=k, state=s, exit_code=1 if s is F else None) for k, s in enumerate(states)
+def test_an_exception_group() -> None:
+    """The exceptions in it first, each with its frame, then the group itself."""
+    lines = [
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "a.py", line 1, in f',
+        "  |     run()",
+        "  | ExceptionGroup: several (2 sub-exceptions)",
+        "  +-+---------------- 1 ----------------",
+        "    | Traceback (most recent call last):",
+        '    |   File "b.py", line 2, in g',
+        '    |     raise ValueError("x")',
+        "    | ValueError: x",
+        "    +---------------- 2 ----------------",
+        "    | Traceback (most recent call last):",
+        '    |   File "c.py", line 3, in h',
+        "    |     look()",
+        "    |     ~~~~^^",
+        "    | KeyError: 'y'",
+        "    +------------------------------------",
+        "after",
     ]
-    return JobFacts(app_id="a", roles=[RoleFacts(name="w", replicas=replicas, **(role or {}))], **more)
+    (trace,) = find_traces(lines)
+    assert [(link.name, link.text, link.file, link.code) for link in trace.links] == [
+        ("ValueError", "x", "b.py", 'raise ValueError("x")'),
+        ("KeyError", "'y'", "c.py", "look()"),
+        ("ExceptionGroup", "several (2 sub-exceptions)", "a.py", "run()"),
+    ]
+    assert trace.end == 16
+    (empty,) = find_traces([lines[0]])
+    assert empty.links == (Link(""),)
+
+
+def test_a_header_at_the_end_of_another_line() -> None:
+    """A progress bar without its line end: what stands before the header is a line of its own, and so is the label."""
+    glued = ["50%|####  |Traceback (most recent call last):", *_trace("ValueError: x")[1:]]
+    assert _read("\n".join(glued)).message == "ValueError: x"
+    assert "50%" not in _read("\n".join(glued)).traceback
+    labelled = [f"3: {line}" for line in _trace("ValueError: x")]
+    assert _read("\n".join(labelled)).message == "ValueError: x"
+    assert _read("\n".join(labelled)).traceback.splitlines()[0] == HEADER
+    ranked = [
+        "[rank3]: busyTraceback (most recent call last):",
+        *(f"[rank3]: {line}" for line in _trace("ValueError: x")[1:]),
+    ]
+    assert (_read("\n".join(ranked)).message, _read("\n".join(ranked)).rank) == ("ValueError: x", 3)
 
 
 @pytest.mark.parametrize(
-    ("states", "least", "folded"),
+    ("traces", "workers", "rank", "message"),
     [
-        ([F, S, S], 2, S), ([F, S, S], 3, F), ([F, R, S], 2, R), ([C, S], 1, S), ([C, C], 1, C), ([C, F], 1, F),
-        ([C, S], None, C), ([S, P], None, R), ([P, P], None, P), ([], 1, AppState.UNKNOWN),
-        ([R, AppState.UNKNOWN], None, R), ([S, AppState.UNKNOWN], None, AppState.UNKNOWN),
-    ],
-)  # fmt: skip
-def test_folds(states: list[AppState], least: int | None, folded: AppState) -> None:
-    """To the last replica that an elastic gang can do without."""
-    assert fold(states, min_replicas=least) is folded
-
-
-@pytest.mark.parametrize(("failed", "looks"), [(1, [1]), (8, [8]), (9, [8, 1]), (40, [8, 8, 8, 8])])
-def test_how_many_are_looked_into(failed: int, looks: list[int]) -> None:
-    """Eight together, thirty-two at most, round by round as long as all of them are victims."""
-    asked: list[int] = []
-
-    def look(replicas: Any) -> list[Evidence]:
-        asked.append(len(replicas))
-        return [Evidence(stderr="RuntimeError: Connection closed by peer [n1]:4\n") for _ in replicas]
-
-    judge(_job(*[F] * failed), look)
-    assert asked == looks
-    asked.clear()
-    judge(
-        _job(*[F] * 40), lambda replicas: asked.append(len(replicas)) or [Evidence(stderr="boom\n") for _ in replicas]
-    )
-    assert asked == [8]
-
-
-@pytest.mark.parametrize(("at_once", "looks"), [(1, [1, 2, 4, 8, 8, 8, 1]), (20, [20, 12])])
-def test_each_round_takes_twice_as_many(at_once: int, looks: list[int]) -> None:
-    """Up to eight; who asks for more at once gets them."""
-    asked: list[int] = []
-
-    def look(replicas: Any) -> list[Evidence]:
-        asked.append(len(replicas))
-        return [Evidence(stderr="RuntimeError: Connection closed by peer [n1]:4\n") for _ in replicas]
-
-    judge(_job(*[F] * 40), look, at_once=at_once)
-    assert asked == looks
-
-
-@pytest.mark.parametrize(("lost", "named"), [(1, "(w/0)"), (3, "(w/0, w/1, w/2)"), (4, "(w/0, w/1, w/2, ...)")])
-def test_who_was_lost(lost: int, named: str) -> None:
-    """Three are named."""
-    facts = _job(*[F] * lost, S, role={"min_replicas": 1})
-    assert judge(facts).sentence == f"{lost} of {lost + 1} replicas lost {named}; the job went on with the others"
-
-
-@pytest.mark.parametrize(("restarts", "said"), [(-1, ""), (0, ""), (1, "; after 1 restart"), (2, "; after 2 restarts")])
-def test_how_often_it_was_started_again(restarts: int, said: str) -> None:
-    """Said where it was."""
-    assert judge(_job(F, restarts=restarts)).sentence == f"w/0: exit code 1{said}"
-
-
-@pytest.mark.parametrize(
-    ("failure", "told"),
-    [
-        (Failure("x", 1, role="w", replica=0, rank=0, host="n1"), "w/0 rank 0 on n1: exit code 1: x"),
-        (Failure("x", 1, role="w", replica=0, host="localhost"), "w/0: exit code 1: x"),
-        (Failure("x", 1, host="n1"), "on n1: exit code 1: x"),
-        (Failure("x", 1), "exit code 1: x"),
-        (Failure(role="w", replica=1), "w/1: it did not say why: see its log"),
+        (["ValueError: x"], [1], 0, "ValueError: x"),
+        (["ValueError: x"], [1, 1], 0, "ValueError: x"),
+        (["ValueError: x", "KeyError: y"], [1, 1], None, "ValueError: x"),
+        (["ValueError: x", "KeyError: y"], [1], 0, "ValueError: x"),
+        (["ValueError: x", "KeyError: y"], [1, -15], 0, "ValueError: x"),
+        (["RuntimeError: Connection closed by peer [n1]:4", "KeyError: y"], [1, 1], None, "KeyError: y"),
     ],
 )
-def test_who_and_why(failure: Failure, told: str) -> None:
-    """As much of it as is known."""
-    assert phrase(failure) == told
-    assert "n1" not in phrase(failure, tell_host=False)
-
-
-def test_an_answer_has_all_of_the_facts() -> None:
-    """Times, restarts, the page; the end only of what has ended."""
-    facts = _job(R, restarts=2, started=1.0, ended=2.0, ui_url="http://ui", metadata={"k": "v"})
-    found = describe(facts)
-    assert (found.num_restarts, found.started_at, found.ended_at, found.ui_url) == (2, 1.0, None, "http://ui")
-    assert found.metadata == {"k": "v"}
-    assert describe(_job(S, ended=2.0)).ended_at == 2.0
-    assert [r.state for r in found.roles_statuses[0].replicas] == [R]
+def test_a_traceback_of_nobody_knows_whom(
+    traces: list[str], workers: list[int], rank: int | None, message: str
+) -> None:
+    """That of the worker that failed, where it can be no other's; else the rank is not known, and none is named."""
+    said = [line for text in traces for line in [*_trace(text), "12:00:00 -"]]
+    box = [HEADER, '  File "run.py", line 1, in main', *BOX[:2]]
+    for number, code in enumerate(workers):
+        head = ["Root Cause (first observed failure):"] if not number else ["Failures:"]
+        fields = [
+            f"  rank      : {number} (local_rank: {number})",
+            f"  exitcode  : {code} (pid: 1)",
+            "  error_file: <N/A>",
+        ]
+        box = [*box, *head, f"[{number}]:", *fields, "-" * 60]
+    found = _read("\n".join([*said, *box]))
+    assert (found.message, found.rank) == (message, rank)

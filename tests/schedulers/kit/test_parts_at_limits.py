@@ -111,6 +111,8 @@ def test_folders(tmp_path: Path) -> None:
     files.remove(str(tmp_path / "a"))
     assert os.listdir(tmp_path) == []
     (tmp_path / "f").touch()
+    with pytest.raises(BackendError, match="cannot be removed: Not a directory"):
+        files.remove(str(tmp_path / "f" / "x"))
     with pytest.raises(BackendError, match="cannot be made"):
         files.make_folder(str(tmp_path / "f" / "x"))
 
