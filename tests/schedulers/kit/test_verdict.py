@@ -349,6 +349,12 @@ def test_victims_are_shown_as_cancelled() -> None:
     assert judge(facts).states == {("w", 0): FAILED, ("w", 1): CANCELLED}
 
 
+def test_what_the_same_signal_ended_is_no_victim_of_the_other() -> None:
+    """A machine that goes down kills all replicas: each has failed, and the first stands for them."""
+    facts = job(replica(0, FAILED, signal="SIGKILL", ended=9), replica(1, FAILED, signal="SIGKILL", ended=10))
+    assert judge(facts).states == {("w", 0): FAILED, ("w", 1): FAILED}
+
+
 def test_the_fold_of_nothing_is_unknown() -> None:
     """A job without replicas is in no state at all."""
     assert fold([]) is UNKNOWN

@@ -156,11 +156,10 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
         culprit = min(failures, key=lambda position: _guilt(failures[position], position in stopped))
         if facts.reason and culprit in stopped and not failures[culprit].summary():
             culprit = None  # nothing shows that it was this one
-    states = {(r.role, r.replica): _shown(r, facts, state, culprit) for r in facts.replicas()}
-    cause = None
-    if state is AppState.FAILED:
-        cause = _cause(facts, failures[culprit] if culprit else None)
     told = failures[culprit] if culprit else None
+    first = next((r for r in suspects if (r.role, r.replica) == culprit), None)
+    states = {(r.role, r.replica): _shown(r, facts, state, first) for r in facts.replicas()}
+    cause = _cause(facts, told) if state is AppState.FAILED else None
     return Verdict(
         state=state,
         states=states,
@@ -236,15 +235,16 @@ def _guilt(failure: Failure, stopped: bool) -> tuple[bool, bool, bool, float]:
     return stopped and not failure.summary(), is_aftermath(failure), stopped, failure.timestamp or float("inf")
 
 
-def _shown(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: _Position | None) -> AppState:
+def _shown(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: ReplicaFacts | None) -> AppState:
     """The state of one replica as the page shows it: it never contradicts the job's."""
     own = replica.state
     if state in (AppState.PENDING, AppState.UNKNOWN) and facts.state is state:
         return state if own is not AppState.SUCCEEDED else own
-    if (replica.role, replica.replica) == culprit:
+    if replica is culprit:
         return AppState.FAILED
     if own is AppState.FAILED:
-        victim = replica.stopped or (bool(replica.signal) and culprit is not None)
+        # what ended the culprit may have ended this one, too: then it is no victim of the culprit's
+        victim = replica.stopped or (culprit is not None and replica.signal not in ("", culprit.signal))
         if victim or state is AppState.CANCELLED:
             return AppState.CANCELLED
     if is_terminal(own) or not is_terminal(state) or (facts.unattended and own is AppState.RUNNING):
