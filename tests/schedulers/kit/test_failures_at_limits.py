@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchx.schedulers.kit.causes import failure_in, failure_of
 from torchx.schedulers.kit.classes import classify, is_aftermath
 from torchx.schedulers.kit.failures import Evidence, read_failure, signal_name
 from torchx.schedulers.kit.torchrun import Report, Worker, read_report, streams
@@ -73,25 +71,6 @@ def test_the_last_words_have_a_context(lines: int, context: int) -> None:
     long = _read("x" * 501 + "\n" + "y" * 2001)
     assert (len(long.traceback), len(long.message)) == (500, 2000)
     assert len(_read("y" * 2000).message) == 2000 and not _read("y" * 2000).message.endswith("...")
-
-
-def test_what_a_file_ends_with(tmp_path: Path) -> None:
-    """64 KiB of stderr, from the first whole line in it; the error file as it is; neither need be there."""
-    error, stderr = tmp_path / "error.json", tmp_path / "stderr.log"
-    assert failure_of(str(error), str(stderr), exit_code=3) == failure_in(None, "", exit_code=3)
-    stderr.write_bytes(b"FIRST\n" + b"x" * ((1 << 16) - 7) + b"\n")
-    assert failure_of(str(error), str(stderr), exit_code=3).message.startswith("FIRST") is False
-    whole = b"fatal error: here\n" + b"y" * ((1 << 16) - 19) + b"\n"
-    assert len(whole) == 1 << 16
-    stderr.write_bytes(whole)
-    assert failure_of(str(error), str(stderr), exit_code=3).message == "fatal error: here"
-    stderr.write_bytes(b"z" + whole)
-    assert failure_of(str(error), str(stderr), exit_code=3).message.startswith("yyy")
-    error.write_text(
-        '{"message": {"message": "ValueError: filed", "extraInfo": {"py_callstack": "T", "timestamp": "7"}}}'
-    )
-    found = failure_of(str(error), str(stderr), exit_code=3, ended=9.0)
-    assert (found.message, found.timestamp) == ("ValueError: filed", 7)
 
 
 # -- whose words count -----------------------------------------------------------------------------

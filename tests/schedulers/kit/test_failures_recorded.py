@@ -12,12 +12,15 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.kit.classes import CLASSES, is_aftermath
 from torchx.schedulers.kit.failures import Evidence, read_failure
+from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.tracebacks import HEADER
 from torchx.specs.failures import Failure, parse_failure
 
@@ -125,3 +128,14 @@ def _ratio(part: float, whole: float) -> float:
 def _mean(values: Iterable[float]) -> float:
     found = list(values)
     return sum(found) / len(found)
+
+
+def test_stdout_of_workers_is_read_though_torchrun_writes_to_stderr(tmp_path: Path) -> None:
+    """Job folders of a batch backend: torchrun's own lines on stderr are no words of the program."""
+    record = next(r for r in RECORDS if r["id"] == "torchrun/stdout-words-tee2")
+    folder = JobFolder(LocalFiles(), str(tmp_path))
+    place = Path(folder.replica("w", 0))
+    place.mkdir(parents=True)
+    (place / "stderr.log").write_text(record["stderr"])
+    (place / "stdout.log").write_text(record["stdout"])
+    assert folder.failure("w", 0, exit_code=1).summary() == "exit code 3: fatal: the tokenizer has no vocabulary"

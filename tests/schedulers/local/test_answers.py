@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.verdict import describe, state_of
 from torchx.schedulers.local.answers import facts_of, listed, look
+from torchx.specs.api import AppState
 from torchx.specs.failures import parse_failure
 from torchx.supervisor.statefile import JobState
 
@@ -81,3 +84,22 @@ def test_logs_that_are_gone_explain_nothing(tmp_path: Path) -> None:
     """Somebody has removed them: the exit code is still known."""
     of = job(tmp_path, "FAILED", ("FAILED", 4, 10, ""))
     assert described(of, tmp_path / "gone").msg == "r/0: exit code 4"
+
+
+def test_what_a_file_ends_with(tmp_path: Path) -> None:
+    """64 KiB of stderr, from the first whole line in it; the error file as it is; neither need be there."""
+    said = tmp_path / "r/0/stderr.log"
+
+    def left() -> Evidence:
+        return look(str(tmp_path), [ReplicaFacts(role="r", replica=0, state=AppState.FAILED)])[0]
+
+    assert left() == Evidence()
+    said.parent.mkdir(parents=True)
+    said.write_bytes(b"FIRST\n" + b"x" * ((1 << 16) - 7) + b"\n")
+    assert left().stderr.startswith("FIRST\nxx")
+    said.write_bytes(b"z" + said.read_bytes())
+    assert left().stderr.startswith("xx")
+    assert len(left().stderr) == (1 << 16) - 6
+    (tmp_path / "r/0/error.json").write_text("{}")
+    (tmp_path / "r/0/stdout.log").write_text("out\n")
+    assert (left().error_file, left().stdout) == ("{}", "out\n")

@@ -163,12 +163,12 @@ class JobFolder:
             replicas: names of roles, and numbers.
             said: name of the file in a replica's folder that has the system's own words; empty where there is none.
         """
-        from torchx.schedulers.kit.failures import Evidence
+        from torchx.schedulers.kit.failures import Evidence, says_nothing
 
         places = [self.replica(role, k) for role, k in replicas]
         wanted = {ERROR_FILE: 0, STDERR_LOG: -TAIL_BYTES, **({said: -TAIL_BYTES} if said else {})}
         texts = self.texts({posixpath.join(place, name): at for place in places for name, at in wanted.items()})
-        silent = [place for place in places if not texts.get(posixpath.join(place, STDERR_LOG), "").strip()]
+        silent = [place for place in places if says_nothing(texts.get(posixpath.join(place, STDERR_LOG), ""))]
         texts.update(self.texts({posixpath.join(place, STDOUT_LOG): -TAIL_BYTES for place in silent}))
 
         def text(place: str, name: str) -> str:

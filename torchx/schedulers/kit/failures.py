@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
     from torchx.util.records import dataclass, replace
 
-__all__ = ["Evidence", "is_aftermath", "read_failure", "signal_name"]
+__all__ = ["Evidence", "is_aftermath", "read_failure", "says_nothing", "signal_name"]
 
 _SHELL = 128  # and the number of a signal is how shells and engines report it
 _CONTEXT_LINES = 40
@@ -119,6 +119,15 @@ def signal_name(number: int) -> str:
         return signal.Signals(number - _SHELL if number > _SHELL else number).name
     except ValueError:
         return f"signal {number}" if 0 < number <= signal.NSIG - 1 else ""
+
+
+def says_nothing(stderr: str) -> bool:
+    """Whether no cause is in stderr, only logging of torchrun, warnings and progress: then stdout is worth a look.
+
+    >>> says_nothing("train.py:3: UserWarning: slow\\n"), says_nothing("no data in /data\\n")
+    (True, False)
+    """
+    return not read_failure(Evidence(stderr=stderr), exit_code=1).message
 
 
 # -- one program ---------------------------------------------------------------------------------------
