@@ -320,9 +320,13 @@ def _variable_name(scheduler: str, key: str) -> str:
 
 
 def _from_caller(opts: runopts, cfg: Mapping[str, CfgVal]) -> dict[str, Setting]:
-    source = getattr(cfg, "source", CODE)
+    source = _source_of(cfg)
     # None says nothing about an option, but must reach a scheduler that does not declare its options.
     return {key: Setting(value, source) for key, value in cfg.items() if value is not None or key not in opts}
+
+
+def _source_of(cfg: Mapping[str, CfgVal]) -> str:
+    return cfg.source if isinstance(cfg, SourcedCfg) else CODE
 
 
 def _cast(opts: runopts, key: str, text: str, where: str) -> CfgVal:
@@ -341,8 +345,8 @@ def _cast(opts: runopts, key: str, text: str, where: str) -> CfgVal:
 
 
 def _check_known(scheduler: str, opts: runopts, cfg: Mapping[str, CfgVal]) -> None:
+    source = _source_of(cfg)
     for key in opts.unknown(cfg):
-        source = getattr(cfg, "source", CODE)
         if source != CODE:
             raise unknown_option(scheduler, opts, key, source)
         if len(opts):  # a scheduler that declares no options takes any

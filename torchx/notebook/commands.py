@@ -88,12 +88,13 @@ def _takes_workspaces(args: argparse.Namespace) -> bool:
     from torchx.cli.run_args import default_scheduler, fill_from_config
     from torchx.config import use_profile
     from torchx.notebook.job import shared_runner
+    from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
     use_profile(getattr(args, "profile", None))
     try:
         fill_from_config(args)
         name = getattr(args, "scheduler", None) or default_scheduler()
-        return hasattr(shared_runner()._scheduler(name), "build_workspaces")
+        return isinstance(shared_runner()._scheduler(name), BuildsWorkspaces)
     except TorchXError:
         return True  # the command itself will say what is wrong
     finally:

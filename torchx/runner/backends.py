@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, MissingDependencyError, TorchXError
+from torchx.schedulers.kit.abilities import TakesDefaults
 from torchx.specs.api import UnknownSchedulerException
 
 TYPE_CHECKING = False
@@ -85,15 +86,16 @@ class Backends:
             ) from e
         except Exception as e:
             raise BackendError(f"scheduler `{name}` cannot be set up: {type(e).__name__}: {e}") from e
-        configure = getattr(made, "configure", None)
-        if configure is not None:  # it has use for the run options of jobs that are not on record
-            configure(lambda: _configured(name, made.run_opts()))
+        if isinstance(made, TakesDefaults):
+            made.configure(lambda: _configured(name, made.run_opts()))
         return made
 
 
 def is_near(scheduler: Scheduler[Any]) -> bool:
     """Whether the scheduler answers from this machine."""
-    return bool(getattr(scheduler, "wait_hint", 1.0) < NEAR_S)
+    from torchx.schedulers.api import Scheduler
+
+    return isinstance(scheduler, Scheduler) and scheduler.wait_hint < NEAR_S
 
 
 def answers_within(timeout_s: float, questions: Sequence[Callable[[], T]]) -> list[T | None]:

@@ -6,6 +6,7 @@ import os
 
 from torchx.errors import SpecError
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
+from torchx.schedulers.kit.abilities import BuildsWorkspaces, DiscardsWorkspaces
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import MISSING, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
@@ -34,7 +35,7 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
             role.env.pop(name, None)  # another run's, if the app is from the record of one
     if workspace:
         given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
-        if hasattr(backend, "build_workspaces"):
+        if isinstance(backend, BuildsWorkspaces):
             for role in new.roles:
                 if not role.workspace:
                     role.workspace = copy_data(given)
@@ -67,9 +68,8 @@ def dry_run(
 
     values = {key: setting.value for key, setting in settings.items()}
     backend._pre_build_validate(app, scheduler, values)
-    build_workspaces = getattr(backend, "build_workspaces", None)
-    if build_workspaces is not None:
-        build_workspaces(app.roles, values)
+    if isinstance(backend, BuildsWorkspaces):
+        backend.build_workspaces(app.roles, values)
     for role in app.roles:
         role.resolve_overrides()
     backend._validate(app, scheduler, values)
@@ -84,9 +84,8 @@ def dry_run(
 
 def discard(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
     """Removes what a dry run made for its job alone, such as a job folder, for the job will not be submitted."""
-    discard_workspaces = getattr(backend, "discard_workspaces", None)
-    if discard_workspaces is not None and info._app is not None:
-        discard_workspaces(info._app.roles)
+    if isinstance(backend, DiscardsWorkspaces) and info._app is not None:
+        backend.discard_workspaces(info._app.roles)
 
 
 def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], parent_run_id: str | None) -> None:

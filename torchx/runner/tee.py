@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.util.log_streams import LineFormat, Sink, copy_in_turn, copy_together
+from torchx.util.log_streams import FindsLastLines, LineFormat, Sink, copy_in_turn, copy_together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def log_openers(
     if last is None:
         return [partial(_the_same, lines) for lines in opened]
     now = opened
-    if query.follow and not all(hasattr(lines, "last") for lines in opened):
+    if query.follow and not all(isinstance(lines, FindsLastLines) for lines in opened):
         now = runner.open_logs(app_handle, replicas, LogQuery(**{**vars(query), "follow": False}))
     return [
         partial(_last_lines, lines, last, before if query.follow else None)
@@ -133,9 +133,8 @@ def _last_lines(lines: Any, count: int, now: Iterable[str] | None) -> Iterable[s
     Args:
         now: what there is already, of a source that goes on; None of one that does not.
     """
-    if hasattr(lines, "last"):
-        found: Iterable[str] = lines.last(count)
-        return found
+    if isinstance(lines, FindsLastLines):
+        return lines.last(count)
     if now is None:
         return deque(lines, maxlen=count)
     before = sum(1 for _ in now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import MethodType
 
 from torchx.errors import EXIT_BACKEND, BackendError, TorchXError, TransientError
 from torchx.runner.backends import is_near
@@ -141,15 +142,14 @@ def _slept_on(scheduler: Scheduler[Any], app_id: str, most_s: float) -> float:
 def _is_told(scheduler: Scheduler[Any]) -> bool:
     from torchx.schedulers.api import Scheduler
 
-    own = getattr(scheduler, "wait_for_end", Scheduler.wait_for_end)
-    return getattr(own, "__func__", own) is not Scheduler.wait_for_end
+    return scheduler.wait_for_end != MethodType(Scheduler.wait_for_end, scheduler)  # it has its own
 
 
 def _pauses(scheduler: Scheduler[Any], interval_s: float) -> tuple[float, float]:
     """The first and the longest pause between two questions, in seconds."""
     if is_near(scheduler):
         return min(_FIRST_S, interval_s), min(_MOST_NEAR_S, interval_s)
-    return min(float(getattr(scheduler, "wait_hint", 1.0)), interval_s), interval_s
+    return min(scheduler.wait_hint, interval_s), interval_s
 
 
 def warn(message: str) -> None:

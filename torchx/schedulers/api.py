@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import NotSupportedError, SpecError
+from torchx.schedulers.kit.abilities import BuildsWorkspaces, HasWorkspaceOpts
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
 from torchx.specs.api import AppState, Workspace, runopts
@@ -124,9 +125,8 @@ class Scheduler(_Generic["T"], ABC):
     def run_opts(self) -> runopts:
         """The run options: this backend's own, and those of its workspace mixin if it has one."""
         opts = self._run_opts()
-        workspace_opts = getattr(self, "workspace_opts", None)
-        if workspace_opts is not None:
-            opts.update(workspace_opts())
+        if isinstance(self, HasWorkspaceOpts):
+            opts.update(self.workspace_opts())
         return opts
 
     def _run_opts(self) -> runopts:
@@ -145,14 +145,13 @@ class Scheduler(_Generic["T"], ABC):
 
         app = copy.deepcopy(app)
         resolved: T = self.run_opts().resolve(cfg)  # type: ignore[arg-type,assignment]  # T is a mapping of options
-        build_workspaces = getattr(self, "build_workspaces", None)
-        if workspace is not None and build_workspaces is not None:
+        if workspace is not None and isinstance(self, BuildsWorkspaces):
             given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
             for role in app.roles:
                 role.workspace = role.workspace or copy.deepcopy(given)
         self._pre_build_validate(app, self.backend, resolved)
-        if build_workspaces is not None:
-            build_workspaces(app.roles, resolved)
+        if isinstance(self, BuildsWorkspaces):
+            self.build_workspaces(app.roles, resolved)  # type: ignore[arg-type]  # T is a mapping of options
         self._validate(app, self.backend, resolved)
         return self.schedule(self.submit_dryrun(app, resolved))
 

@@ -310,6 +310,9 @@ class AppDryRunInfo(Generic[T]):
         self._settings: Mapping[str, Setting] | None = None
         self._parent_run_id: str | None = None
         self._record: dict[str, Any] | None = None
+        # By role: what the scheduler reports while it submits; see torchx.specs.images.
+        self._image_digests: dict[str, str] = {}
+        self._workspace_hashes: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return self._fmt(self.request)

@@ -43,9 +43,6 @@ __all__ = [
     "workspace_hashes",
 ]
 
-_REPORTED = "_image_digests"
-_REPORTED_HASHES = "_workspace_hashes"
-
 # https://github.com/opencontainers/image-spec/blob/main/descriptor.md#digests; Podman's ids are bare hex digits.
 # Compiled when there is one to read: most roles have none, and every command would pay for it.
 _DIGEST = r"(?:(?P<name>[^\s@]+)@)?(?P<digest>sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})"
@@ -79,22 +76,22 @@ def report_image_digest(info: AppDryRunInfo[Any], role_name: str, digest: str) -
     """
     found = digest_in(digest)
     if found:
-        vars(info).setdefault(_REPORTED, {})[role_name] = found
+        info._image_digests[role_name] = found
 
 
 def reported_image_digests(info: AppDryRunInfo[Any]) -> dict[str, str]:
     """Role name -> digest, as given to :func:`report_image_digest`."""
-    return dict(vars(info).get(_REPORTED, {}))
+    return dict(info._image_digests)
 
 
 def report_workspace_hash(info: AppDryRunInfo[Any], role_name: str, content_hash: str) -> None:
     """Records which code was sent for a role, where it changed since the dry run."""
-    vars(info).setdefault(_REPORTED_HASHES, {})[role_name] = content_hash
+    info._workspace_hashes[role_name] = content_hash
 
 
 def reported_workspace_hashes(info: AppDryRunInfo[Any]) -> dict[str, str]:
     """Role name -> hash, as given to :func:`report_workspace_hash`."""
-    return dict(vars(info).get(_REPORTED_HASHES, {}))
+    return dict(info._workspace_hashes)
 
 
 def image_digests(roles: Iterable[Role]) -> dict[str, str]:

@@ -22,6 +22,7 @@ import pytest
 
 from torchx.errors import NotSupportedError, TorchXError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler, Stream
+from torchx.schedulers.kit.abilities import BuildsWorkspaces
 from torchx.specs import (
     AppDef,
     AppState,
@@ -285,7 +286,7 @@ class SchedulerContract:
         assert set(caps.log_streams) <= {s.value for s in Stream}
         assert set(caps.retries) <= set(RetryPolicy.__members__)
         assert set(caps.mounts) <= set(MOUNTS)
-        assert caps.workspaces == hasattr(scheduler, "build_workspaces")
+        assert caps.workspaces == isinstance(scheduler, BuildsWorkspaces)
         assert not (caps.log_follow or caps.log_since or caps.log_streams) or caps.logs
 
     @pytest.mark.parametrize("what", ["mount bind", "mount volume", "mount device", "second role", "elastic"])

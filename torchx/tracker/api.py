@@ -121,6 +121,10 @@ class AppRun:
     id: str
     backends: Iterable[TrackerBase]
 
+    def __post_init__(self) -> None:
+        """By the identity of a backend, what is remembered of its failures."""
+        self._troubles: dict[int, _Trouble] = {}
+
     @staticmethod
     def run_from_env() -> AppRun:
         """The run that this process is part of, by the environment variables that torchx sets in a job.
@@ -173,9 +177,8 @@ class AppRun:
         return []
 
     def _write(self, write: Callable[[TrackerBase], None]) -> None:
-        troubles: dict[int, _Trouble] = vars(self).setdefault("_troubles", {})
         for backend in self.backends:
-            trouble = troubles.setdefault(id(backend), _Trouble())
+            trouble = self._troubles.setdefault(id(backend), _Trouble())
             started = time.monotonic()
             if started < trouble.let_alone_until:
                 continue

@@ -1,17 +1,18 @@
 """Lines of many replicas, copied to one file: each line whole, under the name of its replica.
 
-A source of lines is any iterable of strings that end with a line feed. One that also has a method
-``chunks() -> Iterator[bytes]`` (blocks of whole lines) is copied block by block, several times faster. One with
-``poll() -> bytes | None`` (such a block, an empty one when there is nothing new, None at the end) needs no thread.
-One with ``last(count) -> Iterable[str]`` finds its last lines, and what comes after them, by itself.
-A block that is a :class:`Part` is a piece of a line too long to be held; the next block of its source goes on with it.
+A source of lines is any iterable of strings that end with a line feed. One that :class:`ComesInChunks` is copied block
+by block, several times faster; one that :class:`CanBePolled` needs no thread; one that :class:`FindsLastLines` need not
+be read through for them. A block that is a :class:`Part` is a piece of a line too long to be held; the next block of
+its source goes on with it.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from itertools import islice
 
+from torchx.util.abilities import Ability
 from torchx.util.term import is_tty, only_colors
 
 TYPE_CHECKING = False
@@ -35,6 +36,30 @@ _LATEST_EACH_S = 0.0004  # so that thousands of quiet ones cost no more than som
 
 class Part(bytes):
     """A piece of a line: more of it follows."""
+
+
+class ComesInChunks(Ability):
+    """Lines that can be had in blocks."""
+
+    @abstractmethod
+    def chunks(self) -> Iterator[bytes]:
+        """Blocks of whole lines."""
+
+
+class CanBePolled(Ability):
+    """Lines that go on, and can be asked for without waiting."""
+
+    @abstractmethod
+    def poll(self) -> bytes | None:
+        """The next block of whole lines, an empty one when there is nothing new; None at the end."""
+
+
+class FindsLastLines(Ability):
+    """Lines that find their own end."""
+
+    @abstractmethod
+    def last(self, count: int) -> Iterable[str]:
+        """The last lines that there are now, and all that come after them."""
 
 
 class LineFormat:
@@ -207,7 +232,7 @@ def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] 
     """
     (show, open_first), *others = sources
     first = _opened(open_first)
-    if callable(getattr(first, "poll", None)):
+    if isinstance(first, CanBePolled):
         _copy_polled([(show, first), *((show, _opened(open_lines)) for show, open_lines in others)], sink)
         return
     if say is not None and len(sources) > MOST_THREADS:
@@ -389,6 +414,4 @@ class _Funnel:
 
 
 def _chunks(lines: Any) -> Iterator[bytes] | None:
-    chunks = getattr(lines, "chunks", None)
-    found: Iterator[bytes] | None = chunks() if callable(chunks) else None
-    return found
+    return lines.chunks() if isinstance(lines, ComesInChunks) else None

@@ -24,6 +24,8 @@ _JOB_DIRS = "dir_workspace.job_dirs"
 class _FolderMixin(WorkspaceMixin[None]):
     """Makes folders of workspaces, and remembers which."""
 
+    _made: set[str] | None = None
+
     def discard_workspaces(self, roles: list[Role]) -> None:
         """Removes the folders that this object has made for roles which are not submitted after all."""
         from torchx.workspace.copies import remove_tree
@@ -58,8 +60,9 @@ class _FolderMixin(WorkspaceMixin[None]):
         return folder, content
 
     def _made_folders(self) -> set[str]:
-        made: set[str] = vars(self).setdefault("_torchx_made_folders", set())
-        return made
+        if self._made is None:
+            self._made = set()
+        return self._made
 
 
 class DirWorkspaceMixin(_FolderMixin):

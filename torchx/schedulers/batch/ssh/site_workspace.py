@@ -28,6 +28,8 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
     hashes the workspace; nothing is sent before the job is submitted.
     """
 
+    _named: dict[str, tuple[Workspace, str]] | None = None
+
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
@@ -94,7 +96,9 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             if own.startswith("/"):  # there is nothing to ask for
                 job_dir = os.path.join(own, "code", unique)
             else:
-                find_site = getattr(self, "_site_of", site_of)  # a scheduler keeps its connections
+                from torchx.schedulers.batch.sites import SiteScheduler
+
+                find_site = self._site_of if isinstance(self, SiteScheduler) else site_of  # it keeps its connections
                 job_dir = find_site(cfg).files.torchx_home("code", unique)
         if build_cache.setdefault(_TAKEN, False):
             job_dir = f"{job_dir}.{role.name}"
@@ -103,5 +107,6 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
 
     def _named_folders(self) -> dict[str, tuple[Workspace, str]]:
         """Folders of workspaces that were not sent yet: the workspace, and the hash that it had."""
-        named: dict[str, tuple[Workspace, str]] = vars(self).setdefault("_torchx_named_folders", {})
-        return named
+        if self._named is None:
+            self._named = {}
+        return self._named

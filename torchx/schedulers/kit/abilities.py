@@ -1,0 +1,50 @@
+"""What a backend may be able to do beyond the contract of :class:`torchx.schedulers.api.Scheduler`.
+
+Each ability is a protocol: a backend has it by having its methods, and is asked with ``isinstance``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from torchx.util.abilities import Ability
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torchx.specs.api import CfgVal, Role, runopts
+
+__all__ = ["BuildsWorkspaces", "DiscardsWorkspaces", "HasWorkspaceOpts", "TakesDefaults"]
+
+
+class HasWorkspaceOpts(Ability):
+    """Has run options for workspaces. This and the next two come with :class:`torchx.workspace.WorkspaceMixin`."""
+
+    @abstractmethod
+    def workspace_opts(self) -> runopts:
+        """The options, beside those of the backend."""
+
+
+class BuildsWorkspaces(Ability):
+    """Brings the code of roles to where they run."""
+
+    @abstractmethod
+    def build_workspaces(self, roles: list[Role], cfg: Mapping[str, CfgVal]) -> None:
+        """Builds the workspace of each role that has one, and updates the roles in place."""
+
+
+class DiscardsWorkspaces(Ability):
+    """Can take back what it built for a job that is not submitted after all."""
+
+    @abstractmethod
+    def discard_workspaces(self, roles: list[Role]) -> None:
+        """Removes what was built for these roles and is of use to nobody but their job."""
+
+
+class TakesDefaults(Ability):
+    """Needs run options for jobs that are not on record, such as where to look for them."""
+
+    @abstractmethod
+    def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
+        """Says where the options come from: config files and the environment."""
