@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, MissingDependencyError, TorchXError
-from torchx.schedulers.kit.abilities import TakesDefaults
 from torchx.specs.api import UnknownSchedulerException
 
 TYPE_CHECKING = False
@@ -86,6 +85,8 @@ class Backends:
             ) from e
         except Exception as e:
             raise BackendError(f"scheduler `{name}` cannot be set up: {type(e).__name__}: {e}") from e
+        from torchx.schedulers.kit.abilities import TakesDefaults
+
         if isinstance(made, TakesDefaults):
             made.configure(lambda: _configured(name, made.run_opts()))
         return made

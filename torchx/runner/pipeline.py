@@ -6,7 +6,6 @@ import os
 
 from torchx.errors import SpecError
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
-from torchx.schedulers.kit.abilities import BuildsWorkspaces, DiscardsWorkspaces
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import MISSING, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
@@ -28,6 +27,8 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
     Raises:
         SpecError: no scheduler could run the app; says what is wrong with which role.
     """
+    from torchx.schedulers.kit.abilities import BuildsWorkspaces
+
     _check(app)
     new: AppDef = copy_data(app)
     for role in new.roles:
@@ -65,6 +66,7 @@ def dry_run(
         parent_run_id: the run that this one belongs to.
     """
     from torchx.schedulers.api import ResolvedCfg
+    from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
     values = {key: setting.value for key, setting in settings.items()}
     backend._pre_build_validate(app, scheduler, values)
@@ -84,6 +86,8 @@ def dry_run(
 
 def discard(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
     """Removes what a dry run made for its job alone, such as a job folder, for the job will not be submitted."""
+    from torchx.schedulers.kit.abilities import DiscardsWorkspaces
+
     if isinstance(backend, DiscardsWorkspaces) and info._app is not None:
         backend.discard_workspaces(info._app.roles)
 
