@@ -39,6 +39,7 @@ unit:
 	@scripts/env dev
 	$(UNIT)
 
+# What only child processes run (the supervisor, the command line as a program) does not count.
 coverage:
 	@scripts/env dev
 	.venv/bin/pip install -q coverage pytest-cov
