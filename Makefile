@@ -14,6 +14,7 @@
 
 .PHONY: help demo test check check-real coverage lint types unit docs fuzz mutants bench format clean
 .DEFAULT_GOAL := help
+SCRIPTS := .ci/run scripts/demo scripts/env $(wildcard torchx/schedulers/*/*.sh torchx/schedulers/*/*/*.sh)
 CODE := torchx tests examples benchmarks docs/conf.py docs/_site conftest.py scripts/release
 UNIT := .venv/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
@@ -30,6 +31,7 @@ lint:
 	@scripts/env dev
 	.venv/bin/ruff check $(CODE)
 	.venv/bin/ruff format --check $(CODE)
+	.venv/bin/shellcheck $(SCRIPTS)
 
 types:
 	@scripts/env dev

@@ -28,19 +28,23 @@ from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.verdict import state_of
 from torchx.schedulers.slurm.answers import Job, bare, explained, facts_of
 from torchx.schedulers.slurm.client import HINTS, NO_MEMORY, OVER, SlurmQueries, parse_sbatch, parse_version
+from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG
 from torchx.schedulers.slurm.folders import LegacyFolder, files_of, job_id_in
 from torchx.schedulers.slurm.options import SlurmOpts, job_words
 from torchx.schedulers.slurm.reasons import SLURM_STATES, app_state
 from torchx.schedulers.slurm.request import (
     APP_ID,
+    LAUNCH_FILE,
+    MOST_SCRIPT,
     RANK0_ENV,
     SBATCH_GROUP_OPTIONS,
     SBATCH_JOB_OPTIONS,
+    SCRIPT_FILE,
     Rules,
     SlurmBatchRequest,
     SlurmReplicaRequest,
+    launcher,
 )
-from torchx.schedulers.slurm.script import LAUNCH_FILE, MOST_SCRIPT, SCRIPT_FILE, SLURM_LOG, STEP_LOG, launcher
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 
 TYPE_CHECKING = False
@@ -186,7 +190,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             },
             cwd=self._site_of(cfg).files.cwd() if not cfg.get("ssh") else "",
         )
-        request.materialize()  # what cannot be rendered is refused now
+        request.check()
         return AppDryRunInfo(request, str)
 
     def _environments(self, info: AppDryRunInfo[SlurmBatchRequest]) -> Iterable[tuple[str, dict[str, str]]]:

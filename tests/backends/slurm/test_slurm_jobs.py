@@ -159,7 +159,7 @@ def test_retried_by_requeue_and_counted(scheduler: SlurmScheduler, submit: Job, 
     done = ended(scheduler, app_id)
     assert done.state is AppState.FAILED
     assert done.num_restarts == 2
-    assert done.msg.endswith("exit code 7; after 2 restarts")
+    assert done.msg.endswith("exit code 7: try 2; after 2 restarts")
     assert lines(scheduler, app_id) == ["try 0 \n", "try 1 \n", "try 2 \n"]
 
 

@@ -108,7 +108,7 @@ def test_code_as_it_was_at_submission(shell: Shell, tmp_path: Path, eventually: 
     assert said == [f"old code, start {i}" for i in range(3)]
     status = status_of(mine, handle)
     assert status["num_restarts"] == 2
-    assert status["msg"].endswith("exit code 7; after 2 restarts")
+    assert status["msg"].endswith("exit code 7: old code, start 2; after 2 restarts")
     assert (job_dir / "torchx-jobs").is_dir()
 
 

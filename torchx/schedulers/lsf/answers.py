@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import posixpath
+
+from torchx.errors import NotFoundError
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
+from torchx.schedulers.batch.folders import STDERR_LOG, STDOUT_LOG, folder_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.verdict import describe, state_of
 from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state, term, why_ended, why_pending
-from torchx.schedulers.lsf.rows import Row, report_end
+from torchx.schedulers.lsf.rows import Row, job_name, report_end, rows
 from torchx.specs.api import AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from dataclasses import dataclass
 
     from torchx.specs.api import Role
@@ -178,3 +184,55 @@ def _why(row: Row, left: Exit | None, *, rank0_waits: bool) -> str:
     if app_state(row.stat) is not AppState.FAILED or _failed_by_itself(left):
         return ""
     return _NOT_FOUND if row.exit_code == _NO_BASH and left is None else why_ended(row.exit_reason)
+
+
+# -- answers of bjobs, for programs --------------------------------------------------------------------
+
+
+def get_job_state(state_str: str, exit_code: str) -> AppState:
+    """LSF's state as ours. ``EXIT`` by SIGINT (130), with which ``bkill`` begins, is a cancelled job.
+
+    >>> get_job_state("RUN", "-"), get_job_state("EXIT", "1"), get_job_state("EXIT", "130")
+    (RUNNING (3), FAILED (5), CANCELLED (6))
+    """
+    state = app_state(state_str)
+    return AppState.CANCELLED if state is AppState.FAILED and exit_code == "130" else state
+
+
+def bjobs_msg_to_describe(app_id: str, msg: str) -> DescribeAppResponse | None:
+    """One job out of the answer of ``bjobs -a -o FORMAT``; None when it is not in it."""
+    found = [row for row in rows(msg) if row.app_id == app_id]
+    return describe(facts_of(app_id, found)) if found else None
+
+
+def bjobs_msg_to_list(msg: str) -> list[ListAppResponse]:
+    """All jobs in the answer of ``bjobs -a -o FORMAT``."""
+    return [line_of(facts_of(app_id, found)) for app_id, found in by_app(rows(msg)).items()]
+
+
+def by_app(found: Iterable[Row]) -> dict[str, list[Row]]:
+    """Replicas by the id of their job."""
+    apps: dict[str, list[Row]] = {}
+    for row in found:
+        apps.setdefault(row.app_id, []).append(row)
+    return apps
+
+
+def line_of(facts: JobFacts) -> ListAppResponse:
+    """A job in a list."""
+    return ListAppResponse(
+        app_id=facts.app_id, state=state_of(facts), name=facts.app_id.rpartition("-")[0] or facts.app_id
+    )
+
+
+def bjobs_msg_to_log_file(app_id: str, role_name: str, k: int = 0, streams: Stream | None = None, msg: str = "") -> str:
+    """Path of a replica's log, from the answer of ``bjobs -a -o FORMAT``; stdout unless ``streams`` says stderr.
+
+    Raises:
+        NotFoundError: there is no such replica in it.
+    """
+    for row in rows(msg):
+        if row.name == job_name(app_id, row.role, role_name, k) and row.output_file:
+            name = STDERR_LOG if streams is Stream.STDERR else STDOUT_LOG
+            return posixpath.join(row.folder, folder_name(role_name), str(k), name)
+    raise NotFoundError(f"job `{app_id}` has no replica `{role_name}/{k}`", hint="`torchx status` shows its replicas")

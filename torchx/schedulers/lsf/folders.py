@@ -7,7 +7,7 @@ import posixpath
 from torchx.schedulers.batch.folders import JOB_FILE, roles_of
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.lsf.answers import Exit, facts_of, left_row, nothing_left
-from torchx.schedulers.lsf.script import ENDED_FILE, EXIT_FILE, REPORTS, RESTARTS_FILE, STARTED_FILE, SUBMITTED_FILE
+from torchx.schedulers.lsf.replicas import ENDED_FILE, EXIT_FILE, REPORTS, RESTARTS_FILE, STARTED_FILE, SUBMITTED_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,14 +1,24 @@
-"""The run options of ``lsf``."""
+"""The run options of ``lsf``, and their checks."""
 
 from __future__ import annotations
 
+import os
+import posixpath
+import re
+
+from torchx.errors import ConfigError
 from torchx.specs.structured_opts import StructuredOpts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from dataclasses import dataclass
+
+    from torchx.specs.api import AppDef, CfgVal
 else:
     from torchx.util.records import dataclass
+
+_TIME = re.compile(r"(\d+:)?\d+")
 
 
 @dataclass
@@ -59,3 +69,37 @@ class Opts(StructuredOpts):
 
     bsub_args: str | None = None
     """any other options of bsub, as in a shell: -G team -sla gold"""
+
+
+def job_dir(cfg: Mapping[str, CfgVal]) -> str | None:
+    """The option ``jobdir``; on this machine as an absolute path."""
+    given = str(cfg.get("jobdir") or "")
+    if not given:
+        return None
+    return given if cfg.get("ssh") else os.path.abspath(os.path.expanduser(given))
+
+
+def in_docker(cfg: Opts) -> bool:
+    """Whether replicas run in containers: asked for, or implied by an option that only containers have."""
+    return cfg.docker or cfg.host_network or bool(cfg.container_workdir or cfg.shm_size)
+
+
+def check(app: AppDef, opts: Opts) -> None:
+    """Refuses what LSF could not run, before anything is submitted."""
+    docker = in_docker(opts)
+    if opts.time and not _TIME.fullmatch(opts.time):
+        raise ConfigError(f"`time` is `{opts.time}`", hint="write `90` (minutes) or `1:30`")
+    if opts.memory not in ("host", "task", "none"):
+        raise ConfigError(f"`memory` is `{opts.memory}`", hint="one of `host`, `task`, `none`")
+    if opts.jobdir and "%" in opts.jobdir:
+        raise ConfigError(
+            f"`jobdir` is `{opts.jobdir}`", hint="LSF replaces what follows a `%` in paths: choose another"
+        )
+    for role in app.roles:
+        if role.mounts and not docker:
+            raise ConfigError(f"role `{role.name}` has mounts", hint="they need containers: `-cfg docker=true`")
+        if docker and (not role.image or posixpath.isabs(role.image)):
+            raise ConfigError(
+                f"role `{role.name}` has the image `{role.image}`, which is no container image",
+                hint="name one (`--image`), or leave the options of docker away",
+            )

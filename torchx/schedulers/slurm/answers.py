@@ -9,9 +9,8 @@ import time
 from torchx.schedulers.batch.folders import folder_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.verdict import fold
-from torchx.schedulers.slurm.events import JobEvents
+from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG, JobEvents
 from torchx.schedulers.slurm.reasons import ENDINGS, app_state, reason_sentence
-from torchx.schedulers.slurm.script import SLURM_LOG, STEP_LOG
 from torchx.specs.api import AppState, RetryPolicy, is_terminal
 
 TYPE_CHECKING = False
@@ -156,7 +155,7 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
         role=role.name,
         replica=k,
         state=own,
-        exit_code=None if signal else code,
+        exit_code=None if signal or stopped else code,  # that of who was stopped is not its own
         signal=signal,
         host=known.host,
         ended=known.ended,

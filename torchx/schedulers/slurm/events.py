@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 else:
     from torchx.util.records import dataclass, field
 
+EVENTS_FILE = "events"
+SLURM_LOG = "slurm.log"
+"""What Slurm itself has to say of the job."""
+
+STEP_LOG = "srun.log"
+"""What Slurm itself has to say of a replica; in its folder."""
+
 
 @dataclass(kw_only=True)
 class ReplicaEvents:

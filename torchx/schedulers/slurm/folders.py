@@ -6,8 +6,7 @@ import posixpath
 
 from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
 from torchx.schedulers.slurm.answers import Job, telling_files
-from torchx.schedulers.slurm.events import parse_events
-from torchx.schedulers.slurm.script import EVENTS_FILE
+from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ import os
 
 from torchx.errors import ConfigError
 from torchx.schedulers.batch.folders import folder_name
-from torchx.schedulers.kit.shell import env_words, exports, quote
+from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
-from torchx.schedulers.slurm.script import PREAMBLE, PROGRAM, array, directive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +27,11 @@ RDZV_ID = "@TORCHX_RDZV_ID@"
 """Stands for an id that is another one after each restart."""
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
+
+SCRIPT_FILE = "job.sh"
+LAUNCH_FILE = "launch.sh"
+MOST_SCRIPT = 3 << 20
+"""Bytes of a script that ``sbatch`` is given itself: by default it takes 4 MiB (``max_script_size``)."""
 
 _LATE = {APP_ID: "SLURM_JOB_ID", RDZV_ID: "rdzv"}
 _REQUEUE = ("requeue", "no-requeue")  # of all components or of none
@@ -146,6 +150,19 @@ class SlurmBatchRequest:
         """The script."""
         return render(self)
 
+    def check(self) -> None:
+        """Refuses what cannot be written as a script. One replica of each role shows it: they differ by macros alone.
+
+        Raises:
+            SpecError: a word that no program can be given.
+            ConfigError: a run option that ``sbatch`` cannot take.
+        """
+        import copy
+
+        sample = copy.copy(self)
+        sample.replicas = {replica.role: replica for replica in self.replicas.values()}
+        render(sample)
+
     def without_memory(self) -> SlurmBatchRequest:
         """The same request, for a partition that knows of no memory."""
         import copy
@@ -179,6 +196,7 @@ class SlurmBatchRequest:
 
 def render(request: SlurmBatchRequest) -> str:
     """The script of a job."""
+    preamble, program = read_script(__file__, SCRIPT_FILE).split("# @JOB@\n")
     replicas = list(request.replicas.values())
     groups = _groups(replicas)
     lines = ["#!/bin/bash", directive({"job-name": request.name, "open-mode": "append"})]
@@ -189,11 +207,11 @@ def render(request: SlurmBatchRequest) -> str:
     lines += [
         "# Written by torchx. The working directory of the batch job is its folder.",
         f"export LC_ALL={quote(locale)}" if locale else "unset LC_ALL",
-        PREAMBLE.strip(),
+        preamble.strip(),
         f"cwd={quote(request.cwd)}",
         *_arrays(request, groups),
         *(line for number, group in enumerate(groups) for line in _functions(replicas, number, group, len(groups))),
-        PROGRAM.strip(),
+        program.strip(),
     ]
     return "\n".join(lines) + "\n"
 
@@ -289,6 +307,43 @@ def _functions(
             "}",
         ]
     return lines
+
+
+def directive(options: Mapping[str, str | None]) -> str:
+    """Options as a line for ``sbatch``, which has rules of its own for quotes: https://slurm.schedmd.com/sbatch.html.
+
+    >>> directive({"partition": "gpu", "requeue": None, "comment": 'a "b" #c'})
+    '#SBATCH --partition=gpu --requeue --comment="a \\\\"b\\\\" #c"'
+    """
+    return " ".join(["#SBATCH", *(_option(name, value) for name, value in options.items())])
+
+
+def _option(name: str, value: str | None) -> str:
+    if value is None:
+        return f"--{name}"
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise ConfigError(
+            f"run option `{name}` is `{value!r}`", hint="line ends and control characters cannot be in it"
+        )
+    if all(c.isalnum() or c in "-_=+.,:/@%[]()*&|" for c in value) and value:
+        return f"--{name}={value}"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'--{name}="{escaped}"'
+
+
+def launcher(script: str) -> str:
+    """A short script with the same directives, which starts the whole one from the job's folder."""
+    head = [line for line in script.split("\n", 40)[:40] if line.startswith(("#!", "#SBATCH"))]
+    return "\n".join([*head, f'exec bash "$PWD/{SCRIPT_FILE}"']) + "\n"
+
+
+def array(name: str, words: list[str]) -> str:
+    """An array of the shell.
+
+    >>> array("least", ["1", "2"])
+    'least=(1 2)'
+    """
+    return f"{name}=({' '.join(words)})"
 
 
 def _folder_of(replica: SlurmReplicaRequest) -> str:

@@ -5,6 +5,8 @@
 #
 # FIRST: index of the role's first node; COUNT: how many of the words that follow are NAME=value. In all of them
 # @TORCHX_REPLICA_ID@ stands for the number. The main node is given no address of the main node: it is itself.
+#
+# shellcheck disable=SC2163
 _tx_k=$((${AWS_BATCH_JOB_NODE_INDEX:-0} - $1)) _tx_n=$2
 shift 2
 export TORCHX_REPLICA_ID="$_tx_k" TORCHX_RANK0_HOST="${AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS:-localhost}"

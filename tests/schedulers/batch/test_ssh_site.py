@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedulers.kit.fake_ssh import FakeSsh
+from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import ConfigError
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.remote_workspace import place_workspace

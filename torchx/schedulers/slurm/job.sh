@@ -1,76 +1,18 @@
-"""The script of a Slurm batch job: it starts a step for each replica and writes down what becomes of it.
+#!/bin/bash
+# The batch script of a Slurm job: it starts a step for each replica and writes down what becomes of it.
+#
+# It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py puts what
+# differs between jobs in place of the line `# @JOB@`: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`,
+# `sizes`, `least`, `retries` and `policy`, the variable `cwd`, and a function `replica_N` for each replica.
+#
+# shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
-It needs ``bash`` 4.2 and Slurm's own commands, and nothing else on the nodes. What it writes into the job's folder:
-
-* ``events``: a line for each start and end of a replica; see :mod:`torchx.schedulers.slurm.events`
-* ``<role>/<k>/times.idx``: how long the logs were at which time
-* ``slurm.log`` and ``<role>/<k>/srun.log``: what Slurm itself has to say
-"""
-
-from __future__ import annotations
-
-from torchx.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-EVENTS_FILE = "events"
-SCRIPT_FILE = "job.sh"
-LAUNCH_FILE = "launch.sh"
-MOST_SCRIPT = 3 << 20
-"""Bytes of a script that ``sbatch`` is given itself: by default it takes 4 MiB (``max_script_size``)."""
-
-SLURM_LOG = "slurm.log"
-STEP_LOG = "srun.log"
-
-
-def directive(options: Mapping[str, str | None]) -> str:
-    """Options as a line for ``sbatch``, which has rules of its own for quotes: https://slurm.schedmd.com/sbatch.html.
-
-    >>> directive({"partition": "gpu", "requeue": None, "comment": 'a "b" #c'})
-    '#SBATCH --partition=gpu --requeue --comment="a \\\\"b\\\\" #c"'
-    """
-    return " ".join(["#SBATCH", *(_option(name, value) for name, value in options.items())])
-
-
-def _option(name: str, value: str | None) -> str:
-    if value is None:
-        return f"--{name}"
-    if any(ord(c) < 32 or ord(c) == 127 for c in value):
-        raise ConfigError(
-            f"run option `{name}` is `{value!r}`", hint="line ends and control characters cannot be in it"
-        )
-    if all(c.isalnum() or c in "-_=+.,:/@%[]()*&|" for c in value) and value:
-        return f"--{name}={value}"
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'--{name}="{escaped}"'
-
-
-def launcher(script: str) -> str:
-    """A short script with the same directives, which starts the whole one from the job's folder."""
-    head = [line for line in script.split("\n", 40)[:40] if line.startswith(("#!", "#SBATCH"))]
-    return "\n".join([*head, f'exec bash "$PWD/{SCRIPT_FILE}"']) + "\n"
-
-
-def array(name: str, words: list[str]) -> str:
-    """An array of the shell.
-
-    >>> array("least", ["1", "2"])
-    'least=(1 2)'
-    """
-    return f"{name}=({' '.join(words)})"
-
-
-PREAMBLE = r"""
 folder=$PWD
 if [[ ! -s $folder/job.json ]]; then
   echo "torchx: node ${SLURMD_NODENAME:-?} does not see the folder of this job; it must be on a shared file system" >&2
   exit 78
 fi
-"""
-
-PROGRAM = r"""
+# @JOB@
 # -- what is known of the job ------------------------------------------------------------------------
 declare -A host=() pid=() ended=() tries=() known=() again=() lost=() rank0=()
 alive=0 failed=0 code=0 guilty=0 stopping=0 deadline=0 terminated=0 stamped=0 grace=30
@@ -254,4 +196,3 @@ if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
 fi
 note end "$code"
 exit "$code"
-"""

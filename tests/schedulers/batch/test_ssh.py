@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.schedulers.kit.fake_ssh import FakeSsh
+from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import CommandError, ConfigError, TransientError
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, LoginError, UnreachableError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.schedulers.kit.fake_ssh import FakeSsh
+from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.remote_files import RemoteFiles, blocks

@@ -44,7 +44,7 @@ from torchx.specs.failures import parse_failure
 from torchx.testing import FakeCommandRunner, Recordings, SchedulerContract
 from torchx.testing.commands import Call
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 RECORDED = Recordings(str(TESTS / "recorded"))
 GOLDEN = TESTS / "golden" / "lsf"
 VERSIONS = RECORDED.versions("lsf")

@@ -1,49 +1,43 @@
-"""The ``bsub`` of each replica of an LSF job, and the script that runs them: all, or none."""
+"""One LSF job as it is submitted: a script with a ``bsub`` for each replica, all or none, and what those run."""
 
 from __future__ import annotations
 
-import os
-import posixpath
-import re
+import copy
 
-from torchx.errors import BackendError, CommandError, ConfigError
-from torchx.schedulers.kit.commands import LocalCommandRunner
+from torchx.errors import ConfigError
 from torchx.schedulers.kit.names import NameRule
+from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.shell import quote
-from torchx.schedulers.lsf.rows import free_host, group_of, job_name, name_parts
-from torchx.schedulers.lsf.script import REPLICAS_FILE, REPORTS, REQUEUE_CODE, SUBMITTED_FILE, render_docker
+from torchx.schedulers.lsf.client import NO_LSF
+from torchx.schedulers.lsf.options import in_docker
+from torchx.schedulers.lsf.replicas import (
+    ENV_RANK0_HOST,
+    REPLICAS_FILE,
+    REPORTS,
+    REQUEUE_CODE,
+    SUBMIT_FILE,
+    SUBMITTED_FILE,
+    render_docker,
+    render_replicas,
+)
+from torchx.schedulers.lsf.rows import group_of, job_name, name_parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from dataclasses import dataclass
 
-    from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.lsf.options import Opts
-    from torchx.specs.api import AppDef, CfgVal, Role
+    from torchx.specs.api import AppDef, Role
+else:
+    from torchx.util.records import dataclass
 
 RANK0_HOST = "RANK0_HOST"
 """Stands for the host of replica 0 as long as LSF has not chosen it."""
 
 _SHOWN = 4
 
-NO_LSF = 127
-"""Exit code of the submission script where there is no ``bsub``."""
-
 NAMES = NameRule(60, "A-Za-z0-9_-", letter_first=True)
 """What job names, job groups and app handles have in common. ``.`` is left to the names of LSF jobs."""
-
-# What bsub says -> what to do about it.
-HINTS = {
-    "No such queue": "`bqueues` shows the queues: `-cfg lsf_queue=NAME`",
-    "Queue has been closed": "`bqueues` shows the queues: `-cfg lsf_queue=NAME`",
-    "No such application profile": "`bapp` shows them: `-cfg app=NAME`",
-    "Bad resource requirement": "see the run options `resreq` and `gpu_options`",
-    "project": "name a project of yours: `-cfg project=NAME`",
-    "Bad host name": "`bhosts` shows the hosts: `-cfg hosts=NAME`",
-    "Request aborted by esub": "the site's own check (esub) refuses it; `-cfg bsub_args=...` may hold what it wants",
-}
-
-_TIME = re.compile(r"(\d+:)?\d+")
 
 # Options of bsub that are given here, or under which it would not come back.
 _OURS = frozenset(
@@ -52,6 +46,63 @@ _OURS = frozenset(
         *("-I", "-Ip", "-Is", "-IS", "-ISp", "-ISs", "-K", "-pack", "-i", "-is", "-json"),
     ]
 )
+
+
+@dataclass
+class LsfBsub:
+    """A job as it is submitted.
+
+    Attributes:
+        jobdir: the folder of the workspace, if there is one.
+        app: the job, its macros not yet replaced.
+        cmd: the program that reads the submission script.
+    """
+
+    jobdir: str | None
+    app_id: str
+    app: AppDef
+    cfg: Opts
+    cmd: list[str]
+
+    def check(self) -> None:
+        """Refuses what cannot be written as a script. One replica of each role shows it: they differ by macros alone.
+
+        Raises:
+            SpecError: a word that no program can be given.
+            ConfigError: options that bsub cannot take.
+        """
+        app = copy.deepcopy(self.app)
+        for role in app.roles:
+            role.num_replicas = 1
+        sample = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd)
+        sample.materialize(), sample.replicas(whole=False)
+
+    def materialize(self, rank0_host: str = RANK0_HOST) -> str:
+        """The submission script.
+
+        Args:
+            rank0_host: put replica 0 on this host; default: where LSF finds room.
+        """
+        return get_submit_script(self.app_id, self.cmd, self.app, self.cfg, rank0_host)
+
+    def replicas(self, *, whole: bool = True) -> str:
+        """The script that the LSF jobs run; not ``whole``: without what is the same in every job."""
+        return render_replicas(
+            self.app_id,
+            self.app,
+            list(replicas(self.app, self.app_id, rank0_env=ENV_RANK0_HOST)),
+            lambda name, role: get_command(name, role, self.cfg),
+            docker=in_docker(self.cfg),
+            own_network=in_docker(self.cfg) and not self.cfg.host_network,
+            whole=whole,
+        )
+
+    def __str__(self) -> str:
+        app, rest = shown_part(self.app)
+        shown = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd)
+        return f"# {SUBMIT_FILE}\n{shown.materialize()}\n# {REPLICAS_FILE}\n{shown.replicas(whole=False)}{rest}"
+
+    __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
 
 
 def get_submit_script(app_id: str, cmd: list[str], app: AppDef, cfg: Opts, rank0_host: str) -> str:
@@ -124,7 +175,7 @@ def get_command(job_name: str, role: Role, cfg: Opts) -> str:
 
 
 def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:
-    """The same in a container of the role's image: as the user, without privileges, and gone with the replica.
+    """The command line of one replica in a container: as the user, without privileges, and gone with the replica.
 
     Within ``replicas.sh``: ``$job`` is the job's folder, which the container sees under the same path.
     """
@@ -164,19 +215,6 @@ def _extra_words(cfg: Opts) -> list[str]:
     return words
 
 
-def job_dir(cfg: Mapping[str, CfgVal]) -> str | None:
-    """The option ``jobdir``; on this machine as an absolute path."""
-    given = str(cfg.get("jobdir") or "")
-    if not given:
-        return None
-    return given if cfg.get("ssh") else os.path.abspath(os.path.expanduser(given))
-
-
-def in_docker(cfg: Opts) -> bool:
-    """Whether replicas run in containers: asked for, or implied by an option that only containers have."""
-    return cfg.docker or cfg.host_network or bool(cfg.container_workdir or cfg.shm_size)
-
-
 def cleanup_str(data: str) -> str:
     """``data`` as a part of names in LSF: letters, digits, ``_`` and ``-``, the first a letter.
 
@@ -186,24 +224,7 @@ def cleanup_str(data: str) -> str:
     return NAMES.make(data)
 
 
-def find_rank0_host(role: Role) -> str:
-    """A host that has room for a replica of this role now; asks ``bhosts``.
-
-    Raises:
-        BackendError: there is none.
-    """
-    return find_rank0_host_from_bhosts_stdout(LocalCommandRunner().run(["bhosts"]).check().stdout, role)
-
-
-def find_rank0_host_from_bhosts_stdout(msg: str, role: Role) -> str:
-    """The same out of the answer of ``bhosts``."""
-    host = free_host(msg, max(1, role.resource.cpu))
-    if host is None:
-        raise BackendError(f"no host has {max(1, role.resource.cpu)} free slots", hint="`bhosts` shows the hosts")
-    return host
-
-
-def sample(app: AppDef) -> tuple[AppDef, str]:
+def shown_part(app: AppDef) -> tuple[AppDef, str]:
     """The job as a dryrun shows it: secrets masked, with a few replicas of each role, and a line that says so."""
     from torchx.specs.serialize import masked
 
@@ -212,36 +233,3 @@ def sample(app: AppDef) -> tuple[AppDef, str]:
         role.num_replicas = min(role.num_replicas, _SHOWN)
     more = sum(role.num_replicas for role in app.roles) - sum(role.num_replicas for role in shown.roles)
     return shown, f"\n# ... and {more:,} more replicas\n" if more else ""
-
-
-def refusal(done: Completed) -> CommandError:
-    """The error for a submission that LSF refused: in LSF's words."""
-    said = done.stderr.strip().splitlines() or [f"its submission ended with exit code {done.returncode}"]
-    return CommandError(
-        f"LSF did not take the job: {said[-1]}",
-        argv=done.argv,
-        returncode=done.returncode,
-        stderr=done.stderr,
-        hint=next((hint for words, hint in HINTS.items() if words in done.stderr), ""),
-    )
-
-
-def check(app: AppDef, opts: Opts) -> None:
-    """Refuses what LSF could not run, before anything is submitted."""
-    docker = in_docker(opts)
-    if opts.time and not _TIME.fullmatch(opts.time):
-        raise ConfigError(f"`time` is `{opts.time}`", hint="write `90` (minutes) or `1:30`")
-    if opts.memory not in ("host", "task", "none"):
-        raise ConfigError(f"`memory` is `{opts.memory}`", hint="one of `host`, `task`, `none`")
-    if opts.jobdir and "%" in opts.jobdir:
-        raise ConfigError(
-            f"`jobdir` is `{opts.jobdir}`", hint="LSF replaces what follows a `%` in paths: choose another"
-        )
-    for role in app.roles:
-        if role.mounts and not docker:
-            raise ConfigError(f"role `{role.name}` has mounts", hint="they need containers: `-cfg docker=true`")
-        if docker and (not role.image or posixpath.isabs(role.image)):
-            raise ConfigError(
-                f"role `{role.name}` has the image `{role.image}`, which is no container image",
-                hint="name one (`--image`), or leave the options of docker away",
-            )

@@ -1,0 +1,76 @@
+"""LSF's commands: how they are called, and what they say when they fail."""
+
+from __future__ import annotations
+
+import re
+
+from torchx.errors import BackendError, CommandError
+from torchx.schedulers.kit.commands import LocalCommandRunner
+from torchx.schedulers.lsf.rows import FORMAT, Row, free_host, group_of, rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torchx.schedulers.kit.commands import Completed
+    from torchx.specs.api import Role
+
+NO_LSF = 127
+"""Exit code of the submission script where there is no ``bsub``."""
+
+# What bsub says -> what to do about it.
+HINTS = {
+    "No such queue": "`bqueues` shows the queues: `-cfg lsf_queue=NAME`",
+    "Queue has been closed": "`bqueues` shows the queues: `-cfg lsf_queue=NAME`",
+    "No such application profile": "`bapp` shows them: `-cfg app=NAME`",
+    "Bad resource requirement": "see the run options `resreq` and `gpu_options`",
+    "project": "name a project of yours: `-cfg project=NAME`",
+    "Bad host name": "`bhosts` shows the hosts: `-cfg hosts=NAME`",
+    "Request aborted by esub": "the site's own check (esub) refuses it; `-cfg bsub_args=...` may hold what it wants",
+}
+
+NOTHING = re.compile(r"(?i)no (unfinished |matching )?job|not found|no such job|already finished")
+"""What LSF's commands say of jobs that it does not know, or that are over."""
+
+
+def bjobs(run: Callable[[list[str]], Completed], app_ids: list[str]) -> list[Row]:
+    """The replicas of these jobs, by one command; those of all jobs when several are named, or none.
+
+    Raises:
+        CommandError: LSF does not answer the question.
+    """
+    only = ["-g", group_of(app_ids[0])] if len(app_ids) == 1 else []
+    done = run(["bjobs", "-a", "-o", FORMAT, *only])
+    found = [row for row in rows(done.stdout) if not only or row.app_id == app_ids[0]]
+    if not found and done.returncode and not NOTHING.search(done.stderr):
+        done.check()
+    return found
+
+
+def find_rank0_host(role: Role) -> str:
+    """A host that has room for a replica of this role now; asks ``bhosts``.
+
+    Raises:
+        BackendError: there is none.
+    """
+    return find_rank0_host_from_bhosts_stdout(LocalCommandRunner().run(["bhosts"]).check().stdout, role)
+
+
+def find_rank0_host_from_bhosts_stdout(msg: str, role: Role) -> str:
+    """A host that has room for a replica of this role, out of the answer of ``bhosts``."""
+    host = free_host(msg, max(1, role.resource.cpu))
+    if host is None:
+        raise BackendError(f"no host has {max(1, role.resource.cpu)} free slots", hint="`bhosts` shows the hosts")
+    return host
+
+
+def refusal(done: Completed) -> CommandError:
+    """The error for a submission that LSF refused: in LSF's words."""
+    said = done.stderr.strip().splitlines() or [f"its submission ended with exit code {done.returncode}"]
+    return CommandError(
+        f"LSF did not take the job: {said[-1]}",
+        argv=done.argv,
+        returncode=done.returncode,
+        stderr=done.stderr,
+        hint=next((hint for words, hint in HINTS.items() if words in done.stderr), ""),
+    )

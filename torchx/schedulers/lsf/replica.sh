@@ -1,0 +1,131 @@
+#!/bin/bash
+# What runs one replica of an LSF job; see torchx/schedulers/lsf/script.py, which puts a case for each replica after it.
+#
+# bash and not sh: for `read -t`, which waits without a program, and /dev/tcp, which shows whether a port is taken.
+#
+# shellcheck disable=SC2154
+
+job=$(cd "$(dirname "$0")" && pwd) || exit 1
+
+torchx_number() { local n=0; read -r n 2>/dev/null <"$1"; echo "${n:-0}"; }
+torchx_pause() { local _; read -rt "$1" _ <> <(:); }
+
+# The sizes of the logs by the time, for --since and --until.
+torchx_tick() {
+    local now; now=$(stat -c %s "$dir/stdout.log" "$dir/stderr.log" 2>/dev/null)
+    [ "$now" = "$sizes" ] && return
+    sizes=$now; printf '%(%s)T %s\n' -1 "${now//$'\n'/ }" >>"$dir/times.idx"
+}
+torchx_clock() { while :; do torchx_tick; torchx_pause 1; done; }
+
+# Where replica 0 of the role is.
+torchx_rank0() {
+    local file=$job/rank0.$role.$attempt tries=0 answer host port
+    if [ "$k" = 0 ]; then
+        host=${LSB_MCPU_HOSTS%% *}; host=${host:-$(hostname)}
+        port=$((20000 + ${LSB_JOBID:-0} % 10000))
+        while (: <"/dev/tcp/$host/$port") 2>/dev/null; do port=$((port + 1)); done
+        echo "$host $port" >"$file.new" && mv -f "$file.new" "$file"
+    else
+        until read -r host port 2>/dev/null <"$file"; do
+            ls "$job" >/dev/null # NFS forgets that there was no such file
+            [ "$killed" = 0 ] || return 1
+            torchx_pause 0.5; tries=$((tries + 1))
+            [ $((tries % 40)) = 0 ] || continue
+            answer=$(bjobs -a -noheader -o "stat exec_host delimiter=','" -J "$rank0" 2>/dev/null)
+            ls "$job" >/dev/null
+            [ ! -s "$file" ] || continue # it has come in the meantime, be replica 0 over or not
+            case $answer in
+                RUN*)
+                    [ "$tries" -ge 240 ] || continue
+                    host=${answer#*,}; host=${host%%:*}; host=${host#*\*}; port=; break ;;
+                EXIT*|DONE*|"") echo "torchx: replica 0 is over, or LSF cannot be asked about it" >&2; return 1 ;;
+            esac
+        done
+    fi
+    export TORCHX_RANK0_HOST="$host"
+    [ -z "$port" ] || [ -n "$own_network" ] || export TORCHX_RANK0_PORT="$port"
+}
+
+torchx_others() { # ids of the jobs of this app, or of this role; but for this one
+    bjobs ${1:+"$1"} -noheader -o "jobid job_name delimiter=','" -g "$group" 2>/dev/null | while IFS=, read -r id name; do
+        case $name in "$2"*) [ "$id" = "$LSB_JOBID" ] || echo "$id" ;; esac
+    done
+}
+
+# This replica is in attempt N, as `run.N.JOBID` says, and others have begun the next one. Whoever makes `again.N.JOBID`
+# sees to it that this one takes part, too: put back twice, it would be killed in the new attempt.
+torchx_go_on() {
+    local tries=0
+    if mkdir "$scope/again.$attempt.$LSB_JOBID" 2>/dev/null; then
+        until [ "$(torchx_number "$scope/attempt")" != "$attempt" ] || [ $((tries++)) = 600 ]; do torchx_pause 0.1; done
+        return
+    fi
+    trap - INT TERM; torchx_pause 60 # it is being put back
+    exit 99
+}
+
+torchx_retried() { # whether this failure is made good by another attempt
+    if [ "$policy" = REPLICA ]; then
+        [ "$runs" -le "$retries" ] && echo "$role $k" >>"$job/restarts"
+        return
+    fi
+    [ "$attempt" -lt "$retries" ] || return 1
+    mkdir "$scope/restart.$attempt" 2>/dev/null || { torchx_go_on; return 0; } # another one sees to it
+    echo "$role $k" >>"$job/restarts"
+    echo $((attempt + 1)) >"$scope/attempt.new" && mv -f "$scope/attempt.new" "$scope/attempt"
+    local others=$app. claimed=() id; [ "$policy" = ROLE ] && others=$app.$role-
+    for id in $(torchx_others -a "$others"); do
+        [ -e "$scope/run.$attempt.$id" ] && mkdir "$scope/again.$attempt.$id" 2>/dev/null && claimed+=("$id")
+    done
+    [ ${#claimed[@]} = 0 ] || brequeue -r -d -e "${claimed[@]}" >/dev/null 2>&1
+    return 0
+}
+
+torchx_failed() {
+    if [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; then torchx_go_on; exit 99; fi
+    if [ "$killed" = 0 ] && torchx_retried; then exit 99; fi
+    [ "$code" = 99 ] && [ "$retries" -gt 0 ] && code=1
+    mkdir -p "$job/lost.$role.$attempt/$k"
+    local lost=("$job/lost.$role.$attempt"/*) others
+    if [ ${#lost[@]} -gt "$spare" ] && mkdir "$job/ended.$attempt" 2>/dev/null; then
+        mapfile -t others < <(torchx_others "" "$app."); [ ${#others[@]} = 0 ] || bkill "${others[@]}" >/dev/null 2>&1
+    fi
+    exit "$code"
+}
+
+torchx_container() { # NAME COMMAND...: when LSF's SIGKILL takes the client, its container would go on
+    local name=$1 child code; shift
+    trap '{ torchx_pause 2; docker kill "$name"; } >/dev/null 2>&1 &' TERM
+    trap : INT
+    "$@" & child=$!
+    while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done
+    exit "$code"
+}
+
+torchx_run() {
+    dir=$job/$folder
+    mkdir -p "$dir" || exit 73
+    exec </dev/null
+    runs=$(($(torchx_number "$dir/runs") + 1)); echo "$runs" >"$dir/runs"
+    attempt=$(torchx_number "$scope/attempt")
+    while : >"$scope/run.$attempt.$LSB_JOBID"; [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; do
+        torchx_go_on; attempt=$(torchx_number "$scope/attempt")
+    done
+    export TORCHELASTIC_ERROR_FILE="${TORCHELASTIC_ERROR_FILE:-$dir/error.json}"
+    rm -f "$dir/exit" "$dir/error.json"
+    (set -C; printf '%(%s)T' -1 >"$job/started") 2>/dev/null
+    sizes=; torchx_clock & clock=$!
+    killed=0; ended=0; trap 'killed=1 ended=1' INT TERM; trap 'killed=1' USR2
+    # In a process of its own: variables of the program are not ours, and what bash says of its end is not its output.
+    if { cd "$cwd" && torchx_rank0; } 2>>"$dir/stderr.log"; then
+        (exec >>"$dir/stdout.log" 2>>"$dir/stderr.log"; torchx_program); code=$?
+    else code=1; fi
+    trap '' INT TERM USR2
+    [ "$code$ended" = 01 ] && code=143 # else LSF counts a job that ends well when killed as done
+    kill "$clock" 2>/dev/null; wait "$clock" 2>/dev/null; sizes=; torchx_tick
+    printf '%s %s %(%s)T\n' "$code" "$killed" -1 >"$dir/exit"
+    printf '%(%s)T' -1 >"$job/ended"
+    [ "$code" = 0 ] || torchx_failed
+    exit 0
+}

@@ -1,0 +1,131 @@
+"""The script that runs the replicas of an LSF job: one file in the job's folder, run as ``replicas.sh ROLE_INDEX K``.
+
+LSF runs one job for each replica, and each runs this script (its program is ``replica.sh``), which knows what LSF does
+not: where replica 0 is, that replicas belong together, and how often which of them are started again.
+
+* Replica 0 of a role writes its host to ``rank0.<role index>.<attempt>``; the others wait for that file, and ask
+  ``bjobs`` where it does not come.
+* A replica that fails is retried, while there are retries, by ``REQUEUE_CODE``: ``bsub -Q`` has LSF put it back into
+  the queue. For the policies APPLICATION and ROLE it has the others put back as well (``brequeue``), once for all.
+* The first that fails for good ends the others (``bkill``); an elastic role first loses the replicas that it can spare.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
+from torchx.schedulers.lsf.rows import group_of, job_name
+from torchx.specs.api import BindMount, DeviceMount, RetryPolicy, VolumeMount
+from torchx.specs.mounts import format_mount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torchx.schedulers.kit.replicas import Replica
+    from torchx.specs.api import AppDef, Role
+
+REPLICAS_FILE = "replicas.sh"
+SUBMIT_FILE = "submit.sh"
+REPORTS = "reports"
+RESTARTS_FILE = "restarts"
+EXIT_FILE = "exit"
+STARTED_FILE = "started"
+ENDED_FILE = "ended"
+SUBMITTED_FILE = "submitted"
+REQUEUE_CODE = 99
+_LEFT_OUT = "# ... (torchx_run and its functions: the same in every job)"
+# Variables that bash lets nobody set; `env` does.
+_READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
+ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
+
+
+def render_replicas(
+    app_id: str,
+    app: AppDef,
+    members: list[Replica],
+    command: Callable[[str, Role], str],
+    *,
+    docker: bool = False,
+    own_network: bool = False,
+    whole: bool = True,
+) -> str:
+    """The text of ``replicas.sh``.
+
+    Args:
+        members: all replicas, macros replaced.
+        command: makes a replica's command line, as the shell reads it, of the name of the LSF job and the role.
+        docker: the commands run containers.
+        own_network: replicas are not on their host's network, and ports of the host say nothing to them.
+        whole: False: without the part that is the same in every job.
+    """
+    lines = [
+        "#!/bin/bash",
+        f"# The replicas of torchx job {app_id}; LSF runs this with the number of the role and of the replica.",
+        f"app={quote(app_id)} group={quote(group_of(app_id))} own_network={'1' if own_network else ''}",
+        read_script(__file__, "replica.sh").strip()
+        if whole
+        else "# ... (torchx_run and its functions: the same in every job)",
+        'case "$1.$2" in',
+    ]
+    numbers = {role.name: index for index, role in enumerate(app.roles)}
+    for member in members:
+        lines += _replica(app_id, numbers[member.role.name], member, command, docker=docker)
+    return "\n".join([*lines, '*) echo "torchx: no replica $1.$2" >&2; exit 64 ;;', "esac", ""])
+
+
+def _replica(
+    app_id: str, index: int, member: Replica, command: Callable[[str, Role], str], *, docker: bool
+) -> list[str]:
+    role, k = member.role, member.k
+    folder = folder_name(role.name)
+    everybody = role.retry_policy is RetryPolicy.APPLICATION
+    spare = 0 if role.min_replicas is None else role.num_replicas - role.min_replicas
+    name = job_name(app_id, index, role.name, k)
+    rank0 = job_name(app_id, index, role.name, 0)
+    words = env_words(role.env)
+    fixed = [f"{name}={quote(value)}" for name, value in role.env.items() if name in _READ_ONLY]
+    words += fixed if words or not fixed else ["env", *fixed]
+    return [
+        f"{index}.{k})",
+        f"role={index} k={k} folder={quote(posixpath.join(folder, str(k)))} rank0={quote(rank0)}",
+        f"policy={role.retry_policy.value} retries={role.max_retries} spare={spare}"
+        + (" scope=$job" if everybody else f" scope=$job/{quote(folder)}"),
+        f"cwd={quote(role.image)}" if posixpath.isabs(role.image) else "cwd=$PWD",
+        "torchx_program() {",
+        *exports({name: value for name, value in role.env.items() if name not in _READ_ONLY}),
+        " ".join([f"torchx_container {_container(name)}" if docker else "exec --", *words, command(name, role)]),
+        "}",
+        "torchx_run ;;",
+    ]
+
+
+def _container(name: str) -> str:
+    return f"torchx-{name}"
+
+
+def render_docker(name: str, role: Role, *, workdir: str | None, host_network: bool, shm_size: str | None) -> str:
+    """The command line of a replica in a container of its image; see ``get_docker_command`` of the backend."""
+    words = ["docker", "run", "--rm", "--init", "--name", _container(name)]
+    late = ['-u "$(id -u):$(id -g)"', '-v "$job:$job"', f"-e {ENV_RANK0_HOST}", f"-e {ENV_RANK0_PORT}"]
+    late += ["-e TORCHELASTIC_ERROR_FILE"]
+    for mount in role.mounts:
+        if isinstance(mount, DeviceMount):
+            words += ["--device", f"{mount.src_path}:{mount.dst_path}:{mount.permissions}"]
+        elif isinstance(mount, BindMount | VolumeMount):
+            words += ["--mount", format_mount(mount)]
+    # By name alone: the values are in our environment, and do not show in the host's list of processes.
+    words += [word for variable in role.env for word in ("-e", variable)]
+    words += ["--network", "host"] if host_network else []
+    for port in sorted(set(role.port_map.values())) if not host_network else []:
+        words += ["-p", f"{port}:{port}"]
+    words += ["--shm-size", shm_size] if shm_size else []
+    words += ["-w", workdir] if workdir else []
+    if role.resource.gpu > 0:
+        late += ['--gpus "\\"device=$CUDA_VISIBLE_DEVICES\\""']
+    return " ".join(
+        [*map(quote, words), *late, "--entrypoint", quote(role.entrypoint), quote(role.image), *map(quote, role.args)]
+    )
