@@ -136,6 +136,17 @@ def test_logs_of_few_are_asked_for_where_the_status_of_many_says_nothing():
     assert job.told() == (AppState.FAILED, "trainer/0 on n0: exit code 1")
 
 
+def test_a_pod_of_somebody_else_with_our_label_spoils_nothing():
+    """Of a role that the job does not have."""
+    job = Submitted()
+    job.pods(RUNNING, RUNNING)
+    (foreign, _) = job.cluster.of("pods")
+    metadata = {**foreign["metadata"], "name": "x", "uid": "x"}
+    metadata["labels"] = {**metadata["labels"], "torchx.pytorch.org/role-index": "7"}
+    job.cluster.objects["api/v1/pods", "default", "x"] = {**foreign, "metadata": metadata, "status": failed()}
+    assert job.told() == (AppState.RUNNING, NONE)
+
+
 # -- states ----------------------------------------------------------------------------------------
 
 

@@ -140,15 +140,16 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def exists(self, app_id: str) -> bool:
         namespace, name = split_id(app_id)
-        return name in queries.look(self._api_of(app_id), namespace, [name], self._likeliest([app_id]))
+        api, found = self._owners(app_id)
+        return found is not None or bool(queries.pods_of(api, namespace, [name]))
 
     def _described(self, api: KubeApi, app_id: str, found: Found) -> DescribeAppResponse:
         from torchx.schedulers.kubernetes.logs import LastWords
 
         pods = read_pods(found.pods)
         facts = self._facts(api, app_id, found, pods)
-        names = [role.name for role in facts.roles]
-        look = LastWords(api, split_id(app_id)[0], {(names[p.role_index], p.facts.replica): p for p in pods})
+        names = dict(enumerate(role.name for role in facts.roles))
+        look = LastWords(api, split_id(app_id)[0], {(names.get(p.role_index, ""), p.facts.replica): p for p in pods})
         answer = describe(facts, look)
         if is_terminal(answer.state):
             self._found.pop(app_id, None)

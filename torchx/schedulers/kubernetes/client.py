@@ -105,6 +105,7 @@ class KubeApi:
     def __init__(self, client: Any = None, *, context: str | None = None, sleep: Any = time.sleep) -> None:
         self._client = client
         self._context = context
+        self._namespace = ""
         self._sleep = sleep
         self._warned: set[str] = set()
 
@@ -114,7 +115,7 @@ class KubeApi:
         if self._client is None:
             from torchx.schedulers.kubernetes.credentials import connect
 
-            self._client = connect(self._context)
+            self._client, self._namespace = connect(self._context)
         return self._client
 
     def close(self) -> None:
@@ -225,7 +226,8 @@ class KubeApi:
 
     def namespace(self) -> str:
         """The namespace of kubeconfig's context, or of the pod that we run in."""
-        return str(getattr(self.client, "torchx_namespace", None) or "default")
+        found = self.client and self._namespace  # it is read together with the rest of kubeconfig
+        return found or "default"
 
     def version(self) -> tuple[int, int]:
         """Of the API server: major, minor."""

@@ -36,8 +36,8 @@ def official() -> Any:
     return kubernetes.client
 
 
-def connect(context: str | None) -> Any:
-    """The official client, configured as kubectl would be. Its ``torchx_namespace`` is that of the context.
+def connect(context: str | None) -> tuple[Any, str]:
+    """The official client, configured as kubectl would be, and the namespace of the context; empty: it names none.
 
     Raises:
         MissingDependencyError: the client is not installed.
@@ -59,9 +59,7 @@ def connect(context: str | None) -> Any:
         # As kubeconfig has it: not to be told at every call.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     configuration.connection_pool_maxsize = _CONNECTIONS
-    found = client.ApiClient(configuration)
-    found.torchx_namespace = namespace
-    return found
+    return client.ApiClient(configuration), namespace
 
 
 def _kubeconfig(configuration: Any, context: str | None) -> str:

@@ -95,9 +95,12 @@ def read_pods(items: Iterable[_Object]) -> list[Pod]:
         of.setdefault((pod.role_index, pod.facts.replica), []).append(pod)
     found = []
     for key in sorted(of):
+        if len(of[key]) == 1:
+            found += of[key]
+            continue
         *older, newest = sorted(of[key], key=lambda pod: pod.age)
         before = newest.facts.before
-        if older and older[-1].facts.state is AppState.FAILED:
+        if older[-1].facts.state is AppState.FAILED:
             before = older[-1].why()
         found.append(
             replace(
@@ -154,6 +157,8 @@ def _going(pod: Pod, item: _Object) -> Pod:
         why = _taken_away(item) or why
     elif not why and pod.facts.host and not _list(status, "containerStatuses"):
         why = f"it waits for its node `{pod.facts.host}` to start it"
+    if not why:
+        return pod
     before = ""
     last = _dict(_dict(main_container(_list(status, "containerStatuses")), "lastState"), "terminated")
     if stuck and last:  # its container is started again and again
