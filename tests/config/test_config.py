@@ -481,3 +481,21 @@ def test_files_are_cached_by_what_they_are(opts):
     """Resolving again looks at the files, and does not parse them again."""
     project("[sched]\nqueue = gpu\n")
     assert config_files.load_files() is config_files.load_files()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "zero", "large"])
+def test_only_regular_files_of_a_sensible_size_are_read(
+    kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A FIFO would be waited for, a device has no end: they are refused before they are opened."""
+    path = tmp_path / ".torchxconfig"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "zero":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(b"#" * ((1 << 20) + 1))
+    with pytest.raises(ConfigError, match="larger than 1 MiB" if kind == "large" else "not a regular file"):
+        config_files.load_files([str(tmp_path)])
+    monkeypatch.setenv("TORCHXCONFIG", "/dev/null")
+    assert not config_files.load_files()

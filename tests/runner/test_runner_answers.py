@@ -11,6 +11,7 @@ import pytest
 from torchx.errors import BackendError, NotFoundError, SpecError
 from torchx.runner import answers, events, intents, listing, pipeline, record
 from torchx.runner.answers import EndedJobs, as_recorded, check_replica, definition, is_fresh, last_known, status_of
+from torchx.runner.checks import check
 from torchx.runs import NewRun, Run, RunQuery, default_registry
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppDef, AppDryRunInfo, AppState, AppStatus, Role, RoleStatus, Workspace
@@ -325,7 +326,7 @@ def _app(**fields: Any) -> AppDef:
 )
 def test_numbers_that_are_just_right(fields) -> None:
     """One replica, a minimum of one, a minimum of all."""
-    pipeline._check(_app(**fields))
+    check(_app(**fields))
 
 
 @pytest.mark.parametrize(
@@ -341,7 +342,7 @@ def test_numbers_that_are_just_right(fields) -> None:
 def test_numbers_that_are_just_wrong(fields, said) -> None:
     """Each is named."""
     with pytest.raises(SpecError) as e:
-        pipeline._check(_app(**fields))
+        check(_app(**fields))
     assert said in e.value.message
 
 

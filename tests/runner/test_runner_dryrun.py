@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -154,13 +155,15 @@ def test_jobs_know_the_trackers(runner):
 
 
 _texts = st.text(max_size=5)
+_words = st.text(st.characters(exclude_characters="\0"), max_size=5)
+_names = st.from_regex("[A-Za-z_][A-Za-z0-9_]{0,4}", fullmatch=True)
 _roles = st.builds(
     Role,
     name=st.just("r"),
     image=_texts,
     entrypoint=st.just("e"),
-    args=st.lists(_texts, max_size=3),
-    env=st.dictionaries(_texts, _texts, max_size=3),
+    args=st.lists(_words, max_size=3),
+    env=st.dictionaries(_names, _words, max_size=3),
     num_replicas=st.integers(1, 3),
     resource=st.builds(Resource, st.integers(1, 4), st.integers(0, 2), st.integers(1, 99)),
     port_map=st.dictionaries(_texts, st.integers(1, 9), max_size=2),
@@ -244,6 +247,10 @@ def test_a_workspace_is_for_every_role_without_one(given_workspace):
     assert roles[0].workspace is None
 
 
+LOOP: dict[str, Any] = {}
+LOOP["itself"] = LOOP
+
+
 @pytest.mark.parametrize(
     ("app", "problem"),
     [
@@ -259,6 +266,21 @@ def test_a_workspace_is_for_every_role_without_one(given_workspace):
         pytest.param(echo_app(env={"A": 1}), "variable `A`, `1`, is of type int", id="env-type"),
         pytest.param(AppDef("a", echo_app().roles * 2), "two roles `echo`", id="same-name"),
         pytest.param("utils.echo", "is not an AppDef", id="no-app"),
+        pytest.param(AppDef("a", ["x"]), "role `'x'`, which is not a Role", id="no-role"),  # type: ignore[list-item]
+        pytest.param(echo_app(num_replicas=1.5), "`num_replicas=1.5`", id="half-a-replica"),
+        pytest.param(echo_app(num_replicas=True), "`num_replicas=True`", id="bool-replicas"),
+        pytest.param(echo_app(num_replicas=1_000_001), "`num_replicas=1000001`", id="too-many"),
+        pytest.param(echo_app(num_replicas=10**30), "`num_replicas=10**20 or more`", id="far-too-many"),
+        pytest.param(echo_app(max_retries=-1), "`max_retries=-1`", id="retries-below"),
+        pytest.param(echo_app(args="-c foo"), "one string", id="args-as-text"),
+        pytest.param(echo_app(args=["a\0b"]), "a NUL character", id="arg-nul"),
+        pytest.param(echo_app(env={"A": "\ud800"}), "half of a surrogate pair", id="env-surrogate"),
+        pytest.param(echo_app(env={1: "x"}), "`1` is not a valid name", id="env-name-type"),
+        pytest.param(echo_app(env={"-Stouch x ": "x"}), "`'-Stouch x '` is not a valid name", id="env-name-option"),
+        pytest.param(echo_app(env={"2B": "x"}), "`'2B'` is not a valid name", id="env-name-digit"),
+        pytest.param(echo_app(metadata=LOOP), "levels deep", id="metadata-loop"),
+        pytest.param(AppDef("a", echo_app().roles, metadata=LOOP), "levels deep", id="app-metadata-loop"),
+        pytest.param(AppDef("\ud800", echo_app().roles), "which is not text", id="name-surrogate"),
     ],
 )
 def test_an_app_that_cannot_run_is_refused(runner, app, problem):

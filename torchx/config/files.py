@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 CONFIG_FILE = ".torchxconfig"
+_MOST_BYTES = 1 << 20
 _Signature = tuple[str, int, int, int]
 
 _profile: str | None = None
@@ -138,6 +139,10 @@ def _signature(path: str) -> _Signature | None:
         return None
     if stat.S_ISDIR(status.st_mode):
         return None
+    regular = stat.S_ISREG(status.st_mode) or os.path.realpath(path) == os.devnull
+    if not regular or status.st_size > _MOST_BYTES:  # a FIFO would be waited for, a device has no end
+        what = f"larger than {_MOST_BYTES >> 20} MiB" if regular else "not a regular file"
+        raise ConfigError(f"the config file `{path}` is {what}", hint="remove it, or name another in $TORCHXCONFIG")
     return os.path.abspath(path), status.st_mtime_ns, status.st_size, status.st_ino
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from torchx.errors import SpecError
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
-from torchx.specs.api import MISSING, Workspace, macros, make_app_handle
+from torchx.specs.api import Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
 
 TYPE_CHECKING = False
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from torchx.config import Setting
     from torchx.config.files import ConfigFiles
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo, Role
+    from torchx.specs.api import AppDef, AppDryRunInfo
 
 
 def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, backend: Scheduler[Any]) -> AppDef:
@@ -27,9 +26,10 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
     Raises:
         SpecError: no scheduler could run the app; says what is wrong with which role.
     """
+    from torchx.runner.checks import check
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
-    _check(app)
+    check(app)
     new: AppDef = copy_data(app)
     for role in new.roles:
         for name in (ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH):
@@ -115,47 +115,3 @@ def _warn_of_unused(workspace: Workspace, text: str, scheduler: str) -> None:
         logging.getLogger("torchx").warning(
             "`%s` builds no workspaces: `%s` is not used, the job sees the files as they are", scheduler, text
         )
-
-
-def _check(app: AppDef) -> None:
-    """Refuses an AppDef that no scheduler could run."""
-    if not hasattr(app, "roles"):
-        raise SpecError(f"`{app!r}` is not an AppDef", hint="to run a component by its name, call `run_component`")
-    if not app.name:
-        raise SpecError("the app has no name", hint="give it one: `AppDef(name=...)`")
-    if not app.roles:
-        raise SpecError(f"app `{app.name}` has no roles", hint="give it at least one: `AppDef(..., roles=[Role(...)])`")
-    names = set()
-    for role in app.roles:
-        _check_role(role)
-        if role.name in names:
-            raise SpecError(f"app `{app.name}` has two roles `{role.name}`", hint="names of roles must differ")
-        names.add(role.name)
-
-
-def _check_role(role: Role) -> None:
-    if not role.name:
-        raise SpecError("a role has no name", hint="give it one: `Role(name=...)`")
-    if not role.entrypoint or role.entrypoint == MISSING:
-        raise SpecError(
-            f"role `{role.name}` has no entrypoint", hint="say what to run: `Role(..., entrypoint='python')`"
-        )
-    if role.num_replicas < 1:
-        raise SpecError(f"role `{role.name}` has `num_replicas={role.num_replicas}`", hint="it needs 1 or more")
-    if role.min_replicas is not None and not 1 <= role.min_replicas <= role.num_replicas:
-        raise SpecError(
-            f"role `{role.name}` has `min_replicas={role.min_replicas}` and `num_replicas={role.num_replicas}`",
-            hint="the former is between 1 and the latter",
-        )
-    for arg in role.args:
-        if not isinstance(arg, str):
-            raise _not_text(role, "an argument", arg)
-    for name, value in role.env.items():
-        if not isinstance(value, str):
-            raise _not_text(role, f"the value of environment variable `{name}`", value)
-
-
-def _not_text(role: Role, what: str, value: object) -> SpecError:
-    return SpecError(
-        f"role `{role.name}`: {what}, `{value!r}`, is of type {type(value).__name__}", hint="write it as a string"
-    )

@@ -14,6 +14,7 @@ from torchx.schedulers.kit.verdict import describe, state_of
 from torchx.schedulers.local.answers import facts_of, listed, look
 from torchx.specs.api import AppState
 from torchx.specs.failures import parse_failure
+from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG
 from torchx.supervisor.statefile import JobState
 
 LOST_PEER = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer [127.0.0.1]:27045\n"
@@ -103,3 +104,14 @@ def test_what_a_file_ends_with(tmp_path: Path) -> None:
     (tmp_path / "r/0/error.json").write_text("{}")
     (tmp_path / "r/0/stdout.log").write_text("out\n")
     assert (left().error_file, left().stdout) == ("{}", "out\n")
+
+
+def test_a_fifo_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A job may put anything there; the other files still say what they say."""
+    folder = tmp_path / "w" / "0"
+    folder.mkdir(parents=True)
+    for name in (ERROR_FILE, STDOUT_LOG):
+        os.mkfifo(folder / name)
+    (folder / STDERR_LOG).write_text("why\n")
+    (evidence,) = look(str(tmp_path), [ReplicaFacts(role="w", replica=0, state=AppState.FAILED)])
+    assert (evidence.error_file, evidence.stderr, evidence.stdout) == (None, "why\n", "")

@@ -61,19 +61,19 @@ def exports(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> li
 
 
 def env_words(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> list[str]:
-    """The words ``env NAME=value ...`` for the names that :func:`exports` leaves out; none when there are none.
+    """The words ``env -- NAME=value ...`` for the names that :func:`exports` leaves out; none when there are none.
 
     Raises:
         SpecError: a name that no environment can have.
 
     >>> env_words({"A": "b", "X-Y": "1"})
-    ['env', 'X-Y=1']
+    ['env', '--', 'X-Y=1']
     """
     for name in env:
         if not name or "=" in name or "\0" in name:
             raise SpecError(f"`{name!r}` cannot be the name of an environment variable", hint="no `=` and no NUL in it")
     odd = [quote(f"{name}=", None) + quote(value, late) for name, value in env.items() if not is_name(name)]
-    return ["env", *odd] if odd else []
+    return ["env", "--", *odd] if odd else []  # a name may look like an option of `env`
 
 
 @functools.cache

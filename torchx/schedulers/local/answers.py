@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
@@ -107,8 +108,11 @@ def look(logs: str, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
 def _tail(path: str, most: int = _TAIL_BYTES) -> str | None:
     """The end of a file, in whole lines; None when it cannot be read."""
     try:
-        with open(path, "rb") as f:
+        # what a job put there instead of a file must not be waited for
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as f:
             size = os.fstat(f.fileno()).st_size
+            if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
+                return None
             f.seek(max(0, size - most))
             data = f.read(most)
     except OSError:

@@ -1,0 +1,119 @@
+"""What no scheduler could run: an AppDef whose names, numbers or texts are not what they have to be."""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+from torchx.specs.api import MISSING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.specs.api import AppDef, Role
+
+MOST_REPLICAS = 1_000_000
+_DEEPEST = 100
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+
+
+def check(app: AppDef) -> None:
+    """Refuses an AppDef that no scheduler could run.
+
+    Raises:
+        SpecError: what is wrong with which role.
+    """
+    if not hasattr(app, "roles"):
+        raise SpecError(f"`{app!r}` is not an AppDef", hint="to run a component by its name, call `run_component`")
+    _check_name(app.name, "the app")
+    if not app.roles:
+        raise SpecError(f"app `{app.name}` has no roles", hint="give it at least one: `AppDef(..., roles=[Role(...)])`")
+    _check_depth(app.metadata, f"the metadata of app `{app.name}`")
+    names = set()
+    for role in app.roles:
+        if not hasattr(role, "entrypoint"):
+            raise SpecError(
+                f"app `{app.name}` has a role `{role!r}`, which is not a Role", hint="make it one: `Role(...)`"
+            )
+        _check_role(role)
+        if role.name in names:
+            raise SpecError(f"app `{app.name}` has two roles `{role.name}`", hint="names of roles must differ")
+        names.add(role.name)
+
+
+def _check_role(role: Role) -> None:
+    _check_name(role.name, "a role")
+    if not role.entrypoint or role.entrypoint == MISSING:
+        raise SpecError(
+            f"role `{role.name}` has no entrypoint", hint="say what to run: `Role(..., entrypoint='python')`"
+        )
+    _check_text(role, "its entrypoint", role.entrypoint)
+    _check_counts(role)
+    if isinstance(role.args, str):
+        raise SpecError(
+            f"role `{role.name}` has `args={role.args!r}`, one string", hint="give a list: `args=['-c', 'foo']`"
+        )
+    for arg in role.args:
+        _check_text(role, "an argument", arg)
+    for name, value in role.env.items():
+        if not (isinstance(name, str) and name and _NAME.issuperset(name) and not name[0].isdigit()):
+            raise SpecError(
+                f"role `{role.name}`: `{name!r}` is not a valid name of an environment variable",
+                hint="use letters, digits and underscores, and no digit at the start",
+            )
+        _check_text(role, f"the value of environment variable `{name}`", value)
+    _check_depth(role.metadata, f"the metadata of role `{role.name}`")
+
+
+def _check_counts(role: Role) -> None:
+    for what, count, least in (("num_replicas", role.num_replicas, 1), ("max_retries", role.max_retries, 0)):
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise SpecError(f"role `{role.name}` has `{what}={count!r}`", hint="it is a whole number")
+        if not least <= count <= MOST_REPLICAS:
+            raise SpecError(
+                f"role `{role.name}` has `{what}={count if count < 10**20 else '10**20 or more'}`",
+                hint=f"it needs {least} or more, and at most {MOST_REPLICAS:,}",
+            )
+    least_of = role.min_replicas
+    if least_of is not None and not (isinstance(least_of, int) and 1 <= least_of <= role.num_replicas):
+        raise SpecError(
+            f"role `{role.name}` has `min_replicas={least_of}` and `num_replicas={role.num_replicas}`",
+            hint="the former is between 1 and the latter",
+        )
+
+
+def _check_name(name: object, whose: str) -> None:
+    if not name:
+        kind = "Role" if whose == "a role" else "AppDef"
+        raise SpecError(f"{whose} has no name", hint=f"give it one: `{kind}(name=...)`")
+    if not isinstance(name, str) or not _is_encodable(name):
+        raise SpecError(f"{whose} has the name `{name!a}`, which is not text", hint="use letters of any script")
+
+
+def _check_text(role: Role, what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise SpecError(
+            f"role `{role.name}`: {what}, `{value!r}`, is of type {type(value).__name__}", hint="write it as a string"
+        )
+    if "\0" in value or not _is_encodable(value):
+        odd = "a NUL character" if "\0" in value else "half of a surrogate pair"
+        raise SpecError(f"role `{role.name}`: {what}, `{value!a}`, has {odd} in it", hint="no program can be given one")
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether it can be passed to a program; bytes that are not UTF-8 stand in it as ``os.fsdecode`` has them."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_depth(value: object, what: str) -> None:
+    """Refuses what holds itself, or is so deep that nobody can have meant it."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        below: list[object] = []
+        for one in level:
+            below += one.values() if isinstance(one, dict) else one if isinstance(one, list | tuple) else ()
+        if not below:
+            return
+        level = below[:MOST_REPLICAS]
+    raise SpecError(f"{what} is more than {_DEEPEST} levels deep", hint="does it hold itself?")
