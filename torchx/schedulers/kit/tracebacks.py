@@ -177,12 +177,12 @@ def _ends_message(lines: Sequence[str], at: int) -> bool:
 
 
 def _read_group(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
-    """An exception group: first the exceptions in it, then itself."""
+    """An exception group: the exceptions in it, then itself; what nobody raised is of who raised the group."""
     end = at + 1
     while end < len(lines) and re.match(r"\s*[|+]", lines[end]):
         end += 1
     plain = [re.sub(r"^\s+\| ?", "", line) for line in lines[at + 1 : end]]
-    links = []
+    links: list[Link] = []
     frame = code = ""
     for line in plain:
         if path := _frame(line):
@@ -190,7 +190,8 @@ def _read_group(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
         elif line.startswith(" "):
             code = code or line.strip(" ~^")
         elif head := re.match(_EXCEPTION, line):
-            links.append(Link(head[1], head[2] or "", frame, code))
+            where = (frame, code) if frame or not links else (links[0].file, links[0].code)
+            links.append(Link(head[1], head[2] or "", *where))
             frame = code = ""
     return [*links[1:], *links[:1]] or [Link("")], end
 

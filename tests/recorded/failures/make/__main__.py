@@ -130,7 +130,8 @@ def _run(case: Case, folder: str, python: str) -> dict[str, object]:
         "stdout": read(f"stdout{case.node}"),
         "said": neutral(said, folder, python) or read("said"),
         "exit_code": code if code >= 0 else None,
-        "signal": signal.Signals(-code).name if code < 0 else "",
+        # A script ends itself by SIGUSR1 where the program never ran: nothing is known of its end.
+        "signal": signal.Signals(-code).name if code < 0 and -code != signal.SIGUSR1 else "",
     }
 
 
@@ -161,7 +162,7 @@ def _argv(case: Case, node: int, source: str, python: str, port: int) -> list[st
 
 def _environment(case: Case, python: str, error_file: str) -> dict[str, str]:
     path = f"{os.path.dirname(os.path.abspath(python))}:{os.environ['PATH']}"
-    extra = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    extra = {name: os.environ[name] for name in ("PYTHONPATH", "KUBECONFIG") if name in os.environ}
     env = {"PATH": path, "HOME": os.environ["HOME"], "LANG": "C.UTF-8", "TORCHELASTIC_ERROR_FILE": error_file}
     return {**env, **extra, "PYTHONUNBUFFERED": "1", "TMPDIR": os.path.dirname(error_file), **case.env}
 

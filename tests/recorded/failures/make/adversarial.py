@@ -42,7 +42,13 @@ EXITS = {
     "exit-refused": "http://labels:80: Connection refused",
     "exit-cancelled": "trial CANCELLED by the pruner",
 }
-REAL = {
+REAL: dict[str, tuple[str, tuple[str, ...]]] = {
+    "group": ("raise ExceptionGroup('2', [RuntimeError('Connection closed by peer'), OSError('x')])\n", ("ExceptionGroup: 2",)),
+    "tasks": (
+        "import asyncio\nasync def f():\n    raise RuntimeError('[gloo/pair.cc:5] Connection closed by peer [n1]:4')\n"
+        "async def main():\n    async with asyncio.TaskGroup() as tasks:\n        tasks.create_task(f())\nasyncio.run(main())\n",
+        ("Connection closed by peer",),
+    ),
     "requests": ("import requests\nrequests.get('http://localhost:9/labels')\n", ("ConnectionRefusedError",)),
     "requests-dns": ("import requests\nrequests.get('http://no-such-host.invalid/')\n", ("NameResolutionError",)),
     "requests-timeout": (
