@@ -16,34 +16,30 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from torchx.errors import BackendError, CommandError, NotSupportedError
+from torchx.errors import BackendError, CommandError
 from torchx.schedulers.api import NONE, Capabilities, ListAppResponse
 from torchx.schedulers.batch.base import BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
-from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.names import NameRule
-from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.verdict import state_of
-from torchx.schedulers.slurm.answers import Job, bare, explained, facts_of
-from torchx.schedulers.slurm.client import HINTS, NO_MEMORY, OVER, SlurmQueries, parse_sbatch, parse_version
+from torchx.schedulers.slurm.answers import bare, explained, facts_of
+from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
 from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG
 from torchx.schedulers.slurm.folders import LegacyFolder, files_of, job_id_in
-from torchx.schedulers.slurm.options import SlurmOpts, job_words
-from torchx.schedulers.slurm.reasons import SLURM_STATES, app_state
+from torchx.schedulers.slurm.options import SlurmOpts
+from torchx.schedulers.slurm.reasons import SLURM_STATES, appstate_from_slurm_state, get_appstate_from_job
 from torchx.schedulers.slurm.request import (
-    APP_ID,
     LAUNCH_FILE,
     MOST_SCRIPT,
-    RANK0_ENV,
     SBATCH_GROUP_OPTIONS,
     SBATCH_JOB_OPTIONS,
     SCRIPT_FILE,
-    Rules,
     SlurmBatchRequest,
     SlurmReplicaRequest,
     launcher,
+    make_request,
 )
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 
@@ -104,34 +100,6 @@ CAPABILITIES = Capabilities(
 )
 
 
-def appstate_from_slurm_state(slurm_state: str) -> AppState:
-    """A state of Slurm as ours.
-
-    >>> appstate_from_slurm_state("COMPLETED"), appstate_from_slurm_state("no such state")
-    (SUCCEEDED (4), UNKNOWN (7))
-    """
-    return app_state(slurm_state)
-
-
-def get_appstate_from_job(job: dict[str, object]) -> AppState:
-    """The state of a job of ``squeue --json``: a string, or a list in newer releases.
-
-    >>> get_appstate_from_job({"job_state": ["RUNNING"]})
-    RUNNING (3)
-    """
-    state = job.get("job_state")
-    return app_state([str(s) for s in state] if isinstance(state, list) else str(state))
-
-
-def version() -> tuple[int, int]:
-    """The release of Slurm on this machine: ``(22, 5)`` of 22.05.8.
-
-    Raises:
-        CommandError: Slurm's commands are not here.
-    """
-    return parse_version(LocalCommandRunner().run(["sinfo", "--version"], timeout=10).check().stdout)
-
-
 class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     """Runs jobs on a Slurm cluster.
 
@@ -169,27 +137,8 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[SlurmBatchRequest]:
         opts = SlurmOpts.from_cfg(cfg)
         opts.check()
-        if any(role.mounts for role in app.roles) and not (opts.container or opts.container_image):
-            raise NotSupportedError(
-                "on Slurm nothing can be mounted: roles see the files of their nodes",
-                hint="with `container` roles run in containers, which can have bind mounts",
-            )
-        found = {}
-        for replica in replicas(app, APP_ID, rank0_env=RANK0_ENV, img_root=lambda role: role.image):
-            name = f"{replica.role.name}-{replica.k}"
-            found[name] = SlurmReplicaRequest.from_role(name, replica.role, opts, nomem=opts.nomem)
-        request = SlurmBatchRequest(
-            cmd=["sbatch", "--parsable", *job_words(opts)],
-            replicas=found,
-            job_dir=opts.job_dir,
-            max_retries=max((role.max_retries for role in app.roles), default=0),
-            name=make_unique(NAME_RULE.make(app.name, room=_RANDOM + 1), _RANDOM),
-            rules={
-                role.name: Rules(role.max_retries, role.retry_policy.value, role.min_replicas or role.num_replicas)
-                for role in app.roles
-            },
-            cwd=self._site_of(cfg).files.cwd() if not cfg.get("ssh") else "",
-        )
+        name = make_unique(NAME_RULE.make(app.name, room=_RANDOM + 1), _RANDOM)
+        request = make_request(app, opts, name=name, cwd="" if cfg.get("ssh") else self._site_of(cfg).files.cwd())
         request.check()
         return AppDryRunInfo(request, str)
 
@@ -213,30 +162,19 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _second_submission(
         self, info: AppDryRunInfo[SlurmBatchRequest], site: Site, done: Completed
     ) -> Submission | None:
-        if not NO_MEMORY.search(done.stderr) or not self._knows_no_memory(info.request, site):
+        replicas = info.request.replicas.values()
+        partitions = {str(r.sbatch_opts["partition"]) for r in replicas if "partition" in r.sbatch_opts}
+        # elsewhere a job that asks for too much must not start without what it needs
+        if not NO_MEMORY.search(done.stderr) or not self._slurm(site).knows_no_memory(partitions):
             return None
         info.request = info.request.without_memory()
         return self._submission(info, site)
-
-    def _knows_no_memory(self, request: SlurmBatchRequest, site: Site) -> bool:
-        """Whether there is a partition among the job's whose nodes tell Slurm of no memory: then they have 1 MiB.
-
-        Elsewhere a job that asks for too much must not start without what it needs.
-        """
-        partitions = {
-            str(r.sbatch_opts["partition"]) for r in request.replicas.values() if "partition" in r.sbatch_opts
-        }
-        argv = ["sinfo", "--noheader", "--format=%m", *(f"--partition={name}" for name in sorted(partitions))]
-        sizes = self.run_command(site, argv).stdout.split()
-        return any(size.rstrip("+") in ("0", "1") for size in sizes)
 
     def _parse_submitted(self, done: Completed) -> str:
         return parse_sbatch(done.stdout)
 
     def _find_submitted(self, site: Site, token: str) -> str | None:
-        argv = ["squeue", "--noheader", "--states=all", "--me", f"--name={token}", "--format=%A"]
-        ids = self.run_command(site, argv).check().stdout.split()
-        return min(ids, key=int) if ids else None
+        return self._slurm(site).submitted(token)
 
     def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:
         found = super()._find_late(site, token, folder, age_s)
@@ -244,10 +182,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _refusal(self, done: Completed) -> BackendError:
         error = super()._refusal(done)
-        for pattern, hint in HINTS:
-            if re.search(pattern, done.stderr, re.IGNORECASE):
-                error.hint = hint
-                break
+        error.hint = hint_for(done.stderr) or error.hint
         return error
 
     # -- what became of it -----------------------------------------------------------------------
@@ -256,7 +191,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         asked = [i for i in app_ids if _KNOWN_ID.fullmatch(i)]
         slurm = self._slurm(site)
         jobs = files_of(site.files, slurm.jobs(asked), folders)
-        dead = [i for i, job in jobs.items() if job.state is AppState.FAILED and _was_killed(job)]
+        dead = [i for i, job in jobs.items() if job.state is AppState.FAILED and job.was_killed]
         steps = slurm.sacct(dead, steps=True) if dead else {}
         for app_id in dead:
             jobs[app_id].steps = steps.get(app_id, ())
@@ -308,7 +243,3 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 def create_scheduler(session_name: str, **kwargs: Any) -> SlurmScheduler:  # noqa: ARG001  # for other schedulers
     """The factory of ``slurm``."""
     return SlurmScheduler(session_name)
-
-
-def _was_killed(job: Job) -> bool:
-    return any(r.signal == 9 for r in job.records) or any(e.exit_code == 137 for e in job.events.replicas.values())

@@ -29,6 +29,7 @@ else:
 _SUSPECTS = 4  # steps whose logs may say which node failed
 _FAR_S = 30 * 86400.0  # where nobody says how long jobs take, Slurm expects the worst
 _SHELL = 128  # a shell adds it to the number of a signal
+_SIGKILL = 9
 _MIB = 1 << 20
 
 # What slurmstepd says in the log of a step; the first is of jobacct_gather, the others of cgroups.
@@ -74,6 +75,12 @@ class Job:
     def completing(self) -> bool:
         """Whether processes of it still end."""
         return any(record.completing for record in self.records)
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended it, or a replica: memory may have run out."""
+        killed = any(e.exit_code == _SHELL + _SIGKILL for e in self.events.replicas.values())
+        return killed or any(r.signal == _SIGKILL for r in self.records)
 
     @property
     def ending(self) -> str:

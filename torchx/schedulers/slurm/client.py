@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from torchx.errors import BackendError, ParseError
+from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.slurm.records import (
     SACCT_FIELDS,
     SEPARATOR,
@@ -29,7 +30,7 @@ NO_SUCH_JOB = re.compile(r"Invalid job id", re.IGNORECASE)
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled|not installed", re.IGNORECASE)
 OVER = re.compile(r"Invalid job id|already complet|Job/step already", re.IGNORECASE)
 NO_MEMORY = re.compile(r"Memory specification can not be satisfied", re.IGNORECASE)
-HINTS = (
+_HINTS = (
     (r"memory specification", "`sinfo -o '%P %m'` shows how much memory the nodes have, in MiB"),
     (r"invalid partition", "`sinfo` shows the partitions"),
     (r"invalid (account|qos)|account/partition combination", "`sacctmgr show assoc user=$USER` shows what is yours"),
@@ -48,6 +49,15 @@ FILTERED_JSON = (23, 11)
 
 _MOST_IDS = 500  # in one command
 _ACCOUNTING_PATIENCE_S = 2.0  # it only adds to what is known
+
+
+def hint_for(stderr: str) -> str:
+    """What to do about a refusal of ``sbatch``; empty when there is no advice.
+
+    >>> hint_for("sbatch: error: invalid partition specified: x")
+    '`sinfo` shows the partitions'
+    """
+    return next((hint for pattern, hint in _HINTS if re.search(pattern, stderr, re.IGNORECASE)), "")
 
 
 def squeue_argv(app_ids: Iterable[str], *, json: bool) -> list[str]:
@@ -86,6 +96,15 @@ def parse_version(text: str) -> tuple[int, int]:
     if found is None:
         raise ParseError(f"`{text.strip()}` is no version of Slurm", text=text)
     return int(found[1]), int(found[2])
+
+
+def version() -> tuple[int, int]:
+    """The release of Slurm on this machine: ``(22, 5)`` of 22.05.8.
+
+    Raises:
+        CommandError: Slurm's commands are not here.
+    """
+    return parse_version(LocalCommandRunner().run(["sinfo", "--version"], timeout=10).check().stdout)
 
 
 def parse_sbatch(text: str) -> str:
@@ -160,6 +179,21 @@ class SlurmQueries:
         done = self._run(sacct_name_argv(name, age_s), patience_s=_ACCOUNTING_PATIENCE_S)
         ids = done.stdout.split() if done.returncode == 0 else []
         return min(ids, key=int) if all(i.isdecimal() for i in ids) and ids else ""
+
+    def submitted(self, name: str) -> str | None:
+        """The id of a job of the user's that Slurm has in memory; None when there is none of that name."""
+        argv = ["squeue", "--noheader", "--states=all", "--me", f"--name={name}", "--format=%A"]
+        ids = self._run(argv).check().stdout.split()
+        return min(ids, key=int) if ids else None
+
+    def knows_no_memory(self, partitions: Iterable[str]) -> bool:
+        """Whether there is one among these partitions whose nodes report no memory to Slurm: then they have 1 MiB.
+
+        Args:
+            partitions: their names; all of the cluster's when there are none.
+        """
+        argv = ["sinfo", "--noheader", "--format=%m", *(f"--partition={name}" for name in sorted(partitions))]
+        return any(size.rstrip("+") in ("0", "1") for size in self._run(argv).stdout.split())
 
     def _squeue(self, ids: Sequence[str]) -> list[JobRecord]:
         if self._release() >= FILTERED_JSON:

@@ -182,6 +182,25 @@ def base_state(slurm_states: str | Iterable[str]) -> str:
     return names[0] if names else ""
 
 
+def appstate_from_slurm_state(slurm_state: str) -> AppState:
+    """A state of Slurm as ours.
+
+    >>> appstate_from_slurm_state("COMPLETED"), appstate_from_slurm_state("no such state")
+    (SUCCEEDED (4), UNKNOWN (7))
+    """
+    return app_state(slurm_state)
+
+
+def get_appstate_from_job(job: dict[str, object]) -> AppState:
+    """The state of a job of ``squeue --json``: a string, or a list in newer releases.
+
+    >>> get_appstate_from_job({"job_state": ["RUNNING"]})
+    RUNNING (3)
+    """
+    state = job.get("job_state")
+    return app_state([str(s) for s in state] if isinstance(state, list) else str(state))
+
+
 def reason_sentence(reason: str) -> str:
     """What a reason means; empty when it says nothing.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
-from torchx.errors import ConfigError
+from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
+from torchx.schedulers.slurm.options import SlurmOpts, job_words, node_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass, field
     from typing import Any
 
-    from torchx.schedulers.slurm.options import SlurmOpts
-    from torchx.specs.api import Role
+    from torchx.specs.api import AppDef, Role
 else:
     from torchx.util.records import dataclass, field
 
@@ -85,8 +86,6 @@ class SlurmReplicaRequest:
             cfg: the run options.
             nomem: ask for no memory: some partitions cannot take it.
         """
-        from torchx.schedulers.slurm.options import SlurmOpts, node_options
-
         opts = cfg if isinstance(cfg, SlurmOpts) else SlurmOpts.from_cfg(cfg)
         sbatch_opts, srun_opts = node_options(role, opts, nomem=nomem)
         k = name.rpartition("-")[2]
@@ -192,6 +191,40 @@ class SlurmBatchRequest:
         return f"# submitted with: {command}\n{render(shown)}"
 
     __repr__ = __str__
+
+
+def make_request(app: AppDef, opts: SlurmOpts, *, name: str, cwd: str) -> SlurmBatchRequest:
+    """The request of a job.
+
+    Args:
+        name: the job's name, nobody else's.
+        cwd: folder that replicas run in whose image is none.
+
+    Raises:
+        NotSupportedError: mounts without containers.
+    """
+    if any(role.mounts for role in app.roles) and not (opts.container or opts.container_image):
+        raise NotSupportedError(
+            "on Slurm nothing can be mounted: roles see the files of their nodes",
+            hint="with `container` roles run in containers, which can have bind mounts",
+        )
+    found = {}
+    for replica in replicas(app, APP_ID, rank0_env=RANK0_ENV, img_root=lambda role: role.image):
+        named = f"{replica.role.name}-{replica.k}"
+        found[named] = SlurmReplicaRequest.from_role(named, replica.role, opts, nomem=opts.nomem)
+    rules = {
+        role.name: Rules(role.max_retries, role.retry_policy.value, role.min_replicas or role.num_replicas)
+        for role in app.roles
+    }
+    return SlurmBatchRequest(
+        cmd=["sbatch", "--parsable", *job_words(opts)],
+        replicas=found,
+        job_dir=opts.job_dir,
+        max_retries=max((role.max_retries for role in app.roles), default=0),
+        name=name,
+        rules=rules,
+        cwd=cwd,
+    )
 
 
 def render(request: SlurmBatchRequest) -> str:
