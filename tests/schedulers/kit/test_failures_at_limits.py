@@ -426,3 +426,38 @@ def test_a_traceback_of_nobody_knows_whom(
         box = [*box, *head, f"[{number}]:", *fields, "-" * 60]
     found = _read("\n".join([*said, *box]))
     assert (found.message, found.rank) == (message, rank)
+
+
+@pytest.mark.parametrize(("length", "seen"), [(4000, True), (4001, False)])
+def test_a_longest_line(length: int, seen: bool) -> None:
+    """Four thousand characters of it are read: what stands at their end is seen, and nothing beyond."""
+    glued = "y" * (length - len(HEADER)) + HEADER
+    found = _read("\n".join([glued, *_trace("ValueError: x")[1:]]))
+    assert found.traceback.startswith(HEADER) is seen
+
+
+def test_hosts_of_workers() -> None:
+    """That of the box, unless it only says that it was this machine."""
+    for host, told in [("n7", "n7"), ("localhost", ""), ("localhost.localdomain", "")]:
+        box = [line.replace(": n1", f": {host}") for line in BOX]
+        assert _read("\n".join([HEADER, *box])).host == told
+
+
+def test_a_chain_in_the_error_file() -> None:
+    """Its original exception is the message; the text beside it only where there is no chain."""
+    import json
+
+    def filed(*lines: str) -> str:
+        text = {"message": "what torchelastic wrote", "extraInfo": {"py_callstack": "\n".join(lines)}}
+        return _read("", error_file=json.dumps({"message": text})).message
+
+    mark = "The above exception was the direct cause of the following exception:"
+    assert filed(*_trace("ValueError: x")) == "what torchelastic wrote"
+    assert filed(*_trace("ValueError: x"), "", mark, "", *_trace("KeyError: y")) == "ValueError: x\n-> KeyError: y"
+
+
+def test_what_follows_a_syntax_error() -> None:
+    """It is read from there on, once."""
+    lines = ['  File "a.py", line 3', "    x = (", "SyntaxError: x"]
+    found = find_traces([*lines, *lines, *_trace("ValueError: y")])
+    assert [(trace.start, trace.end) for trace in found] == [(0, 3), (3, 6), (6, 10)]
