@@ -1,4 +1,4 @@
-"""Decides what became of submissions of which nobody heard the answer.
+"""Decides what became of submissions whose answer was lost.
 
 Before a job is submitted the record says what is about to be (:meth:`torchx.runs.RunRegistry.begin`), and by what the
 scheduler will know it. When the process is killed before it can write down the answer, or the connection breaks and

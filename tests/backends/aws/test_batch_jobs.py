@@ -34,10 +34,10 @@ def test_a_job_runs_and_is_found_from_another_shell(batch, submit):
 
 
 def test_a_failure_has_its_exit_code_and_traceback(batch, submit):
-    """The exit code is in the message, and the end of the log in the error."""
+    """The exit code is in the message, with the last exception of the log, whose end is in the error."""
     app_id = submit("echo 'Traceback (most recent call last):'; echo 'ValueError: boom'; exit 7")
     found = reached(batch, app_id, *DONE)
-    assert (found.state, found.msg) == (AppState.FAILED, "w/0 failed: exit code 7")
+    assert (found.state, found.msg) == (AppState.FAILED, "w/0: exit code 7: ValueError: boom")
     assert "ValueError: boom" in found.structured_error_msg
 
 

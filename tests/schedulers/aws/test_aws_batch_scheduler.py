@@ -200,10 +200,10 @@ def test_options():
     [
         ({"priority": 3}, "share"),
         ({"timeout_s": 5}, "60 seconds"),
-        ({"compute": "tpu"}, "none of auto"),
+        ({"compute": "tpu"}, "not one of auto"),
         ({"ulimits": ["much"]}, "is not a valid ulimit"),
         ({"ulimits": ["nofile:9:3"]}, "above the hard one"),
-        ({"share_id": "a", "priority": 10000}, "0 to 9999"),
+        ({"share_id": "a", "priority": 10000}, "between 0 and 9999"),
     ],
 )
 def test_wrong_options(cfg, said):
@@ -294,7 +294,7 @@ def test_a_lost_answer_starts_nothing_twice(batch, lost):
 def test_a_lost_request_is_told(batch):
     """Where no job appears, nobody guesses: it is said, with how to look, and nothing is submitted again."""
     batch.cloud.faults.append(("submit_job", LOST[0], "before"))
-    with pytest.raises(TransientError, match="no job of that name") as e:
+    with pytest.raises(TransientError, match="does not show a job of that name") as e:
         submit(batch)
     assert "list-jobs" in e.value.hint
     assert batch.cloud.count("submit_job") == 1
@@ -354,7 +354,7 @@ def test_fargate():
     ("what", "cfg", "error", "said"),
     [
         (role(n=2), {}, NotSupportedError, "single containers"),
-        (role(resource=Resource(1, 1, 64)), {}, NotSupportedError, "no GPUs"),
+        (role(resource=Resource(1, 1, 64)), {}, NotSupportedError, "does not support GPUs"),
         (role(), {"privileged": True}, NotSupportedError, "privileged"),
         (role(), {"ulimits": ["nofile:9"]}, NotSupportedError, "ulimits"),
         (role(mounts=[BindMount("/a", "/b")]), {}, NotSupportedError, "folders of the host"),
@@ -400,7 +400,11 @@ ERRORS = [
         "IAM",
     ),
     (refusal("ExpiredTokenException", "The security token is expired", 403), "have expired", "log in again"),
-    (refusal("UnrecognizedClientException", "The security token is invalid", 403), "does not know the cred", "log in"),
+    (
+        refusal("UnrecognizedClientException", "The security token is invalid", 403),
+        "does not accept the cred",
+        "log in",
+    ),
     (refusal("LimitExceededException", "too many jobs"), "quota", "Service Quotas"),
     (known.NoCredentialsError(), "no AWS credentials", "aws configure"),
     (known.NoRegionError(), "no AWS region", "AWS_REGION"),

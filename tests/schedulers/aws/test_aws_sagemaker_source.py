@@ -201,7 +201,7 @@ def test_code_in_s3_is_used_as_it_is(sagemaker):
 )
 def test_what_the_toolkit_cannot_run_by_itself(words):
     """It is refused in one line, and the hint says what can."""
-    with pytest.raises(NotSupportedError, match="this command is another") as e:
+    with pytest.raises(NotSupportedError, match="this command is not of that form") as e:
         as_hyperparameters(words)
     assert "local folder" in e.value.hint
 

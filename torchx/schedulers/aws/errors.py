@@ -111,7 +111,7 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
     if isinstance(error, known.ProfileNotFound):
         return ConfigError(f"{doing}: {_line(error)}", hint="`aws configure list-profiles` lists them")
     if isinstance(error, known.ParamValidationError):
-        return ConfigError(f"{doing}: AWS rejected the request:  {' '.join(str(error).split())}")
+        return ConfigError(f"{doing}: AWS rejected the request: {' '.join(str(error).split())}")
     if isinstance(error, (known.HTTPClientError, known.ConnectionError)):
         lost = BackendError if name == "ProxyConnectionError" else TransientError
         kind = lost if name in _NEVER_SENT else LostAnswerError
@@ -139,7 +139,7 @@ def _refused(error: Any, doing: str) -> TorchXError:
         return AwsError(
             f"{doing}: a quota of the AWS account is used up: {said}",
             code=code,
-            hint="wait until jobs have ended, or ask for more in the Service Quotas console",
+            hint="wait until jobs have ended, or request more in the Service Quotas console",
         )
     if status >= 500 or code in ("ServerException", "InternalFailure", "ServiceUnavailable", "InternalServerError"):
         return LostAnswerError(

@@ -77,8 +77,8 @@ def _submit_once(client: Any, once: Any, request: _Object, doing: str, sleep: Ca
             if found:
                 return found
         raise LostAnswerError(
-            f"{lost}; no job of that name is in the queue so far",
-            hint=f"look again before you submit it again: aws batch list-jobs --job-queue {request['jobQueue']} "
+            f"{lost}; the queue does not show a job of that name so far",
+            hint=f"check before you submit it again: aws batch list-jobs --job-queue {request['jobQueue']} "
             f"--filters name=JOB_NAME,values={request['jobName']}",
         ) from None
 

@@ -168,7 +168,7 @@ def render_retries(max_retries: int, host_retries: int) -> _Object:
     most = _MAX_SPOT_AND_HOST_ATTEMPTS - 1
     for what, count in (("max_retries", max_retries), ("host_retries", host_retries)):
         if not 0 <= count <= most:
-            raise SpecError(f"{what} is {count}, and Batch starts a job again from 0 to {most} times")
+            raise SpecError(f"{what} is {count}: Batch retries a job 0 to {most} times")
     host_lost = {"onStatusReason": "Host EC2*", "action": "RETRY"}
     if max_retries:
         hopeless = {"onReason": "CannotPullContainerError:*", "action": "EXIT"}
@@ -187,7 +187,7 @@ def variables(env: Mapping[str, str]) -> list[dict[str, str]]:
     """
     for name in env:
         if name.startswith("AWS_BATCH"):
-            raise SpecError(f"variable `{name}`: names that begin with AWS_BATCH are Batch's own")
+            raise SpecError(f"variable `{name}`: names that begin with AWS_BATCH are reserved by Batch")
     return [{"name": name, "value": str(value)} for name, value in sorted(env.items())]
 
 

@@ -52,7 +52,7 @@ def to_fargate(definition: _Object, *, assign_public_ip: bool) -> _Object:
     """
     if definition["type"] != "container":
         raise NotSupportedError(
-            "the queue is one of Fargate, which runs single containers only, and this job has several or names an "
+            "the queue is a Fargate queue, which runs single containers only; this job has several or names an "
             "instance type",
             hint="use a queue of EC2 instances",
         )
@@ -67,9 +67,11 @@ def to_fargate(definition: _Object, *, assign_public_ip: bool) -> _Object:
         ("folders of the host", any("host" in v for v in container.get("volumes", ()))),
     ):
         if there:
-            raise NotSupportedError(f"the queue is one of Fargate, which has no {what}", hint="use a queue of EC2")
+            raise NotSupportedError(
+                f"the queue is a Fargate queue, which does not support {what}", hint="use a queue of EC2 instances"
+            )
     if not container.get("executionRoleArn"):
-        raise ConfigError("the queue is one of Fargate, which needs `execution_role_arn`")
+        raise ConfigError("the queue is a Fargate queue, which needs `execution_role_arn`")
     cpus, memory = size_for(need["VCPU"], int(need["MEMORY"]))
     container["resourceRequirements"] = [
         {"type": "VCPU", "value": str(cpus)},

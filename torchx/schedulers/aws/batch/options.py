@@ -25,7 +25,7 @@ class AWSBatchOpts(StructuredOpts):
     """queue to submit to"""
 
     user: str = DEFAULT_USER
-    """who the job is tagged with; `root`, the default, stands for who submits"""
+    """user that the job is tagged with; `root`, the default, means the submitting user"""
 
     image_repo: str | None = None
     """repository to push the image with the workspace to, such as `<account>.dkr.ecr.<region>.amazonaws.com/jobs`"""
@@ -34,7 +34,7 @@ class AWSBatchOpts(StructuredOpts):
     """run the containers in privileged mode, with all devices of their hosts"""
 
     share_id: str | None = None
-    """share identifier, for a queue with a scheduling policy, and only for one"""
+    """share identifier; only for a queue with a scheduling policy"""
 
     priority: int = 0
     """priority within the share, 0 to 9999, the highest first"""
@@ -43,7 +43,7 @@ class AWSBatchOpts(StructuredOpts):
     """IAM role of the program: what it may do on AWS"""
 
     execution_role_arn: str | None = None
-    """IAM role with which images are pulled and secrets are read; Fargate needs one"""
+    """IAM role that pulls images and reads secrets; required by Fargate"""
 
     ulimits: list[str] | None = None
     """limits of the containers, as `NAME:SOFT:HARD`: `memlock:-1:-1;nofile:65536:65536`"""
@@ -52,7 +52,7 @@ class AWSBatchOpts(StructuredOpts):
     """time limit of an attempt in seconds, 60 or more"""
 
     host_retries: int = 2
-    """how often a job of a role without `max_retries` starts again when its host is lost (a spot reclaim), 0 to 9"""
+    """retries after the loss of a host (a spot reclaim), for jobs without `max_retries`; 0 to 9"""
 
     compute: str = AUTO
     """what the queue has: ec2, fargate, or auto, which looks it up at submission"""
@@ -61,7 +61,7 @@ class AWSBatchOpts(StructuredOpts):
     """on Fargate: assign a public IP address, which pulling images from a public subnet needs"""
 
     secrets: dict[str, str] | None = None
-    """variables out of Secrets Manager or the Parameter Store: `NAME:ARN`"""
+    """environment variables from Secrets Manager or the Parameter Store: `NAME:ARN`"""
 
     log_group: str | None = None
     """log group of CloudWatch instead of `/aws/batch/job`"""
@@ -80,6 +80,6 @@ def check(opts: AWSBatchOpts) -> None:
     if opts.priority and not opts.share_id:
         raise ConfigError(f"priority {opts.priority} only counts within a share", hint="set `share_id` as well")
     if not 0 <= opts.priority <= 9999:
-        raise ConfigError(f"priority {opts.priority} is not within 0 to 9999")
+        raise ConfigError(f"priority {opts.priority} is not between 0 and 9999")
     if opts.timeout_s is not None and opts.timeout_s < 60:
         raise ConfigError(f"timeout_s {opts.timeout_s} is too short: Batch requires 60 seconds or more")

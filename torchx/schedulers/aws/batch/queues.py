@@ -96,7 +96,7 @@ def refuse_closed(queue: Queue) -> None:
     """Raises BackendError when the queue takes no jobs."""
     if queue.state == "DISABLED":
         raise BackendError(
-            f"queue `{queue.name}` is disabled and takes no jobs",
+            f"queue `{queue.name}` is disabled",
             hint=f"aws batch update-job-queue --job-queue {queue.name} --state ENABLED",
         )
     if queue.status in ("INVALID", "DELETING", "DELETED"):

@@ -195,7 +195,7 @@ def _render_container(
         late = {}
     volumes, points, devices = parts.render_mounts(applied)
     if REPLICA in str((volumes, points, devices)):
-        raise SpecError(f"role `{role.name}`: a mount has `replica_id` in it, and Batch mounts the same for all")
+        raise SpecError(f"role `{role.name}`: a mount uses `replica_id`, but Batch mounts the same for all replicas")
     container: _Object = {
         "image": role.image,
         "command": words,
@@ -230,7 +230,7 @@ def _check(app: AppDef, opts: AWSBatchOpts) -> None:
     if not app.roles:
         raise SpecError(f"app `{app.name}` has no roles")
     if len(app.roles) > MAX_NODE_RANGES:
-        raise NotSupportedError(f"{len(app.roles)} roles: a Batch job has {MAX_NODE_RANGES} kinds of nodes at most")
+        raise NotSupportedError(f"{len(app.roles)} roles: a Batch job has at most {MAX_NODE_RANGES} node ranges")
     elastic = [role.name for role in app.roles if role.min_replicas not in (None, role.num_replicas)]
     if elastic:
         import logging
@@ -244,5 +244,5 @@ def _check(app: AppDef, opts: AWSBatchOpts) -> None:
         import logging
 
         logging.getLogger("torchx").warning(
-            "role `%s` fails alone, and Batch starts the whole job again, whatever its retry policy", alone[0]
+            "role `%s`: Batch retries the whole job, whatever the retry policy", alone[0]
         )

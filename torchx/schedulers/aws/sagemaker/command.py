@@ -51,7 +51,7 @@ def render(words: list[str], env: Mapping[str, str], *, hosts: int) -> tuple[lis
     pieces = [line[i : i + MAX_WORD] for i in range(0, len(line), MAX_WORD)]
     if len(pieces) > MAX_WORDS:
         raise SpecError(
-            f"the command has {len(line)} characters, and SageMaker takes {MAX_WORD * MAX_WORDS}",
+            f"the command has {len(line)} characters; SageMaker takes at most {MAX_WORD * MAX_WORDS}",
             hint="put it into a script in the image, or in the workspace",
         )
     return list(_JOIN), pieces, {name: value for name, value in env.items() if name not in late}

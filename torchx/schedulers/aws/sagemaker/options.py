@@ -28,7 +28,7 @@ class AWSSageMakerOpts(StructuredOpts):
     """number of instances, for a role of one replica; otherwise each replica has one"""
 
     keep_alive_period_in_seconds: int | None = None
-    """seconds for which the instances are kept for a next job (a warm pool)"""
+    """seconds to keep the instances for the next job (a warm pool)"""
 
     volume_size: int | None = None
     """size of the volume of each instance, in GB; 30 by default"""
@@ -61,7 +61,7 @@ class AWSSageMakerOpts(StructuredOpts):
     """security groups in that VPC"""
 
     metric_definitions: dict[str, str] | None = None
-    """metrics: name and regular expression that finds it in the log"""
+    """metrics: name, and the regular expression that extracts it from the log"""
 
     encrypt_inter_container_traffic: bool | None = None
     """encrypt the traffic between the hosts"""
@@ -73,7 +73,7 @@ class AWSSageMakerOpts(StructuredOpts):
     """time limit in seconds for waiting for spot instances and running on them; `max_run`, the default, is the least"""
 
     checkpoint_s3_uri: str | None = None
-    """where in S3 checkpoints are kept, which a job that lost its spot instances finds again"""
+    """S3 location of checkpoints, with which a job resumes after losing its spot instances"""
 
     checkpoint_local_path: str | None = None
     """where the program writes them; `/opt/ml/checkpoints` by default"""
@@ -82,10 +82,10 @@ class AWSSageMakerOpts(StructuredOpts):
     """run without network; the hosts cannot reach one another either"""
 
     environment: dict[str, str] | None = None
-    """further environment variables; those of the role go before them"""
+    """further environment variables; those of the role take precedence"""
 
     max_retry_attempts: int | None = None
-    """how often the job starts again after a failure of SageMaker itself, 1 to 30"""
+    """retries after failures of SageMaker itself, 1 to 30"""
 
     source_dir: str | None = None
     """folder of code, or a `.tar.gz` of it in S3, that SageMaker's training toolkit in the image runs the command in"""
@@ -111,8 +111,8 @@ def check(opts: AWSSageMakerOpts) -> None:
     """Raises ConfigError or NotSupportedError for values that SageMaker would refuse."""
     if opts.source_dir and opts.enable_network_isolation:
         raise NotSupportedError(
-            "`source_dir` is fetched over the network, and `enable_network_isolation` is set",
-            hint="put the code into the image: the workspace does",
+            "`source_dir` is fetched over the network, which `enable_network_isolation` forbids",
+            hint="put the code into the image, as a workspace does",
         )
     if bool(opts.subnets) != bool(opts.security_group_ids):
         raise ConfigError("a VPC takes both `subnets` and `security_group_ids`")

@@ -111,7 +111,7 @@ def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, 
         entrypoint, arguments, env = command.render(words, given, hosts=hosts)
         run = {"ContainerEntrypoint": entrypoint, **_present(ContainerArguments=arguments)}
     if len(env) > 100:
-        raise SpecError(f"{len(env)} environment variables, and SageMaker takes 100")
+        raise SpecError(f"{len(env)} environment variables: SageMaker takes at most 100")
     image: _Object = {}
     if opts.training_repository_access_mode or opts.training_repository_credentials_provider_arn:
         provider = opts.training_repository_credentials_provider_arn
@@ -178,7 +178,7 @@ def _command(role: Role, name: str, opts: AWSSageMakerOpts, hosts: int) -> tuple
     given = {ENV_IMAGE: role.image, ENV_ROLE_NAME: role.name, **(opts.environment or {}), **applied.env}
     for variable in given:
         if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", variable):
-            raise SpecError(f"variable `{variable}`: SageMaker takes letters, digits and `_` in names")
+            raise SpecError(f"variable `{variable}`: SageMaker allows letters, digits and `_` in names")
     return [applied.entrypoint, *applied.args], given
 
 
@@ -186,7 +186,7 @@ def _only_role(app: AppDef) -> Role:
     if len(app.roles) != 1:
         names = ", ".join(f"`{role.name}`" for role in app.roles)
         raise NotSupportedError(
-            f"a training job of SageMaker has one role, and app `{app.name}` has {len(app.roles)}: {names}",
+            f"a training job of SageMaker has one role; app `{app.name}` has {len(app.roles)}: {names}",
             hint="submit one job for each role, or use another scheduler",
         )
     return app.roles[0]
@@ -195,7 +195,7 @@ def _only_role(app: AppDef) -> Role:
 def _check(role: Role, opts: AWSSageMakerOpts) -> None:
     check(opts)
     if role.mounts:
-        raise NotSupportedError(f"role `{role.name}` has mounts, and SageMaker has none for a training job")
+        raise NotSupportedError(f"role `{role.name}` has mounts, which training jobs of SageMaker do not support")
     if role.num_replicas > 1 and opts.instance_count not in (1, role.num_replicas):
         raise ConfigError(
             f"instance_count is {opts.instance_count}, and role `{role.name}` has {role.num_replicas} replicas"
@@ -208,7 +208,7 @@ def _check(role: Role, opts: AWSSageMakerOpts) -> None:
         import logging
 
         logging.getLogger("torchx").warning(
-            "role `%s` has %s, and SageMaker starts no program again that failed", role.name, " and ".join(ignored)
+            "role `%s` has %s, but SageMaker does not restart a program that failed", role.name, " and ".join(ignored)
         )
 
 

@@ -70,12 +70,12 @@ def render(
     """
     own = sorted(name for name in given if name in (PROGRAM, ARCHIVE))
     if own:
-        raise ConfigError(f"hyperparameter `{own[0]}` is torchx's own when there is a `source_dir`")
+        raise ConfigError(f"hyperparameter `{own[0]}` is set by torchx when `source_dir` is used")
     if source_dir.startswith("s3://"):
         late = [name for name, value in env.items() if REPLICA in value or len(value) > command.MAX_VALUE]
         if late or any(REPLICA in word for word in words):
             raise NotSupportedError(
-                f"`source_dir` {source_dir}: only a command of torchx can tell the number of a host, or hold a variable"
+                f"`source_dir` {source_dir}: only a command made by torchx can hold the number of a host, or a variable"
                 f" of more than {command.MAX_VALUE} characters",
                 hint="give a local folder",
             )
@@ -136,8 +136,8 @@ def as_hyperparameters(words: list[str]) -> tuple[str, dict[str, str]]:
         found[name[2:]] = value
     if not re.fullmatch(r"[\w][\w./-]*\.(?:py|sh)", program) or ".." in program:
         raise NotSupportedError(
-            "SageMaker's toolkit runs a script of an archive in S3, with arguments `--name value`, and this command is "
-            f"another: `{' '.join(words)}`",
+            "SageMaker's toolkit runs a script of an archive in S3 with arguments `--name value`; this command is "
+            f"not of that form: `{' '.join(words)}`",
             hint="give a local folder as `source_dir`, with which any command runs",
         )
     return program, found
@@ -172,7 +172,7 @@ def upload(client: Any, source: Source, request: _Object, *, owner: str, region:
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
         _archive(source, file)
         if file.tell() > _MOST:
-            raise SpecError(f"{doing}: it has more than 5 GiB", hint="name what is not code in `.torchxignore`")
+            raise SpecError(f"{doing}: it has more than 5 GiB", hint="list what is not code in `.torchxignore`")
         file.seek(0)
         try:
             call(client, "put_object", doing, Body=file, **params)
