@@ -22,7 +22,7 @@ def test_one_fails_and_the_others_are_stopped(scheduler, submit) -> None:
     described = ended(scheduler, app_id)
     assert described.state == F
     assert _states(described) == [C, C, F, C]
-    assert described.msg == "r/2 failed first: exit code 7: boom"
+    assert described.msg == "r/2: exit code 7: boom"
     failure = parse_failure(described.structured_error_msg)
     assert failure is not None and (failure.exit_code, failure.message) == (7, "boom")
 
@@ -36,7 +36,7 @@ def test_the_first_of_several_failures_is_named(scheduler, submit, tmp_path) -> 
         5,
     )
     described = ended(scheduler, app_id)
-    assert described.msg.startswith("r/3 failed first: exit code 3")
+    assert described.msg.startswith("r/3: exit code 3")
 
 
 def test_a_signal_is_named(scheduler, submit) -> None:
@@ -44,14 +44,14 @@ def test_a_signal_is_named(scheduler, submit) -> None:
     app_id = submit("kill -9 $$")
     described = ended(scheduler, app_id)
     assert described.state == F
-    assert described.msg == "r/0 failed: killed by SIGKILL"
+    assert described.msg == "r/0: killed by SIGKILL (often: out of memory)"
 
 
 def test_the_error_file_of_torchelastic_is_told(scheduler, submit) -> None:
     """What was written to TORCHELASTIC_ERROR_FILE explains the failure."""
     content = '{"message": {"message": "RuntimeError: lost", "extraInfo": {"py_callstack": "Trace", "timestamp": "5"}}}'
     described = ended(scheduler, submit(f"echo '{content}' > $TORCHELASTIC_ERROR_FILE; exit 1"))
-    assert described.msg == "r/0 failed: exit code 1: RuntimeError: lost"
+    assert described.msg == "r/0: exit code 1: RuntimeError: lost"
     assert described.roles_statuses[0].replicas[0].structured_error_msg == described.structured_error_msg
 
 
@@ -90,7 +90,7 @@ def test_retries_used_up(scheduler, submit) -> None:
     """After the last retry the job has FAILED, and says how often it was tried."""
     described = ended(scheduler, submit("echo try; exit 1", max_retries=2))
     assert (described.state, described.num_restarts) == (F, 2)
-    assert described.msg == "r/0 failed: exit code 1 (after 2 restarts)"
+    assert described.msg == "r/0: exit code 1: try; after 2 restarts"
 
 
 def test_a_retry_begins_when_nothing_of_the_last_attempt_is_left(scheduler, submit, tmp_path) -> None:
@@ -169,7 +169,7 @@ def test_an_elastic_role_below_its_minimum_fails(scheduler, submit, tmp_path) ->
     described = ended(scheduler, app_id)
     assert described.state == F
     assert _states(described) == [F, F, C]
-    assert described.msg.startswith("r/0 failed first: exit code 3")
+    assert described.msg.startswith("r/0: exit code 3")
 
 
 def _replica(process) -> str | None:
