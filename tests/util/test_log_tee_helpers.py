@@ -42,7 +42,7 @@ def test_all_replicas_are_copied(should_tail: bool) -> None:
     thread.join(300)
     assert sorted(file.getvalue().splitlines()) == ["a/0 line 0", "a/0 line 1", "a/1 line 0", "a/1 line 1"]
     assert runner.asked == [([("a", 0), ("a", 1)], LogQuery(regex=re.compile("re"), follow=should_tail))]
-    assert thread.error is None  # type: ignore[attr-defined]
+    assert thread.error is None
 
 
 def test_an_error_is_kept() -> None:
@@ -50,7 +50,7 @@ def test_an_error_is_kept() -> None:
     error = ValueError("no logs")
     thread = tee_logs(io.StringIO(), "x://s/app", None, Runner(AppState.SUCCEEDED, error=error))
     thread.join(300)
-    assert thread.error is error  # type: ignore[attr-defined]
+    assert thread.error is error
 
 
 def test_colors() -> None:

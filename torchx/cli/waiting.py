@@ -12,9 +12,8 @@ from torchx.util.term import fit, has_color, is_tty, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import threading
-
     from torchx.runner import Runner
+    from torchx.runner.tee import Tee
     from torchx.specs import AppStatus
 
 _TICK_S = 1.0
@@ -106,16 +105,16 @@ def _cancel(runner: Runner, handle: str, *, since: float) -> AppStatus | None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _start_logs(runner: Runner, handle: str) -> threading.Thread:
+def _start_logs(runner: Runner, handle: str) -> Tee:
     from torchx.runner.tee import tee_logs
 
     return tee_logs(sys.stderr, handle, None, runner, should_tail=True, colorize=has_color(sys.stderr))
 
 
-def _finish_logs(tee: threading.Thread) -> None:
+def _finish_logs(tee: Tee) -> None:
     """Waits until the last line is out."""
     tee.join()
-    error = getattr(tee, "error", None)
+    error = tee.error
     if isinstance(error, TorchXError):
         warn(f"the logs cannot be shown: {error}")
     elif error is not None:

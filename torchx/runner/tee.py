@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, TextIO
 
+    class Tee(threading.Thread):
+        """A thread that copies logs, and the exception that ended it, or None."""
+
+        error: BaseException | None
+
+
 RESET = "\033[0m"
 # Bright enough on dark and light grounds, and distinct side by side. Red and green stay free for failed and done.
 COLORS = ("\033[36m", "\033[35m", "\033[34m", "\033[33m", "\033[96m", "\033[95m", "\033[94m", "\033[93m")
@@ -41,7 +47,7 @@ def tee_logs(  # noqa: PLR0917  # public signature
     should_tail: bool = False,
     streams: Any = None,
     colorize: bool = False,
-) -> threading.Thread:
+) -> Tee:
     """Starts a thread that copies the lines of all replicas of a job to ``dst``, each under its replica's name.
 
     Args:
@@ -67,7 +73,7 @@ def tee_logs(  # noqa: PLR0917  # public signature
         sources = list(zip(formats.values(), log_openers(runner, app_handle, replicas, query), strict=True))
         copy_together(sources, Sink(dst)) if should_tail and sources else copy_in_turn(sources, Sink(dst))
 
-    class Tee(threading.Thread):
+    class Copying(threading.Thread):
         error: BaseException | None = None
 
         def run(self) -> None:
@@ -76,7 +82,7 @@ def tee_logs(  # noqa: PLR0917  # public signature
             except Exception as e:
                 self.error = e
 
-    thread = Tee(daemon=True, name="torchx-tee-logs")
+    thread: Tee = Copying(daemon=True, name="torchx-tee-logs")  # type: ignore[assignment]  # declared above for those who import no threads
     thread.start()
     return thread
 

@@ -89,13 +89,14 @@ def _help_of(cls: type[StructuredOpts], name: str) -> Callable[[], str]:
     return lambda: cls.get_docstrings().get(name, "")
 
 
+_known_fields: dict[Any, list[tuple[str, Any, CfgVal, bool]]] = {}
+
+
 def _fields(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:
     """Name, type, default, and whether there is one, of each field."""
-    cached: list[tuple[str, Any, CfgVal, bool]] | None = cls.__dict__.get("_torchx_opts")
-    if cached is None:
-        cached = [(n, _resolve_type(cls, n, tp), default, has) for n, tp, default, has in _declared(cls)]
-        cls._torchx_opts = cached
-    return cached
+    if cls not in _known_fields:
+        _known_fields[cls] = [(n, _resolve_type(cls, n, tp), default, has) for n, tp, default, has in _declared(cls)]
+    return _known_fields[cls]
 
 
 def _declared(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:

@@ -269,15 +269,12 @@ class SchedulerContract:
     @property
     def capabilities(self) -> Capabilities:
         """What the scheduler under test claims."""
-        if not hasattr(type(self), "_capabilities"):
-            import tempfile
+        import tempfile
 
-            with tempfile.TemporaryDirectory() as folder:
-                made = self.create_scheduler(folder)
-                type(self)._capabilities = made.capabilities  # type: ignore[attr-defined]  # kept for the class
-                made.close()
-        found: Capabilities = type(self)._capabilities  # type: ignore[attr-defined]  # put there above
-        return found
+        with tempfile.TemporaryDirectory() as folder:
+            made = self.create_scheduler(folder)
+            made.close()
+            return made.capabilities
 
     def test_capabilities_are_well_formed(self, scheduler: Scheduler[Any]) -> None:
         """Streams, policies and mounts are named as our own types name them; workspaces need a mixin."""
