@@ -24,7 +24,7 @@ BANNED = {
     r"\bis waited with\b": "is backing off",
     r"\bnot told (?:where|whether|how)\b": "does not know where",
 }
-LATER = ("slurm", "lsf", "batch", "docker", "local", "kubernetes")
+LATER = ("slurm", "lsf", "batch", "docker", "local")
 """Folders that are being rewritten."""
 
 

@@ -85,7 +85,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return self._apis[context]
 
     def _push(self, info: AppDryRunInfo[Any], images: dict[str, tuple[str, str]]) -> None:
-        """Pushes the images with workspaces, and tells the record what they are called for good."""
+        """Pushes the images with workspaces, and reports their digests for the record."""
         from torchx.specs.images import report_image_digest
 
         self.push_images(images)
@@ -95,7 +95,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     # -- which cluster ---------------------------------------------------------------------------
 
     def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
-        """Says where the run options of jobs that are not on record come from: config files and the environment."""
+        """Takes the source of run options for jobs that are not on record: config files and the environment."""
         self._defaults = defaults
 
     def _submitted(self, context: str | None, app_id: str) -> str:

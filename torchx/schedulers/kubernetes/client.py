@@ -255,7 +255,7 @@ class KubeApi:
         return self._open(_Request("GET", path, query or {}, timeout_s=timeout_s))
 
     def events(self, path: str, query: Mapping[str, object], *, timeout_s: float) -> Iterator[_Object]:
-        """What a watch tells, until the server or the connection ends it, or it is silent for ``timeout_s`` seconds."""
+        """Events of a watch, until the server or the connection ends it, or it is silent for ``timeout_s`` seconds."""
         import json
 
         import urllib3

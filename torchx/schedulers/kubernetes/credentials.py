@@ -83,7 +83,7 @@ def _kubeconfig(configuration: Any, context: str | None) -> str:
 
 @contextmanager
 def _errors() -> Iterator[list[str]]:
-    """What is logged as an error meanwhile, which is how the client tells of a plugin that failed."""
+    """What is logged as an error meanwhile, which is how the client reports a plugin that failed."""
     import logging
 
     said: list[str] = []

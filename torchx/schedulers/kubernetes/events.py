@@ -27,7 +27,7 @@ def why_pods_are_missing(api: KubeApi, namespace: str, found: Found) -> str:
     except ApiError as e:
         if e.status != _FORBIDDEN:
             raise
-        return ""  # to see no events is no reason to tell nothing
+        return ""  # who may see no events still gets a status
 
 
 def why_it_does_not_start(api: KubeApi, namespace: str, pod: _Object) -> str:

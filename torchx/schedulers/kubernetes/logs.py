@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _EVERY_S = 1.0
 _SHARE = 10
-"""Of a large job, the looks take one part in so many of the time."""
+"""At most one part in ten of the time is spent on looking: in a large job, a look takes seconds."""
 _SELDOM_S = 15.0
-"""But for no longer is nobody told of new pods: a look takes long, too, when the cluster is away, or we are stopped."""
+"""The longest time between two looks: one also takes long when the cluster is away, or we are stopped."""
 _MOST_TAILS = 4
-"""Logs of so many failed replicas are asked for at most, where their pods' status does not say enough."""
+"""The most logs that are read to explain a failure, of replicas whose pods' status does not say enough."""
 _TAIL_LINES = 400
 _TAIL_BYTES = 1 << 16
 

@@ -80,9 +80,9 @@ class KubernetesOpts(StructuredOpts):
             ConfigError: which, and why.
         """
         if self.kind not in KINDS:
-            raise ConfigError(f"kind `{self.kind}` is none of {', '.join(KINDS)}")
+            raise ConfigError(f"kind `{self.kind}` is not one of {', '.join(KINDS)}")
         if self.kind in (JOB, JOBSET) and self.queue:
-            raise ConfigError(f"`queue` is of Volcano, and kind is `{self.kind}`", hint="for Kueue: `local_queue`")
+            raise ConfigError(f"`queue` belongs to Volcano, but kind is `{self.kind}`", hint="for Kueue: `local_queue`")
 
 
 @dataclass
@@ -127,7 +127,7 @@ class KubernetesMCADOpts(StructuredOpts):
         """
         form = FORMS.get(self.appwrapper_version)
         if form is None:
-            raise ConfigError(f"appwrapper_version `{self.appwrapper_version}` is none of {', '.join(FORMS)}")
+            raise ConfigError(f"appwrapper_version `{self.appwrapper_version}` is not one of {', '.join(FORMS)}")
         return form
 
 
@@ -135,7 +135,7 @@ def read_overlay(path: str) -> _Object:
     """An overlay of a file: YAML, or JSON.
 
     Raises:
-        ConfigError: the file cannot be read, or holds no mapping.
+        ConfigError: the file cannot be read, or is not a mapping.
     """
     try:
         with open(path, encoding="utf-8") as f:
@@ -144,7 +144,7 @@ def read_overlay(path: str) -> _Object:
         raise ConfigError(f"pod_overlay `{path}` cannot be read: {e}") from None
     found = _parse(path, text)
     if not isinstance(found, dict):
-        raise ConfigError(f"pod_overlay `{path}` holds no mapping", hint="it has the shape of a pod: `spec:` ...")
+        raise ConfigError(f"pod_overlay `{path}` is not a mapping", hint="it has the shape of a pod: `spec:` ...")
     return found
 
 

@@ -149,7 +149,7 @@ def delete(api: KubeApi, found: Found, namespace: str, name: str) -> None:
 
 
 def _abort_command(item: _Object) -> _Object:
-    """How Volcano is told to abort a job: https://volcano.sh/en/docs/vcjob/"""
+    """The request to Volcano to abort a job: https://volcano.sh/en/docs/vcjob/"""
     metadata = item["metadata"]
     reference = {
         "apiVersion": item["apiVersion"],
