@@ -245,7 +245,7 @@ def test_a_host_that_is_down(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> Non
     error = _refused("no-such-host.invalid")
     assert str(error) == "cannot log in to `no-such-host.invalid`: there is no host of that name"
     error = _refused("-oProxyCommand=touch /tmp/x")
-    assert "is no SSH target" in str(error)
+    assert "is not an SSH target" in str(error)
 
 
 def test_a_host_that_says_nothing(link: Link, keys: Keys) -> None:

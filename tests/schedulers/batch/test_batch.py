@@ -417,6 +417,20 @@ def test_the_end_of_a_long_log_is_found_without_reading_it(tmp_path: Path) -> No
     assert sum(read) < 400_000
 
 
+def test_a_log_is_read_by_few_questions(tmp_path: Path) -> None:
+    """One for the times and two for each output, of what the index knows and of the rest: over SSH each is a round trip."""
+    where = paths(tmp_path, "o1\n", "e1\n", "10 3 3\n")
+    asked: list[str] = []
+
+    class Counting(LocalFiles):
+        def read(self, path: str, offset: int = 0, size: int = -1) -> bytes | None:
+            asked.append(Path(path).name)
+            return super().read(path, offset, size)
+
+    assert list(BatchLog(Counting(), where, LogQuery(), lambda: True)) == ["o1\n", "e1\n"]
+    assert asked == ["times.idx", "stdout.log", "stderr.log", "stdout.log", "stderr.log"]
+
+
 def test_following_ends_with_the_job(tmp_path: Path) -> None:
     """What is written while it runs comes as it is written; a line that is cut off comes at the end."""
     where = paths(tmp_path, "one\n")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.remote_files import RemoteFiles, blocks
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
@@ -88,6 +89,35 @@ def test_growth_is_bounded(files: AnyFiles, fake: FakeSsh) -> None:
     Path(path).write_bytes(data)
     assert files.grown({path: 0}) == {path: data[:MOST_GROWN]}
     assert files.grown({path: MOST_GROWN}) == {path: data[MOST_GROWN:]}
+
+
+@pytest.mark.parametrize("count", [1, 3, 699, 700, 701, 5000])
+def test_the_ends_of_files(files: AnyFiles, fake: FakeSsh, count: int) -> None:
+    """A negative offset counts from the end; of a file that is shorter it is all. One question for many files."""
+    wanted = {}
+    for size in (1, 700, 900):
+        path = fake.there / f"{size}  x"
+        path.write_bytes(BYTES[:1] * (size - 1) + b"z")
+        wanted[str(path)] = path.read_bytes()[-count:]
+    (fake.there / "empty").touch()
+    offsets = dict.fromkeys([*wanted, str(fake.there / "empty"), str(fake.there / "no")], -count)
+    assert files.grown(offsets) == wanted
+    assert {path: files.read(path, -count) for path in wanted} == wanted
+
+
+def test_what_many_replicas_left_behind(files: AnyFiles, fake: FakeSsh) -> None:
+    """Error files and the ends of stderr, by one look; stdout where stderr says nothing; a line that is cut is left out."""
+    folder = JobFolder(files, str(fake.there))
+    for k, (name, text) in enumerate(
+        [("error.json", "{}"), ("stderr.log", "cut " * TAIL_BYTES + "\nlast\n"), ("stdout.log", "out\n")]
+    ):
+        (fake.there / "w" / str(k)).mkdir(parents=True)
+        (fake.there / "w" / str(k) / name).write_text(text)
+    (fake.there / "w" / "2" / "srun.log").write_text("said\n")
+    first, second, third = folder.evidence([("w", k) for k in range(3)], said="srun.log")
+    assert (first.error_file, first.stderr, first.said) == ("{}", "", "")
+    assert (second.error_file, second.stderr) == (None, "last\n")
+    assert (third.stdout, third.said) == ("out\n", "said\n")
 
 
 def test_removing(files: AnyFiles, fake: FakeSsh) -> None:

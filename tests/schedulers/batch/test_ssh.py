@@ -230,7 +230,7 @@ def test_tokens_that_are_no_names(token: str, runner: SSHCommandRunner, fake: Fa
 @pytest.mark.parametrize("target", ["", "-oProxyCommand=x", "a b", "a;b", "a\nb", "$(x)", "a'b", "a|b"])
 def test_targets_that_are_none(target: str) -> None:
     """What could be an option or a piece of shell is no host."""
-    with pytest.raises(ConfigError, match="is no SSH target"):
+    with pytest.raises(ConfigError, match="is not an SSH target"):
         SSHCommandRunner(target)
 
 

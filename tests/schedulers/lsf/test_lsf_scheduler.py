@@ -146,7 +146,7 @@ def test_commands() -> None:
         ({"bsub_args": "'"}, {}, "No closing quotation"),
         ({"bsub_args": "rm -rf /"}, {}, "`rm`"),
         ({}, {"mounts": [BindMount("/a", "/b")]}, "mounts"),
-        ({"docker": True}, {"image": "/a/folder"}, "no container image"),
+        ({"docker": True}, {"image": "/a/folder"}, "not a container image"),
     ],
     ids=lambda v: str(v)[:30] if not isinstance(v, str) else "",
 )

@@ -228,7 +228,7 @@ def test_options_with_dashes(scheduler: SlurmScheduler) -> None:
     ("cfg", "words"),
     [
         ({"extra": ["--array=1-3"]}, "`--array` is set by torchx"),
-        ({"extra": ["nice=1"]}, "no option of sbatch"),
+        ({"extra": ["nice=1"]}, "not an option of sbatch"),
         ({"replicas_per_node": 0}, "`replicas_per_node` is `0`"),
         ({"container": "podman"}, "`container` is `podman`"),
         ({"partition": "a\nb"}, "`partition` is"),

@@ -38,7 +38,7 @@ IN_JOB_DIR = "torchx-jobs"
 _IDS = "ids"
 _DELETED = b"deleted"
 TAIL_BYTES = 1 << 16
-"""So much of the end of its output tells why a replica failed."""
+"""This much of the end of its output is read to find out why a replica failed."""
 
 
 class JobFolders:

@@ -98,11 +98,13 @@ class _Cursor:
         self.position = start  # of what has been given away
         self.end = end
         self.rest = b""
+        self.at_end = False  # when it was looked at last, nothing more was there
         growth.begin(path, start)
 
     def fill(self) -> bool:
         """Takes what has come; whether there was anything."""
         data = self.growth.take(self.path)
+        self.at_end = len(data) < MOST_GROWN
         if self.end is not None:
             data = data[: max(0, self.end - self.position - len(self.rest))]
         self.rest += data
@@ -195,8 +197,9 @@ class BatchLog:
         """The index; empty when there is none."""
         if not self._paths.times:
             return []
-        text = b""
-        while block := self._files.read(self._paths.times, len(text), MOST_GROWN):
+        text, block = b"", bytes(MOST_GROWN)
+        while len(block) == MOST_GROWN:  # what is shorter was the end
+            block = self._files.read(self._paths.times, len(text), MOST_GROWN) or b""
             text += block
         return parse_times(text.decode("ascii", "replace"))
 
@@ -210,9 +213,7 @@ class BatchLog:
         if not timed:
             return start, end, times
         if not times and any(self._files.sizes(streams).values()):
-            raise NotSupportedError(
-                "the times of this job's lines are not known", hint="leave `--since` and `--until` away"
-            )
+            raise NotSupportedError("the times of this job's lines are not known", hint="omit `--since` and `--until`")
         moments = [t for t, _, _ in times]
         for path in streams:
             sizes = [err if path == self._paths.stderr else out for _, out, err in times]
@@ -285,7 +286,7 @@ class BatchLog:
         return self._is_over()
 
     def _backlog(self, cursors: list[_Cursor], times: Times) -> Iterator[bytes]:
-        """What is there by now; of two outputs in the order of writing, as far as the index tells it."""
+        """What is there by now; of two outputs in the order of writing, as far as the index shows it."""
         if len(cursors) == 2 and times:
             out, err = cursors
             for _, size_out, size_err in times:
@@ -303,7 +304,7 @@ def _up_to(cursor: _Cursor, until: int | None) -> Iterator[bytes]:
     while until is None or cursor.position < until:
         if until is None or cursor.position + len(cursor.rest) < until:
             cursor.growth.look_at(cursor.path)
-            more = cursor.fill()
+            more = cursor.fill() and not cursor.at_end
         else:
             more = False
         block = cursor.lines(until)

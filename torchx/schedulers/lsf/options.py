@@ -100,6 +100,6 @@ def check(app: AppDef, opts: Opts) -> None:
             raise ConfigError(f"role `{role.name}` has mounts", hint="they need containers: `-cfg docker=true`")
         if docker and (not role.image or posixpath.isabs(role.image)):
             raise ConfigError(
-                f"role `{role.name}` has the image `{role.image}`, which is no container image",
-                hint="name one (`--image`), or leave the options of docker away",
+                f"role `{role.name}` has the image `{role.image}`, which is not a container image",
+                hint="name one (`--image`), or omit the options of docker",
             )

@@ -66,9 +66,7 @@ def render_replicas(
         "#!/bin/bash",
         f"# The replicas of torchx job {app_id}; LSF runs this with the number of the role and of the replica.",
         f"app={quote(app_id)} group={quote(group_of(app_id))} own_network={'1' if own_network else ''}",
-        read_script(__file__, "replica.sh").strip()
-        if whole
-        else "# ... (torchx_run and its functions: the same in every job)",
+        read_script(__file__, "replica.sh").strip() if whole else _LEFT_OUT,
         'case "$1.$2" in',
     ]
     numbers = {role.name: index for index, role in enumerate(app.roles)}

@@ -94,7 +94,7 @@ def parse_version(text: str) -> tuple[int, int]:
     """
     found = re.search(r"(\d+)\.(\d+)", text)
     if found is None:
-        raise ParseError(f"`{text.strip()}` is no version of Slurm", text=text)
+        raise ParseError(f"`{text.strip()}` is not a version of Slurm", text=text)
     return int(found[1]), int(found[2])
 
 
@@ -116,7 +116,7 @@ def parse_sbatch(text: str) -> str:
     words = text.split()
     app_id = words[-1].partition(";")[0] if words else ""
     if not app_id.isdigit():
-        raise ParseError(f"`sbatch` answered `{text.strip()}`, which is no job id", text=text)
+        raise ParseError(f"`sbatch` answered `{text.strip()}`, which is not a job id", text=text)
     return app_id
 
 

@@ -40,7 +40,7 @@ class JobEvents:
         replicas: path of the replica's folder within the job's to what became of it.
         starts: how often the job was started.
         again: how often replicas were started again while the job went on.
-        tries: the same in this attempt, by path of the replica.
+        tries: how often in this attempt, by path of the replica.
         retries: how often the job requeued itself because a replica failed.
         exit_code: of the attempt; None while it goes on, and when it was ended from outside.
         job_id: Slurm's; empty before the first start.

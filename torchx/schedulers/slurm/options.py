@@ -138,9 +138,11 @@ class SlurmOpts(StructuredOpts):
         for option in self.extra or ():
             name = option.partition("=")[0]
             if not name.startswith("--") or len(name) < 4:
-                raise ConfigError(f"run option `extra`: `{option}` is no option of sbatch", hint="write `--name=value`")
+                raise ConfigError(
+                    f"run option `extra`: `{option}` is not an option of sbatch", hint="write `--name=value`"
+                )
             if name[2:] in _OURS:
-                raise ConfigError(f"run option `extra`: `{name}` is set by torchx", hint="leave it away")
+                raise ConfigError(f"run option `extra`: `{name}` is set by torchx", hint="omit it")
 
 
 def job_words(opts: SlurmOpts) -> list[str]:

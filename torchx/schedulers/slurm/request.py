@@ -163,7 +163,7 @@ class SlurmBatchRequest:
         render(sample)
 
     def without_memory(self) -> SlurmBatchRequest:
-        """The same request, for a partition that knows of no memory."""
+        """This request, for a partition that knows of no memory."""
         import copy
 
         other = copy.deepcopy(self)

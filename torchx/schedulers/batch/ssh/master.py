@@ -51,7 +51,7 @@ class Master:
     def __init__(self, target: str) -> None:
         if not _TARGET.fullmatch(target) or target.startswith("-"):
             raise ConfigError(
-                f"`{target}` is no SSH target", hint="write `host`, `user@host`, or a `Host` of ~/.ssh/config"
+                f"`{target}` is not an SSH target", hint="write `host`, `user@host`, or a `Host` of ~/.ssh/config"
             )
         self.target = target
         self._socket = ""
