@@ -8,7 +8,7 @@ import pytest
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
-from torchx.specs import NONE, AppDef, AppState, Resource, Role
+from torchx.specs import NONE, AppDef, AppState, Resource, RetryPolicy, Role
 from torchx.specs.failures import parse_failure
 
 JOBSETS = "jobset.x-k8s.io/v1alpha2"
@@ -298,6 +298,17 @@ def test_a_jobset_whose_pods_are_refused_says_why(on):
         other = {**metadata, "name": "other-trainer-0", "uid": "other"}
         job.cluster.warn({"kind": "Job", "metadata": other}, "FailedCreate", "another quota")
     assert job.told() == (AppState.PENDING, "its pods cannot be made: exceeded quota: jobs")
+
+
+def test_events_are_asked_for_only_where_pods_are_missing():
+    """Those that have succeeded, or failed for good, are not missed."""
+    job = Submitted(role(replicas=3, max_retries=1, retry_policy=RetryPolicy.REPLICA))
+    job.pods(DONE, failed(), RUNNING)
+    job.jobs()[0]["status"] = {"active": 1, "succeeded": 1, "completedIndexes": "0", "failedIndexes": "1"}
+    before = len(job.cluster.calls)
+    job.scheduler.describe(job.app_id)
+    asked = [path.rpartition("/")[2] for _, path, _ in job.cluster.calls[before:]]
+    assert "events" not in asked
 
 
 def volcano(**cfg):

@@ -132,6 +132,16 @@ def test_a_disruption_is_not_the_programs_fault(reason):
     assert found.kind == kind in CLASSES
 
 
+def test_the_kubelet_says_more_than_that_it_was_the_kubelet():
+    """Since 1.26 an eviction has both words."""
+    status = ended(exitCode=137, reason="Error")
+    status.update(reason="Evicted", message="The node was low on resource: memory. Threshold quantity: 100Mi.")
+    status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
+    found = failure(status)
+    assert "was evicted from its node (Evicted): The node was low on resource: memory." in found.summary()
+    assert found.kind == "oom"
+
+
 def test_a_failed_init_container_is_the_cause():
     """The main container never ran."""
     status = {

@@ -267,7 +267,9 @@ def lacks_pods(found: Found, pods: Sequence[Pod]) -> bool:
     """Whether fewer pods are there than their owners want: events say why."""
     owners = [read_owner(found.kind, item) for item in found.owners]
     wanted = sum(owner.wants for owner in owners)
-    alive = sum(not is_terminal(pod.facts.state) for pod in pods)
+    # A Job's own count knows those that have succeeded; a JobSet wants them all.
+    ended = (AppState.FAILED,) if found.kind == JOBSET else (AppState.FAILED, AppState.SUCCEEDED)
+    alive = sum(pod.facts.state not in ended for pod in pods)
     over = all(owner.state is not None and is_terminal(owner.state) for owner in owners)
     return not over and (wanted > alive or not pods)
 

@@ -306,7 +306,10 @@ def _disrupted(status: _Object) -> str:
 
 def _reason(status: _Object, terminated: _Object) -> str:
     """The cluster's word for the end, when it was not the program's own doing."""
-    for reason in (_disrupted(status), status.get("reason"), terminated.get("reason")):
+    disrupted, reason = _disrupted(status), status.get("reason")
+    # The kubelet's own word says more than that it was the kubelet.
+    first = (reason, disrupted) if disrupted == "TerminationByKubelet" else (disrupted, reason)
+    for reason in (*first, terminated.get("reason")):
         if reason and reason not in ("Error", "Completed"):
             return str(reason)
     return ""
