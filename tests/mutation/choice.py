@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.mutation.changes import Change
-from tests.mutation.house import is_mirror, mentions
+from tests.mutation.house import imported, is_mirror, mentions
 
 Tests = dict[str, dict[str, Any]]
 """By node id: ``cpu``, the seconds it takes, and ``lines``, what it runs by file."""
@@ -38,9 +38,14 @@ def cost(nodes: list[str], tests: Tests) -> float:
 
 
 def _covering(change: Change, tests: Tests, top: str) -> list[str]:
-    if change.names:  # a constant: whoever runs a line that uses it
+    if change.names:  # a constant: whoever runs a line that uses it, and who imports the file and may look at it
         used = mentions(top, change.names)
-        return [n for n, t in tests.items() if any(lines & set(t["lines"].get(p, ())) for p, lines in used.items())]
+        return [
+            node
+            for node, test in tests.items()
+            if change.path in imported(top, node.partition("::")[0])
+            or any(lines & set(test["lines"].get(path, ())) for path, lines in used.items())
+        ]
     for lines in (change.lines, change.function):
         found = [node for node, test in tests.items() if set(lines) & set(test["lines"].get(change.path, ()))]
         if found:

@@ -117,7 +117,11 @@ def test_the_tests_of_a_change(tmp_path: Path) -> None:
     (tmp_path / "torchx" / "r").mkdir(parents=True)
     (tmp_path / "torchx" / "r" / "m.py").write_text("LIMIT = 1\n\ndef f():\n    g()\n    return LIMIT\n")
     file = "torchx/r/m.py"
+    for name in ("r/test_m.py", "x/test_x.py", "x/test_y.py"):
+        (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests" / name).write_text("from torchx.r.m import LIMIT\n" if name == "x/test_y.py" else "")
     tests = {
+        "tests/x/test_y.py::looks": {"cpu": 0.2, "lines": {}},
         "tests/r/test_m.py::long": {"cpu": 2.0, "lines": {file: [3, 4]}},
         "tests/r/test_m.py::short": {"cpu": 1.0, "lines": {file: [4]}},
         "tests/x/test_x.py::a": {"cpu": 0.1, "lines": {file: [4, 5]}},
@@ -132,7 +136,8 @@ def test_the_tests_of_a_change(tmp_path: Path) -> None:
         mirror,
         ["tests/x/test_x.py::a", "tests/x/test_x.py::other"],
     ]
-    assert batches(_change(file, 1, range(0), ("LIMIT",)), tests, str(tmp_path)) == [["tests/x/test_x.py::a"]]
+    constant = batches(_change(file, 1, range(0), ("LIMIT",)), tests, str(tmp_path))
+    assert constant == [["tests/x/test_x.py::a", "tests/x/test_y.py::looks"]]
     tests["tests/r/test_m.py::long"]["cpu"] = SLOW_S - 0.1
     many = {f"tests/r/test_m.py::{i}": {"cpu": 5.0, "lines": {file: [4]}} for i in range(20)}
     assert len(batches(_change(file, 4, function), many, str(tmp_path))[0]) == BUDGET_S // 5 - 1

@@ -461,3 +461,26 @@ def test_what_follows_a_syntax_error() -> None:
     lines = ['  File "a.py", line 3', "    x = (", "SyntaxError: x"]
     found = find_traces([*lines, *lines, *_trace("ValueError: y")])
     assert [(trace.start, trace.end) for trace in found] == [(0, 3), (3, 6), (6, 10)]
+
+
+def test_a_long_message_of_an_exception() -> None:
+    """Two thousand characters of it, with its name."""
+    room = 2000 - len("ValueError: ")
+    assert find_traces(_trace("ValueError: " + "x" * room))[0].message == "ValueError: " + "x" * room
+    cut = find_traces(_trace("ValueError: " + "x" * (room + 1)))[0].message
+    assert len(cut) == 2000 and cut.endswith(" ...")
+
+
+def test_the_traceback_of_a_worker_process() -> None:
+    """A process pool brings the original as text: that is the cause, where it can be read, else what was brought."""
+    inner = ['"""', *_trace("ValueError: x", file="work.py"), '"""']
+    remote = [*_trace("concurrent.futures.process._RemoteTraceback: "), *inner]
+    assert find_traces(remote)[0].links[0] == Link("ValueError", "x", "work.py", "x()")
+    (bare,) = find_traces(_trace("multiprocessing.pool._RemoteTraceback: gone"))
+    assert [str(link) for link in bare.links] == ["multiprocessing.pool._RemoteTraceback: gone"]
+
+
+def test_what_the_system_said_is_the_evidence() -> None:
+    """Its first line, where nobody knows more; the time of the end is only known where it is given."""
+    assert classify(Failure("", None), "\nnobody knows\nmore\n") == ("unknown", "nobody knows")
+    assert read_failure(Evidence(), exit_code=1).timestamp == 0
