@@ -48,7 +48,7 @@ _SAID = {
     "lost": (r"ContainerStatusUnknown", r"TERM_ZOMBIE", r"TERM_UNKNOWN"),
     "oom": (
         *(r"OOMKilled", r"OutOfMemoryError", r"OUT_OF_MEMORY", r"TERM_MEMLIMIT", r"TERM_SWAP", r"\boom[-_ ]?kill"),
-        *(r"OOM Killed", r"exceeded (?:job |step |virtual )?memory limit", r"out[- ]of[- ]memory"),
+        *(r"OOM Killed", r"[Ee]xceeded (?:job |step |virtual )?memory limit", r"out[- ]of[- ]memory"),
         *(r"Cannot allocate memory", r"low on resource: memory", r"Killed process \d+ \("),
     ),
     "image": (
@@ -61,10 +61,15 @@ _SAID = {
             r"manifest unknown",
         ),
         *(r"Cannot pull algorithm container", r"pull access denied", r"[Ff]ailed to pull image", r"[Nn]o such image"),
-        *(r"exec format error", r"from daemon: .*(?:/v2/|reference format)"),
+        *(
+            r"exec format error",
+            r"from daemon: .*(?:/v2/|reference format)",
+            r"no match for platform",
+            r"toomanyrequests",
+        ),
     ),
     "preempted": (
-        *(r"DUE TO PREEMPTION", r"\bPREEMPTED\b", r"\bPreempt(?:ed|ing)\b", r"PreemptionByScheduler"),
+        *(r"DUE TO PREEMPTION", r"\bPREEMPTED\b", r"\b[Pp]reempt(?:ed|ing)\b", r"PreemptionByScheduler"),
         *(r"EvictionByEvictionAPI", r"TERM_(?:PREEMPT|LOAD|RC_RECLAIM|REQUEUE_RC|MC_RECALL)", r"SpotInterruption"),
         *(r"\b[Ss]pot\b.*\binterrupted",),
     ),
@@ -77,9 +82,11 @@ _SAID = {
         *(r"NodeShutdown", r"imminent node shutdown", r"TerminationByKubelet", r"DeletionByTaintManager"),
         *(r"DeletionByPodGC", r"UnexpectedAdmissionError", r"OutOf(?:cpu|memory|pods)\b", r"low on resource"),
         *(r"Host EC2 .*terminated", r"\bXid\b.*: (?:48|62|63|64|74|79|92|94|95|119|120|140),", r"GPU is lost"),
+        *(r"node had condition", r"NodeNotReady", r"TaintManagerEviction", r"Task launch for .* failed on node"),
+        *(r"DockerTimeoutError", r"CannotInspectContainer"),
     ),
     "quota": (
-        *(r"exceeded quota", r"QuotaExceeded", r"ResourceLimitExceeded", r"Disk quota exceeded"),
+        *(r"[Ee]xceeded quota", r"[Qq]uota ?[Ee]xceeded", r"ResourceLimitExceeded", r"Disk quota exceeded"),
         *(r"TERM_(?:THREAD|PROCESS)LIMIT", r"(?:EmptyDir volume|ephemeral (?:local )?storage) .*exceeds"),
     ),
     "error": (
@@ -87,7 +94,7 @@ _SAID = {
         *(r"CannotStartContainer", r"CannotCreateContainer", r"TERM_CWD_NOTEXIST", r"TERM_PRE_EXEC_FAIL"),
         *(r"^AlgorithmError",),
     ),
-    "cancelled": (r"\bCANCELLED\b", r"TERM_(?:FORCE_)?(?:OWNER|ADMIN)"),
+    "cancelled": (r"\bCANCELLED\b", r"[Cc]ancell?ed by", r"TERM_(?:FORCE_)?(?:OWNER|ADMIN)"),
 }
 
 _NAMED = r"(?:[\w.:]+(?:\.|::))?"
@@ -96,12 +103,20 @@ _GPU = r"(?:CUDA|HIP|XPU|MPS backend|NPU)"
 # What PyTorch, gloo, NCCL, CUDA, numpy and the C library say: patterns of `Name: text`.
 _RAISED = (
     ("gpu_oom", rf"{_NAMED}OutOfMemoryError: (?:{_GPU}|Allocation on device)"),
-    ("gpu_oom", rf"{_ANY_RUNTIME}: (?:{_GPU} out of memory|(?:CUDA|HIP) error: out of memory)"),
+    (
+        "gpu_oom",
+        rf"{_ANY_RUNTIME}: (?:{_GPU} out of memory|(?:CUDA|HIP|cuda) (?:\w+ )?error(?: \(2\) )?: out of memory)",
+    ),
+    (
+        "gpu_oom",
+        r"cupy\S*OutOfMemoryError|[\w.]*Error: .*CUDA_ERROR_OUT_OF_MEMORY|[\w.]*Error: cudaErrorMemoryAllocation",
+    ),
     ("gpu_oom", rf"{_ANY_RUNTIME}: .*(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED"),
     ("gpu_oom", rf"{_ANY_RUNTIME}: NCCL error in(?s:.*)Cuda failure (?:\d+ )?'out of memory'"),
     ("gpu_oom", r"[\w.]*XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory"),
     ("gpu_oom", r"[\w.]*ResourceExhaustedError: (?s:.*)OOM when allocating tensor"),
     ("oom", r"(?:[\w.]+\.)?(?:_?Array|Arrow)?MemoryError\b|std::bad_alloc\b|java\.lang\.OutOfMemoryError\b"),
+    ("oom", r"ray\.exceptions\.OutOfMemoryError\b"),
     ("oom", r"RuntimeError: .*DefaultCPUAllocator: (?:can't|not enough)"),
     ("oom", r"(?:OS|Runtime|IO|BlockingIO)Error: .*Cannot allocate memory"),
     ("oom", r"RuntimeError: unable to (?:allocate shared memory|write to file </torch_|mmap \d+ bytes)"),
@@ -116,6 +131,10 @@ _RAISED = (
     ("network", r"(?:[\w.]+\.)?Rendezvous\w+Error\b|(?:torch\.distributed\.)?Dist(?:Network|Store)Error\b"),
     ("network", rf"{_ANY_RUNTIME}: (?s:.*)NCCL error in: \S*(?:torch|c10d)/"),
     ("network", rf"{_ANY_RUNTIME}: (?s:.*)Watchdog caught collective operation timeout: WorkNCCL"),
+    (
+        "network",
+        rf"{_ANY_RUNTIME}: (?s:.*)(?:NCCL watchdog thread terminated with exception: NCCL error|NCCL communicator was)",
+    ),
     ("network", r"(?:torch\.distributed\.DistBackendError|c10::Dist\w+): (?s:.*)(?:NCCL|watchdog|[Tt]imed? ?out)"),
     ("network", r"RuntimeError: (?:Gloo connectFullMesh failed|\[Rank \d+\].* failed to pass monitoredBarrier)"),
     ("network", r"RuntimeError: Rank \d+ (?:failed to pass|timed out in) monitoredBarrier"),
@@ -138,6 +157,7 @@ _LINES = (
     ("node", r".*CUDA error: uncorrectable (?:ECC|NVLink) error|NVRM: Xid .*: (?:48|74|79|94|95),"),
     ("node", r"Unable to determine the device handle for GPU.*GPU is lost"),
     ("network", r".*\[Rank \d+\] Watchdog caught collective operation timeout: WorkNCCL"),
+    ("network", r".*(?:ProcessGroupNCCL watchdog hang|ProcessGroupNCCL's watchdog got stuck)"),
     ("network", r"(?:torch\.distributed|c10)[.:]+Dist(?:Backend|Network|Store)Error: "),
     ("cancelled", r"KeyboardInterrupt$"),
 )
@@ -153,7 +173,7 @@ _BY_SIGNAL = {
 # Exceptions that say nothing of whose doing they are; of the user's program unless they come from torch.distributed.
 _UNDECIDED = (
     r"(?:[\w.]+\.)?(?:Connection\w*|Timeout|BrokenPipe|EOF)Error\b|.*\bEmpty\b"
-    r"|RuntimeError: (?:Socket Timeout|Connection re\w+|Broken pipe|Timed out)"
+    r"|RuntimeError: (?i:.*(?:socket|timed out|connect|address already in use|broken pipe|stop_waiting))"
 )
 _LOST_PEER = (
     r"(?:RuntimeError|Connection\w*Error|BrokenPipeError): (?s:.*)"

@@ -41,8 +41,9 @@ _NOISE = (
 # What a program says that ends without an exception of Python: the first such line is the message.
 _FATAL = (
     r"Fatal Python error: |terminate called |panic: |thread '.*' panicked at |Exception in thread \"|fatal error: "
-    r"|.*: Assertion [`'].* failed|.*\bCheck failed: |==\d+==ERROR: \w+Sanitizer|.*Watchdog caught collective operation"
-    r"|FATAL ERROR: |(?:free|malloc|realloc)\(\): |.*\bdouble free or|corrupted |munmap_chunk|\*\*\* \w+"
+    r"|.*: Assertion [`'].* failed|.*\bCheck failed: |==\d+==ERROR: \w+Sanitizer|\*\*\* \w+|FATAL ERROR: "
+    r"|.*Watchdog caught collective operation|.*ProcessGroupNCCL.* watchdog |(?:free|malloc|realloc)\(\): "
+    r"|.*\bdouble free or|corrupted |munmap_chunk"
 )
 _ERROR_WORDS = (
     r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"

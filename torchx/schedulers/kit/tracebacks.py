@@ -222,6 +222,6 @@ def read_exception(text: str) -> Link | None:
     (Link(name='KeyError', text="'x'", file='', code=''), None)
     """
     found = re.match(r"((?:[^\W\d]\w*(?:\.|::))*[^\W\d]\w*)(?:: ((?s:.*))|$)", text.strip())
-    if found is None or not re.search(r"(?:Error|Exception|Interrupt|Exit|Warning|bad_alloc)$", found[1]):
+    if found is None or not re.search(r"(?:Error|Exception|Interrupt|Exit|Warning)$|::\w+$", found[1]):
         return None
     return Link(found[1], found[2] or "")

@@ -137,6 +137,38 @@ RAISED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0",
         "distributed/distributed_c10d.py", (),
     ),
+    "oom-runtime": ("gpu_oom", "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/THCGeneral.cpp:50",
+                    "cuda/__init__.py", ()),
+    "oom-driver": ("gpu_oom", "RuntimeError: CUDA driver error: out of memory", "nn/functional.py", ()),
+    "oom-cupy": ("gpu_oom", "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 17,179,869,184 bytes (allocated so far: 0 "
+                 "bytes).", "../cupy/_creation/basic.py", ()),
+    "oom-numba": ("gpu_oom", "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY",
+                  "../numba/cuda/cudadrv/driver.py", ()),
+    "ray-oom": ("oom", "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+                "../ray/_private/worker.py", ()),
+    "aborted": ("network", "RuntimeError: NCCL communicator was aborted on rank 1.  Original reason for failure was: [Rank 1] "
+                "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for "
+                "1801021 milliseconds before timing out.", "distributed/distributed_c10d.py", ()),
+    "nccl-older": ("network", "RuntimeError: NCCL error in: /pytorch/torch/lib/c10d/ProcessGroupNCCL.cpp:784, unhandled system "
+                   "error, NCCL version 2.7.8", "distributed/distributed_c10d.py", ()),
+    "gloo-recv": ("network", "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
+                  "1800000ms for recv operation to complete", "distributed/distributed_c10d.py", ()),
+    "store-connect": ("network", "RuntimeError: connect() timed out. Original timeout was 60000 ms.", "distributed/rendezvous.py",
+                      ()),
+    "store-socket": ("network", "RuntimeError: The client socket has failed to connect to any network address of (n0, 29500). The "
+                     "client socket has timed out after 300s while trying to connect to (n0, 29500).", "distributed/rendezvous.py",
+                     ()),
+    "store-timeout": ("network", "TimeoutError: The client socket has timed out after 900s while trying to connect to (10.0.0.1, "
+                      "29500).", "distributed/rendezvous.py", ()),
+    "store-barrier": ("network", "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: "
+                      "store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
+                      "distributed/distributed_c10d.py", ()),
+    "store-reset": ("network", "RuntimeError: Connection reset by peer", "distributed/elastic/utils/store.py", ()),
+    "busy": ("error", f"RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable{CUDA_NOTES}",
+             "cuda/__init__.py", ()),
+    "no-nccl": ("error", "RuntimeError: Distributed package doesn't have NCCL built in", "distributed/distributed_c10d.py", ()),
+    "mixed-devices": ("error", "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
+                      "cuda:0 and cpu!", "nn/functional.py", ()),
 }  # fmt: skip
 WORK = (
     "WorkNCCL(SeqNum=1234, OpType=ALLREDUCE, NumelIn=25557032, NumelOut=25557032, Timeout(ms)=600000) ran for 600029 "
@@ -178,6 +210,18 @@ LINES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG ID 0 PG GUID 0(default_pg) Rank 0] "
         "Process group watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered\n",
         "SIGABRT", ("uncorrectable ECC",),
+    ),
+    "watchdog-hang": (
+        "network",
+        "[rank0]:[F1122 10:00:00.123456789 ProcessGroupNCCL.cpp:1523] [PG ID 0 PG GUID 0(default_pg) Rank 0] [PG ID 0 PG GUID "
+        "0(default_pg) Rank 0] Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.\n",
+        "SIGABRT", ("watchdog hang",),
+    ),
+    "watchdog-remote": (
+        "network",
+        "terminate called after throwing an instance of 'std::runtime_error'\n  what():  [Rank 1] NCCL watchdog thread terminated "
+        "with exception: NCCL error: remote process exited or there was a network error, NCCL version 2.18.1\n",
+        "SIGABRT", ("NCCL error: remote process exited",),
     ),
     "cpp-oom": (
         "gpu_oom",

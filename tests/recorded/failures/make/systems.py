@@ -102,6 +102,18 @@ ROWS: tuple[tuple[str, str, str, str, int | None, str], ...] = (
      137, ""),
     ("kube-unknown-deleted", "lost", "ContainerStatusUnknown: The container could not be located when the pod was deleted.  The "
      "container used to be Running", "", 137, ""),
+    ("kube-pressure", "node", "Evicted: The node had condition: [DiskPressure]. ", STEPS, None, "SIGKILL"),
+    ("kube-taint-event", "node", "TaintManagerEviction: Marking for deletion Pod default/train-0", STEPS, None, "SIGTERM"),
+    ("kube-platform", "image", "ErrImagePull: no match for platform in manifest: not found", "", None, ""),
+    ("docker-rate", "image", "toomanyrequests: You have reached your pull rate limit.", "", None, ""),
+    ("kernel-oom", "oom", "Out of memory: Killed process 4711 (python3) total-vm:67108864kB, anon-rss:62914560kB, file-rss:0kB, "
+     "shmem-rss:0kB, UID:1000 pgtables:123456kB oom_score_adj:0", STEPS, 137, ""),
+    ("slurm-oom-step", "oom", "slurmstepd: error: Exceeded step memory limit at some point.", STEPS, None, "SIGKILL"),
+    ("slurm-launch-task", "node", "srun: error: Task launch for StepId=12.0 failed on node n2: Communication connection failure",
+     "", 1, ""),
+    ("cloud-preempted", "preempted", "Instance was preempted.", STEPS, None, ""),
+    ("aws-cancelled", "cancelled", "cancelled by torchx, for ada", STEPS, None, "SIGTERM"),
+    ("aws-docker", "node", "DockerTimeoutError: Could not transition to started; timed out after waiting 4m0s", "", None, ""),
     # LSF
     ("lsf-memlimit", "oom", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit", STEPS, None, "SIGKILL"),
     ("lsf-swap", "oom", "TERM_SWAP: job killed after reaching LSF swap usage limit", STEPS, None, "SIGKILL"),
