@@ -113,31 +113,35 @@ def _change(path: str, line: int, function: range, names: tuple[str, ...] = ()) 
 
 
 def test_the_tests_of_a_change(tmp_path: Path) -> None:
-    """Those that run its line; else its function; else its file. The mirror first, quick ones first, slow ones not."""
+    """Those that run its line; else its function; else its file; and its own tests, whatever they run. The mirror first, quick ones first, slow ones not."""
     (tmp_path / "torchx" / "r").mkdir(parents=True)
     (tmp_path / "torchx" / "r" / "m.py").write_text("LIMIT = 1\n\ndef f():\n    g()\n    return LIMIT\n")
     file = "torchx/r/m.py"
-    for name in ("r/test_m.py", "x/test_x.py", "x/test_y.py"):
+    for name in ("r/test_m.py", "r/test_own.py", "x/test_x.py", "x/test_y.py"):
         (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "tests" / name).write_text("from torchx.r.m import LIMIT\n" if name == "x/test_y.py" else "")
+        (tmp_path / "tests" / name).write_text(
+            "from torchx.r.m import LIMIT\n" if name in ("r/test_own.py", "x/test_y.py") else ""
+        )
     tests = {
         "tests/x/test_y.py::looks": {"cpu": 0.2, "lines": {}},
+        "tests/r/test_own.py::forks": {"cpu": 3.0, "lines": {}},
         "tests/r/test_m.py::long": {"cpu": 2.0, "lines": {file: [3, 4]}},
         "tests/r/test_m.py::short": {"cpu": 1.0, "lines": {file: [4]}},
         "tests/x/test_x.py::a": {"cpu": 0.1, "lines": {file: [4, 5]}},
         "tests/x/test_x.py::slow": {"cpu": SLOW_S, "lines": {file: [4, 5]}},
         "tests/x/test_x.py::other": {"cpu": 0.1, "lines": {file: [99]}},
     }
-    mirror = ["tests/r/test_m.py::short", "tests/r/test_m.py::long"]
+    own = "tests/r/test_own.py::forks"
+    mirror = ["tests/r/test_m.py::short", "tests/r/test_m.py::long", own]
     function = range(3, 6)
     assert batches(_change(file, 4, function), tests, str(tmp_path)) == [mirror, ["tests/x/test_x.py::a"]]
-    assert batches(_change(file, 3, function), tests, str(tmp_path)) == [["tests/r/test_m.py::long"]]
+    assert batches(_change(file, 3, function), tests, str(tmp_path)) == [["tests/r/test_m.py::long", own]]
     assert batches(_change(file, 50, range(49, 60)), tests, str(tmp_path)) == [
         mirror,
         ["tests/x/test_x.py::a", "tests/x/test_x.py::other"],
     ]
     constant = batches(_change(file, 1, range(0), ("LIMIT",)), tests, str(tmp_path))
-    assert constant == [["tests/x/test_x.py::a", "tests/x/test_y.py::looks"]]
+    assert constant == [[own], ["tests/x/test_x.py::a", "tests/x/test_y.py::looks"]]
     tests["tests/r/test_m.py::long"]["cpu"] = SLOW_S - 0.1
     many = {f"tests/r/test_m.py::{i}": {"cpu": 5.0, "lines": {file: [4]}} for i in range(20)}
     assert len(batches(_change(file, 4, function), many, str(tmp_path))[0]) == BUDGET_S // 5 - 1
