@@ -65,7 +65,7 @@ def test_a_jobset_is_chosen_where_the_cluster_has_them(jobs, jobsets):
         [
             ({"restarts": 1}, AppState.PENDING, "its pods are not made yet"),
             ({"conditions": [condition("Completed")]}, AppState.SUCCEEDED, None),
-            ({"conditions": [failed]}, AppState.FAILED, "one of its jobs failed (FailedJobs)"),
+            ({"conditions": [failed]}, AppState.FAILED, "one of its jobs failed (FailedJobs); after 1 restart"),
             ({"conditions": None}, AppState.PENDING, "its pods are not made yet"),
         ],
     )

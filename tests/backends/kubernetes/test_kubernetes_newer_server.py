@@ -186,7 +186,7 @@ def test_a_thousand_replicas_are_submitted_in_few_calls_and_asked_for_in_pages(j
     with audited(jobs.namespace) as audit:
         found = jobs.scheduler.describe(app_id)
     asked = [call["requestURI"].partition("?")[0].rpartition("/")[2] for call in audit.calls()]
-    assert asked == ["jobs", "pods", "pods"]
+    assert asked == ["jobs", "pods", "pods", "events"]  # which say why the other half is missing
     assert [r.state for r in found.roles_statuses[0].replicas] == [AppState.PENDING] * 1000
 
 

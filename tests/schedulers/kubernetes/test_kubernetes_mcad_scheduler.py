@@ -108,6 +108,25 @@ def test_states(status, state, said):
     assert [job.app_id for job in scheduler.list()] == [app_id]
 
 
+@pytest.mark.parametrize(("retries", "state"), [(0, AppState.SUCCEEDED), (1, AppState.RUNNING)])
+def test_while_a_wrapper_runs_its_pods_know_better(retries, state):
+    """They are all there will be, unless MCAD may make them anew: then the job is over when it says so."""
+    cluster = Cluster(groups=[NEW])
+    scheduler = create_scheduler("me", client=cluster)
+    app_id = scheduler.submit(app(max_retries=retries), {})
+    (item,) = cluster.of("appwrappers")
+    item["status"] = {"phase": "Running"}
+    for pod in parts(item)[1:]:
+        made = {
+            **pod,
+            "metadata": {**pod["metadata"], "uid": pod["metadata"]["name"]},
+            "status": {"phase": "Succeeded"},
+        }
+        cluster.objects["api/v1/pods", "default", pod["metadata"]["name"]] = made
+    assert scheduler.describe(app_id).state is state
+    assert [job.state for job in scheduler.list()] == [state]
+
+
 @pytest.mark.parametrize(("group", "form"), [(NEW, "v1beta2"), (OLD, "v1beta1")])
 def test_the_end_of_a_job(group, form):
     """Cancelled it stays and says so, in the form that can be held; deleted it is gone."""

@@ -50,6 +50,7 @@ class Owner:
         reason: a sentence without full stop; empty when there is nothing to say.
         kind: class of the cause where the reason decides it.
         cancelled: a person asked for its end.
+        replaces: it may make new pods, so that its end is not theirs.
         restarts: how often it has started its pods anew.
         spare: so many pods may fail before it gives up; None: no such limit.
         failing: it has given up, and waits for its last pods to end.
@@ -64,6 +65,7 @@ class Owner:
     reason: str = ""
     kind: str = ""
     cancelled: bool = False
+    replaces: bool = True
     restarts: int = 0
     spare: int | None = None
     failing: bool = False
@@ -177,8 +179,8 @@ def _read_appwrapper(item: _Object, *, cancelled: bool) -> Owner:
         return Owner(state=AppState.CANCELLED, cancelled=True, restarts=retries)
     # While it runs, its pods know better.
     open_state = None if state is AppState.RUNNING else state
-    spare = None if _appwrapper_retries(item) > retries else 0
-    return Owner(state=open_state, reason=said, restarts=retries, spare=spare, native=word)
+    replaces = _appwrapper_retries(item) > retries
+    return Owner(state=open_state, reason=said, restarts=retries, replaces=replaces, native=word)
 
 
 def appwrapper_state(wrapper: _Object) -> tuple[str, AppState]:
@@ -297,7 +299,7 @@ def _role(role: tuple[str, int, int | None], owners: Sequence[Owner], pods: Sequ
     there = {pod.facts.replica: replace(pod.facts, role=name) for pod in pods}
     replicas = [there.get(k) or _without_pod(name, k, owners, missing) for k in range(count)]
     state = _said([owner for owner in owners if owner.role_index is not None])
-    going = [owner for owner in owners if owner.state is None or not is_terminal(owner.state)]
+    going = [owner for owner in owners if owner.replaces and (owner.state is None or not is_terminal(owner.state))]
     given_up = any(owner.state is AppState.FAILED for owner in owners) or any(_gives_up(o, pods) for o in going)
     restarts = bool(going) and not given_up
     return RoleFacts(
