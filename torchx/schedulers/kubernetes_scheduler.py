@@ -114,7 +114,7 @@ class KubernetesScheduler(KubeScheduler):
             kind, version = self._decide(api, job.opts)
             if kind == JOB and job.opts.local_queue and version < request.SUSPEND_SINCE:
                 raise BackendError(
-                    f"Kubernetes {version[0]}.{version[1]} cannot hold back a Job until Kueue admits it: 1.22 can"
+                    f"Kubernetes {version[0]}.{version[1]} cannot suspend a Job until Kueue admits it; this needs 1.22"
                 )
             if kind != job.kind or version < request.PER_INDEX_SINCE:
                 resource = self._render(kind, app, job.app_id, job.opts, version)
@@ -140,7 +140,7 @@ class KubernetesScheduler(KubeScheduler):
 
             what = "a JobSet" if kind == JOBSET else "a job of Volcano"
             logging.getLogger("torchx.schedulers").info(
-                "the job becomes %s, for the cluster has them (or `-cfg kind=job`)", what
+                "the job becomes %s, since the cluster supports it (or `-cfg kind=job`)", what
             )
         return kind, api.version()
 

@@ -244,7 +244,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         state = job.state()
         if state is not None and not state.ended:
             raise BackendError(
-                f"job `{app_id}` runs on host `{state.facts.get('host')}`, out of reach of this one",
+                f"job `{app_id}` runs on host `{state.facts.get('host')}`, which this host cannot reach",
                 hint="cancel it there",
             )
 

@@ -118,7 +118,7 @@ def test_who_waits_goes_on_waiting_while_the_engine_is_restarted(
         running(scheduler, app_id)
         own_engine.stop(signal.SIGTERM)
         said = run.stderr.readline()
-        assert "the Docker engine does not answer any more" in said
+        assert "the Docker engine no longer answers" in said
         assert f"{app_id}` goes on, and is asked about again for 10 minutes" in said
         own_engine.start(*_OPTIONS, "--live-restore")
         put_file(scheduler, f"{app_id}-sh-0", "go")

@@ -144,7 +144,7 @@ def test_a_watch_from_too_long_ago_begins_anew(jobs, waits):
 
 def test_a_cluster_that_cannot_suspend_jobs_is_no_place_for_a_queue(jobs):
     """1.20 would run it at once, past the queue."""
-    with pytest.raises(BackendError, match=r"Kubernetes 1\.20 cannot hold back"):
+    with pytest.raises(BackendError, match=r"Kubernetes 1\.20 cannot suspend"):
         jobs.run(cfg={"local_queue": "team", "kind": "job"})
     assert cluster.call("GET", jobs.path("jobs", group="apis/batch/v1"))["items"] == []
 

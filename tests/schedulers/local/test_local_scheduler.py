@@ -304,7 +304,7 @@ def test_an_unwritable_home_is_warned_of(scheduler, monkeypatch, tmp_path, caplo
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with caplog.at_level(logging.WARNING):
         app_id = _run(scheduler, _app("echo hi; exit 1"))
-    assert "no local job can be kept" in caplog.text
+    assert "local jobs cannot be kept" in caplog.text
     assert scheduler.describe(app_id).state == AppState.FAILED
     assert list(create_scheduler("x").log_iter(app_id, "trainer")) == ["hi\n"]
 
@@ -316,7 +316,7 @@ def test_a_strangers_temporary_folder_is_not_used(scheduler, monkeypatch, tmp_pa
     (tmp_path / f"torchx-{os.getuid()}").chmod(0o777)
     (tmp_path / "home").write_text("a file where a folder should be")
     monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "home"))
-    with pytest.raises(BackendError, match="no folder"):
+    with pytest.raises(BackendError, match="folder of a local job cannot be created"):
         scheduler.submit(_app(), {})
     assert scheduler.list() == []
 

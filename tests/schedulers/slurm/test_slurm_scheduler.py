@@ -249,7 +249,7 @@ def test_what_no_job_can_have_is_refused(scheduler: SlurmScheduler) -> None:
         scheduler.submit_dryrun(AppDef("a", [role("r", "a\0b")]), {})
     with pytest.raises(SpecError, match="environment variable"):
         scheduler.submit_dryrun(AppDef("a", [role(env={"": "x"})]), {})
-    with pytest.raises(NotSupportedError, match="mounted"):
+    with pytest.raises(NotSupportedError, match="does not support mounts"):
         scheduler.submit_dryrun(AppDef("a", [role(mounts=[BindMount("/a", "/b")])]), {})
 
 

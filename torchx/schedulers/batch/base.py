@@ -287,7 +287,7 @@ class BatchScheduler(SiteScheduler):
             done.check()
         except CommandError as e:
             return e
-        return BackendError(f"`{done.argv[0]}` answered what cannot be understood: {done.stdout!r}")
+        return BackendError(f"`{done.argv[0]}` gave an answer that cannot be read: {done.stdout!r}")
 
     # -- what became of it -----------------------------------------------------------------------
 

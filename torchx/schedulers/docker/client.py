@@ -59,7 +59,7 @@ def pull(client: Any, image: str) -> str:
     if image.startswith("sha256:"):
         raise BackendError(
             f"image `{image}` is not on the engine's machine",
-            hint="it was built there once, and removed since; or on another machine, from which it was not pushed",
+            hint="it was removed, or was built on another machine and not pushed",
         )
     sys.stderr.write(f"pulling image {image}\n")
     try:
@@ -91,7 +91,7 @@ def create(client: Any, container: DockerContainer) -> Any:
     if container.kwargs.get("device_requests") and not (made.attrs.get("HostConfig") or {}).get("DeviceRequests"):
         import logging
 
-        logging.getLogger("torchx").warning("`%s` asks for GPUs, and the engine does not say that it gets them", name)
+        logging.getLogger("torchx").warning("`%s` asks for GPUs, but the engine does not report any for it", name)
     return made
 
 

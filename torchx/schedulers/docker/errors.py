@@ -53,8 +53,8 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
         return TransientError(f"{doing}: the engine did not answer in time", hint="is it overloaded? try again")
     if isinstance(error, (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)):
         return TransientError(
-            f"{doing}: the Docker engine does not answer any more: {_innermost(error)}",
-            hint="is it running? `docker version` shows it; `DOCKER_HOST` says where it is looked for",
+            f"{doing}: the Docker engine no longer answers: {_innermost(error)}",
+            hint="is it running? `docker version` shows it; `DOCKER_HOST` names its address",
         )
     return None
 

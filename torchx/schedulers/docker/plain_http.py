@@ -191,7 +191,7 @@ class Events:
             except TimeoutError:
                 return []
             if not data:
-                raise ConnectionError("the engine has ended its stream of events")
+                raise ConnectionError("the engine closed its stream of events")
             self._partial += data
         *lines, self._partial = self._partial.split(b"\n")
         return [event for line in lines if line.strip() and isinstance(event := json.loads(line), dict)]
@@ -217,7 +217,7 @@ def _head(answer: socket.socket) -> tuple[int, bytes]:
     while b"\r\n\r\n" not in data:
         more = answer.recv(1 << 16)
         if not more or len(data) > _MOST_HEAD:
-            raise ConnectionError("the engine has ended the connection")
+            raise ConnectionError("the engine closed the connection")
         data += more
     head, _, body = data.partition(b"\r\n\r\n")
     words = head.split(None, 2)

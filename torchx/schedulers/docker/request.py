@@ -187,7 +187,7 @@ def _host_names(app: AppDef) -> dict[str, str]:
         other = next((r for r, n in names.items() if n == name), None)
         if other is not None:
             raise SpecError(
-                f"roles `{other}` and `{role.name}` would both have the host name `{name}`",
+                f"roles `{other}` and `{role.name}` would share the host name `{name}`",
                 hint="host names have lower case letters, digits and dashes: rename one of the roles",
             )
         names[role.name] = name

@@ -61,4 +61,4 @@ def _undo(jobs: EngineJobs, app_id: str) -> None:
     except Exception as e:  # what went wrong before is more important
         import logging
 
-        logging.getLogger("torchx").warning("parts of `%s` are left, `torchx delete` removes them: %s", app_id, e)
+        logging.getLogger("torchx").warning("parts of `%s` remain; `torchx delete` removes them: %s", app_id, e)

@@ -155,7 +155,7 @@ class KubeApi:
                     f"there is no namespace `{namespace}`", hint=f"kubectl create namespace {namespace}"
                 ) from None
             said = f"the cluster has no `{item['kind']}` of `{item['apiVersion']}`"
-            raise BackendError(said, hint="is its operator installed? `-cfg kind=job` needs none") from None
+            raise BackendError(said, hint="is its operator installed? `-cfg kind=job` does not need one") from None
         except ApiError as e:
             if dry_run and "does not support dry run" in str(e):  # a webhook of the cluster: nothing can be asked
                 return item
@@ -288,7 +288,7 @@ class KubeApi:
         try:
             found = json.loads(text)
         except ValueError as e:
-            raise BackendError(f"the Kubernetes API answered `{method} {path}` with no valid JSON: {e}") from None
+            raise BackendError(f"the Kubernetes API answered `{method} {path}` with invalid JSON: {e}") from None
         return found if isinstance(found, dict) else {}
 
     def _whole(self, request: _Request) -> bytes:
@@ -377,11 +377,11 @@ class KubeApi:
             if isinstance(e, urllib3.exceptions.SSLError) and not isinstance(e.args[0], ssl.SSLEOFError):
                 raise BackendError(
                     f"the Kubernetes API at `{configuration.host}` cannot be trusted: {_cause(e)}",
-                    hint="kubeconfig's `certificate-authority` must be of this cluster",
+                    hint="`certificate-authority` in kubeconfig must be that of this cluster",
                 ) from None
             raise TransientError(
                 f"the Kubernetes API at `{configuration.host}` does not answer: {_cause(e)}",
-                hint="is the cluster up, and the right one? `kubectl cluster-info` asks the same",
+                hint="is this the right cluster, and is it up? check with `kubectl cluster-info`",
             ) from None
 
 

@@ -125,7 +125,7 @@ class ContainerLog:
             if (yield from self._read(previous=previous, follow=False)):
                 return
             vain = 0 if before != (self._last, self._same) else vain + 1
-        raise TransientError(f"the log of `{self._name}` breaks off again and again at the same line")
+        raise TransientError(f"the log of `{self._name}` breaks off repeatedly at the same line")
 
     def _read(self, *, previous: bool, follow: bool) -> Generator[tuple[int, str], None, bool]:
         """Those lines that were not read before. Returns whether that is all; False: the connection broke off."""

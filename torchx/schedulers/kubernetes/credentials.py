@@ -121,7 +121,7 @@ def _service_account(configuration: Any) -> str:
 def _unconfigured(why: str) -> BackendError:
     return BackendError(
         f"no Kubernetes cluster is configured: {why}",
-        hint="`kubectl config get-contexts` shows those there are; `-cfg context=NAME`, or set KUBECONFIG",
+        hint="`kubectl config get-contexts` lists them; use `-cfg context=NAME`, or set KUBECONFIG",
     )
 
 

@@ -82,7 +82,9 @@ class KubernetesOpts(StructuredOpts):
         if self.kind not in KINDS:
             raise ConfigError(f"kind `{self.kind}` is not one of {', '.join(KINDS)}")
         if self.kind in (JOB, JOBSET) and self.queue:
-            raise ConfigError(f"`queue` belongs to Volcano, but kind is `{self.kind}`", hint="for Kueue: `local_queue`")
+            raise ConfigError(
+                f"`queue` belongs to Volcano, but kind is `{self.kind}`", hint="Kueue takes `local_queue`"
+            )
 
 
 @dataclass
@@ -144,7 +146,7 @@ def read_overlay(path: str) -> _Object:
         raise ConfigError(f"pod_overlay `{path}` cannot be read: {e}") from None
     found = _parse(path, text)
     if not isinstance(found, dict):
-        raise ConfigError(f"pod_overlay `{path}` is not a mapping", hint="it has the shape of a pod: `spec:` ...")
+        raise ConfigError(f"pod_overlay `{path}` is not a mapping", hint="write it like a pod: `spec:` ...")
     return found
 
 

@@ -292,7 +292,7 @@ def _variable(name: str, value: str, role_name: str) -> _Object:
             owner, slash, key = value.removeprefix(placeholder).strip().partition("/")
             if not (owner and slash and key):
                 raise SpecError(
-                    f"variable `{name}` of role `{role_name}` is `{value}`, and names no key",
+                    f"variable `{name}` of role `{role_name}` is `{value}`, which does not name a key",
                     hint=f"write `{placeholder}name/key`",
                 )
             return {"name": name, "valueFrom": {kind: {"name": owner, "key": key}}}

@@ -81,7 +81,9 @@ class LocalDirectoryImageProvider(ImageProvider):
     def fetch(self, image: str) -> str:
         root = os.path.abspath(os.path.expanduser(image))
         if not os.path.isdir(root):
-            raise SpecError(f"image `{image}` is not a folder", hint="here an image is the path of a folder")
+            raise SpecError(
+                f"image `{image}` is not a folder", hint="on this scheduler an image is the path of a folder"
+            )
         return root
 
     def get_cwd(self, image: str) -> str | None:

@@ -108,7 +108,7 @@ class LocalJob:
         return describe(facts_of(job, self.folder), partial(look, job.facts.get("logs", self.folder)))
 
     def roles(self) -> list[Role]:
-        """The roles as they were submitted, secrets masked; as much as the state tells where that was not recorded."""
+        """The roles as they were submitted, secrets masked; as much as the state shows where that was not recorded."""
         if self._roles is None:
             self._roles = self._read_roles()
         return self._roles
@@ -211,12 +211,10 @@ class LocalJobs:
             else:
                 self._made = session
                 if problem is not None:
-                    _warn(
-                        f"no local job can be kept in `{problem.filename}`: {problem.strerror}; it goes to `{folder}`"
-                    )
+                    _warn(f"local jobs cannot be kept in `{problem.filename}`: {problem.strerror}; using `{folder}`")
                 return folder
         raise BackendError(
-            f"no folder for a local job can be made: {problem}", hint="set TORCHX_HOME to a folder that can be written"
+            f"the folder of a local job cannot be created: {problem}", hint="set TORCHX_HOME to a writable folder"
         )
 
     def retention_due(self, folder: str) -> dict[str, Any] | None:
@@ -267,7 +265,7 @@ def delete(job: LocalJob) -> None:
     if state is not None and state.state not in TERMINAL:
         raise BackendError(
             f"job `{state.facts.get('app_id')}` is {state.state} on host `{state.facts.get('host')}` and does not end",
-            hint="cancel it there, and delete it then",
+            hint="cancel it there first",
         )
     if state is not None:
         remove_job(job.folder, state)

@@ -198,7 +198,7 @@ def check_scripts(request: PopenRequest, app: AppDef) -> None:
         if not os.path.exists(os.path.join(cwd, script)):
             raise SpecError(
                 f"role `{role.name}`: script `{script}` does not exist",
-                hint=f"it is looked for in `{cwd}`; start from the folder that it is in, or give its path",
+                hint=f"it is looked for in `{cwd}`; start from its folder, or give its path",
             )
 
 
@@ -218,7 +218,9 @@ def _find(role: str, name: str, path: str, cwd: str) -> str:
     from torchx.util.procs import find_program
 
     if not os.path.isdir(cwd):
-        raise SpecError(f"role `{role}`: working directory `{cwd}` does not exist", hint="make it, or start elsewhere")
+        raise SpecError(
+            f"role `{role}`: working directory `{cwd}` does not exist", hint="create it, or start from another folder"
+        )
     exe = find_program(name, path, cwd)
     if exe is not None:
         return exe

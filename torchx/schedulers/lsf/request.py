@@ -210,7 +210,7 @@ def _extra_words(cfg: Opts) -> list[str]:
     if ours or (words and not words[0].startswith("-")):
         raise ConfigError(
             f"`bsub_args` has `{(ours or words)[0]}` in it",
-            hint="it holds options of bsub that torchx does not give itself",
+            hint="it may hold only options of bsub that torchx does not set",
         )
     return words
 

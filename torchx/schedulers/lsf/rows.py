@@ -67,7 +67,7 @@ def job_name(app_id: str, role_index: int, role: str, k: int) -> str:
 
 
 def rows(text: str, *, now: float | None = None) -> list[Row]:
-    """The jobs in the answer of ``bjobs -o FORMAT``; those that are not ours, and lines that are no jobs, are left out.
+    """The jobs in the answer of ``bjobs -o FORMAT``; those of others, and lines that are not jobs, are left out.
 
     Of several jobs of one name the last counts: the others are what an interrupted submission left.
 

@@ -167,7 +167,7 @@ class SlurmQueries:
         except BackendError as e:
             import logging
 
-            logging.getLogger("torchx.schedulers").warning("Slurm's accounting cannot be asked: %s", e)
+            logging.getLogger("torchx.schedulers").warning("Slurm's accounting cannot be queried: %s", e)
             return {}
 
     def named(self, name: str, age_s: float) -> str:

@@ -134,7 +134,9 @@ class SlurmOpts(StructuredOpts):
                 f"run option `container` is `{self.container}`", hint=f"it is one of {', '.join(RUNTIMES)}"
             )
         if self.job_dir and any(c in self.job_dir for c in "\\\n"):
-            raise ConfigError(f"run option `job_dir` is `{self.job_dir!r}`", hint="no backslash and no line end in it")
+            raise ConfigError(
+                f"run option `job_dir` is `{self.job_dir!r}`", hint="it must not contain a backslash or a line end"
+            )
         for option in self.extra or ():
             name = option.partition("=")[0]
             if not name.startswith("--") or len(name) < 4:

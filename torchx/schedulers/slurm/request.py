@@ -205,7 +205,7 @@ def make_request(app: AppDef, opts: SlurmOpts, *, name: str, cwd: str) -> SlurmB
     """
     if any(role.mounts for role in app.roles) and not (opts.container or opts.container_image):
         raise NotSupportedError(
-            "on Slurm nothing can be mounted: roles see the files of their nodes",
+            "Slurm does not support mounts: roles see the files of their nodes",
             hint="with `container` roles run in containers, which can have bind mounts",
         )
     found = {}
@@ -356,7 +356,7 @@ def _option(name: str, value: str | None) -> str:
         return f"--{name}"
     if any(ord(c) < 32 or ord(c) == 127 for c in value):
         raise ConfigError(
-            f"run option `{name}` is `{value!r}`", hint="line ends and control characters cannot be in it"
+            f"run option `{name}` is `{value!r}`", hint="it must not contain line ends or control characters"
         )
     if all(c.isalnum() or c in "-_=+.,:/@%[]()*&|" for c in value) and value:
         return f"--{name}={value}"
@@ -408,5 +408,5 @@ def _mount(mount: Any) -> str:
         raise ConfigError(f"`{mount}` cannot be mounted on Slurm", hint="a container can have bind mounts only")
     for path in (mount.src_path, mount.dst_path):
         if any(c in path for c in ":,\n"):
-            raise ConfigError(f"`{path}` cannot be mounted on Slurm", hint="no `:`, `,` or line end may be in it")
+            raise ConfigError(f"`{path}` cannot be mounted on Slurm", hint="it must not contain `:`, `,` or a line end")
     return f"{mount.src_path}:{mount.dst_path}" + (":ro" if mount.read_only else "")

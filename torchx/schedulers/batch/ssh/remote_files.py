@@ -198,7 +198,7 @@ class RemoteFiles:
         """
         path = os.path.normpath(_checked(folder))
         if path in ("/", "//", self.home()):
-            raise ConfigError(f"`{path}` on `{self._runner.target}` is not removed")
+            raise ConfigError(f"`{path}` on `{self._runner.target}` cannot be removed")
         self._script(f"rm -rf -- {quote(path)}", path, "be removed")
 
     def _learn(self) -> None:

@@ -221,8 +221,8 @@ class SSHCommandRunner(ConnectedRunner):
         noise = answer.noise
         if no_session(noise):
             return TransientError(
-                f"`{self.target}` takes no further session on its connection: {what} was not started",
-                hint="its sshd allows so many at a time (MaxSessions); end a `torchx log --follow`, or try again",
+                f"`{self.target}` accepts no further session on its connection: {what} was not started",
+                hint="its sshd limits sessions per connection (MaxSessions); end a `torchx log --follow`, or try again",
             )
         if no_master(noise):
             return login_error(self.target, noise)

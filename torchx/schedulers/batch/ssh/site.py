@@ -18,7 +18,7 @@ SITE_OPTS.add(
     "ssh",
     type_=str,
     help="login node to run the scheduler's commands on: `host`, `user@host` or a `Host` of ~/.ssh/config;"
-    " they run on this machine when it is not given",
+    " without it they run on this machine",
 )
 SITE_OPTS.add(
     "ssh_dir",

@@ -61,7 +61,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
         for folder in dict.fromkeys(role.image for role in roles if role.image in self._named_folders()):
             workspace, promised = self._named_folders()[folder]
             if not isinstance(site.commands, SSHCommandRunner):
-                raise NotSupportedError(f"a workspace cannot be brought to `{site.name}` but by SSH")
+                raise NotSupportedError(f"a workspace can be sent to `{site.name}` by SSH only")
             placed = place_workspace(site.commands, workspace, folder)
             made.append(folder)
             if placed.hash != promised:
@@ -87,7 +87,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
         job_dir = str(cfg.get("job_dir") or "")
         if job_dir and not job_dir.startswith("/"):
             raise ConfigError(
-                f"job_dir `{job_dir}` is relative, and with `ssh` it is a folder of `{cfg['ssh']}`",
+                f"job_dir `{job_dir}` is relative, but with `ssh` it is a folder on `{cfg['ssh']}`",
                 hint="give an absolute path, or leave it out",
             )
         if not job_dir:
