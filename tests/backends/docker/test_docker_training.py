@@ -81,7 +81,7 @@ def test_a_worker_that_fails_is_explained(
     """The status has the traceback of the worker on the second node; the first, which waits for it in torchrun's exit
     barrier, is ended, and does not wait that out."""
     handle = train(FAIL="1")
-    eventually(lambda: "FAILED" in shell.torchx("status", handle, check=False), timeout_s=400, every_s=1)
+    eventually(lambda: "state:    FAILED" in shell.torchx("status", handle, check=False), timeout_s=400, every_s=1)
     status = shell.torchx("status", handle, check=False)
     assert "train/1" in status
     assert "RuntimeError: on purpose, after training" in status

@@ -115,6 +115,23 @@ def test_a_job_that_is_being_cancelled() -> None:
     assert job.status().state is AppState.CANCELLED
 
 
+def test_a_removed_container_is_named_while_the_others_are_being_ended() -> None:
+    """Whoever ends them has marked them already: that is no cancellation."""
+    job = Job(3)
+    job.watched()
+    del job.fake.containers_made[job.ids[0]]
+    for k in (1, 2):
+        job.fake.rename(job.ids[k], f"{job.app_id}-r-{k}.cancelled")
+    why = "r/0: its container was removed from the engine, how it ended is not known"
+    found = job.status()
+    assert (found.state, found.msg) == (AppState.RUNNING, why)
+    for k in (1, 2):
+        job.fake.set(job.ids[k], "exited", 143)
+    found = job.status()
+    assert (found.state, found.msg) == (AppState.FAILED, why)
+    assert [r.state.name for r in found.roles_statuses[0].replicas] == ["FAILED", "CANCELLED", "CANCELLED"]
+
+
 @pytest.mark.parametrize("said", ["event", "state"])
 def test_memory_that_ran_out(said: str) -> None:
     """An engine says it by an event, or in the state, or in both."""

@@ -47,17 +47,19 @@ def facts_of(
         RoleFacts(name=name, min_replicas=least, replicas=[replicas.get(name, k) for k in range(count)])
         for name, count, least in job.sizes()
     ]
+    members = [r for role in roles for r in role.replicas]
+    removed = [r for r in members if r.reason == _REMOVED]
     over = all(is_terminal(c.state) for c in job.containers)
     return JobFacts(
         app_id=job.app_id,
         roles=roles,
         state=AppState.RUNNING if step.stop and not unattended else None,  # until the last of them has ended
-        cancelled=cancelled,
+        cancelled=cancelled and not removed,  # else they are ended for the lack of it
         unattended=unattended,
         restarts=_restarts(job, history),
         started=min(c.created for c in job.containers),
         ended=history.ended_at if history and over else None,
-        notes=_notes(roles, step.stop if unattended else ()),
+        notes=_notes(members, removed, step.stop if unattended else ()),
         tell_hosts=False,  # a container's name has that of its replica in it
         definition=definition,
     )
@@ -136,15 +138,14 @@ def _of_container(seen: Container, *, again: bool, ended: float) -> ReplicaFacts
     )
 
 
-def _notes(roles: Sequence[RoleFacts], running: Sequence[Container]) -> list[str]:
+def _notes(members: Sequence[ReplicaFacts], removed: Sequence[ReplicaFacts], running: Sequence[Container]) -> list[str]:
     """What is out of the ordinary beside the cause.
 
     Args:
         running: those that nobody ends.
     """
-    failed = [r for role in roles for r in role.replicas if r.state is AppState.FAILED]
-    notes = [f"{r.role}/{r.replica}: {_REMOVED}" for r in failed if r.reason == _REMOVED]
-    if running and failed:
+    notes = [f"{r.role}/{r.replica}: {_REMOVED}" for r in removed]
+    if running and any(r.state is AppState.FAILED for r in members):
         them = "1 replica is" if len(running) == 1 else f"{len(running)} replicas are"
         notes.append(f"{them} still running: see `torchx cancel`")
     return notes

@@ -1,7 +1,5 @@
 """How a job gets its watcher: one at a time, started by whoever submits the job, or finds it without."""
 
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
-
 from __future__ import annotations
 
 import os
@@ -12,6 +10,7 @@ from torchx.schedulers.docker.plain_http import ENVIRONMENT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
+    import subprocess
     from collections.abc import Mapping
     from typing import Any
 
@@ -27,26 +26,16 @@ _HAS_NAMES = sys.platform == "linux"  # sockets whose names are in no file syste
 class Starting:
     """A watcher that waits until its job is submitted; :meth:`go` or :meth:`drop` it."""
 
-    def __init__(self, pid: int, pipe: int) -> None:
-        self._pid = pid
-        self._pipe = pipe
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
 
     def go(self) -> None:
         """The job is submitted."""
-        try:
-            os.write(self._pipe, b"go")
-        except BrokenPipeError:
-            pass  # it has ended, for there is one already
-        finally:
-            self.drop()
+        self._process.communicate(b"go")  # what it has started stays; or it has ended, for there is a watcher already
 
     def drop(self) -> None:
-        """Let go of it. Unless :meth:`go` was called before, it ends what there is of the job."""
-        os.close(self._pipe)
-        try:
-            os.waitpid(self._pid, 0)  # it has forked the watcher proper, and ended, long ago
-        except ChildProcessError:
-            pass
+        """Let go of it, and of what there is of the job: that is ended."""
+        self._process.communicate()
 
 
 def start(app_id: str, environ: Mapping[str, str]) -> Starting:
@@ -58,30 +47,12 @@ def start(app_id: str, environ: Mapping[str, str]) -> Starting:
     Raises:
         OSError: no process can be started.
     """
-    inner, outer = os.pipe()
-    try:
-        pid = os.posix_spawn(
-            sys.executable,
-            [
-                sys.executable,
-                "-I",
-                "-S",
-                os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py"),
-                app_id,
-            ],
-            {name: environ[name] for name in _KEPT_ENVIRONMENT if name in environ},
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, inner, 0),
-                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_RDWR, 0),
-                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0),
-            ],
-        )
-    except BaseException:
-        os.close(outer)
-        raise
-    finally:
-        os.close(inner)
-    return Starting(pid, outer)
+    import subprocess
+
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py")
+    kept = {name: environ[name] for name in _KEPT_ENVIRONMENT if name in environ}
+    argv, nothing = [sys.executable, "-I", "-S", program, app_id], subprocess.DEVNULL
+    return Starting(subprocess.Popen(argv, env=kept, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing))
 
 
 def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[str, str] | None:
