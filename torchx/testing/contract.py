@@ -80,7 +80,7 @@ if [ "$1" = 0 ]; then
   say 'RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:27045'
   exit 1
 fi
-trap '' TERM
+trap '' TERM INT
 sleep 1
 say 'ValueError: bad batch'
 exit 3
@@ -110,6 +110,12 @@ class SchedulerContract:
 
     timeout_s: ClassVar[float] = 120.0
     """How long a job may take to reach the awaited state, seconds."""
+
+    ends_gently: ClassVar[bool] = True
+    """Whether replicas that are ended because another has failed get a signal and some time before they are killed."""
+
+    gather: str = ""
+    """Words of a shell that go on when all replicas of a job run, of which ``$1`` is one; empty: none is needed."""
 
     # -- what a subclass overrides -----------------------------------------------------------------
 
@@ -373,7 +379,10 @@ class SchedulerContract:
         from torchx.schedulers.kit.verdict import on_answer
         from torchx.specs.failures import parse_failure
 
-        app_id = submit(self.app("-c", _TWO_FAILURES, "sh", macros.replica_id, entrypoint="/bin/sh", num_replicas=2))
+        if not self.ends_gently:
+            pytest.skip("a replica that is ended because of another has no time to fail by itself")
+        script = f"{self.gather}\n{_TWO_FAILURES}"
+        app_id = submit(self.app("-c", script, "sh", macros.replica_id, entrypoint="/bin/sh", num_replicas=2))
         done = self.wait(scheduler, app_id, AppState.SUCCEEDED, AppState.FAILED)
         assert done.state is AppState.FAILED
         if not any(parse_failure(r.structured_error_msg) for role in done.roles_statuses for r in role.replicas):

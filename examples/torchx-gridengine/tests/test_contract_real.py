@@ -23,6 +23,7 @@ class TestGridEngine(SchedulerContract):
 
     can_run = True
     timeout_s = 180.0
+    ends_gently = False  # qdel kills
     raw_states = STATES
     name_rule = r"[A-Za-z][A-Za-z0-9_-]{0,80}"
 

@@ -25,6 +25,8 @@ class TestLsf(SchedulerContract):
     @pytest.fixture(autouse=True)
     def _home(self, cluster: Config, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "home"))
+        up = f"{tmp_path}/up"  # LSF starts replicas one by one
+        self.gather = f"touch {up}.$1; until [ -e {up}.0 ] && [ -e {up}.1 ]; do sleep 0.05; done"
         yield
 
     def create_scheduler(self, folder: str) -> Scheduler[Any]:

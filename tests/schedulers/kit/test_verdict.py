@@ -56,6 +56,12 @@ class Row(NamedTuple):
 
 ROWS = {
     "all run": Row(job(replica(0, RUNNING), replica(1, RUNNING)), {}, RUNNING, None, None, ""),
+    "why it was told to end is not why it failed": Row(
+        job(replica(0, FAILED, exit_code=1, ended=10),
+            replica(1, CANCELLED, exit_code=3, ended=11, stopped=True, reason="its owner killed it")),
+        {0: Evidence(stderr=LOST_PEER), 1: Evidence(stderr=BAD_BATCH)},
+        FAILED, 1, "error", "w/1 on n1: exit code 3: ValueError: bad batch",
+    ),
     "nobody ends the others": Row(
         job(replica(0, FAILED, exit_code=7), replica(1, RUNNING), state=RUNNING, unattended=True), {},
         RUNNING, None, None, "w/0 on n0: exit code 7; the others run on",

@@ -219,7 +219,9 @@ def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
     left = evidence or Evidence()
     read = read_failure(left, exit_code=replica.exit_code, signal=replica.signal, ended=replica.ended)
     failure = replace(read, role=replica.role, replica=replica.replica, host=replica.host)
-    reason, kind = left.reason or replica.reason, replica.kind or left.kind
+    # why it was told to end is not why it failed by itself
+    own_reason = "" if replica.stopped and read.message else replica.reason
+    reason, kind = left.reason or own_reason, replica.kind or left.kind
     if reason:
         # its last words are those of a program that is being killed, unless it ended by itself
         own = failure.message if left.reason and not failure.signal else ""
