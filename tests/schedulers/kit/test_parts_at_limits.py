@@ -208,7 +208,7 @@ def test_words_and_names() -> None:
     assert [is_name(text) for text in ("A", "_1", "", "1", "A B")] == [True, True, False, False, False]
     env = {"A": "@J@", "x.y": "b c"}
     assert exports(env, {"@J@": "ID"}) == ['export A="${ID}"']
-    assert env_words(env, {"@J@": "ID"}) == ["env", "x.y='b c'"]
+    assert env_words(env, {"@J@": "ID"}) == ["env", "--", "x.y='b c'"]
     for name in ("", "a=b", "a\0"):
         with pytest.raises(SpecError, match="cannot be the name"):
             env_words({name: "x"})
