@@ -15,7 +15,7 @@ from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder
 from torchx.schedulers.batch.ssh import master as ssh_master
-from torchx.schedulers.batch.ssh.remote_files import RemoteFiles, blocks
+from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
 
@@ -188,13 +188,6 @@ def test_the_home_folder_is_not_removed(remote: RemoteFiles, fake: FakeSsh) -> N
         with pytest.raises(ConfigError, match="cannot be removed"):
             remote.remove(path)
     assert fake.there.exists()
-
-
-def test_blocks(remote: RemoteFiles, fake: FakeSsh) -> None:
-    """A file in pieces of a bounded size."""
-    (fake.there / "f").write_bytes(BYTES)
-    assert list(blocks(remote, str(fake.there / "f"), 700)) == [BYTES[700:]]
-    assert list(blocks(remote, str(fake.there / "no"))) == []
 
 
 @settings(

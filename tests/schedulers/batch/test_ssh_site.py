@@ -207,6 +207,6 @@ def test_without_ssh_nothing_is_sent(fake: FakeSsh, project: Path, tmp_path: Pat
 )
 def test_the_last_words_of_a_command(said: str, line: str) -> None:
     """What is put into the error: its last line that is one."""
-    from torchx.schedulers.batch.ssh.remote_workspace import _last_line
+    from torchx.schedulers.kit.commands import last_line
 
-    assert _last_line(said) == line
+    assert last_line(said) == line

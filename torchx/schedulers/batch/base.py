@@ -24,10 +24,9 @@ from torchx.schedulers.batch.sites import (
     MOST_PAUSE_S,
     PATIENCE_S,
     SiteScheduler,
-    last_line,
     log,
 )
-from torchx.schedulers.kit.commands import Completed, ConnectedRunner
+from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
 from torchx.specs.api import CfgVal, is_terminal
 
 TYPE_CHECKING = False

@@ -11,7 +11,7 @@ from torchx.errors import CommandError, TransientError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.batch.folders import JobFolders
 from torchx.schedulers.batch.site import Site
-from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
+from torchx.schedulers.kit.commands import Completed, LocalCommandRunner, last_line
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.specs.api import CfgVal, make_app_handle, runopts
 
@@ -168,12 +168,6 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         """Forgets the sites; jobs go on, and a connection closes by itself when it is not used."""
         self._sites.clear()
         self._recorded_cfg.cache_clear()
-
-
-def last_line(text: str) -> str:
-    """What a command said last."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
 
 
 def log(message: str) -> None:

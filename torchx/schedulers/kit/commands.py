@@ -54,13 +54,23 @@ class Completed:
         """
         if self.returncode == 0:
             return self
-        said = (self.stderr.strip() or self.stdout.strip() or "it said nothing").splitlines()[-1]
+        said = last_line(self.stderr.strip() or self.stdout)
         raise CommandError(
             f"`{self.argv[0]}` failed with exit code {self.returncode}: {said}",
             argv=self.argv,
             returncode=self.returncode,
             stderr=self.stderr,
         )
+
+
+def last_line(text: str, otherwise: str = "it said nothing") -> str:
+    """What a command said last.
+
+    >>> last_line("a\\n b \\n\\n"), last_line("")
+    ('b', 'it said nothing')
+    """
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else otherwise
 
 
 class LocalCommandRunner:

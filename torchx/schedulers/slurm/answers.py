@@ -15,7 +15,7 @@ from torchx.specs.api import AppState, RetryPolicy, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from dataclasses import dataclass, field, replace
 
     from torchx.schedulers.batch.folders import JobFolder
@@ -60,7 +60,7 @@ class Job:
     events: JobEvents
     folder: JobFolder | None = None
     roles: Sequence[Role] = ()
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def state(self) -> AppState:

@@ -58,11 +58,9 @@ def _read_more(files: Files, jobs: Iterable[Job]) -> None:
     }
     if not wanted:
         return
-    found: dict[str, dict[str, str]] = {}
     for path, data in files.grown(dict.fromkeys(wanted, -TAIL_BYTES)).items():
         job, name = wanted[path]
-        found.setdefault(job.app_id, {})[name] = data.decode("utf-8", "replace")
-        job.texts = found[job.app_id]
+        job.texts[name] = data.decode("utf-8", "replace")
 
 
 def job_id_in(folder: JobFolder) -> str:

@@ -13,7 +13,7 @@ from torchx.specs.api import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from dataclasses import dataclass, replace
     from typing import Any
 else:
@@ -57,7 +57,6 @@ class JobRecord:
     completing: bool = False
     reason: str = ""
     name: str = ""
-    user: str = ""
     folder: str = ""
     nodes: str = ""
     submitted: float | None = None
@@ -67,7 +66,6 @@ class JobRecord:
     exit_code: int | None = None
     signal: int = 0
     max_rss: int = 0
-    memory: str = ""
 
 
 def parse_squeue_json(text: str) -> list[JobRecord]:
@@ -91,33 +89,7 @@ def parse_squeue(text: str) -> list[JobRecord]:
     Raises:
         ParseError: a line has too few fields.
     """
-    found = []
-    for job_id, state, reason, submitted, started, ended, restarts, status, nodes, user, folder, name in _rows(
-        text, SQUEUE_FIELDS, "squeue"
-    ):
-        base, component, step = split_id(job_id)
-        code, signal = _exit_of_text(status)
-        found.append(
-            JobRecord(
-                job_id=base,
-                component=component,
-                step=step,
-                state=base_state(state),
-                completing=base_state(state) == "COMPLETING",
-                reason=reason,
-                name=name,
-                user=user,
-                folder=folder,
-                nodes=_given(nodes),
-                submitted=_moment(submitted),
-                started=_moment(started),
-                ended=_moment(ended),
-                restarts=_whole(restarts),
-                exit_code=code,
-                signal=signal,
-            )
-        )
-    return found
+    return [_of_row(row) for row in _rows(text, SQUEUE_FIELDS, "squeue")]
 
 
 def parse_sacct(text: str) -> list[JobRecord]:
@@ -126,33 +98,36 @@ def parse_sacct(text: str) -> list[JobRecord]:
     Raises:
         ParseError: a line has too few fields.
     """
-    found = []
-    for job_id, state, reason, submitted, started, ended, exits, nodes, rss, memory, user, folder, name in _rows(
-        text, SACCT_FIELDS, "sacct"
-    ):
-        base, component, step = split_id(job_id)
-        code, signal = _exit_of_text(exits)
-        found.append(
-            JobRecord(
-                job_id=base,
-                component=component,
-                step=step,
-                state=base_state(state),
-                reason=reason,
-                name=name,
-                user=user,
-                folder=folder,
-                nodes=_given(nodes),
-                submitted=_moment(submitted),
-                started=_moment(started),
-                ended=_moment(ended),
-                exit_code=code,
-                signal=signal,
-                max_rss=parse_size(rss),
-                memory=_given(memory),
-            )
-        )
-    return found
+    return [_of_row(row) for row in _rows(text, SACCT_FIELDS, "sacct")]
+
+
+def _of_row(row: Mapping[str, str]) -> JobRecord:
+    """A line of either: they call some fields by different names."""
+
+    def cell(*names: str) -> str:
+        return next((row[name] for name in names if name in row), "")
+
+    job_id, component, step = split_id(cell("JobArrayID", "JobID"))
+    code, signal = _exit_of_text(cell("exit_code", "ExitCode"))
+    nodes = row["NodeList"]
+    return JobRecord(
+        job_id=job_id,
+        component=component,
+        step=step,
+        state=base_state(row["State"]),
+        completing=base_state(row["State"]) == "COMPLETING",
+        reason=row["Reason"],
+        name=cell("Name", "JobName"),
+        folder=row["WorkDir"],
+        nodes="" if nodes in ("None assigned", "(null)", "N/A") else nodes,
+        submitted=_moment(cell("SubmitTime", "Submit")),
+        started=_moment(cell("StartTime", "Start")),
+        ended=_moment(cell("EndTime", "End")),
+        restarts=_whole(cell("RestartCnt")),
+        exit_code=code,
+        signal=signal,
+        max_rss=parse_size(cell("MaxRSS")),
+    )
 
 
 def settled(records: Sequence[JobRecord], accounted: Sequence[JobRecord]) -> list[JobRecord]:
@@ -200,7 +175,7 @@ def parse_size(text: str) -> int:
         return 0
 
 
-def _rows(text: str, fields: tuple[str, ...], command: str) -> Iterable[list[str]]:
+def _rows(text: str, fields: tuple[str, ...], command: str) -> Iterable[dict[str, str]]:
     for line in text.split("\n"):
         if not line.strip():
             continue
@@ -209,7 +184,7 @@ def _rows(text: str, fields: tuple[str, ...], command: str) -> Iterable[list[str
         row = whole.split(SEPARATOR, len(fields) - 1)
         if len(row) != len(fields):
             raise ParseError(f"a line of `{command}` cannot be read: `{line}`", text=text)
-        yield [cell.strip() for cell in row]
+        yield {field: cell.strip() for field, cell in zip(fields, row, strict=True)}
 
 
 def _of_json(job: dict[str, Any]) -> JobRecord:
@@ -227,7 +202,6 @@ def _of_json(job: dict[str, Any]) -> JobRecord:
         completing="COMPLETING" in states,
         reason=str(job.get("state_reason") or ""),
         name=str(job.get("name") or ""),
-        user=str(job.get("user_name") or ""),
         folder=str(job.get("current_working_directory") or ""),
         nodes=_nodes_of_json(job),
         submitted=_number(job.get("submit_time")) or None,
@@ -300,7 +274,3 @@ def _moment(text: str) -> float | None:
 
 def _whole(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
-
-
-def _given(text: str) -> str:
-    return "" if text in ("None assigned", "(null)", "N/A") else text

@@ -11,8 +11,9 @@ import re
 
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, UnreachableError
-from torchx.schedulers.batch.ssh.script import join, quote
+from torchx.schedulers.batch.ssh.script import join
 from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.shell import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

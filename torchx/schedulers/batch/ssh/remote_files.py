@@ -6,12 +6,12 @@ import os
 import time
 
 from torchx.errors import BackendError, ConfigError
-from torchx.schedulers.batch.ssh.script import quote
 from torchx.schedulers.kit.files import MOST_GROWN
+from torchx.schedulers.kit.shell import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
     from torchx.schedulers.batch.ssh.script import Answer
@@ -265,10 +265,3 @@ def _list(offsets: Mapping[str, int]) -> bytes:
 
 def _batches(paths: list[str]) -> list[list[str]]:
     return [paths[i : i + _MOST_PATHS] for i in range(0, len(paths), _MOST_PATHS)]
-
-
-def blocks(files: RemoteFiles, path: str, offset: int = 0) -> Iterator[bytes]:
-    """A file from ``offset`` to its end as it is now, in blocks of at most ``MOST_GROWN`` bytes."""
-    while data := files.read(path, offset, MOST_GROWN):
-        yield data
-        offset += len(data)

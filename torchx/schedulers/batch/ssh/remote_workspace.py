@@ -15,7 +15,8 @@ import os
 import re
 
 from torchx.errors import BackendError, ConfigError
-from torchx.schedulers.batch.ssh.script import quote
+from torchx.schedulers.kit.commands import last_line
+from torchx.schedulers.kit.shell import quote
 from torchx.workspace.content import DIRECTORY, LINK, content_hash, entries
 from torchx.workspace.hashes import FileHashes
 
@@ -132,7 +133,7 @@ def place_workspace(runner: SSHCommandRunner, workspace: Workspace | str, target
     if done.returncode == _NOT_EMPTY:
         raise ConfigError(f"job_dir `{target}` is not empty on `{runner.target}`", hint="name a new folder")
     if done.returncode:
-        raise BackendError(f"`{target}` cannot be filled on `{runner.target}`: {_last_line(done.stderr)}")
+        raise BackendError(f"`{target}` cannot be filled on `{runner.target}`: {last_line(done.stderr)}")
     return Placed(target, digest, sent)
 
 
@@ -140,7 +141,7 @@ def _look(runner: SSHCommandRunner, name: str, key: str) -> _There:
     script = _LOOK.format(folder=runner.folder, hash=name, key=key)
     answer = runner.script(script, patience=60.0, what="a look at the workspaces")
     if answer.returncode:
-        reason = _last_line(answer.stderr.decode("utf-8", "replace"))
+        reason = last_line(answer.stderr.decode("utf-8", "replace"))
         raise BackendError(
             f"torchx's folder cannot be made on `{runner.target}`: {reason}",
             hint="name another with `-cfg ssh_dir=...`",
@@ -226,7 +227,7 @@ def _by_rsync(runner: SSHCommandRunner, folder: str, target: str, latest: str) -
         if done.returncode not in _LOST:
             break
         runner.master.login()
-    return _not_by_rsync(_last_line(done.stderr.decode("utf-8", "replace")))
+    return _not_by_rsync(last_line(done.stderr.decode("utf-8", "replace")))
 
 
 def _not_by_rsync(reason: str) -> bool:
@@ -258,7 +259,7 @@ def _by_tar(runner: SSHCommandRunner, archive: BinaryIO, part: str, *, compresse
     script = _UNPACK.format(folder=runner.folder, part=part, size=os.fstat(archive.fileno()).st_size, tar=tar)
     answer = runner.script(script, stdin=archive, timeout=_SEND_S, patience=60.0, what="sending the workspace")
     if answer.returncode:
-        reason = _last_line(answer.stderr.decode("utf-8", "replace"))
+        reason = last_line(answer.stderr.decode("utf-8", "replace"))
         raise BackendError(f"the workspace cannot be unpacked on `{runner.target}`: {reason}")
 
 
@@ -311,7 +312,3 @@ def _knows_levels() -> bool:
 
 def _c_locale() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C"}
-
-
-def _last_line(text: str) -> str:
-    return text.strip().splitlines()[-1].strip() if text.strip() else "it said nothing"

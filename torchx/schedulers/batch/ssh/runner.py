@@ -12,8 +12,9 @@ import time
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, UnreachableError, login_error, no_master, no_session
 from torchx.schedulers.batch.ssh.master import Master
-from torchx.schedulers.batch.ssh.script import Answer, command_line, enclose, join, parse, quote
-from torchx.schedulers.kit.commands import Completed, ConnectedRunner
+from torchx.schedulers.batch.ssh.script import Answer, command_line, enclose, join, parse
+from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
+from torchx.schedulers.kit.shell import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class SSHCommandRunner(ConnectedRunner):
             return login_error(self.target, noise)
         if code != _SSH_FAILED and not answer.began:  # ssh is content, and our script was never started
             return CommandError(
-                f"the login shell of `{self.target}` does not run commands: {_last_line(noise) or f'exit code {code}'}",
+                f"the login shell of `{self.target}` does not run commands: {last_line(noise, f'exit code {code}')}",
                 argv=["ssh", self.target],
                 returncode=code,
                 stderr=noise,
@@ -265,7 +266,3 @@ def _warn(text: str) -> None:
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
-
-
-def _last_line(text: str) -> str:
-    return text.strip().splitlines()[-1].strip() if text.strip() else ""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 
 from torchx.errors import CommandError
+from torchx.schedulers.kit.shell import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,17 +46,6 @@ class Answer:
     stderr: bytes
     noise: str
     began: bool = True
-
-
-def quote(word: str) -> str:
-    """A word for a POSIX shell.
-
-    >>> quote("it's"), quote("n1")
-    ("'it'\\\\''s'", 'n1')
-    """
-    if word and not _UNSAFE.search(word.encode("utf-8", "surrogateescape")) and " " not in word:
-        return word
-    return "'" + word.replace("'", "'\\''") + "'"
 
 
 def join(argv: Sequence[str]) -> str:
