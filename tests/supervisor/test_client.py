@@ -109,6 +109,18 @@ def test_a_launcher_holds_nothing_of_its_caller(client, tmp_path) -> None:
     os.close(read)
 
 
+def test_what_hides_from_a_killed_supervisor_is_ended(client, tmp_path) -> None:
+    """Without the job's marks and in a session of its own: it falls to the launcher, which has no other such children."""
+    script = f"env -i setsid sh -c \"echo \\$\\$ > '{tmp_path}/pid'; while :; do sleep 1000; done\" & wait"
+    client.submit(_asked(tmp_path, "a", script))
+    pid = int(eventually(lambda: os.path.exists(tmp_path / "pid") and text(tmp_path / "pid")))
+    assert proctree.start_ticks(pid)
+    os.kill(state(tmp_path / "a").supervisor, signal.SIGKILL)
+    eventually(lambda: state(tmp_path / "a").state == "FAILED")
+    assert not proctree.start_ticks(pid)
+    assert "SIGKILL" in state(tmp_path / "a").msg
+
+
 def test_a_refused_job_says_why(client, tmp_path) -> None:
     """The reason of the supervisor; the same launcher takes the next job."""
     asked = _asked(tmp_path, "a", "true")

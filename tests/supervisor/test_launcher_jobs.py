@@ -100,6 +100,19 @@ def test_a_supervisor_is_ready_before_it_is_needed(caller, tmp_path, gate) -> No
     assert [_ended(tmp_path / name) for name in "12"] == ["SUCCEEDED"] * 2
 
 
+def test_the_next_one_reads_while_a_job_runs(tmp_path, gate) -> None:
+    """A supervisor lets go of its turn as soon as it has a job, not when the job turns out to last."""
+    caller = Caller(_no_job_lasts)
+    for name in "12":
+        assert caller.submit(request(tmp_path / name, role(gate.wait))) == b"K\n"
+    assert state(tmp_path / "1").state == "RUNNING"
+    gate.open(2)
+    assert [_ended(tmp_path / name) for name in "12"] == ["SUCCEEDED"] * 2
+    caller.leave()
+    assert caller.fork.end() == 0
+    caller.close()
+
+
 def test_a_supervisor_takes_another_job_after_a_short_one(tmp_path) -> None:
     """Up to as many as a process may take; then it is another process."""
     caller = Caller(lambda: (setattr(launcher, "_JOBS_PER_PROCESS", 2), _no_job_lasts()))

@@ -15,6 +15,7 @@ from tests.supervisor.forks import (
     Clock,
     Gate,
     eventually,
+    forked,
     in_fork,
     request,
     role,
@@ -87,6 +88,15 @@ def test_the_start_of_an_attempt_forgets_the_one_before(job, gate, clock) -> Non
         assert supervisor._has_children
 
     in_fork(steps)
+
+
+def test_logs_grow_while_the_job_runs(job, gate) -> None:
+    """Whoever follows a job sees its lines before it ends."""
+    with forked(lambda: Supervisor(request(job, role(f"echo x; {gate.wait}")), GUARDIAN).run()) as fork:
+        eventually(lambda: os.path.exists(f"{job}/r/0/combined.log") and _text(job, "combined") == "x\n")
+        assert state(job).state == "RUNNING"
+        gate.open()
+        assert fork.end() == 0
 
 
 def test_a_clean_end_completes_the_log(job, gate, clock) -> None:
