@@ -6,6 +6,7 @@ import sys
 
 from torchx.cli import commands, failures
 from torchx.cli.failures import UsageError
+from torchx.util import notices
 from torchx.util.colors import BLUE, ENDC, GRAY
 from torchx.version import __version__
 
@@ -54,6 +55,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def run_main(subcmds: dict[str, SubCommand], argv: list[str] | None = None) -> None:
     """Like :func:`main`, for a table of verbs of one's own: how programs build their command line on ours."""
+    import logging  # noqa: F401  # which such verbs may use by themselves: our lines are set up when they begin
+
     arguments = sys.argv[1:] if argv is None else list(argv)
     _exit(failures.guard(lambda: _run(subcmds, arguments)))
 
@@ -157,11 +160,18 @@ def _run(subcmds: dict[str, SubCommand], argv: list[str]) -> None:
 
 
 def _set_up_logging(level: str | None) -> None:
-    """Log records as our own lines on stderr."""
+    """Log records as our own lines on stderr; without an explicit level, only once there is one."""
+    failures.show_tracebacks(level == "DEBUG")
+    if level is None and "logging" not in sys.modules:
+        notices.before_first(_show_log_records)
+    else:
+        _show_log_records(level or "WARNING")
+
+
+def _show_log_records(level: str = "WARNING") -> None:
     from torchx.cli import log_records
 
-    failures.show_tracebacks(level == "DEBUG")
-    log_records.install(level or "WARNING")
+    log_records.install(level)
 
 
 def _log_level(text: str) -> str:

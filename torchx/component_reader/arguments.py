@@ -151,10 +151,10 @@ def _from_table(signature: Signature, table: Mapping[str, Any], source: str) -> 
             hint = did_you_mean(key, names) or f"it has: {', '.join(names)}"
             if source == "argument":
                 raise SpecError(f"component `{signature.name}` has no argument `{key}`", hint=hint)
-            import logging
+            from torchx.util.notices import logger
 
             # From a file: the next job may be of another component, so it is not an error.
-            logging.getLogger("torchx").warning(
+            logger("torchx").warning(
                 "component `%s` has no argument `%s`, its configured default is ignored; %s", signature.name, key, hint
             )
             continue

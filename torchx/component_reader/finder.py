@@ -453,6 +453,6 @@ def _not_found(name: str) -> ComponentNotFoundException:
 
 
 def _warn(text: str) -> None:
-    import logging
+    from torchx.util.notices import logger
 
-    logging.getLogger("torchx").warning("%s", text)
+    logger("torchx").warning("%s", text)

@@ -359,9 +359,9 @@ def _env(given: Mapping[str, str] | None, experiment: str, *, debug: bool, resta
 
 def _warn_of_too_few_gpus(j: str, size: JobSize, gpus: int) -> None:
     if 0 < gpus < size.nproc_per_node:
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx").warning(
+        logger("torchx").warning(
             "`-j %s` starts %d workers on nodes of %d GPUs: some share one", j, size.nproc_per_node, gpus
         )
 

@@ -378,9 +378,9 @@ def _unknown(scheduler: str, opts: runopts, key: str) -> str:
 def _warn_once(text: str) -> None:
     if text not in _warned:
         _warned.add(text)
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx.config").warning(text)
+        logger("torchx.config").warning(text)
 
 
 # -- small things ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import types
 
 from torchx.errors import EXIT_MISSING_DEPENDENCY, NotFoundError, TorchXError
 from torchx.plugins.discovery import KINDS, EntryPoint, LoadFailure, decorated, entry_points
+from torchx.util import notices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def load(entry: EntryPoint) -> Any:
     Raises:
         PluginError: its import failed, whatever the reason.
     """
+    if not entry.value.startswith("torchx."):
+        notices.ready()
     try:
         return entry.load()
     except (Exception, SystemExit) as e:
@@ -228,6 +231,6 @@ def _warn_once(failure: LoadFailure) -> None:
     key = (failure.group, failure.name, failure.where)
     if key not in _warned:
         _warned.add(key)
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx.plugins").warning("%s (`torchx plugins` shows all)", failure)
+        logger("torchx.plugins").warning("%s (`torchx plugins` shows all)", failure)

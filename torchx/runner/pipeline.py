@@ -110,8 +110,8 @@ def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], 
 def _warn_of_unused(workspace: Workspace, text: str, scheduler: str) -> None:
     """Says that a scheduler builds no workspaces, where that makes a difference to the job."""
     if [os.path.abspath(source.removeprefix("file://")) for source in workspace.projects] != [os.getcwd()]:
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx").warning(
+        logger("torchx").warning(
             "`%s` builds no workspaces: `%s` is not used, the job sees the files as they are", scheduler, text
         )

@@ -154,6 +154,6 @@ def _pauses(scheduler: Scheduler[Any], interval_s: float) -> tuple[float, float]
 
 def warn(message: str) -> None:
     """Warns the user."""
-    import logging
+    from torchx.util.notices import logger
 
-    logging.getLogger("torchx.runner").warning(message)
+    logger("torchx.runner").warning(message)

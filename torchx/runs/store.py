@@ -206,6 +206,6 @@ def _in_transaction(db: sqlite3.Connection, work: Callable[[sqlite3.Connection],
 def _warn_once(path: str, kind: str, text: str) -> None:
     if (path, kind) not in _warned:
         _warned.add((path, kind))
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx.runs").warning(text)
+        logger("torchx.runs").warning(text)

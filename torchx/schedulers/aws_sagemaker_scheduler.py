@@ -159,9 +159,9 @@ class AWSSageMakerScheduler(AwsScheduler):
     def _forget(self, app_id: str, job: _Object) -> None:
         """Removes a job that has ended, and its code. One that runs has to be deleted again once it has ended."""
         if not is_terminal(self._state(app_id, job)):
-            import logging
+            from torchx.util.notices import logger
 
-            logging.getLogger("torchx").warning("`%s` is being stopped: delete it again when it has ended", app_id)
+            logger("torchx").warning("`%s` is being stopped: delete it again when it has ended", app_id)
             return
         calls.delete(self._client, app_id)
         source.remove(self._clients, job)

@@ -136,10 +136,10 @@ class KubernetesScheduler(KubeScheduler):
             order = [(JOBSET, "jobset.x-k8s.io"), *([] if opts.local_queue else [(VOLCANO, "batch.volcano.sh")])]
             kind = next((k for k, group in order if any(g.startswith(f"{group}/") for g in groups)), JOB)
         if kind not in (JOB, opts.kind):
-            import logging
+            from torchx.util.notices import logger
 
             what = "a JobSet" if kind == JOBSET else "a job of Volcano"
-            logging.getLogger("torchx.schedulers").info(
+            logger("torchx.schedulers").info(
                 "the job becomes %s, since the cluster supports it (or `-cfg kind=job`)", what
             )
         return kind, api.version()

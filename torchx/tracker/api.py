@@ -265,6 +265,6 @@ def _tracker_names() -> list[str]:
 
 
 def _warn(message: str, *args: object) -> None:
-    import logging
+    from torchx.util.notices import logger
 
-    logging.getLogger("torchx.tracker").warning(message, *args)
+    logger("torchx.tracker").warning(message, *args)

@@ -164,9 +164,9 @@ def _copy(files: list[Entry], folder: str, workspace: str, *, stored: bool, shar
     with FileHashes(workspace) as hashes:
         cloned = stored and can_clone(folder)
         if share and not cloned and os.geteuid() == 0:
-            import logging
+            from torchx.util.notices import logger
 
-            logging.getLogger("torchx.workspace").warning(
+            logger("torchx.workspace").warning(
                 "`share_code` is not used: root may write to read-only files, so `%s` is a copy", folder
             )
             share = False

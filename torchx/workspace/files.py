@@ -238,6 +238,6 @@ def _unreadable(path: str, error: OSError) -> SpecError:
 
 
 def _warn(text: str, *values: str) -> None:
-    import logging
+    from torchx.util.notices import logger
 
-    logging.getLogger("torchx.workspace").warning(text, *values)
+    logger("torchx.workspace").warning(text, *values)

@@ -64,9 +64,9 @@ def check_entries(root: str, files: Iterable[Any]) -> None:
                 hint="name it in `.torchxignore`; to send it all the same: `--allow-private-workspace`",
             )
     if count > _MANY_FILES or size > _MANY_BYTES:
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx.workspace").warning(
+        logger("torchx.workspace").warning(
             "workspace `%s` has %s files, %.1f GB: name in `.torchxignore` what jobs do not need",
             root,
             f"{count:,}",

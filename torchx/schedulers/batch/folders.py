@@ -93,9 +93,9 @@ class JobFolders:
             self._files.make_folder(posixpath.dirname(path))
             self._files.write(path, text)
         except BackendError as e:
-            import logging
+            from torchx.util.notices import logger
 
-            logging.getLogger("torchx.schedulers").warning("%s; the job's folder may not be found again", e)
+            logger("torchx.schedulers").warning("%s; the job's folder may not be found again", e)
 
 
 class JobFolder:

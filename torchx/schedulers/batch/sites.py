@@ -172,6 +172,6 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
 
 def log(message: str) -> None:
     """Warns the user."""
-    import logging
+    from torchx.util.notices import logger
 
-    logging.getLogger("torchx.schedulers").warning(message)
+    logger("torchx.schedulers").warning(message)

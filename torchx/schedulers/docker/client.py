@@ -89,9 +89,9 @@ def create(client: Any, container: DockerContainer) -> Any:
                 return found
         raise translate(e, f"container `{name}` could not be made") or e from e
     if container.kwargs.get("device_requests") and not (made.attrs.get("HostConfig") or {}).get("DeviceRequests"):
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx").warning("`%s` asks for GPUs, but the engine does not report any for it", name)
+        logger("torchx").warning("`%s` asks for GPUs, but the engine does not report any for it", name)
     return made
 
 

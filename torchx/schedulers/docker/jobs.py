@@ -97,10 +97,10 @@ class EngineJobs:
                 return watchers.start(app_id, environ)
         except OSError as e:
             why = f"no process can be started: {e.strerror}"
-        import logging
+        from torchx.util.notices import logger
 
         text = "nobody watches `%s`: %s. When a replica fails, the others run on, and are not started again"
-        logging.getLogger("torchx").warning(text, app_id, why)
+        logger("torchx").warning(text, app_id, why)
         return None
 
     def _attend(self, job: Job) -> None:

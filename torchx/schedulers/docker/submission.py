@@ -59,6 +59,6 @@ def _undo(jobs: EngineJobs, app_id: str) -> None:
     try:
         jobs.remove(app_id)
     except Exception as e:  # what went wrong before is more important
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx").warning("parts of `%s` remain; `torchx delete` removes them: %s", app_id, e)
+        logger("torchx").warning("parts of `%s` remain; `torchx delete` removes them: %s", app_id, e)

@@ -339,15 +339,16 @@ class KubeApi:
 
         https://kubernetes.io/blog/2020/09/03/warnings/
         """
-        import logging
         import re
+
+        from torchx.util.notices import logger
 
         for header in response.headers.getlist("Warning"):  # 299 - "text"
             found = re.match(r'\d+ \S+ "((?:[^"\\]|\\.)*)"', header)
             text = re.sub(r"\\(.)", r"\1", found[1]) if found else header
             if text not in self._warned:
                 self._warned.add(text)
-                logging.getLogger("torchx.schedulers").warning("the cluster warns: %s", text)
+                logger("torchx.schedulers").warning("the cluster warns: %s", text)
 
     def _send(self, request: _Request) -> Any:
         import json

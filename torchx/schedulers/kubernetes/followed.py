@@ -54,9 +54,9 @@ class FollowedLines:
             from torchx.schedulers.kubernetes.logs import gone
 
             raise gone() from None
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx.schedulers").warning(
+        logger("torchx.schedulers").warning(
             "the pods of this replica are gone, and their logs with them: these are the last lines that were followed "
             "from here"
         )

@@ -310,6 +310,6 @@ def _names(folder: str) -> list[str]:
 
 
 def _warn(message: str) -> None:
-    import logging
+    from torchx.util.notices import logger
 
-    logging.getLogger("torchx.schedulers.local").warning(message)
+    logger("torchx.schedulers.local").warning(message)

@@ -65,6 +65,6 @@ def _is_there(mount: object) -> bool:
 
 
 def _warn(message: str) -> None:
-    import logging
+    from torchx.util.notices import logger
 
-    logging.getLogger("torchx.schedulers.local").warning(message)
+    logger("torchx.schedulers.local").warning(message)

@@ -120,10 +120,10 @@ def _write_request(folder: str, app: AppDef | None, facts: dict[str, str], maske
         with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=0o600)) as f:
             f.write(json.dumps(record))
     except OSError as e:
-        import logging
+        from torchx.util.notices import logger
 
         text = f"`{path}` cannot be written: {e.strerror}; the job runs all the same"
-        logging.getLogger("torchx.schedulers.local").warning(text)
+        logger("torchx.schedulers.local").warning(text)
 
 
 def _discard(folder: str) -> None:

@@ -165,9 +165,9 @@ class SlurmQueries:
         try:
             return self._ask(app_ids, ask)
         except BackendError as e:
-            import logging
+            from torchx.util.notices import logger
 
-            logging.getLogger("torchx.schedulers").warning("Slurm's accounting cannot be queried: %s", e)
+            logger("torchx.schedulers").warning("Slurm's accounting cannot be queried: %s", e)
             return {}
 
     def named(self, name: str, age_s: float) -> str:

@@ -334,9 +334,9 @@ def _record(path: str, data: bytes) -> dict[str, Any] | None:
         found = None
     if isinstance(found, dict):
         return found
-    import logging
+    from torchx.util.notices import logger
 
-    logging.getLogger("torchx.tracker").warning("`%s` is not a record of a run: skipped", path)
+    logger("torchx.tracker").warning("`%s` is not a record of a run: skipped", path)
     return None
 
 

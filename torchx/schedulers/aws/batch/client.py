@@ -88,9 +88,9 @@ def deregister(client: Any, arn: str) -> None:
     try:
         call(client, "deregister_job_definition", f"`{arn}` could not be deregistered", jobDefinition=arn)
     except TorchXError as e:
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx").info("%s", e)
+        logger("torchx").info("%s", e)
 
 
 def find_id(client: Any, queue: str, name: str) -> str | None:

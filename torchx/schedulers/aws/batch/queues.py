@@ -70,9 +70,9 @@ def look_at(client: Any, name: str) -> Queue | None:
             environments = list(answer["computeEnvironments"])
     except AwsError as e:
         if e.code in DENIED:
-            import logging
+            from torchx.util.notices import logger
 
-            logging.getLogger("torchx").info("%s (%s)", e, e.hint)
+            logger("torchx").info("%s (%s)", e, e.hint)
             return None
         raise
     queue = found[0]

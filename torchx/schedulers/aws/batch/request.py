@@ -233,16 +233,14 @@ def _check(app: AppDef, opts: AWSBatchOpts) -> None:
         raise NotSupportedError(f"{len(app.roles)} roles: a Batch job has at most {MAX_NODE_RANGES} node ranges")
     elastic = [role.name for role in app.roles if role.min_replicas not in (None, role.num_replicas)]
     if elastic:
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx").warning(
+        logger("torchx").warning(
             "role `%s` is elastic, and Batch is not: all of its replicas have to start", elastic[0]
         )
     several = sum(role.num_replicas for role in app.roles) > 1
     alone = [r.name for r in app.roles if several and r.max_retries and r.retry_policy.name != "APPLICATION"]
     if alone:
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx").warning(
-            "role `%s`: Batch retries the whole job, whatever the retry policy", alone[0]
-        )
+        logger("torchx").warning("role `%s`: Batch retries the whole job, whatever the retry policy", alone[0])

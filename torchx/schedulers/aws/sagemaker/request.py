@@ -205,9 +205,9 @@ def _check(role: Role, opts: AWSSageMakerOpts) -> None:
         raise ConfigError(f"instance_type is `{opts.instance_type}`, and role `{role.name}` wants `ml.{wanted}`")
     ignored = [w for w, there in (("max_retries", role.max_retries), ("min_replicas", role.min_replicas)) if there]
     if ignored:
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx").warning(
+        logger("torchx").warning(
             "role `%s` has %s, but SageMaker does not restart a program that failed", role.name, " and ".join(ignored)
         )
 

@@ -199,9 +199,9 @@ def remove(clients: Clients, job: _Object) -> None:
     try:
         call(clients.client("s3"), "delete_object", f"`{where}` could not be removed", Bucket=bucket, Key=key)
     except TorchXError as e:
-        import logging
+        from torchx.util.notices import logger
 
-        logging.getLogger("torchx").info("%s", e)
+        logger("torchx").info("%s", e)
 
 
 def _runnable(words: list[str], folder: str) -> list[str]:

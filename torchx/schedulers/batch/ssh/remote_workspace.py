@@ -299,9 +299,9 @@ def _digest(text: str) -> str:
 
 
 def _log() -> logging.Logger:
-    import logging
+    from torchx.util.notices import logger
 
-    return logging.getLogger("torchx.ssh")
+    return logger("torchx.ssh")
 
 
 def _knows_levels() -> bool:

@@ -259,9 +259,9 @@ def _find(program: str) -> str:
 
 
 def _warn(text: str) -> None:
-    import logging
+    from torchx.util.notices import logger
 
-    logging.getLogger("torchx.ssh").warning(text)
+    logger("torchx.ssh").warning(text)
 
 
 def _text(data: bytes) -> str:
