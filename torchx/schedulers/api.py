@@ -182,14 +182,14 @@ class Scheduler(_Generic["T"], ABC):
     """Seconds after which a submission whose process is gone has either made its job visible, or never will."""
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """By what :meth:`find_submission` finds the job of this request; empty, the default: by its id alone.
+        """A token by which :meth:`find_submission` finds this request's job; empty, the default: its id is enough.
 
         It is put on record before :meth:`schedule` is called.
         """
         return ""
 
     def find_submission(self, token: str, cfg: Mapping[str, CfgVal], *, age_s: float) -> str | None:
-        """What became of a submission whose answer nobody heard.
+        """What became of a submission whose answer was lost.
 
         Args:
             token: that of the request; else the id of the job, where it was known before; else empty.
@@ -228,7 +228,7 @@ class Scheduler(_Generic["T"], ABC):
         """State and definition of a job; None when there is no such job."""
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """:meth:`describe` of many jobs. A backend that can, asks once for all of them."""
+        """:meth:`describe` of many jobs; a backend overrides this if it can query them all at once."""
         return {app_id: self.describe(app_id) for app_id in app_ids}
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
@@ -241,7 +241,7 @@ class Scheduler(_Generic["T"], ABC):
         time.sleep(timeout_s)
 
     def still_there(self, app_id: str) -> Callable[[], bool] | None:
-        """A function that says, for much less than :meth:`describe`, whether a job that has ended is still there.
+        """A function that says, at much less cost than :meth:`describe`, whether a job that has ended still exists.
 
         Such a job changes no more, so that its last description can be told again. None, the default: nothing is
         cheaper, or the job is not known.

@@ -75,7 +75,7 @@ class FakeCommandRunner:
         script.answers.append(answer)
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
-        """As :meth:`torchx.schedulers.kit.commands.LocalCommandRunner.run`, from the script."""
+        """Like :meth:`torchx.schedulers.kit.commands.LocalCommandRunner.run`, with answers from the script."""
         call = Call(list(argv), stdin, timeout)
         self.calls.append(call)
         matching = [s for s in self._scripts if tuple(argv[: len(s.prefix)]) == s.prefix]

@@ -21,7 +21,7 @@ class _Fault:
 
 
 class FaultyCommandRunner:
-    """Runs commands by another runner, real or fake, and gets in the way where it is told to.
+    """Runs commands by another runner, real or fake, and injects the faults that it was given.
 
     A fault is for commands that begin with the given words, for the next ``times`` of them; the first that was asked
     for comes first. After that, and for all other commands, nothing is in the way.
@@ -88,7 +88,7 @@ class FaultyCommandRunner:
         self._faults.append(_Fault(argv, times, act))
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
-        """As :meth:`torchx.schedulers.kit.commands.LocalCommandRunner.run`, through the faults."""
+        """Like :meth:`torchx.schedulers.kit.commands.LocalCommandRunner.run`, through the faults."""
 
         def run() -> Completed:
             return self._runner.run(argv, stdin=stdin, timeout=timeout)

@@ -56,7 +56,7 @@ class LocalFiles:
         return torchx_home(*parts)
 
     def cwd(self) -> str:
-        """The folder that commands are run in: where a job runs that nobody gave another."""
+        """The folder that commands are run in: where a job runs unless it names another."""
         return os.getcwd()
 
     def make_folder(self, path: str) -> None:
@@ -106,7 +106,7 @@ class LocalFiles:
         return found
 
     def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
-        """What came into files after the offsets, at most :data:`MOST_GROWN` bytes of each; only files with news.
+        """What came into files after the offsets, at most :data:`MOST_GROWN` bytes of each; only files that have grown.
 
         Args:
             offsets: path to the number of bytes that are known; negative: only so many bytes at the end are wanted.

@@ -108,7 +108,7 @@ def find_traces(lines: Sequence[str]) -> list[Trace]:
 
 
 def bounded(text: str, chars: int = _MESSAGE_CHARS) -> str:
-    """At most so many characters; what is cut is marked."""
+    """The text cut to a number of characters, with a mark where it was cut."""
     return text if len(text) <= chars else f"{text[: chars - 4]} ..."
 
 
