@@ -19,7 +19,9 @@ from tests.mutation.changes import Change, changes, is_another_program
 from tests.mutation.choice import Tests, batches, cost
 from tests.mutation.house import candidates, copy_tree, room_folder, sources
 
-_ISOLATED = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+ISOLATED = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+if os.getuid():
+    ISOLATED.append("--map-root-user")
 # Only the copy can be written to: a planted change may delete what it should not.
 _CLOSED = 'mount --bind "$0" "$0" && mount -o remount,bind,ro / ; cd "$1" && shift && exec "$@"'
 
@@ -30,11 +32,10 @@ class Worker:
     def __init__(self, top: str, folder: str) -> None:
         self.copy = os.path.join(folder, "copy")
         copy_tree(top, self.copy)
-        user = () if os.getuid() == 0 else ("--map-root-user",)
         program = [sys.executable, "-B", "-m", "tests.mutation.worker"]
         self._log = open(os.path.join(folder, "log"), "wb")  # noqa: SIM115  # closed with the process
         self._process = subprocess.Popen(
-            [*_ISOLATED, *user, "sh", "-c", _CLOSED, folder, self.copy, *program],
+            [*ISOLATED, "sh", "-c", _CLOSED, folder, self.copy, *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import choose
+from tests.mutation.__main__ import ISOLATED, choose
 from tests.mutation.changes import Change, changes, is_another_program
 from tests.mutation.choice import BUDGET_S, SLOW_S, batches
 from tests.mutation.house import candidates, room_folder, sources
@@ -159,9 +159,8 @@ def test_rooms_and_their_tests() -> None:
 
 
 def _can_isolate() -> bool:
-    command = ["unshare", "--mount", "--pid", "--fork", "--map-root-user", "--mount-proc", "true"]
     try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        return subprocess.run([*ISOLATED, "true"], capture_output=True, check=False).returncode == 0
     except OSError:
         return False
 
