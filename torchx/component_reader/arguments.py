@@ -15,6 +15,7 @@ from __future__ import annotations
 from torchx.component_reader.signature import Parameter, Signature
 from torchx.component_reader.types import decode
 from torchx.errors import SpecError
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,8 +152,6 @@ def _from_table(signature: Signature, table: Mapping[str, Any], source: str) -> 
             hint = did_you_mean(key, names) or f"it has: {', '.join(names)}"
             if source == "argument":
                 raise SpecError(f"component `{signature.name}` has no argument `{key}`", hint=hint)
-            from torchx.util.notices import logger
-
             # From a file: the next job may be of another component, so it is not an error.
             logger("torchx").warning(
                 "component `%s` has no argument `%s`, its configured default is ignored; %s", signature.name, key, hint

@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from types import FunctionType, ModuleType
 
 from torchx.errors import NotFoundError, SpecError
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -453,6 +454,4 @@ def _not_found(name: str) -> ComponentNotFoundException:
 
 
 def _warn(text: str) -> None:
-    from torchx.util.notices import logger
-
     logger("torchx").warning("%s", text)

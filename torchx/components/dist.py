@@ -23,6 +23,7 @@ from torchx import specs
 from torchx.components.structured_arg import JobSize, StructuredNameArgument, program_name
 from torchx.errors import SpecError
 from torchx.specs import macros
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -359,8 +360,6 @@ def _env(given: Mapping[str, str] | None, experiment: str, *, debug: bool, resta
 
 def _warn_of_too_few_gpus(j: str, size: JobSize, gpus: int) -> None:
     if 0 < gpus < size.nproc_per_node:
-        from torchx.util.notices import logger
-
         logger("torchx").warning(
             "`-j %s` starts %d workers on nodes of %d GPUs: some share one", j, size.nproc_per_node, gpus
         )

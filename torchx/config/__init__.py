@@ -35,6 +35,7 @@ from torchx.config import files as config_files
 from torchx.config.files import CONFIG_FILE, active_profile, default_dirs, use_profile
 from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -378,8 +379,6 @@ def _unknown(scheduler: str, opts: runopts, key: str) -> str:
 def _warn_once(text: str) -> None:
     if text not in _warned:
         _warned.add(text)
-        from torchx.util.notices import logger
-
         logger("torchx.config").warning(text)
 
 

@@ -7,6 +7,7 @@ import types
 from torchx.errors import EXIT_MISSING_DEPENDENCY, NotFoundError, TorchXError
 from torchx.plugins.discovery import KINDS, EntryPoint, LoadFailure, decorated, entry_points
 from torchx.util import notices
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -231,6 +232,4 @@ def _warn_once(failure: LoadFailure) -> None:
     key = (failure.group, failure.name, failure.where)
     if key not in _warned:
         _warned.add(key)
-        from torchx.util.notices import logger
-
         logger("torchx.plugins").warning("%s (`torchx plugins` shows all)", failure)

@@ -8,6 +8,7 @@ from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,8 +111,6 @@ def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], 
 def _warn_of_unused(workspace: Workspace, text: str, scheduler: str) -> None:
     """Says that a scheduler builds no workspaces, where that makes a difference to the job."""
     if [os.path.abspath(source.removeprefix("file://")) for source in workspace.projects] != [os.getcwd()]:
-        from torchx.util.notices import logger
-
         logger("torchx").warning(
             "`%s` builds no workspaces: `%s` is not used, the job sees the files as they are", scheduler, text
         )

@@ -7,6 +7,7 @@ from types import MethodType
 
 from torchx.errors import EXIT_BACKEND, BackendError, TorchXError, TransientError
 from torchx.runner.backends import is_near
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,6 +155,4 @@ def _pauses(scheduler: Scheduler[Any], interval_s: float) -> tuple[float, float]
 
 def warn(message: str) -> None:
     """Warns the user."""
-    from torchx.util.notices import logger
-
     logger("torchx.runner").warning(message)

@@ -7,6 +7,7 @@ import os
 from _thread import allocate_lock
 
 from torchx.runs import schema
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -206,6 +207,4 @@ def _in_transaction(db: sqlite3.Connection, work: Callable[[sqlite3.Connection],
 def _warn_once(path: str, kind: str, text: str) -> None:
     if (path, kind) not in _warned:
         _warned.add((path, kind))
-        from torchx.util.notices import logger
-
         logger("torchx.runs").warning(text)

@@ -24,6 +24,7 @@ from torchx.schedulers.aws.sagemaker.reasons import JOB_STATE
 from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, render_job
 from torchx.schedulers.ids import random_id
 from torchx.specs.api import AppDryRunInfo, is_terminal, runopts
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,8 +160,6 @@ class AWSSageMakerScheduler(AwsScheduler):
     def _forget(self, app_id: str, job: _Object) -> None:
         """Removes a job that has ended, and its code. One that runs has to be deleted again once it has ended."""
         if not is_terminal(self._state(app_id, job)):
-            from torchx.util.notices import logger
-
             logger("torchx").warning("`%s` is being stopped: delete it again when it has ended", app_id)
             return
         calls.delete(self._client, app_id)

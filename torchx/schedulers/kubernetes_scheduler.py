@@ -37,6 +37,7 @@ from torchx.schedulers.kubernetes.options import AUTO, KubernetesOpts
 from torchx.schedulers.kubernetes.pods import PLACEHOLDER_FIELD_PATH, RESERVED_MEMMB, RESERVED_MILLICPU
 from torchx.schedulers.kubernetes.request import RETRY_POLICIES, KubernetesJob
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,8 +137,6 @@ class KubernetesScheduler(KubeScheduler):
             order = [(JOBSET, "jobset.x-k8s.io"), *([] if opts.local_queue else [(VOLCANO, "batch.volcano.sh")])]
             kind = next((k for k, group in order if any(g.startswith(f"{group}/") for g in groups)), JOB)
         if kind not in (JOB, opts.kind):
-            from torchx.util.notices import logger
-
             what = "a JobSet" if kind == JOBSET else "a job of Volcano"
             logger("torchx.schedulers").info(
                 "the job becomes %s, since the cluster supports it (or `-cfg kind=job`)", what

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 
 from torchx.settings import ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_TRACKERS
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -265,6 +266,4 @@ def _tracker_names() -> list[str]:
 
 
 def _warn(message: str, *args: object) -> None:
-    from torchx.util.notices import logger
-
     logger("torchx.tracker").warning(message, *args)

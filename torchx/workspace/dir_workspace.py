@@ -9,6 +9,7 @@ import os
 from torchx.errors import ConfigError
 from torchx.specs.api import Workspace, runopts
 from torchx.specs.images import set_workspace_hash
+from torchx.util.notices import logger
 from torchx.workspace.api import WorkspaceMixin
 
 TYPE_CHECKING = False
@@ -164,8 +165,6 @@ def _copy(files: list[Entry], folder: str, workspace: str, *, stored: bool, shar
     with FileHashes(workspace) as hashes:
         cloned = stored and can_clone(folder)
         if share and not cloned and os.geteuid() == 0:
-            from torchx.util.notices import logger
-
             logger("torchx.workspace").warning(
                 "`share_code` is not used: root may write to read-only files, so `%s` is a copy", folder
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import MissingDependencyError, SpecError
+from torchx.util.notices import logger
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE, IgnoreRules
 from torchx.workspace.private import is_torchx_home
 
@@ -238,6 +239,4 @@ def _unreadable(path: str, error: OSError) -> SpecError:
 
 
 def _warn(text: str, *values: str) -> None:
-    from torchx.util.notices import logger
-
     logger("torchx.workspace").warning(text, *values)

@@ -6,6 +6,7 @@ import os
 
 from torchx.errors import SpecError
 from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, torchx_home
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ def check_entries(root: str, files: Iterable[Any]) -> None:
                 hint="name it in `.torchxignore`; to send it all the same: `--allow-private-workspace`",
             )
     if count > _MANY_FILES or size > _MANY_BYTES:
-        from torchx.util.notices import logger
-
         logger("torchx.workspace").warning(
             "workspace `%s` has %s files, %.1f GB: name in `.torchxignore` what jobs do not need",
             root,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import posixpath
 
 from torchx.errors import BackendError
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,8 +94,6 @@ class JobFolders:
             self._files.make_folder(posixpath.dirname(path))
             self._files.write(path, text)
         except BackendError as e:
-            from torchx.util.notices import logger
-
             logger("torchx.schedulers").warning("%s; the job's folder may not be found again", e)
 
 

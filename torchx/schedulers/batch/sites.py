@@ -14,6 +14,7 @@ from torchx.schedulers.batch.site import Site
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner, last_line
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.specs.api import CfgVal, make_app_handle, runopts
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,6 +173,4 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
 
 def log(message: str) -> None:
     """Warns the user."""
-    from torchx.util.notices import logger
-
     logger("torchx.schedulers").warning(message)

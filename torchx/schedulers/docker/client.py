@@ -16,6 +16,7 @@ from torchx.schedulers.docker.errors import explanation, is_conflict, is_missing
 from torchx.schedulers.docker.reasons import meaning_of
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.specs.api import is_terminal
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,8 +90,6 @@ def create(client: Any, container: DockerContainer) -> Any:
                 return found
         raise translate(e, f"container `{name}` could not be made") or e from e
     if container.kwargs.get("device_requests") and not (made.attrs.get("HostConfig") or {}).get("DeviceRequests"):
-        from torchx.util.notices import logger
-
         logger("torchx").warning("`%s` asks for GPUs, but the engine does not report any for it", name)
     return made
 

@@ -8,6 +8,7 @@ from torchx.schedulers.docker import client, gangs, watchers
 from torchx.schedulers.docker.containers import LABEL_APP_ID, jobs_of
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.specs.api import AppState
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,8 +98,6 @@ class EngineJobs:
                 return watchers.start(app_id, environ)
         except OSError as e:
             why = f"no process can be started: {e.strerror}"
-        from torchx.util.notices import logger
-
         text = "nobody watches `%s`: %s. When a replica fails, the others run on, and are not started again"
         logger("torchx").warning(text, app_id, why)
         return None

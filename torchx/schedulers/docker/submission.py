@@ -6,6 +6,7 @@ from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_VERSION
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.specs.api import is_terminal
+from torchx.util.notices import logger
 from torchx.version import __version__
 
 TYPE_CHECKING = False
@@ -59,6 +60,4 @@ def _undo(jobs: EngineJobs, app_id: str) -> None:
     try:
         jobs.remove(app_id)
     except Exception as e:  # what went wrong before is more important
-        from torchx.util.notices import logger
-
         logger("torchx").warning("parts of `%s` remain; `torchx delete` removes them: %s", app_id, e)

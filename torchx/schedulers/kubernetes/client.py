@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, NotFoundError, TransientError
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -340,8 +341,6 @@ class KubeApi:
         https://kubernetes.io/blog/2020/09/03/warnings/
         """
         import re
-
-        from torchx.util.notices import logger
 
         for header in response.headers.getlist("Warning"):  # 299 - "text"
             found = re.match(r'\d+ \S+ "((?:[^"\\]|\\.)*)"', header)

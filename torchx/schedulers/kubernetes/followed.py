@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from torchx.util.notices import logger
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,8 +56,6 @@ class FollowedLines:
             from torchx.schedulers.kubernetes.logs import gone
 
             raise gone() from None
-        from torchx.util.notices import logger
-
         logger("torchx.schedulers").warning(
             "the pods of this replica are gone, and their logs with them: these are the last lines that were followed "
             "from here"

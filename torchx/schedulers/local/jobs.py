@@ -15,6 +15,7 @@ from torchx.specs.copies import copy_data
 from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, replica_folder
 from torchx.supervisor.reader import JobReader
 from torchx.supervisor.statefile import TERMINAL, JobState, StateFileError
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -310,6 +311,4 @@ def _names(folder: str) -> list[str]:
 
 
 def _warn(message: str) -> None:
-    from torchx.util.notices import logger
-
     logger("torchx.schedulers.local").warning(message)

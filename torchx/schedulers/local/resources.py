@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +66,4 @@ def _is_there(mount: object) -> bool:
 
 
 def _warn(message: str) -> None:
-    from torchx.util.notices import logger
-
     logger("torchx.schedulers.local").warning(message)

@@ -11,6 +11,7 @@ from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import check_scripts, move_logs, replica_requests
 from torchx.settings import torchx_home
 from torchx.supervisor.layout import REQUEST_FILE
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,8 +121,6 @@ def _write_request(folder: str, app: AppDef | None, facts: dict[str, str], maske
         with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=0o600)) as f:
             f.write(json.dumps(record))
     except OSError as e:
-        from torchx.util.notices import logger
-
         text = f"`{path}` cannot be written: {e.strerror}; the job runs all the same"
         logger("torchx.schedulers.local").warning(text)
 

@@ -15,6 +15,7 @@ from torchx.schedulers.slurm.records import (
     parse_squeue_json,
     settled,
 )
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,8 +166,6 @@ class SlurmQueries:
         try:
             return self._ask(app_ids, ask)
         except BackendError as e:
-            from torchx.util.notices import logger
-
             logger("torchx.schedulers").warning("Slurm's accounting cannot be queried: %s", e)
             return {}
 

@@ -22,6 +22,7 @@ from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSou
 from torchx.tracker.backend import lines
 from torchx.tracker.bounded import DEFAULT_TIMEOUT_S, Bounded
 from torchx.tracker.configs import read_config, seconds
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -334,8 +335,6 @@ def _record(path: str, data: bytes) -> dict[str, Any] | None:
         found = None
     if isinstance(found, dict):
         return found
-    from torchx.util.notices import logger
-
     logger("torchx.tracker").warning("`%s` is not a record of a run: skipped", path)
     return None
 

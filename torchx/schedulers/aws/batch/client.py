@@ -7,6 +7,7 @@ import time
 from torchx.errors import TorchXError
 from torchx.schedulers.aws.client import call, call_once, pages
 from torchx.schedulers.aws.errors import AwsError, LostAnswerError, is_missing
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,8 +89,6 @@ def deregister(client: Any, arn: str) -> None:
     try:
         call(client, "deregister_job_definition", f"`{arn}` could not be deregistered", jobDefinition=arn)
     except TorchXError as e:
-        from torchx.util.notices import logger
-
         logger("torchx").info("%s", e)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from torchx.errors import BackendError, NotFoundError, TorchXError
 from torchx.schedulers.aws.client import call, pages
 from torchx.schedulers.aws.errors import DENIED, AwsError
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,8 +71,6 @@ def look_at(client: Any, name: str) -> Queue | None:
             environments = list(answer["computeEnvironments"])
     except AwsError as e:
         if e.code in DENIED:
-            from torchx.util.notices import logger
-
             logger("torchx").info("%s (%s)", e, e.hint)
             return None
         raise

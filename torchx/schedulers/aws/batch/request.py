@@ -24,6 +24,7 @@ from torchx.schedulers.kit.names import NameRule
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -233,14 +234,10 @@ def _check(app: AppDef, opts: AWSBatchOpts) -> None:
         raise NotSupportedError(f"{len(app.roles)} roles: a Batch job has at most {MAX_NODE_RANGES} node ranges")
     elastic = [role.name for role in app.roles if role.min_replicas not in (None, role.num_replicas)]
     if elastic:
-        from torchx.util.notices import logger
-
         logger("torchx").warning(
             "role `%s` is elastic, and Batch is not: all of its replicas have to start", elastic[0]
         )
     several = sum(role.num_replicas for role in app.roles) > 1
     alone = [r.name for r in app.roles if several and r.max_retries and r.retry_policy.name != "APPLICATION"]
     if alone:
-        from torchx.util.notices import logger
-
         logger("torchx").warning("role `%s`: Batch retries the whole job, whatever the retry policy", alone[0])

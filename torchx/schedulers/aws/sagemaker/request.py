@@ -15,6 +15,7 @@ from torchx.schedulers.kit.names import NameRule
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
+from torchx.util.notices import logger
 from torchx.util.secrets import mask_args
 
 TYPE_CHECKING = False
@@ -205,8 +206,6 @@ def _check(role: Role, opts: AWSSageMakerOpts) -> None:
         raise ConfigError(f"instance_type is `{opts.instance_type}`, and role `{role.name}` wants `ml.{wanted}`")
     ignored = [w for w, there in (("max_retries", role.max_retries), ("min_replicas", role.min_replicas)) if there]
     if ignored:
-        from torchx.util.notices import logger
-
         logger("torchx").warning(
             "role `%s` has %s, but SageMaker does not restart a program that failed", role.name, " and ".join(ignored)
         )

@@ -18,6 +18,7 @@ from torchx.schedulers.aws.client import call
 from torchx.schedulers.aws.errors import AwsError
 from torchx.schedulers.aws.sagemaker import command
 from torchx.schedulers.aws.tags import REPLICA
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -199,8 +200,6 @@ def remove(clients: Clients, job: _Object) -> None:
     try:
         call(clients.client("s3"), "delete_object", f"`{where}` could not be removed", Bucket=bucket, Key=key)
     except TorchXError as e:
-        from torchx.util.notices import logger
-
         logger("torchx").info("%s", e)
 
 

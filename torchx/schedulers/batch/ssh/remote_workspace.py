@@ -17,6 +17,7 @@ import re
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.shell import quote
+from torchx.util.notices import logger
 from torchx.workspace.content import DIRECTORY, LINK, content_hash, entries
 from torchx.workspace.hashes import FileHashes
 
@@ -299,8 +300,6 @@ def _digest(text: str) -> str:
 
 
 def _log() -> logging.Logger:
-    from torchx.util.notices import logger
-
     return logger("torchx.ssh")
 
 

@@ -15,6 +15,7 @@ from torchx.schedulers.batch.ssh.master import Master
 from torchx.schedulers.batch.ssh.script import Answer, command_line, enclose, join, parse
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
 from torchx.schedulers.kit.shell import quote
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -259,8 +260,6 @@ def _find(program: str) -> str:
 
 
 def _warn(text: str) -> None:
-    from torchx.util.notices import logger
-
     logger("torchx.ssh").warning(text)
 
 
