@@ -241,7 +241,7 @@ def test_cheap_to_import() -> None:
         "torchx.tracker",
         "torchx.tracker.api",
         "torchx.util",
-        "torchx.util.environ",
+        "torchx.util.notices",
         "torchx.util.records",
         "torchx.version",
     }
