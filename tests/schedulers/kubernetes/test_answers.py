@@ -311,6 +311,17 @@ def test_events_are_asked_for_only_where_pods_are_missing():
     assert "events" not in asked
 
 
+def test_pods_without_a_number_are_not_missing():
+    """A server that lets the number fall makes pods that all seem to be of replica 0."""
+    job = Submitted(role(replicas=3))
+    job.pods(PENDING, PENDING, PENDING)
+    for pod in job.cluster.of("pods"):
+        del pod["metadata"]["annotations"]
+    before = len(job.cluster.calls)
+    job.scheduler.describe(job.app_id)
+    assert [path.rpartition("/")[2] for _, path, _ in job.cluster.calls[before:]] == ["jobs", "pods"]
+
+
 def volcano(**cfg):
     job = Submitted(groups=[VOLCANO, PODGROUPS, "bus.volcano.sh/v1alpha1"], kind="volcano", **cfg)
     (item,) = job.jobs()

@@ -265,15 +265,15 @@ def definition(owners: Iterable[_Object]) -> AppDef | None:
     return None
 
 
-def lacks_pods(found: Found, pods: Sequence[Pod]) -> bool:
+def lacks_pods(found: Found) -> bool:
     """Whether fewer pods are there than their owners want: events say why."""
     owners = [read_owner(found.kind, item) for item in found.owners]
     wanted = sum(owner.wants for owner in owners)
     # A Job's own count knows those that have succeeded; a JobSet wants them all.
-    ended = (AppState.FAILED,) if found.kind == JOBSET else (AppState.FAILED, AppState.SUCCEEDED)
-    alive = sum(pod.facts.state not in ended for pod in pods)
+    ended = ("Failed",) if found.kind == JOBSET else ("Failed", "Succeeded")
+    alive = sum((pod.get("status") or {}).get("phase") not in ended for pod in found.pods)
     over = all(owner.state is not None and is_terminal(owner.state) for owner in owners)
-    return not over and (wanted > alive or not pods)
+    return not over and (wanted > alive or not found.pods)
 
 
 def _roles(app: AppDef | None, pods: Sequence[Pod]) -> list[tuple[str, int, int | None]]:

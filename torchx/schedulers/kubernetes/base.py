@@ -163,7 +163,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         from torchx.schedulers.kubernetes import events
 
         namespace, _ = split_id(app_id)
-        missing = events.why_pods_are_missing(api, namespace, found) if answers.lacks_pods(found, pods) else ""
+        missing = events.why_pods_are_missing(api, namespace, found) if answers.lacks_pods(found) else ""
         slow = {}
         starting = next((p for p in pods if p.starting and time.time() - p.facts.started > _PATIENCE_S), None)
         if starting is not None:
