@@ -199,3 +199,38 @@ def test_a_long_last_line_is_bounded_and_told_once() -> None:
     assert len(failure.message) <= 2000
     assert len(failure.summary()) < 450
     assert failure.traceback == ""
+
+
+def test_several_ranks_of_which_torchrun_reports_nothing() -> None:
+    """As of mpirun: the one that lost its peer wrote first, the other is named."""
+    victim = _worker("[rank0]: ", "RuntimeError: [gloo/pair.cc:5] Connection closed by peer [n1]:4")
+    found = _failure("".join([*victim, *_worker("[rank1]: ", "ValueError: bad lr")]))
+    assert (found.rank, found.message, found.kind) == (1, "ValueError: bad lr", "error")
+    alone = _failure("".join(victim))
+    assert (alone.rank, alone.kind, is_aftermath(alone)) == (0, "network", True)
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("/opt/venv/lib/python3.11/site-packages/vllm/worker.py", "gpu_oom"),
+        ("/usr/lib/python3/dist-packages/vllm/worker.py", "gpu_oom"),
+        ("/usr/local/lib/python3.11/vllm/worker.py", "gpu_oom"),
+        ("/job/train.py", "error"),
+    ],
+)
+def test_what_a_library_raises_is_not_of_the_user(file: str, kind: str) -> None:
+    """But what a line of the user's has raised is, whatever its name."""
+    trace = (
+        f'Traceback (most recent call last):\n  File "{file}", line 3, in f\n    raise torch.OutOfMemoryError(text)\n'
+    )
+    assert _failure(f"{trace}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n").kind == kind
+
+
+def test_the_evidence_is_one_line() -> None:
+    """Of a message of several lines, the first; or the one that decided."""
+    assert (
+        _failure(TRACEBACK.replace("bad lr", "three problems:\n  - no data")).evidence == "ValueError: three problems:"
+    )
+    last = "RuntimeError: failed\n  CUDA out of memory. Tried to allocate 2 GiB"
+    assert classify(Failure(last, 1)) == ("error", "RuntimeError: failed")
