@@ -131,4 +131,4 @@ def _value(value: Any) -> str:
 
 
 def _indent(text: str) -> str:
-    return "\n".join(f"  {printable(line)}".rstrip() for line in text.splitlines())
+    return "\n".join(f"  {line}".rstrip() for line in printable(text, lines=True).splitlines())
