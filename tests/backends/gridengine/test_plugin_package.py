@@ -51,7 +51,7 @@ def test_a_failure(user: Shell) -> None:
     user.torchx("run", "-s", "gridengine", "--wait", "utils.sh", *args, check=False)
     shown = user.torchx("status", "@last", check=False)
     assert "state:    FAILED" in shown
-    assert "sh/1: exit code 3: reason" in shown
+    assert re.search(r"sh/1 on \S+: exit code 3: reason", shown)
     assert "1 CANCELLED, 1 FAILED" in shown
 
 
