@@ -363,6 +363,25 @@ def test_slow_modules_are_imported_in_functions() -> None:
     assert wrong == []
 
 
+def is_vars(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "vars"
+
+
+def test_nothing_is_smuggled() -> None:
+    """Nobody puts an attribute onto an object past its class, or takes it from there: what an object has is declared."""
+    wrong = []
+    for module, path in MODULES.items():
+        with open(path, encoding="utf-8") as f:
+            tree = ast.parse(f.read())
+        for node in ast.walk(tree):
+            by_key = isinstance(node, ast.Subscript) and is_vars(node.value)
+            changing = ("get", "pop", "setdefault", "update")
+            by_method = isinstance(node, ast.Attribute) and node.attr in changing and is_vars(node.value)
+            if by_key or by_method:
+                wrong.append(f"{module}:{node.lineno}")  # type: ignore[attr-defined]  # both are expressions
+    assert wrong == []
+
+
 def test_the_kit_stays_small() -> None:
     """Whoever writes a backend can read all of ``schedulers/kit/``."""
     lines = 0
