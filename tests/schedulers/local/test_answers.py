@@ -61,6 +61,14 @@ def test_a_job_that_is_ending(tmp_path: Path) -> None:
     assert (line.app_id, line.name, line.app_handle, line.state.name) == ("a-1", "a", "local_cwd://s/a-1", "RUNNING")
 
 
+def test_an_elastic_job_that_succeeded_says_whom_it_lost(tmp_path: Path) -> None:
+    """It went on without the replica that failed."""
+    of = job(tmp_path, "SUCCEEDED", ("SUCCEEDED", 0, 10, ""), ("FAILED", -9, 5, ""), first=-1)
+    found = described(of, tmp_path)
+    assert found.state is AppState.SUCCEEDED
+    assert found.msg == "1 of 2 replicas lost (r/1); the job went on with the others"
+
+
 def test_a_failure_that_does_not_end_the_job(tmp_path: Path) -> None:
     """The supervisor starts it again, or can do without it: no cause is named."""
     of = job(tmp_path, "RUNNING", ("FAILED", 3, 10, ""), ("RUNNING", None, 0, ""), first=-1)

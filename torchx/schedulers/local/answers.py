@@ -9,7 +9,7 @@ from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
 from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
-from torchx.supervisor.statefile import CANCELLED, TERMINAL
+from torchx.supervisor.statefile import CANCELLED, SUCCEEDED, TERMINAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         members = [_replica(name, k, line, "localhost" if host == here else host) for k, line in enumerate(lines)]
         # the supervisor alone knows whether the job can do without those that failed, or starts them again
         goes_on = not over and job.first < 0
-        roles.append(RoleFacts(name=name, replicas=members, state=AppState[job.state] if goes_on else None))
+        # a job that succeeded although some failed could do without them: its role is elastic
+        failed = sum(member.state is AppState.FAILED for member in members)
+        enough = len(members) - failed if failed and job.state == SUCCEEDED else None
+        state = AppState[job.state] if goes_on else None
+        roles.append(RoleFacts(name=name, replicas=members, state=state, min_replicas=enough))
         index += count
     away = [f"as last heard from host `{host}`, where it runs"] if not over and host != here else []
     return JobFacts(
