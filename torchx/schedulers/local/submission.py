@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.local.path import program_path
@@ -118,8 +117,13 @@ def _write_request(folder: str, app: AppDef | None, facts: dict[str, str], maske
         record["app"] = masked_app or appdef_to_dict(masked(app), fallback=repr)
     path = os.path.join(folder, REQUEST_FILE)
     try:
-        with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=0o600)) as f:
-            f.write(json.dumps(record))
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(json.dumps(record).encode())
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
     except OSError as e:
         text = f"`{path}` cannot be written: {e.strerror}; the job runs all the same"
         logger("torchx.schedulers.local").warning(text)
