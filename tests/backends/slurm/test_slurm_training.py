@@ -25,6 +25,7 @@ total = torch.tensor([rank + 1.0]); dist.all_reduce(total)
 print(f"rank {rank} of {world} on {os.environ['SLURMD_NODENAME']}: sum {int(total)}", flush=True)
 print(f"{sys.argv[1:]} {os.environ['TORCHX_JOB_ID']} {os.environ['TORCHELASTIC_RUN_ID']}", flush=True)
 if "fail" in sys.argv and rank == 2:
+    dist.destroy_process_group()  # without it, an interpreter that ends may abort before its exit code is told
     raise ValueError("rank 2 has no data")
 dist.barrier()
 dist.destroy_process_group()
