@@ -32,6 +32,7 @@ class Fork:
         if self.pid:
             return
         code: int | None = 99
+        me = os.getpid()  # what it forks comes by here as well, and its children are its own business
         try:
             os.setsid()
             proctree.become_subreaper()
@@ -40,6 +41,9 @@ class Fork:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
+            if os.getpid() == me:
+                below = proctree.descendants(proctree.snapshot(), {me})[1:]
+                proctree.send_all(below, signal.SIGKILL)
             os._exit(code or 0)
 
     def end(self) -> int:
