@@ -234,3 +234,18 @@ def test_the_evidence_is_one_line() -> None:
     )
     last = "RuntimeError: failed\n  CUDA out of memory. Tried to allocate 2 GiB"
     assert classify(Failure(last, 1)) == ("error", "RuntimeError: failed")
+
+
+def test_an_exception_before_an_abort_at_exit_is_the_cause() -> None:
+    """PyTorch's threads may abort an interpreter that an exception is ending: the exception came first."""
+    stderr = (
+        "Traceback (most recent call last):\n"
+        '  File "train.py", line 3, in <module>\n'
+        '    raise RuntimeError("boom")\n'
+        "RuntimeError: boom\n"
+        "terminate called without an active exception\n"
+    )
+    found = read_failure(Evidence(stderr=stderr), exit_code=None, signal="SIGABRT")
+    assert (found.message, found.kind, found.signal) == ("RuntimeError: boom", "error", "SIGABRT")
+    alone = read_failure(Evidence(stderr="terminate called without an active exception\n"), exit_code=134)
+    assert alone.message == "terminate called without an active exception"

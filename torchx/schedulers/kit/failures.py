@@ -45,6 +45,8 @@ _FATAL = (
     r"|.*Watchdog caught collective operation|.*ProcessGroupNCCL.* watchdog |(?:free|malloc|realloc)\(\): "
     r"|.*\bdouble free or|corrupted |munmap_chunk"
 )
+# PyTorch's threads may say so at the exit of an interpreter that an exception has ended.
+_ABORTED_AT_EXIT = "terminate called without an active exception"
 _ERROR_WORDS = (
     r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"
 )
@@ -159,6 +161,7 @@ def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> 
     if not ending:
         return None
     after = [line for line in lines[ending[-1].end :] if _says(line)]
+    after = [line for line in after if not line.startswith(_ABORTED_AT_EXIT)]
     if end.signal and (len(after) > _CONTEXT_LINES or any(re.match(_FATAL, line) for line in after)):
         return None  # a signal ended it, long after that exception was dealt with
     return ending[-1]
