@@ -108,12 +108,12 @@ def _is_encodable(text: str) -> bool:
 
 def _check_depth(value: object, what: str) -> None:
     """Refuses what holds itself, or is so deep that nobody can have meant it."""
-    level = [value]
+    level = [value] if value else []
     for _ in range(_DEEPEST):
+        if not level:
+            return
         below: list[object] = []
         for one in level:
-            below += one.values() if isinstance(one, dict) else one if isinstance(one, list | tuple) else ()
-        if not below:
-            return
+            below += one.values() if isinstance(one, dict) else one if isinstance(one, (list, tuple)) else ()
         level = below[:MOST_REPLICAS]
     raise SpecError(f"{what} is more than {_DEEPEST} levels deep", hint="does it hold itself?")

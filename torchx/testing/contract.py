@@ -73,14 +73,15 @@ HOSTILE_ARGS = [
     "!x",
 ]
 
-# Replica 0 loses its peer at once; replica 1, which is deaf to the end of the gang, fails a second later.
+# Replica 0 loses its peer when both are up; replica 1, which is deaf to the end of the gang, fails a second later.
 _TWO_FAILURES = r"""
 say() { printf 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n%s\n' "$1" >&2; }
+[ "$1" = 0 ] || trap '' TERM INT
+GATHER
 if [ "$1" = 0 ]; then
   say 'RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:27045'
   exit 1
 fi
-trap '' TERM INT
 sleep 1
 say 'ValueError: bad batch'
 exit 3
@@ -114,8 +115,8 @@ class SchedulerContract:
     ends_gently: ClassVar[bool] = True
     """Whether replicas that are ended because another has failed get a signal and some time before they are killed."""
 
-    gather: str = ""
-    """Words of a shell that go on when all replicas of a job run, of which ``$1`` is one; empty: none is needed."""
+    gather: str = "sleep 1"
+    """Words of a shell that go on when all replicas of a job run, of which ``$1`` is one."""
 
     # -- what a subclass overrides -----------------------------------------------------------------
 
@@ -381,7 +382,7 @@ class SchedulerContract:
 
         if not self.ends_gently:
             pytest.skip("a replica that is ended because of another has no time to fail by itself")
-        script = f"{self.gather}\n{_TWO_FAILURES}"
+        script = _TWO_FAILURES.replace("GATHER", self.gather)
         app_id = submit(self.app("-c", script, "sh", macros.replica_id, entrypoint="/bin/sh", num_replicas=2))
         done = self.wait(scheduler, app_id, AppState.SUCCEEDED, AppState.FAILED)
         assert done.state is AppState.FAILED
