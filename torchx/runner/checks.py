@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchx.errors import SpecError
+from torchx.schedulers.kit.shell import is_name
 from torchx.specs.api import MISSING
 
 TYPE_CHECKING = False
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
 
 MOST_REPLICAS = 1_000_000
 _DEEPEST = 100
-_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
 def check(app: AppDef) -> None:
@@ -53,7 +53,7 @@ def _check_role(role: Role) -> None:
     for arg in role.args:
         _check_text(role, "an argument", arg)
     for name, value in role.env.items():
-        if not (isinstance(name, str) and name and _NAME.issuperset(name) and not name[0].isdigit()):
+        if not (isinstance(name, str) and is_name(name)):
             raise SpecError(
                 f"role `{role.name}`: `{name!r}` is not a valid name of an environment variable",
                 hint="use letters, digits and underscores, and no digit at the start",
