@@ -15,7 +15,7 @@
     └── MissingDependencyError (ImportError)     exit 6   an extra is not installed
 
 Each class is also the builtin exception that callers already catch. Exit codes
-of the command line: 0 done, 1 the job failed, 2 usage, then as above, 130 interrupted.
+of the command line: 0 done, 1 the job failed, 2 usage, then as above, 7 the job is gone, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ EXIT_NOT_FOUND = 3
 EXIT_BACKEND = 4
 EXIT_NOT_SUPPORTED = 5
 EXIT_MISSING_DEPENDENCY = 6
+EXIT_GONE = 7
 EXIT_INTERRUPTED = 130
 
 

@@ -93,6 +93,19 @@ def test_a_job_that_is_lost(clock: FakeClock) -> None:
         _wait(Runner(clock, 1.0, None))
 
 
+def test_a_job_that_is_gone(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
+    """An end with an exit code of its own, and the last state that is known."""
+
+    class Gone(Runner):
+        def wait(self, handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
+            return AppStatus(AppState.UNKNOWN, msg="it was last seen RUNNING", gone=True)
+
+    with pytest.raises(SystemExit) as e:
+        _wait(Gone(clock, 1.0))
+    assert e.value.code == 7
+    assert "last seen RUNNING" in capsys.readouterr().err
+
+
 def test_json_has_no_other_line(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
     """The document alone."""
     import json

@@ -14,7 +14,7 @@ from torchx.runner.answers import EndedJobs, as_recorded, check_replica, definit
 from torchx.runner.checks import check
 from torchx.runs import NewRun, Run, RunQuery, default_registry
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.specs import AppDef, AppDryRunInfo, AppState, AppStatus, Role, RoleStatus, Workspace
+from torchx.specs import AppDef, AppDryRunInfo, AppState, AppStatus, AppStatusError, Role, RoleStatus, Workspace
 from torchx.testing import FakeClock
 
 from .memory_backend import MemoryScheduler, Request, backend, echo_app
@@ -57,11 +57,24 @@ def test_a_status_has_all_of_the_answer(near) -> None:
 @pytest.mark.parametrize(("age_s", "fresh"), [(0, True), (59.9, True), (60.0, False), (1e6, False)])
 def test_how_young_a_job_is_that_a_scheduler_need_not_show(age_s, fresh) -> None:
     """Younger than a minute: SUBMITTED; from then on nobody knows it any more."""
-    assert is_fresh(_run(age_s=age_s)) is fresh
-    status = last_known(_run(age_s=age_s))
+    assert is_fresh(_run(AppState.SUBMITTED, age_s=age_s)) is fresh
+    status = last_known(_run(AppState.SUBMITTED, age_s=age_s))
     assert status is not None
+    assert status.gone is not fresh
     assert status.state is (AppState.SUBMITTED if fresh else AppState.UNKNOWN)
     assert ("does not show the job yet" in status.msg) is fresh
+
+
+@pytest.mark.parametrize("state", [AppState.PENDING, AppState.RUNNING, AppState.UNKNOWN])
+def test_a_job_that_was_seen_and_is_gone(state) -> None:
+    """However young it is, its scheduler has shown it: it is gone, and not about to be shown."""
+    status = last_known(_run(state, updated_at=NOW - 3.0))
+    assert status is not None
+    assert (status.state, status.gone, status.as_of) == (AppState.UNKNOWN, True, NOW - 3.0)
+    assert status.msg == f"`memory` no longer knows this job; it was last seen {state.name}"
+    with pytest.raises(AppStatusError) as e:
+        status.raise_for_status()
+    assert e.value.exit_code == 7
 
 
 def test_what_is_known_of_a_job_that_is_gone() -> None:
@@ -262,7 +275,7 @@ def test_what_is_news_of_a_run(now) -> None:
 @pytest.mark.parametrize(
     ("age_s", "near", "for_good", "state"),
     [
-        (59.0, True, False, AppState.RUNNING),
+        (59.0, True, False, AppState.SUBMITTED),
         (60.0, True, True, AppState.UNKNOWN),
         (60.0, False, False, AppState.UNKNOWN),
         (30 * DAY, False, False, AppState.UNKNOWN),
@@ -270,8 +283,8 @@ def test_what_is_news_of_a_run(now) -> None:
     ],
 )
 def test_when_a_run_is_lost(now, age_s, near, for_good, state) -> None:
-    """After a minute; for good where the scheduler must know it, and after 30 days everywhere."""
-    run = _run(age_s=age_s)
+    """A minute after a submission; for good where the scheduler must know it, and after 30 days everywhere."""
+    run = _run(AppState.SUBMITTED, age_s=age_s)
     assert listing._is_lost(run, near=near) is for_good
     assert (run.state, bool(run.note)) == (state, state is AppState.UNKNOWN)
 

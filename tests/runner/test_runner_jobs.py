@@ -442,3 +442,15 @@ def test_ending_a_job_on_record_asks_its_scheduler_once(runner, verb):
     asked.clear()
     getattr(runner, verb)(handle)
     assert asked == [[parse_app_handle(handle)[2]]]
+
+
+def test_waiting_for_a_job_that_its_cluster_lost(runner, jobs, clock, monkeypatch):
+    """It ends, and the record keeps the state in which it was last seen: the next look says the same."""
+    handle = runner.run(echo_app(), "memory")
+    default_registry().saw(handle, AppState.RUNNING)
+    jobs.clear()
+    status = runner.wait(handle)
+    assert (status.state, status.gone) == (AppState.UNKNOWN, True)
+    assert "last seen RUNNING" in status.msg
+    assert default_registry().get(handle).state is AppState.RUNNING
+    assert runner.status(handle) == status

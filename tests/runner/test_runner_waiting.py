@@ -168,6 +168,55 @@ def test_what_does_not_pass_is_raised_at_once(clock) -> None:
     assert _until_over(lambda: ended, _scheduler()) is ended
 
 
+# -- a job that is gone --------------------------------------------------------------------------
+
+
+class Vanishing(Job):
+    """Runs, then its cluster no longer has it; from ``back`` on it has it again."""
+
+    back = 1e9
+
+    def __call__(self) -> AppStatus:
+        status = super().__call__()
+        if self.asked[-1] < 3.0 or self.asked[-1] >= self.back:
+            return status
+        return AppStatus(AppState.UNKNOWN, msg="last seen RUNNING", gone=True)
+
+
+def test_a_job_that_is_gone_is_over(clock) -> None:
+    """A cluster has to say so for a quarter of a minute, this machine once."""
+    job = Vanishing(clock)
+    assert _until_over(job, _scheduler(3.0), interval_s=20.0).gone
+    assert job.asked == [0, 3.0, 8.0, 13.0, 18.0]
+    near = Vanishing(clock)
+    assert _until_over(near, _scheduler(0.05), interval_s=10).gone
+    assert near.asked[-1] < 3.1
+
+
+def test_a_job_that_is_there_again_is_waited_for(clock) -> None:
+    """A cluster that starts up may not know all of its jobs at once; each disappearance is looked at afresh."""
+    job = Vanishing(clock, ends=30.0)
+    job.back = 13.0
+    assert _until_over(job, _scheduler(3.0), interval_s=3.0).state is AppState.SUCCEEDED
+    waiter = Waiter()
+    gone = AppStatus(AppState.UNKNOWN, gone=True)
+    for _ in range(2):
+        with pytest.raises(WaitTimeoutError):
+            _until_over(lambda: gone, _scheduler(), timeout_s=10.0, waiter=waiter)
+        with pytest.raises(WaitTimeoutError):
+            _until_over(Job(clock), _scheduler(), timeout_s=0, waiter=waiter)
+
+
+def test_who_waits_in_pieces_is_told_as_soon(clock) -> None:
+    """From one call to the next it is the same disappearance: the command line waits a second at a time."""
+    waiter, gone = Waiter(), AppStatus(AppState.UNKNOWN, gone=True)
+    for _ in range(14):
+        with pytest.raises(WaitTimeoutError):
+            _until_over(lambda: gone, _scheduler(), timeout_s=1.0, waiter=waiter)
+    assert _until_over(lambda: gone, _scheduler(), timeout_s=1.0, waiter=waiter) is gone
+    assert clock.slept == [1.0] * 15
+
+
 # -- schedulers that are told --------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import sys
 import time
 
 from torchx.cli.failures import note, warn
-from torchx.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, TorchXError
+from torchx.errors import EXIT_GONE, EXIT_INTERRUPTED, EXIT_JOB_FAILED, TorchXError
 from torchx.runner.wait import UNSUBMITTED_S, never_submitted
 from torchx.util.term import fit, has_color, is_tty, width
 
@@ -27,7 +27,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> 
     """Prints the handle, alone on a line of stdout (unless ``as_json``), and waits until the job has ended.
 
     Raises:
-        SystemExit: with 1 when it failed or was cancelled, with 130 after Ctrl-C.
+        SystemExit: with 1 when it failed or was cancelled, with 7 when it is gone, with 130 after Ctrl-C.
         UnknownAppException: the scheduler has lost it.
         BackendError: the scheduler says for :data:`UNSUBMITTED_S` that it was not submitted.
     """
@@ -58,7 +58,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> 
     if interrupted:
         sys.exit(EXIT_INTERRUPTED)
     if str(status.state) != "SUCCEEDED":
-        sys.exit(EXIT_JOB_FAILED)
+        sys.exit(EXIT_GONE if status.gone else EXIT_JOB_FAILED)
 
 
 def _wait(runner: Runner, handle: str, *, progress: bool, since: float) -> AppStatus | None:

@@ -60,7 +60,7 @@ def last_known(run: Run | None) -> AppStatus | None:
         return AppStatus(run.state, msg=f"{run.msg} ({note})" if run.msg else note)
     if is_fresh(run):
         return AppStatus(AppState.SUBMITTED, msg=f"`{run.scheduler}` does not show the job yet")
-    return AppStatus(AppState.UNKNOWN, msg=lost(run))
+    return AppStatus(AppState.UNKNOWN, msg=lost(run), as_of=run.updated_at, gone=True)
 
 
 def as_recorded(run: Run | None, error: BackendError) -> AppStatus:
@@ -93,8 +93,8 @@ def _ago(seconds: float) -> str:
 
 
 def is_fresh(run: Run) -> bool:
-    """Whether the run was submitted so recently that its scheduler may not show it yet."""
-    return time.time() - run.created_at < FRESH_S
+    """Whether the run was submitted so recently that its scheduler, which never showed it, may not do so yet."""
+    return run.state in (AppState.UNSUBMITTED, AppState.SUBMITTED) and time.time() - run.created_at < FRESH_S
 
 
 def lost(run: Run) -> str:

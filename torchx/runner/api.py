@@ -270,7 +270,7 @@ class Runner:
             return status
 
     def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
-        """Waits until the job has ended, through an outage of its scheduler of ten minutes; None when nobody knows it.
+        """Waits until the job has ended, or is gone; bears an outage of ten minutes. None when nobody knows the job.
 
         Args:
             wait_interval: seconds between two looks, at most. The first ones follow one another more quickly.
@@ -285,7 +285,7 @@ class Runner:
             status = self._waiter.until_over(
                 lambda: self.status(handle), backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle
             )
-            if status is not None:
+            if status is not None and not status.gone:
                 _registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
             return status
 

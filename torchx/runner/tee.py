@@ -88,24 +88,25 @@ def tee_logs(  # noqa: PLR0917  # public signature
 
 
 def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, most_s: float = 5.0) -> Any:
-    """Waits while a job is queued. Returns its status once it runs, or is over; None when nobody knows it.
+    """Waits while a job is queued. Returns its status once it runs, is over or gone; None when nobody knows it.
 
     Args:
         first_s, most_s: the pause after the first question, and the longest; each pause is twice the one before.
 
     Raises:
-        BackendError: its scheduler cannot be asked.
+        BackendError: its scheduler cannot be asked, for ten minutes where that may pass.
     """
     import time
 
+    from torchx.runner.wait import Waiter
+
+    waiter = Waiter()
     pause = first_s
     while True:
         status = runner.status(app_handle)
-        if status is None or status.is_terminal() or str(status.state) == "RUNNING":
+        if status is None or status.is_terminal() or status.gone or str(status.state) == "RUNNING":
             return status
-        if status.error is not None:  # the last state on record: its scheduler cannot be asked
-            raise status.error
-        time.sleep(pause)
+        time.sleep(waiter.bear(app_handle, status) or pause)
         pause = min(2 * pause, most_s)
 
 

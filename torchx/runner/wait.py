@@ -23,6 +23,9 @@ UNSUBMITTED_S = 120.0
 OUTAGE_S = 600.0
 """A scheduler that cannot be reached, for a reason that may pass, is asked again for so long by those who wait."""
 
+GONE_S = 15.0
+"""A cluster has to say for so long that it does not have a job before that is believed: it may be starting up."""
+
 _FIRST_S = 0.001
 _EARLY_S = 0.0005
 _TOLD_S = 0.05  # a scheduler that tells is not asked more often than this, however short the interval
@@ -30,6 +33,7 @@ _MOST_NEAR_S = 0.1
 _GROWTH = 1.5
 _FIRST_OUTAGE_PAUSE_S = 1.0
 _MOST_OUTAGE_PAUSE_S = 15.0
+_GONE_PAUSE_S = 5.0
 
 
 class WaitTimeoutError(TorchXError, TimeoutError):
@@ -43,6 +47,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self._outages: dict[str, tuple[float, float]] = {}  # of a job: since when, and the pause before the last look
+        self._gone: dict[str, float] = {}  # of a job: since when
 
     def until_over(
         self,
@@ -54,7 +59,7 @@ class Waiter:
         timeout_s: float | None,
         what: str,
     ) -> AppStatus | None:
-        """Asks until the status is terminal, or None.
+        """Asks until the status is terminal, or None, or the job is gone.
 
         Pauses grow up to ``interval_s``. A scheduler that is told when a job ends (it has its own ``wait_for_end``) is
         slept on instead, for ``interval_s`` or the ``wait_hint`` of one that is far, whichever is longer.
@@ -77,11 +82,12 @@ class Waiter:
         early = False
         while True:
             status = ask()
-            nap = 0.0 if status is None else self._bear(what, status)
-            if not nap:
-                self._outages.pop(what, None)
             if status is None or status.is_terminal():
+                self._outages.pop(what, None)
                 return status
+            if status.gone and self._is_gone(what, is_near(scheduler)):
+                return status
+            nap = _GONE_PAUSE_S if status.gone else self.bear(what, status)
             submitted = submitted or str(status.state) != "UNSUBMITTED"
             if not submitted and time.monotonic() - began > UNSUBMITTED_S:
                 raise never_submitted(what, time.monotonic() - began)
@@ -102,13 +108,26 @@ class Waiter:
                 # Early: it is over, or else there was nothing to sleep on.
                 early = _slept_on(scheduler, app_id, most if deadline is None else min(most, left)) < _EARLY_S
 
-    def _bear(self, what: str, status: AppStatus) -> float:
-        """Seconds to sleep before the scheduler is asked about ``what`` again; or raises why it could not be asked.
+    def _is_gone(self, what: str, near: bool) -> bool:
+        """Whether to believe a scheduler that says again and again that it does not have a job that was there."""
+        since = self._gone.setdefault(what, time.monotonic())
+        if near or time.monotonic() - since >= GONE_S:
+            del self._gone[what]
+            return True
+        return False
 
-        From one call of :meth:`until_over` to the next it is the same outage.
+    def bear(self, what: str, status: AppStatus) -> float:
+        """Seconds to sleep before a scheduler that could not be asked about ``what`` is asked again; 0: it could.
+
+        From one call to the next it is the same outage.
+
+        Raises:
+            BackendError: why it cannot be asked: that does not pass, or has not for :data:`OUTAGE_S`.
         """
         error = status.error
-        if error is None or status.is_terminal():
+        self._gone.pop(what, None)
+        if error is None:
+            self._outages.pop(what, None)
             return 0.0
         now = time.monotonic()
         since, pause = self._outages.get(what, (now, 0.0))

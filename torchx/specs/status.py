@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.errors import EXIT_JOB_FAILED, TorchXError
+from torchx.errors import EXIT_GONE, EXIT_JOB_FAILED, TorchXError
 from torchx.specs.states import NONE, RESET, YELLOW_BOLD, AppState, ReplicaState, is_started, is_terminal
 
 TYPE_CHECKING = False
@@ -88,6 +88,7 @@ class AppStatus:
         created_at: Unix time of its submission, where it is known without looking into the record of runs.
         as_of: Unix time at which the job was seen in this state, where its scheduler cannot be queried now; None: now.
         error: why its scheduler could not be queried.
+        gone: its scheduler no longer has the job, and nobody saw its end; ``msg`` has the last state that was seen.
 
     >>> AppStatus(AppState.SUCCEEDED).is_terminal()
     True
@@ -104,6 +105,7 @@ class AppStatus:
     created_at: float | None = None
     as_of: float | None = None
     error: TorchXError | None = None
+    gone: bool = False
 
     def is_terminal(self) -> bool:
         """Whether the job is over."""
@@ -169,3 +171,5 @@ class AppStatusError(TorchXError):
         said = " ".join(str(arg) for arg in args)
         super().__init__(f"{said + ': ' if said else ''}the job did not succeed, it is {status.state}{reason}")
         self.status = status
+        if status.gone:
+            self.exit_code = EXIT_GONE
