@@ -1,3 +1,11 @@
 """The version of this distribution, readable without importing anything."""
 
 __version__ = "0.8.0"
+
+
+def __getattr__(name: str) -> str:
+    import torchx
+
+    if name == "TORCHX_IMAGE":
+        return torchx.IMAGE
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,6 +38,7 @@ ROOMS = {
     "torchx.schedulers": 6,
     "torchx.components": 7,
     "torchx.config": 8,
+    "torchx.pipelines": 0,
     "torchx.runner": 8,
     "torchx.cli": 9,
     "torchx.notebook": 9,

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torchx.runner import Runner
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = ["CmdCancel", "for_each_job"]
 

@@ -11,6 +11,10 @@ from torchx.errors import ConfigError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = ["CmdConfigure"]
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from torchx.runs import Run
     from torchx.specs import AppDef
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = ["CmdDescribe"]
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from torchx.runs import Run, RunQuery
     from torchx.schedulers.api import ListAppResponse
     from torchx.specs import AppState
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = ["HANDLE_HEADER", "NAME_HEADER", "STATUS_HEADER", "CmdList"]
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from torchx.runner import Runner
     from torchx.schedulers.api import Stream
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = [
     "ENDC",

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
     from torchx.cli.cmd_builtins import CmdBuiltins
     from torchx.runner import Runner
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = [
     "LOCAL_SCHEDULER_WARNING_MSG",
@@ -258,11 +262,3 @@ def _announce(handle: str) -> None:
     if is_tty(sys.stderr):
         note(f"Launched app: {handle.rpartition('/')[2]} · torchx log -f @last · torchx status @last")
     print(handle, flush=True)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "CmdBuiltins":
-        from torchx.cli.cmd_builtins import CmdBuiltins
-
-        return CmdBuiltins
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs import runopts
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = ["ENDC", "GREEN", "CmdRunopts"]
 

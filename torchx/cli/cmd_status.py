@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from torchx.runs import Run
     from torchx.specs import AppStatus
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = ["CmdStatus", "parse_list_arg"]
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase
 
     T = TypeVar("T")
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = ["CmdTracker"]
 

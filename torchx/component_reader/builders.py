@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from torchx.component_reader.signature import Signature
     from torchx.specs.api import AppDef
 else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
+
     from torchx.util.records import dataclass, field
 
 __all__ = [

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from torchx.component_reader.linter import ComponentFunctionValidator
     from torchx.specs.api import AppDef
 else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
+
     from torchx.util.records import dataclass, field
 
 BUILTINS = {

@@ -13,30 +13,23 @@ from torchx.component_reader.types import ANYTHING, DICTS, LISTS, SCALARS, SUPPO
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     import ast
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from dataclasses import dataclass
-    from typing import Any
 
-    TorchXArgumentHelpFormatter: type[argparse.HelpFormatter]
-    get_fn_docstring: Callable[[Callable[..., object]], tuple[str, dict[str, str]]]
+    from torchx.component_reader import help as _help
+
+    TorchXArgumentHelpFormatter, get_fn_docstring = _help.TorchXArgumentHelpFormatter, _help.get_fn_docstring
+
     AnyFunctionDef = ast.FunctionDef | ast.AsyncFunctionDef
 else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
+
     from torchx.util.records import dataclass
 
 _TYPING_NAMES = {*SCALARS, *ANYTHING, *LISTS, *DICTS, "None", "Optional", "Union", "Annotated", "Literal"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in (
-        "TorchXArgumentHelpFormatter",
-        "get_fn_docstring",
-    ):  # argparse costs 6 ms and is needed by `--help` only
-        from torchx.component_reader import help as component_help
-
-        return getattr(component_help, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @dataclass

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs import AppDef, AppStatus
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 
 class ComponentTestCase(unittest.TestCase):

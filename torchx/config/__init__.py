@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from torchx.config.ini import Entry
     from torchx.specs.api import CfgVal, runopts
 else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
+
     from torchx.util.records import dataclass
 
 __all__ = [

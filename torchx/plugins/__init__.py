@@ -59,14 +59,16 @@ def names(group: str) -> list[str]:
     return list(_registry.winners(group))
 
 
-def load(group: str, name: str) -> Any:
-    """The plugin of that name.
+def load(group: str, name: str, default: Any = None) -> Any:
+    """The plugin of that name; ``default`` when no plugin offers it.
 
     Raises:
-        NotFoundError: no plugin offers it.
+        NotFoundError: no plugin offers it, and there is no ``default``.
         PluginError: it cannot be loaded.
     """
     found = _registry.winners(group)
     if name not in found:
+        if default is not None:
+            return default
         raise _registry.not_found(group, name, list(found))
     return _registry.load(found[name])

@@ -12,7 +12,6 @@ from torchx.runner.events import is_on, log_event
 from torchx.runner.record import Recorder, tell
 from torchx.runner.trackers import get_configured_trackers
 from torchx.runner.wait import WaitTimeoutError
-from torchx.settings import ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_SESSION_ID, ENV_TRACKERS
 from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
 
 TYPE_CHECKING = False
@@ -28,11 +27,17 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import ListAppResponse, Scheduler, Stream
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace, runopts
+    from torchx.tracker.api import ENV_TORCHX_JOB_ID, ENV_TORCHX_PARENT_RUN_ID, ENV_TORCHX_TRACKERS
+    from torchx.util.session import TORCHX_INTERNAL_SESSION_ID
 
     _Strings = list[str]  # `list` is a method of the Runner
     _Runs = list[Run]
     _Replicas = list[tuple[str, int]]
     _Arguments = list[str] | dict[str, Any]
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = [
     "ENV_TORCHX_JOB_ID",
@@ -45,11 +50,6 @@ __all__ = [
     "get_configured_trackers",
     "get_runner",
 ]
-
-ENV_TORCHX_JOB_ID = ENV_JOB_ID
-ENV_TORCHX_PARENT_RUN_ID = ENV_PARENT_RUN_ID
-ENV_TORCHX_TRACKERS = ENV_TRACKERS
-TORCHX_INTERNAL_SESSION_ID = ENV_SESSION_ID
 
 DEFAULT_SESSION = "torchx"
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
         def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]: ...
 else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
     class SchedulerFactory:
         """What makes a scheduler: ``factory(session_name, **scheduler_params)``."""
@@ -110,11 +113,3 @@ def _is_built(module: str) -> bool:
         return True
     finders = (getattr(f, "find_spec", None) for f in sys.meta_path)
     return any(find(module, __path__) is not None for find in finders if find)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Scheduler":
-        from torchx.schedulers.api import Scheduler
-
-        return Scheduler
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from torchx.errors import NotSupportedError, SpecError
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, HasWorkspaceOpts
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
-from torchx.specs.api import AppState, Workspace, runopts
+from torchx.specs.api import NONE, AppState, Workspace, runopts
 from torchx.specs.structured_opts import StructuredOpts
 
 TYPE_CHECKING = False
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     class _Generic(Generic[T]):
         pass
 else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
+
     from torchx.util.records import dataclass, field
 
     class _Generic:
@@ -50,7 +54,6 @@ __all__ = [
     "split_lines_iterator",
 ]
 
-NONE = "<NONE>"
 DAYS_IN_2_WEEKS = 14
 
 

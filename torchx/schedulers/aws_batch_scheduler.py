@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     _Object = dict[str, Any]
     _Ids = list[str]  # within the class, `list` is a method
     _Ours = list[tuple[str, _Object]]
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = [
     "DEFAULT_ROLE_NAME",

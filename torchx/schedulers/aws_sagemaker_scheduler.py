@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
     _Ids = list[str]  # within the class, `list` is a method
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = [
     "JOB_STATE",

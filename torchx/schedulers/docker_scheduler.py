@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     _Replicas = list[tuple[str, int]]
     _Base = Scheduler[Mapping[str, CfgVal]]
 else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
+
     _Base = Scheduler
 
 __all__ = [

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs.api import CfgVal
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = [
     "ANNOTATION_ISTIO_SIDECAR",

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
     _Replicas = list[tuple[str, int]]
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = [
     "COMBINED_LOG",

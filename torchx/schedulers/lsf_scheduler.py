@@ -63,6 +63,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     _Jobs = list[ListAppResponse]
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = [
     "JOB_STATE",

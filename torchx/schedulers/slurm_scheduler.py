@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.files import Files
 
     _Jobs = list[ListAppResponse]
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = [
     "NONE",

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
+
     from torchx.util.records import dataclass, field
 
 ENV_TORCHX_JOB_ID = ENV_JOB_ID

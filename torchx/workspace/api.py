@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     class _OfBuilder(Generic[PackageType, WorkspaceConfigType]):
         pass
 else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
+
     from torchx.util.records import dataclass
 
     T = PackageType = WorkspaceConfigType = object

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from torchx.specs.api import CfgVal, Role
     from torchx.workspace.content import Entry
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 _JOB_DIRS = "dir_workspace.job_dirs"
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef, CfgVal, Role, Workspace
     from torchx.workspace.oci import ImageBuilder, Plan
 else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
+
     from torchx.util.records import dataclass
 
 __all__ = ["TORCHX_DOCKERFILE", "DockerWorkspaceMixin", "print_push_events"]

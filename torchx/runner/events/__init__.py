@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
     from torchx.runner.events.api import SourceType, TorchxEvent
     from torchx.runner.events.handlers import get_logging_handler
+else:
+    from torchx.util.reexports import reexports
+
+    __getattr__ = reexports(__name__)
 
 __all__ = ["SourceType", "TorchxEvent", "get_logging_handler", "log_event", "record"]
 
@@ -32,19 +36,6 @@ LOGGER = "torchx.runner.events"
 _INFO, _OFF = 20, 100  # logging's own numbers: it is not imported for them
 
 _loggers: dict[str, logging.Logger] = {}
-
-
-def __getattr__(name: str) -> object:
-    # Only who listens needs them.
-    if name in ("SourceType", "TorchxEvent"):
-        from torchx.runner.events import api
-
-        return getattr(api, name)
-    if name == "get_logging_handler":
-        from torchx.runner.events import handlers
-
-        return handlers.get_logging_handler
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class log_event:  # noqa: N801  # public name

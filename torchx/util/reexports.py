@@ -1,0 +1,128 @@
+"""Names that programs import from a module that does not define them: re-exports, found when they are first asked for.
+
+Earlier versions of torchx had them there, by their own imports. A module with such names has, in its head::
+
+    else:  # of `if TYPE_CHECKING:`, so that a type checker still finds misspelled names
+        from torchx.util.reexports import reexports
+
+        __getattr__ = reexports(__name__)
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_HOMES = {
+    "torchx.cli.cmd_builtins": "CmdBuiltins",
+    "torchx.components.structured_arg": "StructuredJArgument StructuredNameArgument",
+    "torchx.component_reader.builders": "materialize_appdef",
+    "torchx.component_reader.finder": """
+        ComponentNotFoundException ComponentValidationException get_builtin_source get_component get_components""",
+    "torchx.component_reader.help": "TorchXArgumentHelpFormatter get_fn_docstring",
+    "torchx.component_reader.linter": "ComponentFunctionValidator validate",
+    "torchx.component_reader.types": """
+        decode decode_optional get_argparse_param_type is_bool none_throws to_dict""",
+    "torchx.config": "dump get_config get_configs load_sections",
+    "torchx.plugins": "load_group",
+    "torchx.runner.api": "Runner get_runner",
+    "torchx.runner.events.api": "SourceType TorchxEvent",
+    "torchx.runner.events.handlers": "get_logging_handler",
+    "torchx.runner.trackers": "get_configured_trackers",
+    "torchx.schedulers": "SchedulerFactory get_default_scheduler_name get_scheduler_factories",
+    "torchx.schedulers.api": """
+        DescribeAppResponse ListAppResponse Scheduler Stream StructuredOpts filter_regex split_lines
+        split_lines_iterator""",
+    "torchx.schedulers.devices": "get_device_mounts",
+    "torchx.schedulers.ids": "make_unique",
+    "torchx.schedulers.local.logs": "LogIterator",
+    "torchx.schedulers.streams": "Tee",
+    "torchx.specs.api": """
+        AppDef AppDryRunInfo AppHandle AppState AppStatus BindMount CfgVal DeviceMount MountType NONE NULL_RESOURCE
+        ReplicaState ReplicaStatus Resource RetryPolicy Role RoleStatus VolumeMount Workspace get_type_name is_started
+        is_terminal macros make_app_handle parse_app_handle runopt runopts""",
+    "torchx.specs.named_resources_aws": "instance_type_from_resource",
+    "torchx.tracker.api": """
+        ENV_TORCHX_JOB_ID ENV_TORCHX_PARENT_RUN_ID ENV_TORCHX_TRACKERS TrackerBase build_trackers
+        tracker_config_env_var_name""",
+    "torchx.util.modules": "load_module",
+    "torchx.util.session": "TORCHX_INTERNAL_SESSION_ID",
+    "torchx.util.strings": "normalize_str",
+    "torchx.workspace.api": "WorkspaceMixin",
+    "torchx.workspace.dir_workspace": "DirWorkspaceMixin",
+    "torchx.workspace.docker_workspace": "DockerWorkspaceMixin",
+    "torchx.workspace.files": "walk_workspace",
+}
+"""Module to the names that it defines."""
+
+_BACKEND = """
+    AppDef AppDryRunInfo AppState BindMount CfgVal DescribeAppResponse DeviceMount DirWorkspaceMixin
+    DockerWorkspaceMixin ListAppResponse NONE ReplicaState ReplicaStatus Resource RetryPolicy Role RoleStatus Scheduler
+    Stream StructuredOpts VolumeMount filter_regex get_device_mounts is_terminal macros make_unique none_throws
+    normalize_str runopts split_lines split_lines_iterator"""
+_COMPONENT = """
+    AppDef BindMount ComponentFunctionValidator DeviceMount MountType TorchXArgumentHelpFormatter VolumeMount
+    get_fn_docstring none_throws validate"""
+_WORKSPACE = "AppDef CfgVal Role Workspace WorkspaceMixin runopts walk_workspace"
+
+_REEXPORTS = {
+    "torchx.cli.cmd_cancel": "get_runner",
+    "torchx.cli.cmd_configure": "dump get_scheduler_factories",
+    "torchx.cli.cmd_describe": "get_runner parse_app_handle",
+    "torchx.cli.cmd_list": "get_default_scheduler_name get_runner get_scheduler_factories",
+    "torchx.cli.cmd_log": "Runner Stream get_runner is_started make_app_handle none_throws",
+    "torchx.cli.cmd_run": """
+        CmdBuiltins ComponentNotFoundException ComponentValidationException Runner get_builtin_source get_components
+        get_default_scheduler_name get_runner get_scheduler_factories load_sections none_throws""",
+    "torchx.cli.cmd_runopts": "get_runner",
+    "torchx.cli.cmd_status": "get_runner parse_app_handle",
+    "torchx.cli.cmd_tracker": "TrackerBase build_trackers get_configured_trackers",
+    "torchx.component_reader.builders": f"""
+        {_COMPONENT} decode decode_optional get_argparse_param_type is_bool""",
+    "torchx.component_reader.finder": _COMPONENT,
+    "torchx.component_reader.linter": _COMPONENT,
+    "torchx.components.component_test_base": "AppDef AppStatus get_component get_runner",
+    "torchx.components.dist": "StructuredJArgument",
+    "torchx.config": "CfgVal Scheduler get_scheduler_factories get_type_name runopt runopts",
+    "torchx.runner.api": """
+        AppDef AppDryRunInfo AppHandle AppStatus CfgVal ENV_TORCHX_JOB_ID ENV_TORCHX_PARENT_RUN_ID ENV_TORCHX_TRACKERS
+        ListAppResponse Scheduler SchedulerFactory Stream TORCHX_INTERNAL_SESSION_ID Workspace WorkspaceMixin
+        get_component get_config get_configs get_scheduler_factories macros materialize_appdef none_throws runopts
+        tracker_config_env_var_name""",
+    "torchx.runner.events": "SourceType TorchxEvent get_logging_handler",
+    "torchx.schedulers": "Scheduler",
+    "torchx.schedulers.api": "AppDef AppDryRunInfo CfgVal NULL_RESOURCE Role RoleStatus WorkspaceMixin",
+    "torchx.schedulers.aws_batch_scheduler": f"{_BACKEND} instance_type_from_resource",
+    "torchx.schedulers.aws_sagemaker_scheduler": _BACKEND,
+    "torchx.schedulers.docker_scheduler": _BACKEND,
+    "torchx.schedulers.kubernetes_mcad_scheduler": _BACKEND,
+    "torchx.schedulers.kubernetes_scheduler": _BACKEND,
+    "torchx.schedulers.local_scheduler": f"{_BACKEND} Tee",
+    "torchx.schedulers.lsf_scheduler": f"{_BACKEND} LogIterator",
+    "torchx.schedulers.slurm_scheduler": f"{_BACKEND} LogIterator",
+    "torchx.tracker.api": "load_group load_module",
+    "torchx.workspace.api": _WORKSPACE,
+    "torchx.workspace.dir_workspace": _WORKSPACE,
+    "torchx.workspace.docker_workspace": _WORKSPACE,
+}
+"""Module to the names that can be imported from it, and that it does not define."""
+
+
+def reexports(module: str) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module: the names of others that it has had, imported when they are first used."""
+
+    def getattr_(name: str) -> Any:
+        if name in _REEXPORTS[module].split():
+            from importlib import import_module
+
+            home = next(home for home, names in _HOMES.items() if name in names.split())
+            value = getattr(import_module(home), name)
+            setattr(sys.modules[module], name, value)
+            return value
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return getattr_
