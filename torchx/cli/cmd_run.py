@@ -46,13 +46,18 @@ LOCAL_SCHEDULER_WARNING_MSG = (
     " please use other variants of the local scheduler (e.g. `local_cwd`)"
 )
 _HELP = """\
-Options of torchx stand before the component, its own arguments behind it:
+A script, any program behind `--`, or a component, which describes a job:
 
+  torchx run train.py --epochs 3
+  torchx run -j 1x4 train.py --epochs 3                 under torchrun: 1 node with 4 workers
+  torchx run -- python -m my_module --epochs 3
   torchx run -s slurm -cfg partition=gpu dist.ddp -j 2x8 --script train.py -- --epochs 3
 
 `torchx run COMPONENT --help` prints the component's arguments, `torchx builtins` lists components,
 `torchx runopts SCHEDULER` what -cfg takes. Defaults come from the section [cli:run] of .torchxconfig.
-The last line on stdout is the handle of the job; what is meant for people goes to stderr."""
+On a terminal, a job of this machine is followed: Ctrl-C detaches, and the job goes on. Elsewhere the
+handle of the job is printed, alone on the last line of stdout; what is meant for people goes to stderr."""
+_LOCAL = ("local_cwd", "local_docker")
 
 
 class CmdRun(SubCommand):
@@ -65,7 +70,7 @@ class CmdRun(SubCommand):
         from torchx.cli.argparse_util import ArgOnceAction
 
         subparser.epilog = _HELP
-        subparser.usage = "torchx run [options] COMPONENT [arguments of the component]"
+        subparser.usage = "torchx run [options] COMPONENT|SCRIPT.py|-- PROGRAM [arguments]"
 
         def add(*names: str, **kwargs: Any) -> None:
             subparser.add_argument(*names, default=SUPPRESS, **kwargs)
@@ -84,10 +89,12 @@ class CmdRun(SubCommand):
             help="options of the scheduler, for example `-cfg queue=gpu,time=60`; may be given more than once",
         )
         add("--profile", action=ArgOnceAction, metavar="NAME", help="use the sections [...@NAME] of .torchxconfig")
+        add("-j", action=ArgOnceAction, dest="size", metavar="NODESxWORKERS", help="run the script under torchrun")
         flag("--dryrun", help="show what would be submitted without submitting it")
         flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
         flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")
         flag("--tee_logs", "--tee-logs", help="alias of --log")
+        flag("-d", "--detach", help="print the handle and return; what happens anyway where stdout is no terminal")
         add(
             "--workspace",
             "--buck-target",
@@ -110,7 +117,10 @@ class CmdRun(SubCommand):
         flag("--json", help="print one JSON document instead of the handle")
         flag(STDIN, help="read all this as JSON from stdin; see the attributes of TorchXRunArgs")
         subparser.add_argument(
-            "component_name_and_args", nargs=REMAINDER, metavar="COMPONENT", help="what to run, and its arguments"
+            "component_name_and_args",
+            nargs=REMAINDER,
+            metavar="COMPONENT|SCRIPT.py",
+            help="what to run, and its arguments",
         )
 
     def run(self, args: argparse.Namespace) -> None:
@@ -166,8 +176,7 @@ class CmdRun(SubCommand):
             self.verify_no_extra_args(args)
             run_args = torchx_run_args_from_json(self.torchx_json_from_stdin(args))
         else:
-            fill_from_config(args)
-            component, component_args = _split_component(args)
+            component, component_args = _what_to_run(args)
             run_args = torchx_run_args_from_argparse(args, component, component_args, {})
             if not hasattr(args, "workspace"):
                 run_args.workspace = str(Workspace({f"file://{os.getcwd()}": ""}))  # a comma in it is not a separator
@@ -179,12 +188,47 @@ class CmdRun(SubCommand):
             if run_args.dryrun:
                 _dryrun(runner, run_args, as_json=getattr(args, "json", False))
             else:
-                _launch(runner, run_args, as_json=getattr(args, "json", False))
+                as_json, detach = getattr(args, "json", False), getattr(args, "detach", False)
+                _launch(runner, run_args, as_json=as_json, detach=detach)
 
 
-def _split_component(args: argparse.Namespace) -> tuple[str, list[str]]:
-    """The component and its arguments; the component of the config file when none is given."""
+def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
+    """The component and its arguments. ``args`` gets the options of torchx behind it, and those of the config files."""
+    from torchx.cli import shorthand
+
     words = list(getattr(args, "component_name_and_args", ()))
+    script = bool(words) and words[0].endswith(".py")
+    if script:
+        shorthand.refuse(words[1:], words[0])
+    elif words and not words[0].startswith("-") and (parser := getattr(args, "_parser", None)) is not None:
+        ours, words[1:] = shorthand.hoist(parser, words[0], words[1:])
+        if ours:
+            parser.parse_args(ours, args)
+    _fill(args)
+    size = getattr(args, "size", None)
+    dashes = words[:1] == ["--"] and not getattr(args, "component", None)
+    program = shorthand.program(words[dashes:], size=size, dashes=dashes) if script or (dashes and words[1:]) else None
+    if program is None:
+        component, component_args = _split_component(args, words)
+        return component, ["-j", size, *component_args] if size else component_args
+    if "--script" in program[1] and (getattr(args, "scheduler", None) or default_scheduler()) == _LOCAL[0]:
+        shorthand.check_script(program[1])
+    return program
+
+
+def _fill(args: argparse.Namespace) -> None:
+    """Fills in what the config files say. ``--detach`` is stronger than their ``wait = true``."""
+    waits = ("wait", "log", "tee_logs")
+    detach = getattr(args, "detach", False)
+    if detach and any(hasattr(args, name) for name in waits):
+        raise UsageError("`--detach` returns at once, and `--wait` and `--log` wait", hint="leave one of them out")
+    for name in waits if detach else ():
+        setattr(args, name, False)
+    fill_from_config(args)
+
+
+def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, list[str]]:
+    """The component and its arguments; the component of the config file when none is given."""
     configured = getattr(args, "component", None)
     if words[:1] == ["--"] and configured:
         return configured, words[1:]
@@ -231,10 +275,11 @@ def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
     runner.discard(info)
 
 
-def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
+def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, detach: bool) -> None:
     with_logs = run_args.log or run_args.tee_logs
     waits = run_args.wait or with_logs
-    if waits:  # imported before the submission: from its end on, Ctrl-C has to find someone who waits
+    follows = not (waits or as_json or detach) and run_args.scheduler in _LOCAL and _someone_looks()
+    if waits or follows:  # imported before the submission: from its end on, Ctrl-C has to find someone who waits
         from torchx.cli.waiting import wait_for
     handle = runner.run_component(
         run_args.component_name,
@@ -244,8 +289,8 @@ def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
         workspace=run_args.workspace or None,
         parent_run_id=run_args.parent_run_id,
     )
-    if waits:
-        wait_for(runner, handle, with_logs=with_logs, as_json=as_json)
+    if waits or follows:
+        wait_for(runner, handle, with_logs=with_logs or follows, as_json=as_json, cancels=waits)
     elif as_json:
         from torchx.cli.render import document
         from torchx.cli.status_json import handle_fields
@@ -253,6 +298,12 @@ def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
         print(document(handle_fields(handle)))
     else:
         _announce(handle)
+
+
+def _someone_looks() -> bool:
+    from torchx.util.term import is_tty
+
+    return is_tty(sys.stdout) and is_tty(sys.stderr)
 
 
 def _announce(handle: str) -> None:

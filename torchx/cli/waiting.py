@@ -1,4 +1,4 @@
-"""``torchx run --wait``: waits for a job, shows how it goes, and takes Ctrl-C for the wish to end it."""
+"""``torchx run`` that waits for its job: shows how it goes, and what Ctrl-C does then."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from torchx.util.term import fit, has_color, is_tty, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from torchx.runner import Runner
     from torchx.runner.tee import Tee
     from torchx.specs import AppStatus
@@ -23,8 +25,11 @@ _LOOK_S = 15.0  # between two looks whether there is still something to wait for
 _CLEAR_LINE = "\r\033[K"
 
 
-def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> None:
+def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, cancels: bool = True) -> None:
     """Prints the handle, alone on a line of stdout (unless ``as_json``), and waits until the job has ended.
+
+    Args:
+        cancels: Ctrl-C cancels the job; else the job goes on without us.
 
     Raises:
         SystemExit: with 1 when it failed or was cancelled, with 7 when it is gone, with 130 after Ctrl-C.
@@ -41,6 +46,8 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool) -> 
             tee = _start_logs(runner, handle)
         status = _wait(runner, handle, progress=tee is None and is_tty(sys.stderr), since=started)
     except KeyboardInterrupt:
+        if not cancels:
+            _detach(handle)
         interrupted = True
         status = _cancel(runner, handle, since=started)
     if tee is not None:
@@ -93,6 +100,12 @@ def _show_progress(status: AppStatus, since: float) -> None:
     line = fit(line, width(sys.stderr) - len(str(status.state)) - 2, pad=False)
     sys.stderr.write(f"{_CLEAR_LINE}{state_text(status.state, color=color)} {gray(line, color=color)}")
     sys.stderr.flush()
+
+
+def _detach(handle: str) -> NoReturn:
+    app_id = handle.rpartition("/")[2]
+    note(f"\ndetached, the job goes on · torchx log -f {app_id} · torchx cancel {app_id}")
+    sys.exit(EXIT_INTERRUPTED)
 
 
 def _cancel(runner: Runner, handle: str, *, since: float) -> AppStatus | None:

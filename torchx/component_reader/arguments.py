@@ -66,6 +66,25 @@ def parse(
     return {p.name: values.get(p.name, p.default) for p in signature.parameters}
 
 
+def option_width(signature: Signature, words: list[str]) -> int:
+    """How many words the option takes that stands first among them; 0: the component has no such option.
+
+    >>> from torchx.component_reader.signature import read
+    >>> def echo(msg: str = "", loud: bool = False) -> None: ...
+    >>> [option_width(read(echo), words) for words in (["--msg", "a"], ["--loud", "--msg"], ["--dryrun"])]
+    [2, 1, 0]
+    """
+    flags = {flag: p for p in signature.options for flag in p.flags}
+    parameter, text = _option(words[0], flags)
+    if parameter is None:
+        return 0
+    following = words[1] if len(words) > 1 else None
+    if text is not None or following is None:
+        return 1
+    is_bool = parameter.shape.required().kind == "bool"
+    return 1 + (not is_bool or _value(signature, parameter, words[0], following, flags) is not None)
+
+
 def _scan(signature: Signature, words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     """The texts of each option that is given, and the words that belong to ``*args``."""
     flags = {flag: p for p in signature.options for flag in p.flags}

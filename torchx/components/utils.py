@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Annotated, Any
 
+_PYTHON = "torchx_utils_python"
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # or the log stays empty until the program ends
 
 
@@ -110,7 +111,7 @@ def python(
     c: str | None = None,
     script: str | None = None,
     image: str = torchx.IMAGE,
-    name: str = "torchx_utils_python",
+    name: str = _PYTHON,
     cpu: int = 1,
     gpu: int = 0,
     memMB: int = 1024,
@@ -127,7 +128,7 @@ def python(
         c: code, as of ``python -c``; one of the three
         script: a script; one of the three
         image: container image
-        name: name of the job
+        name: name of the job; by default that of the script or module
         cpu: CPUs of each replica
         gpu: GPUs of each replica
         memMB: memory of each replica, in MiB
@@ -139,8 +140,9 @@ def python(
         what = " and ".join(f"`{g}`" for g in given) + " are given" if given else "no program is given"
         raise SpecError(what, hint="give one of `-m module`, `-c code` and `--script file.py`")
     program = ["-m", m] if m is not None else ["-c", c] if c is not None else [script]
+    program_name = get_role_name(script, m) if c is None else ""
     role = specs.Role(
-        name=get_role_name(script, m) if c is None else "python",
+        name=program_name or "python",
         image=image,
         entrypoint="python",
         args=[*(word for word in program if word is not None), *args],
@@ -149,7 +151,7 @@ def python(
         resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
         metadata={"script": script} if script is not None else {},
     )
-    return specs.AppDef(name=name, roles=[role])
+    return specs.AppDef(name=program_name if name == _PYTHON and program_name else name, roles=[role])
 
 
 def binary(

@@ -1,0 +1,209 @@
+"""What people type first: a script instead of a component, and torchx's options behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from torchx.cli.shorthand import program
+
+from .conftest import Call
+from .test_cmd_run import _until, spawn
+
+SCRIPT = "import sys\nprint('got', sys.argv[1:])\n"
+
+
+@pytest.fixture
+def script(project: Path) -> Path:
+    path = project / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("argv", "component", "words"),
+    [
+        (["train.py", "--epochs", "3"], "utils.python", ["--script", "train.py", "--", "--epochs", "3"]),
+        (["src/train.py", "--", "-x"], "utils.python", ["--script", "src/train.py", "--", "-x"]),
+        (["--", "train.py", "--", "-x"], "utils.python", ["--script", "train.py", "--", "--", "-x"]),
+        (["--", "python", "train.py", "a b"], "utils.python", ["--script", "train.py", "--", "a b"]),
+        (["--", "python3", "-u", "-m", "pets", "-x"], "utils.python", ["-m", "pets", "--", "-x"]),
+        (["--", "python", "-c", "print(1)"], "utils.python", ["-c", "print(1)", "--"]),
+        (["--", "python", "-O", "x.py"], "utils.sh", ["--", "python", "-O", "x.py"]),
+        (["--", "ls", "my file"], "utils.sh", ["--", "ls", "my file"]),
+        (["--", "ls"], "utils.sh", ["--", "exec", "ls"]),
+        (["--", "utils.echo", "--msg", "x"], None, []),
+        (["my.py:train"], None, []),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_programs(argv: list[str], component: str | None, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script is Python's, another program the shell's, and the name of a component means that."""
+    monkeypatch.setattr("torchx.cli.shorthand._is_program", {"python", "ls"}.__contains__)
+    dashes = argv[0] == "--"
+    assert program(argv[dashes:], dashes=dashes) == (component and (component, words))
+
+
+def test_a_script_runs(torchx: Call, script: Path) -> None:
+    """With its arguments, under its name; what is printed is the handle alone."""
+    outcome = torchx("run", "--wait", "train.py", "--epochs", "3", "-s", "x", "--wait")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("local_cwd://torchx/train-")
+    assert torchx("log", "@last").out == "train/0 got ['--epochs', '3', '-s', 'x', '--wait']\n"
+    assert torchx("run", "--wait", "--", sys.executable, "train.py").code == 0
+    assert torchx("log", "@last").out == "sh/0 got []\n"
+
+
+def test_a_size_makes_it_distributed(torchx: Call, script: Path) -> None:
+    """`-j` before a script is that of dist.ddp, and before a component the component's own."""
+    direct = json.loads(torchx("run", "--dryrun", "--json", "dist.ddp", "-j", "1x4", "--script", "train.py").out)
+    for argv in (
+        ["-j", "1x4", "train.py"],
+        ["-j1x4", "--", "python", "train.py"],
+        ["-j", "1x4", "dist.ddp", "--script", "train.py"],
+    ):
+        assert json.loads(torchx("run", "--dryrun", "--json", *argv).out)["app"] == direct["app"]
+    refused = torchx("run", "-j", "1x4", "--", "ls", "-l")
+    assert (refused.code, "`ls` is neither" in refused.err) == (2, True)
+    assert "no argument `--j`" in torchx("run", "-j", "1x4", "utils.echo").err.replace("`-j`", "`--j`")
+
+
+def test_a_script_that_is_not_there(torchx: Call, script: Path) -> None:
+    """Said before anything is launched; so is a file that only defines components."""
+    missing = torchx("run", "trian.py")
+    assert (missing.code, missing.hint()) == (3, "did you mean `train.py`?")
+    script.write_text("import torchx.specs as specs\ndef job(x: int = 1) -> specs.AppDef:\n    ...\n")
+    components = torchx("run", "train.py")
+    assert (components.code, "torchx run train.py:job" in components.hint()) == (2, True)
+    assert json.loads(torchx("list", "--json").out)["runs"] == []
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["dist.ddp", "--dryrun", "--script", "train.py"],
+        ["dist.ddp", "--script", "train.py", "--dryrun", "--json", "-cfg", "prepend_cwd=true", "--", "--epochs", "3"],
+        ["utils.python", "--num_replicas", "2", "-s", "local_cwd", "--dryrun", "--script=train.py"],
+    ],
+    ids=["before its arguments", "among them", "with a value"],
+)
+def test_options_of_torchx_behind_the_component(torchx: Call, script: Path, argv: list[str]) -> None:
+    """They are torchx's where the component has none of that name."""
+    outcome = torchx("run", *argv)
+    assert (outcome.code, outcome.err) == (0, "")
+    if "--json" in argv:
+        document = json.loads(outcome.out)
+        assert document["cfg"]["prepend_cwd"] == {"value": True, "source": "-cfg"}
+        assert document["app"]["roles"][0]["args"][-1].endswith("train.py --epochs 3")
+    assert json.loads(torchx("list", "--json").out)["runs"] == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["train.py", "--dryrun"], "torchx run --dryrun train.py ..."),
+        (["train.py", "-s", "slurm"], "torchx run -s slurm train.py ..."),
+        (["train.py", "--lr", "1", "-j", "2x8"], "torchx run -j 2x8 train.py ..."),
+        (["utils.sh", "echo", "hi", "-s", "slurm"], "torchx run -s slurm utils.sh ..."),
+        (["utils.sh", "echo", "hi", "--scheduler=slurm"], "torchx run --scheduler=slurm utils.sh ..."),
+        (["utils.sh", "echo", "-cfg", "queue=a"], "torchx run -cfg queue=a utils.sh ..."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_options_that_would_reach_the_program(torchx: Call, script: Path, argv: list[str], hint: str) -> None:
+    """The job would run for real, or elsewhere: it is not launched, and the hint says what to write."""
+    outcome = torchx("run", *argv)
+    assert outcome.code == 2
+    assert hint in outcome.hint()
+    assert json.loads(torchx("list", "--json").out)["runs"] == []
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["train.py", "--", "--dryrun"],
+        ["train.py", "-s", "4", "-j", "8"],
+        ["utils.sh", "--", "echo", "-s", "slurm", "--dryrun"],
+    ],
+    ids=" ".join,
+)
+def test_options_of_the_program(torchx: Call, script: Path, argv: list[str]) -> None:
+    """What stands behind `--`, or cannot be meant for torchx, is passed on."""
+    assert torchx("run", "--wait", *argv).code == 0
+    assert ("--dryrun" in torchx("log", "@last").out) == ("--dryrun" in argv)
+
+
+# -- in a terminal ---------------------------------------------------------------------------------
+
+
+def _end(child: Any) -> int:
+    child.expect(pexpect.EOF)
+    child.wait()  # closed before it has ended, it would get a SIGHUP
+    child.close()
+    code: int = child.exitstatus
+    return code
+
+
+def test_a_terminal_follows_the_job(script: Path) -> None:
+    """Its output and how it ended; the exit code is the job's."""
+    script.write_text("print('hello from the job')\nraise SystemExit(3)\n")
+    child = spawn(script.parent, "run", "train.py")
+    child.expect("local_cwd://torchx/train-")
+    child.expect("train/0.* hello from the job")
+    child.expect("exit code 3")
+    assert _end(child) == 1
+
+
+def test_ctrl_c_detaches(torchx: Call, project: Path) -> None:
+    """The job goes on; one line says how to follow it and how to cancel it."""
+    child = spawn(project, "run", "utils.sh", "--", "echo up; while [ ! -e go ]; do sleep 0.05; done")
+    child.expect("sh/0.* up")
+    child.sendintr()
+    child.expect("detached, the job goes on · torchx log -f sh-[a-z0-9]+ · torchx cancel sh-")
+    assert _end(child) == 130
+    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    (project / "go").touch()
+    _until(lambda: json.loads(torchx("status", "@last", "--json").out)["state"] == "SUCCEEDED")
+
+
+@pytest.mark.parametrize("how", ["-d", "--json", "config"])
+def test_nothing_is_followed(torchx: Call, project: Path, how: str) -> None:
+    """`--detach`, `--json` and `detach = true` of the config return while the job runs."""
+    if how == "config":
+        (project / ".torchxconfig").write_text("[cli:run]\ndetach = true\n")
+    options = [] if how == "config" else [how]
+    child = spawn(project, "run", *options, "utils.sh", "--", "while [ ! -e go ]; do sleep 0.05; done")
+    child.expect("local_cwd://torchx/sh-")
+    assert _end(child) == 0
+    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    (project / "go").touch()
+    _until(lambda: json.loads(torchx("status", "@last", "--json").out)["state"] == "SUCCEEDED")
+
+
+def test_a_pipe_gets_the_handle(torchx: Call, project: Path) -> None:
+    """With stdout in a pipe nothing is followed, whatever stderr is: `handle=$(torchx run ...)`."""
+    import pty
+
+    reader, terminal = pty.openpty()
+    argv = [sys.executable, "-m", "torchx", "run", "utils.sh", "--", "while [ ! -e go ]; do sleep 0.05; done"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=terminal, cwd=project, text=True, check=True)
+    os.close(reader)
+    os.close(terminal)
+    assert done.stdout.startswith("local_cwd://torchx/sh-")
+    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    (project / "go").touch()
+    _until(lambda: json.loads(torchx("status", "@last", "--json").out)["state"] == "SUCCEEDED")
+
+
+def test_detach_and_wait_exclude_each_other(torchx: Call, project: Path) -> None:
+    """On the command line; `wait = true` of the config gives way."""
+    assert torchx("run", "-d", "--wait", "utils.echo").code == 2
+    (project / ".torchxconfig").write_text("[cli:run]\nwait = true\n")
+    assert torchx("run", "-d", "utils.sh", "exit", "3").code == 0

@@ -1,0 +1,160 @@
+"""What people type first: ``torchx run train.py``, and torchx's own options behind the component."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.cli.failures import UsageError
+from torchx.errors import NotFoundError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from typing import Any
+
+_PYTHON = ("python", "python3")
+# Not passed on without a word: the job would run in the wrong place, or for real.
+_REFUSED = ("--dryrun", "-s", "--scheduler", "-cfg", "--scheduler_args", "--scheduler-args", "-j")
+
+
+def program(words: Sequence[str], *, size: str | None = None, dashes: bool = False) -> tuple[str, list[str]] | None:
+    """The component, and its arguments, that run a program; None when the words name a component.
+
+    Args:
+        words: the program and its arguments.
+        size: nodes and workers, as of ``dist.ddp -j``.
+        dashes: the words stand behind ``--``: any program will do.
+
+    >>> program(["train.py", "--epochs", "3"])
+    ('utils.python', ['--script', 'train.py', '--', '--epochs', '3'])
+    >>> program(["python", "-m", "pets.train"], size="1x4", dashes=True)
+    ('dist.ddp', ['-j', '1x4', '-m', 'pets.train', '--'])
+    >>> program(["utils.echo", "--msg", "hi"], dashes=True) is None
+    True
+    """
+    first, *rest = words
+    if first.endswith(".py"):
+        rest = rest[1:] if rest[:1] == ["--"] and not dashes else rest
+        return _python(["--script", first], rest, size)
+    if dashes and first in _PYTHON and rest:
+        while rest[:1] == ["-u"]:  # which both components do anyway
+            rest = rest[1:]
+        if len(rest) > 1 and rest[0] in ("-m", "-c") and not (size and rest[0] == "-c"):
+            return _python(rest[:2], rest[2:], size)
+        if rest and not rest[0].startswith("-"):
+            return _python(["--script", rest[0]], rest[1:], size)
+    if not (dashes and _is_program(first)):
+        return None
+    if size:
+        raise UsageError(
+            f"`-j {size}` needs a Python script or module, and `{first}` is neither",
+            hint=f"`torchx run -j {size} train.py`, or `torchx run -j {size} -- python -m my_module`",
+        )
+    # One word would be a line for the shell.
+    return "utils.sh", ["--", *words] if rest else ["--", "exec", first]
+
+
+def check_script(component_args: Sequence[str]) -> None:
+    """Refuses a script that is not there, or that is a file of components.
+
+    Raises:
+        NotFoundError: there is no such file.
+        UsageError: it only defines components.
+    """
+    script = component_args[component_args.index("--script") + 1]
+    if not os.path.isfile(script):
+        from torchx.component_reader.finder import near_file
+
+        raise NotFoundError(f"script `{script}` does not exist", hint=near_file(script))
+    import re
+
+    with open(script, encoding="utf-8", errors="replace") as f:
+        text = f.read()
+    found = re.findall(r"^def (\w+)\([^#]*?\)\s*->\s*[\"']?(?:\w+\.)*AppDef", text, re.MULTILINE)
+    if found and "__main__" not in text:
+        raise UsageError(
+            f"`{script}` defines components, and would do nothing as a script",
+            hint=f"name a function of the file: `torchx run {script}:{found[0]}`",
+        )
+
+
+def hoist(parser: argparse.ArgumentParser, component: str, words: list[str]) -> tuple[list[str], list[str]]:
+    """Options of torchx that stand behind the component, and the words without them.
+
+    An option that the component has, too, is the component's, and what stands behind ``--`` is nobody's else.
+
+    Args:
+        parser: of ``torchx run``.
+
+    Raises:
+        UsageError: one stands where words are passed on as they are, and may be meant for the program.
+    """
+    options: dict[str, Any] = parser._option_string_actions
+    named = words[: words.index("--")] if "--" in words else words
+    if not any(word.partition("=")[0] in options for word in named):
+        return [], words
+    from torchx.component_reader.arguments import option_width
+    from torchx.component_reader.finder import get_component
+    from torchx.component_reader.signature import read
+
+    signature = read(get_component(component).fn, name=component)
+    ours: list[str] = []
+    theirs: list[str] = []
+    at = 0
+    while at < len(named):
+        word = named[at]
+        if not word.startswith("-"):
+            refuse(named[at + 1 :], component)
+            break
+        width = option_width(signature, named[at:])
+        action = None if width else options.get(word.partition("=")[0])
+        if action is None or action.dest == "help":
+            width = width or 1
+            theirs += named[at : at + width]
+        else:
+            width = 1 if action.nargs == 0 or "=" in word else 2
+            ours += named[at : at + width]
+        at += width
+    return ours, theirs + named[at:] + words[len(named) :]
+
+
+def refuse(words: Sequence[str], component: str) -> None:
+    """Refuses options of torchx among words that are passed on as they are.
+
+    Raises:
+        UsageError: says where the option belongs.
+    """
+    words = words[: words.index("--")] if "--" in words else words
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if name not in _REFUSED or not _is_ours(name, value if equals else following):
+            continue
+        text = word if equals or name == "--dryrun" else f"{word} {following}"
+        raise UsageError(
+            f"`{text}` stands behind `{component}`, and would be passed on to the program",
+            hint=f"for torchx, write `torchx run {text} {component} ...`; for the program, `--` before its arguments",
+        )
+
+
+def _is_ours(name: str, value: str) -> bool:
+    if name in ("-s", "--scheduler"):
+        from torchx.schedulers import get_scheduler_factories
+
+        return value in get_scheduler_factories()
+    if name == "-j":
+        nodes, x, workers = value.partition("x")
+        return bool(x) and nodes.replace(":", "").isdigit() and workers.isdigit()
+    return True
+
+
+def _python(program: list[str], args: list[str], size: str | None) -> tuple[str, list[str]]:
+    if size:
+        return "dist.ddp", ["-j", size, *program, "--", *args]
+    return "utils.python", [*program, "--", *args]
+
+
+def _is_program(word: str) -> bool:
+    from shutil import which
+
+    return which(word) is not None
