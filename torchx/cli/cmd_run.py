@@ -94,7 +94,7 @@ class CmdRun(SubCommand):
         flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
         flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")
         flag("--tee_logs", "--tee-logs", help="alias of --log")
-        flag("-d", "--detach", help="print the handle and return; what happens anyway where stdout is no terminal")
+        flag("-d", "--detach", help="print the handle and return, as happens anyway in a pipe")
         add(
             "--workspace",
             "--buck-target",
