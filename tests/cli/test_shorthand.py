@@ -78,7 +78,7 @@ def test_a_size_makes_it_distributed(torchx: Call, script: Path) -> None:
 def test_a_script_that_is_not_there(torchx: Call, script: Path) -> None:
     """Said before anything is launched; so is a file that only defines components."""
     missing = torchx("run", "trian.py")
-    assert (missing.code, missing.hint()) == (3, "did you mean `train.py`?")
+    assert (missing.code, "script `trian.py` does not exist" in missing.err) == (2, True)
     script.write_text("import torchx.specs as specs\ndef job(x: int = 1) -> specs.AppDef:\n    ...\n")
     components = torchx("run", "train.py")
     assert (components.code, "torchx run train.py:job" in components.hint()) == (2, True)
@@ -138,6 +138,20 @@ def test_options_of_the_program(torchx: Call, script: Path, argv: list[str]) -> 
     """What stands behind `--`, or cannot be meant for torchx, is passed on."""
     assert torchx("run", "--wait", *argv).code == 0
     assert ("--dryrun" in torchx("log", "@last").out) == ("--dryrun" in argv)
+
+
+def test_without_pytorch(torchx: Call, script: Path, tmp_path: Path) -> None:
+    """dist.ddp on this machine says so before it launches anything; where there is a torchrun it is run."""
+    bash = str(tmp_path / "bin")
+    os.mkdir(bash)
+    os.symlink("/bin/bash", f"{bash}/bash")
+    missing = torchx("run", "dist.ddp", "--env", f"PATH={bash}", "--script", "train.py")
+    assert (missing.code, "PyTorch is not installed" in missing.err) == (2, True)
+    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    (tmp_path / "bin" / "torchrun").write_text('#!/bin/sh\necho "torchrun $*"\n')
+    (tmp_path / "bin" / "torchrun").chmod(0o755)
+    assert torchx("run", "--wait", "dist.ddp", "--env", f"PATH={bash}", "--script", "train.py").code == 0
+    assert "torchrun --rdzv_backend c10d" in torchx("log", "@last").out
 
 
 # -- in a terminal ---------------------------------------------------------------------------------

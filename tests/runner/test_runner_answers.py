@@ -14,7 +14,18 @@ from torchx.runner.answers import EndedJobs, as_recorded, check_replica, definit
 from torchx.runner.checks import check
 from torchx.runs import NewRun, Run, RunQuery, default_registry
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.specs import AppDef, AppDryRunInfo, AppState, AppStatus, AppStatusError, Role, RoleStatus, Workspace
+from torchx.schedulers.kit.caps import Capabilities
+from torchx.specs import (
+    AppDef,
+    AppDryRunInfo,
+    AppState,
+    AppStatus,
+    AppStatusError,
+    Resource,
+    Role,
+    RoleStatus,
+    Workspace,
+)
 from torchx.testing import FakeClock
 
 from .memory_backend import MemoryScheduler, Request, backend, echo_app
@@ -379,6 +390,25 @@ def test_a_workspace_that_nobody_builds(runner, tmp_path, monkeypatch, caplog, w
     new = pipeline.prepare(_app(), given, "memory", backend(runner))
     assert bool(caplog.messages) is warned
     assert not new.roles[0].workspace
+
+
+@pytest.mark.parametrize(
+    ("resource", "enforced", "warned"),
+    [
+        (Resource(cpu=2, gpu=8, memMB=1024), True, True),
+        (Resource(cpu=2, gpu=8, memMB=1024), False, False),
+        (Resource(cpu=64, gpu=8, memMB=262144), True, False),
+        (Resource(cpu=2, gpu=0, memMB=1024), True, False),
+        (Resource(cpu=-1, gpu=-1, memMB=-1), True, False),
+    ],
+    ids=["defaults with GPUs", "nobody enforces it", "enough", "no GPU", "unset"],
+)
+def test_gpus_with_little_memory(runner, caplog, monkeypatch, resource, enforced, warned) -> None:
+    """The defaults of a component are for jobs without GPUs; the warning says what to write."""
+    scheduler = backend(runner)
+    monkeypatch.setattr(scheduler, "capabilities", Capabilities(resources=enforced))
+    pipeline.prepare(_app(resource=resource), None, "memory", scheduler)
+    assert [("--cpu 64 --memMB 262144" in text) for text in caplog.messages] == [True] * warned
 
 
 # -- what is written down ------------------------------------------------------------------------

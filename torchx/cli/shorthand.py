@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from torchx.cli.failures import UsageError
-from torchx.errors import NotFoundError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,17 +55,14 @@ def program(words: Sequence[str], *, size: str | None = None, dashes: bool = Fal
 
 
 def check_script(component_args: Sequence[str]) -> None:
-    """Refuses a script that is not there, or that is a file of components.
+    """Refuses a script that only defines components.
 
     Raises:
-        NotFoundError: there is no such file.
-        UsageError: it only defines components.
+        UsageError: it does.
     """
     script = component_args[component_args.index("--script") + 1]
     if not os.path.isfile(script):
-        from torchx.component_reader.finder import near_file
-
-        raise NotFoundError(f"script `{script}` does not exist", hint=near_file(script))
+        return  # the scheduler knows where it is looked for
     import re
 
     with open(script, encoding="utf-8", errors="replace") as f:

@@ -134,7 +134,7 @@ class CustomComponentsFinder(ComponentsFinder):
 
         path = os.path.expanduser(self._filepath)
         if not os.path.isfile(path):
-            raise ComponentNotFoundException(f"component file `{self._filepath}` does not exist", hint=near_file(path))
+            raise ComponentNotFoundException(f"component file `{self._filepath}` does not exist", hint=_near_file(path))
         try:
             return load_file(path)
         except OSError as e:
@@ -428,8 +428,7 @@ def _first_line(fn: Any) -> str:
     return doc.splitlines()[0].strip() if doc else ""
 
 
-def near_file(path: str) -> str:
-    """The hint for a Python file that is not there."""
+def _near_file(path: str) -> str:
     from torchx.util.strings import did_you_mean
 
     folder = os.path.dirname(path) or "."

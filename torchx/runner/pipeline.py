@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from torchx.config import Setting
     from torchx.config.files import ConfigFiles
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo
+    from torchx.specs.api import AppDef, AppDryRunInfo, Role
+
+_LITTLE_MB = 1024
 
 
 def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, backend: Scheduler[Any]) -> AppDef:
@@ -33,6 +35,8 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
     check(app)
     new: AppDef = copy_data(app)
     for role in new.roles:
+        if role.resource.gpu > 0 and 0 < role.resource.memMB <= _LITTLE_MB and backend.capabilities.resources:
+            _warn_of_little_memory(role)
         for name in (ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH):
             role.env.pop(name, None)  # another run's, if the app is from the record of one
     if workspace:
@@ -106,6 +110,16 @@ def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], 
             role.env[ENV_PARENT_RUN_ID] = parent_run_id
         for name, value in trackers.items():
             role.env.setdefault(name, value)
+
+
+def _warn_of_little_memory(role: Role) -> None:
+    """The defaults of components are meant for a script without GPUs."""
+    gpus, cpus, mb = role.resource.gpu, role.resource.cpu, role.resource.memMB
+    logger("torchx").warning(
+        "role `%s` has %d GPUs, %d CPUs and %d MiB of memory, with which most training ends out of memory;"
+        " `--cpu %d --memMB %d` is usual, or a named resource, such as `-h gpu.small`",
+        *(role.name, gpus, cpus, mb, 8 * gpus, 32768 * gpus),
+    )
 
 
 def _warn_of_unused(workspace: Workspace, text: str, scheduler: str) -> None:

@@ -14,7 +14,7 @@ from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOU
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from dataclasses import dataclass, field
     from typing import Any
 
@@ -181,10 +181,13 @@ def replica_requests(request: PopenRequest, base_env: dict[str, str]) -> list[di
     return roles
 
 
-def check_scripts(request: PopenRequest, app: AppDef) -> None:
-    """Refuse a job whose script is not there, before anything is started.
+def check_scripts(request: PopenRequest, app: AppDef, base_env: Mapping[str, str]) -> None:
+    """Refuse a job whose script, or whose torchrun, is not there, before anything is started.
 
     Components say in ``Role.metadata["script"]`` which file the role's interpreter is going to read.
+
+    Args:
+        base_env: what all replicas get.
 
     Raises:
         SpecError: the file does not exist.
@@ -192,9 +195,13 @@ def check_scripts(request: PopenRequest, app: AppDef) -> None:
     for role in app.roles:
         script = role.metadata.get("script")
         params = request.role_params.get(role.name)
-        if not params or not isinstance(script, str) or "${" in script:
+        if not params:
             continue
         cwd = os.path.abspath(params[0].cwd or "")
+        if params[0].args[1:2] == ["-c"] and params[0].args[2].startswith("torchrun "):
+            _check_torchrun(role.name, params[0].env.get("PATH") or base_env.get("PATH", os.defpath), cwd)
+        if not isinstance(script, str) or "${" in script:
+            continue
         if not os.path.exists(os.path.join(cwd, script)):
             raise SpecError(
                 f"role `{role.name}`: script `{script}` does not exist",
@@ -212,6 +219,16 @@ def move_logs(roles: list[dict[str, Any]], old: str, new: str) -> None:
         for key in ("folder", "stdout", "stderr"):
             replica[key] = moved(replica[key])
         replica["env"] = {name: moved(value) for name, value in replica["env"].items()}
+
+
+def _check_torchrun(role: str, path: str, cwd: str) -> None:
+    from torchx.util.procs import find_program
+
+    if find_program("torchrun", path, cwd) is None:
+        raise SpecError(
+            f"role `{role}`: `torchrun` is not in PATH: PyTorch is not installed where the job would run",
+            hint="`pip install torch` beside torchx, or run torchx from the environment that has it",
+        )
 
 
 def _find(role: str, name: str, path: str, cwd: str) -> str:

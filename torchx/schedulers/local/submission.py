@@ -44,7 +44,7 @@ def submit(
     env = _base_environment(request)
     roles = replica_requests(request, env)
     if app is not None:
-        check_scripts(request, app)
+        check_scripts(request, app, env)
     ours = request.log_dir.startswith(torchx_home("local") + os.sep)
     if not ours:
         _make_log_dir(request.log_dir)
