@@ -124,3 +124,19 @@ class MissingDependencyError(TorchXError, ImportError):
     """An optional dependency is not installed."""
 
     exit_code = EXIT_MISSING_DEPENDENCY
+
+
+def install_extra(name: str) -> str:
+    """The ``pip`` command for the packages that an extra of this torchx asks for.
+
+    It names the packages, not ``torchx[NAME]``: the ``torchx`` on PyPI is another distribution.
+    """
+    import shlex
+    from importlib import metadata
+
+    try:
+        asked = metadata.requires("torchx") or []
+    except metadata.PackageNotFoundError:  # sources on PYTHONPATH
+        asked = []
+    packages = [line.partition(";")[0].strip() for line in asked if line.endswith((f"'{name}'", f'"{name}"'))]
+    return f"pip install {shlex.join(packages)}" if packages else f"install the packages of torchx's extra `{name}`"

@@ -265,8 +265,8 @@ def test_hydra_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: 
 
 
 def test_hydra_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without hydra-core the error names the extra."""
+    """Without hydra-core the error says what to install."""
     monkeypatch.setitem(sys.modules, "hydra", None)
     with pytest.raises(MissingDependencyError, match="needs the package `hydra`") as e:
         utils.hydra(config_name="x")
-    assert e.value.hint == "pip install 'torchx[hydra]'"
+    assert e.value.hint == "pip install 'hydra-core>=1.3'"

@@ -335,7 +335,7 @@ def test_missing_client_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "docker", None)
     with pytest.raises(MissingDependencyError) as caught:
         docker_workspace._connect()
-    assert caught.value.hint == "pip install torchx[docker]"
+    assert caught.value.hint == "pip install 'docker>=7'"
 
 
 # -- pushes -------------------------------------------------------------------------------------------

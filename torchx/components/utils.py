@@ -5,7 +5,7 @@ from __future__ import annotations
 import torchx
 from torchx import specs
 from torchx.components.dist import _args_join, get_role_name
-from torchx.errors import MissingDependencyError, SpecError
+from torchx.errors import MissingDependencyError, SpecError, install_extra
 from torchx.util.strings import nearest
 
 TYPE_CHECKING = False
@@ -265,9 +265,7 @@ def hydra(
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ImportError as e:
-        raise MissingDependencyError(
-            f"`utils.hydra` needs the package `{e.name}`", hint="pip install 'torchx[hydra]'"
-        ) from e
+        raise MissingDependencyError(f"`utils.hydra` needs the package `{e.name}`", hint=install_extra("hydra")) from e
     directory = os.path.abspath(config_dir)
     if not os.path.isdir(directory):
         raise SpecError(f"config directory `{config_dir}` does not exist", hint="name it with `-cd DIRECTORY`")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from torchx.errors import BackendError, ConfigError, MissingDependencyError
+from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
 from torchx.specs.api import runopts
 from torchx.workspace.api import WorkspaceMixin
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE
@@ -242,7 +242,7 @@ def _connect() -> Any:
         import docker
     except ImportError as e:
         raise MissingDependencyError(
-            "images are built through the `docker` package, which is not installed", hint="pip install torchx[docker]"
+            "images are built through the `docker` package, which is not installed", hint=install_extra("docker")
         ) from e
     _check_socket()
     try:

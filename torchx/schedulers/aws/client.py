@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from torchx.errors import MissingDependencyError
+from torchx.errors import MissingDependencyError, install_extra
 from torchx.schedulers.aws.errors import ThrottledError, translate
 
 TYPE_CHECKING = False
@@ -70,7 +70,7 @@ class Clients:
             from botocore.config import Config
         except ImportError:
             raise MissingDependencyError(
-                "this needs the package `boto3`, which is not installed", hint="pip install 'torchx[aws]'"
+                "this needs the package `boto3`, which is not installed", hint=install_extra("aws")
             ) from None
         from torchx.version import __version__
 

@@ -1,6 +1,6 @@
 """The calls of the Kubernetes API that a launcher needs, with plain dicts in and out.
 
-The official client (``pip install torchx[kubernetes]``) reads kubeconfig as kubectl does, with contexts, exec plugins
+The official client (the extra ``kubernetes``) reads kubeconfig as kubectl does, with contexts, exec plugins
 and certificates, or the service account of a pod, and holds the connections. Its models are not used: they know the
 fields of one version of Kubernetes and refuse those of another.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-from torchx.errors import BackendError, MissingDependencyError
+from torchx.errors import BackendError, MissingDependencyError, install_extra
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def official() -> Any:
         import kubernetes.client
     except ImportError:
         raise MissingDependencyError(
-            "this needs the package `kubernetes`, which is not installed", hint="pip install 'torchx[kubernetes]'"
+            "this needs the package `kubernetes`, which is not installed", hint=install_extra("kubernetes")
         ) from None
     return kubernetes.client
 

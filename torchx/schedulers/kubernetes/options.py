@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.errors import ConfigError
+from torchx.errors import ConfigError, install_extra
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, V1BETA1, V1BETA2, VOLCANO
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
@@ -160,7 +160,7 @@ def _parse(path: str, text: str) -> Any:
             return json.loads(text)
         except ValueError as e:
             raise ConfigError(
-                f"pod_overlay `{path}` is not valid JSON: {e}", hint="to read YAML: pip install 'torchx[kubernetes]'"
+                f"pod_overlay `{path}` is not valid JSON: {e}", hint=f"to read YAML: {install_extra('kubernetes')}"
             ) from None
     try:
         return yaml.safe_load(text)

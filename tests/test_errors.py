@@ -1,0 +1,53 @@
+"""Hints that name packages are true for this distribution: on PyPI, `torchx` is another one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import torchx
+from torchx.errors import install_extra
+
+ROOT = Path(torchx.__file__).parent.parent
+
+
+def hints() -> list[str]:
+    """What `install_extra` is called with in the sources."""
+    calls = (
+        node
+        for path in (ROOT / "torchx").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "install_extra"
+    )
+    return sorted({call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)})
+
+
+@pytest.mark.parametrize("extra", hints())
+def test_hints_name_extras_that_exist(extra: str) -> None:
+    """What a hint asks for is what pyproject.toml lists for that extra."""
+    declared = re.search(rf"^{extra} = \[(.+)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert declared
+    packages = [f"'{package}'" for package in re.findall(r'"(.+?)"', declared[1])]
+    assert packages
+    assert install_extra(extra).split() == ["pip", "install", *sorted(packages)]
+
+
+def test_without_metadata_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources on PYTHONPATH have no list of packages to read."""
+
+    def requires(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", requires)
+    assert install_extra("aws") == "install the packages of torchx's extra `aws`"
+
+
+def test_nobody_is_sent_to_the_other_torchx() -> None:
+    """No text says `pip install torchx`, with or without an extra."""
+    pages = [*(ROOT / "torchx").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    wrong = re.compile(r"""pip install (?:-\w+ )*['"]?torchx\b(?!-)""")
+    assert not [path for path in [*pages, ROOT / "README.md"] if wrong.search(path.read_text())]
