@@ -20,6 +20,7 @@ SECTIONS = {
         "cli-json",
         "plugins",
         "adding-a-scheduler",
+        "adding-an-api-scheduler",
     ],
     "Where to run": ["local", "docker", "slurm", "lsf", "ssh", "kubernetes", "aws"],
     "Reference": [
