@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SECTIONS = {
-    "Learn": ["quickstart", "tutorial", "coming-from"],
+    "Learn": ["quickstart", "tutorial", "coming-from", "when"],
     "How to": [
         "components",
         "train",
@@ -12,6 +12,7 @@ SECTIONS = {
         "interpret",
         "serve",
         "runs",
+        "python",
         "config",
         "workspaces",
         "images",
@@ -24,6 +25,7 @@ SECTIONS = {
     ],
     "Where to run": ["local", "docker", "slurm", "lsf", "ssh", "kubernetes", "aws"],
     "Reference": [
+        "quick-reference",
         "reference/cli",
         "reference/components",
         "reference/run-options",
@@ -33,7 +35,7 @@ SECTIONS = {
         "errors",
         "reference/python",
     ],
-    "Understand": ["concepts", "contributing/design", "contributing/open-points"],
+    "Understand": ["concepts", "glossary", "benchmarks", "contributing/design", "contributing/open-points"],
 }
 """Caption -> pages; those that are not there are left out. A page in no section is a warning, which fails the build."""
 
