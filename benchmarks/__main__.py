@@ -28,7 +28,7 @@ def measure_all(args: argparse.Namespace, where: stage.Stage) -> int:
             print(f"note: {one.name} {one.problem}", file=sys.stderr)
     where.fill(everyone[0])
     rounds = args.rounds or (5 if args.quick else 21)
-    table = report.header()
+    table, front = report.header(), []
     figures: dict[str, Samples] = {}
     print("\n".join(table), flush=True)
     for row in rows.ROWS:
@@ -38,13 +38,15 @@ def measure_all(args: argparse.Namespace, where: stage.Stage) -> int:
         table.append(report.line(row, samples, where.sizes))
         figures[row.what] = samples
         print(table[-1], flush=True)
+        if row.front:
+            front.append(table[-1])
     table += report.notes(everyone, rounds)
     print("\n".join(table[len(figures) + 2 :]))
     if args.json:
         with open(args.json, "w") as file:
             json.dump({what: vars(samples) for what, samples in figures.items()}, file, indent=1)
-    if args.write_readme:
-        report.write_readme("\n".join(table))
+    if args.write:
+        report.write(table, front)
     return 1 if any(contestants.OURS in one.problems for one in figures.values()) else 0
 
 
@@ -55,7 +57,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="samples of each contestant in a row (21; with --quick 5)")
     parser.add_argument("--no-peers", action="store_true", help="only ours and the floor")
     parser.add_argument("--json", metavar="FILE", help="also write every sample there")
-    parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/benchmarks.md, and a few rows into README.md"
+    )
     return parser.parse_args()
 
 

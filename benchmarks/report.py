@@ -1,4 +1,4 @@
-"""The table: figures to Markdown, and into the README."""
+"""The table: figures to Markdown, into its page, and a few rows of it into the README."""
 
 from __future__ import annotations
 
@@ -90,13 +90,30 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {model}, Python {platform.python_version()}"
 
 
-def write_readme(table: str) -> None:
-    path = os.path.join(ROOT, "README.md")
+def write(table: list[str], front: list[str]) -> None:
+    """Puts the table into its page, and those rows of it into the README, without their bounds."""
+    put("docs/benchmarks.md", table)
+    put("README.md", [without_bound(row) for row in [*table[:2], *front]])
+
+
+def without_bound(row: str) -> str:
+    """
+    >>> without_bound("| what | <= 3x | 2x | 14x |")
+    '| what | 2x | 14x |'
+    """
+    cells = row.split("|")
+    return "|".join(cells[:2] + cells[3:])
+
+
+def put(page: str, lines: list[str]) -> None:
+    """Replaces what is between the markers of a page."""
+    path = os.path.join(ROOT, page)
     with open(path) as file:
         text = file.read()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{path} has no markers {BEGIN} and {END}")
+    body = "\n".join(lines)
     with open(path, "w") as file:
-        file.write(f"{before}{BEGIN}\n{table}\n{END}{after}")
+        file.write(f"{before}{BEGIN}\n{body}\n{END}{after}")

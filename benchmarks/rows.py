@@ -25,6 +25,7 @@ class Row:
     ``base`` is what the figures are a ratio to: the floor, or a peer where the floor would say nothing.
     ``bound`` is what the design is held to; None: nothing.
     ``rate`` tells that the ratio is one of rates (more is better) and not one of times.
+    ``front`` puts the row into the README as well.
     """
 
     what: str
@@ -35,6 +36,7 @@ class Row:
     rate: bool = False
     weight: float = 1.0
     unit: str = "ms"
+    front: bool = False
 
     def samples(self, contestants: list[Contestant], where: stage.Stage, rounds: int) -> Samples:
         everyone: dict[str, Sample] = {}
@@ -154,11 +156,11 @@ def refuse(problem: str) -> Sample:
 
 PYTHON = "`python -c pass`"
 ROWS = (
-    Row("`torchx --help`", 3, cli("--help", expect="run"), PYTHON),
+    Row("`torchx --help`", 3, cli("--help", expect="run"), PYTHON, front=True),
     Row("`torchx --version`", 3, cli("--version", expect="."), PYTHON),
     Row("`torchx run --dryrun utils.echo`", 6, cli(*RUN, "--dryrun", "utils.echo", expect="echo"), PYTHON),
-    Row("`torchx run --wait utils.echo`", 10, cli(*RUN, "--wait", "utils.echo", expect="local"), PYTHON),
-    Row("`torchx status` of a finished run, {runs} on record", 5, finished("status", "SUCCEEDED"), PYTHON),
+    Row("`torchx run --wait utils.echo`", 10, cli(*RUN, "--wait", "utils.echo", expect="local"), PYTHON, front=True),
+    Row("`torchx status` of a finished run, {runs} on record", 5, finished("status", "SUCCEEDED"), PYTHON, front=True),
     Row("`torchx list`, {runs} on record", 5, cli("list", *LOCAL, expect="://"), PYTHON),
     Row("`torchx list --all`, {runs} on record", None, cli("list", "--all", *LOCAL, expect="://"), PYTHON, weight=0.4),
     Row("`torchx log` of a finished run, {runs} on record", 5, finished("log", "hello"), PYTHON),
@@ -204,6 +206,7 @@ ROWS = (
         api("replicas", "replicas"),
         "as many `Popen`",
         weight=0.1,
+        front=True,
     ),
     Row("resident memory of a CLI that waits for a job", 2.5, resident, "`python`", weight=0.2, unit="MB"),
     Row(
@@ -212,6 +215,7 @@ ROWS = (
         images.changed_file,
         "`docker build && docker push`",
         weight=0.4,
+        front=True,
     ),
     Row("`import torchx.tracker`", 2, tracking.imports, PYTHON),
     Row(

@@ -184,3 +184,31 @@ def test_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names.lookup("torchx.specs.Role.num_replicas") is not None
     assert names.lookup("torchx.specs.Role.num_replica") is None
     assert names.lookup("torchx.specks") is None
+
+
+def test_the_readme_shows_rows_of_the_benchmark_table() -> None:
+    """Its figures are those of the page, and the rows those that `python -m benchmarks --write` puts there."""
+    from benchmarks import report, rows
+
+    def table(page: Path) -> list[str]:
+        text = page.read_text().partition(report.BEGIN)[2].partition(report.END)[0]
+        return [line for line in text.splitlines() if line.startswith("|")]
+
+    shown, all_rows = table(ROOT / "README.md"), table(DOCS / "benchmarks.md")
+    assert len(all_rows) == 2 + len(rows.ROWS)
+    assert len(shown) == 2 + sum(row.front for row in rows.ROWS) == 7
+    assert set(shown) <= set(map(report.without_bound, all_rows))
+
+
+def test_the_quick_reference_has_the_named_resources() -> None:
+    """The sizes in its table are those that the names stand for."""
+    from torchx.specs import GENERIC_NAMED_RESOURCES
+
+    text = (DOCS / "quick-reference.md").read_text()
+    names = re.findall(r"`(\w+)`", re.search(r"^\| \|(.*`small`.*)$", text, re.MULTILINE)[1])
+    for kind in ("cpu", "gpu"):
+        cells = re.search(rf"^\| `{kind}\.` \|(.*)\|$", text, re.MULTILINE)[1].split("|")
+        for name, cell in zip(names, cells, strict=True):
+            made = GENERIC_NAMED_RESOURCES[f"{kind}.{name}"]()
+            figures = [made.cpu, made.gpu, made.memMB // 1024] if made.gpu else [made.cpu, made.memMB // 1024]
+            assert [int(figure) for figure in re.findall(r"\d+", cell)] == figures, name
