@@ -31,7 +31,7 @@ def point(app, doctree, page) -> None:
     for node in doctree.findall(nodes.reference):
         uri = node.get("refuri", "")
         if uri.startswith(SCHEME):
-            path = uri.removeprefix(SCHEME)
+            path = uri.removeprefix(SCHEME).partition("#")[0]
             linked(app).add(path)
             node["refuri"] = app.builder.get_relative_uri(page, f"{FOLDER}/{path}")
             node["internal"] = True
