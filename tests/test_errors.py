@@ -23,7 +23,7 @@ def hints() -> list[str]:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "install_extra"
     )
-    return sorted({call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)})
+    return sorted({str(call.args[0].value) for call in calls if isinstance(call.args[0], ast.Constant)})
 
 
 @pytest.mark.parametrize("extra", hints())
