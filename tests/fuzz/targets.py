@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -23,7 +24,7 @@ from torchx.component_reader.help import format_help, get_fn_docstring
 from torchx.components import dist, utils
 from torchx.config import ini
 from torchx.errors import TorchXError
-from torchx.schedulers.local import log_matches
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.local import logs as local_logs
 from torchx.specs import AppDef, Role, materialize_appdef, parse_app_handle, runopts
 from torchx.specs.failures import parse_failure
@@ -344,7 +345,7 @@ def logs(data: bytes) -> None:
     if len(data) < 4:
         return
     small = (
-        mock.patch.object(local_logs, "_BLOCK", 1 + data[0] % 7),
+        mock.patch.object(local_logs.LogIterator, "block", 1 + data[0] % 7),
         mock.patch.object(lines, "LONG_LINE", 4 + data[1] % 16),
     )
     count, wanted, data = data[2] % 5, chr(data[3]), data[4:]
@@ -352,20 +353,21 @@ def logs(data: bytes) -> None:
         f.write(data)
         f.flush()
 
-        def log() -> local_logs.LogIterator:
-            return local_logs.LogIterator("job", f.name, None, should_tail=False)
+        def log(regex: str | None = None) -> local_logs.LogIterator:
+            query = LogQuery(regex=re.compile(re.escape(regex)) if regex else None)
+            return local_logs.LogIterator("job", f.name, None, should_tail=False, query=query)
 
         assert b"".join(log().chunks()) == data
         assert b"".join(iter(log().poll, None)) == data
         last = b"".join(log().last(count).chunks())
         assert data.endswith(last)
         assert not count or last.removesuffix(b"\n").count(b"\n") < count
-        shown = b"".join(log_matches.MatchingLines(log(), lambda line: wanted in line).chunks())
+        shown = b"".join(log(wanted).chunks())
         for line in shown.removesuffix(b"\n").split(b"\n") if shown else ():
             assert line in data
             assert wanted in (line + b"\n").decode("utf-8", "replace")
         ends = shown.removesuffix(b"\n").split(b"\n")[-count:] if shown and count else []
-        tail = b"".join(log_matches.MatchingLines(log(), lambda line: wanted in line).last(count).chunks())
+        tail = b"".join(log(wanted).last(count).chunks())
         assert not count or tail.removesuffix(b"\n") == b"\n".join(ends)
 
 

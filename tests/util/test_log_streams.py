@@ -45,10 +45,9 @@ CASES = {
 
 @pytest.mark.parametrize(("lines", "shown"), CASES.values(), ids=CASES)
 def test_prefix(lines: list[str], shown: str) -> None:
-    """Each line, and each return of a progress bar, stands behind the prefix: singly, in a batch, in a block."""
+    """Each line, and each return of a progress bar, stands behind the prefix: singly, and in a block."""
     show = LineFormat("t/0 ")
-    assert "".join(show.line(line) for line in lines) == shown
-    assert (show.lines(lines) if lines else "") == shown
+    assert b"".join(show.chunk(line.encode()) for line in lines) == shown.encode()
     assert (show.chunk("".join(lines).encode()) if lines else b"") == shown.encode()
 
 
@@ -57,8 +56,9 @@ def test_json_lines() -> None:
     show = JsonFormat('a"b', 3)
     lines = ['say "hi"\\\n', "é漢\x00\n", "no end"]
     expected = [{"role": 'a"b', "replica": 3, "line": line.removesuffix("\n")} for line in lines]
-    assert [json.loads(line) for line in show.lines(lines).splitlines()] == expected
-    assert show.chunk("".join(lines).encode()).decode() == show.lines(lines)
+    shown = b"".join(show.chunk(line.encode()) for line in lines)
+    assert [json.loads(line) for line in shown.splitlines()] == expected
+    assert show.chunk("".join(lines).encode()) == shown
     assert json.loads(show.chunk(b"\xff\n"))["line"] == "\ufffd"
 
 

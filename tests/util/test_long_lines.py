@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from torchx.util.log_streams import JsonFormat, LineFormat, Part, Sink, copy_in_turn, copy_together
+from torchx.supervisor.lines import Part
+from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
 
 
 class Blocks:

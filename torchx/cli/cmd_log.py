@@ -11,7 +11,7 @@ from torchx.errors import NotFoundError
 from torchx.runner.tee import log_openers, replica_formats, wait_until_started
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.util.colors import ENDC, GREEN
-from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together, prefix_line
+from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ __all__ = [
     "validate",
 ]
 
-_prefix_line = prefix_line
 _STREAMS = ("stdout", "stderr", "combined")
 
 
@@ -170,10 +169,15 @@ def print_log_lines(  # noqa: PLR0917  # public signature
         for line in runner.log_lines(
             app_handle, role_name, replica_id, regex=regex, should_tail=should_tail, streams=streams
         ):
-            file.write(prefix_line(prefix, line))
+            file.write(_prefix_line(prefix, line))
             file.flush()
     except Exception as e:
         exceptions.put(e)
+
+
+def _prefix_line(prefix: str, line: str) -> str:
+    """A line after its prefix; programs import it."""
+    return LineFormat(prefix).chunk(line.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
 
 def show_logs(

@@ -29,8 +29,8 @@ COLORS = ("\033[36m", "\033[35m", "\033[34m", "\033[33m", "\033[96m", "\033[95m"
 def replica_formats(replicas: Iterable[tuple[str, int]], *, color: bool = False) -> dict[tuple[str, int], LineFormat]:
     """The prefix of each replica of a job, ``role/0``; its colour depends on its place in the job alone.
 
-    >>> replica_formats([("trainer", 0)])["trainer", 0].line("loss: 1\\n")
-    'trainer/0 loss: 1\\n'
+    >>> replica_formats([("trainer", 0)])["trainer", 0].chunk(b"loss: 1\\n")
+    b'trainer/0 loss: 1\\n'
     """
     formats = {}
     for i, (role, k) in enumerate(replicas):

@@ -189,13 +189,13 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         """What the replicas wrote, all their attempts."""
-        from torchx.schedulers.docker.logs import JobView, replica_lines
+        from torchx.schedulers.docker.logs import JobView, ReplicaLog
 
         job = self._find(app_id, _NO_LOG)
         if job is None:
             raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
         view = JobView(job, lambda: self._find(app_id, _NO_LOG))
-        return [replica_lines(self._client, view, role, k, query) for role, k in replicas]
+        return [ReplicaLog(self._client, view, role, k, query) for role, k in replicas]
 
     def _find(self, app_id: str, doing: str) -> Job | None:
         return self._on_engine.find(app_id, doing % app_id)

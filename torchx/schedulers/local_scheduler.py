@@ -229,12 +229,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if job is None:
             raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
         end = JobEnd()
-        logs = [open_log(self, app_id, job.replica_folder(role, k), query, end) for role, k in replicas]
-        if query.regex is None:
-            return logs
-        from torchx.schedulers.local.log_matches import MatchingLines
-
-        return [MatchingLines(log, query.regex.search) for log in logs]
+        return [open_log(self, app_id, job.replica_folder(role, k), query, end) for role, k in replicas]
 
     # -- the end ---------------------------------------------------------------------------------
 

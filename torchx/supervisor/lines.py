@@ -6,6 +6,10 @@ LONG_LINE = 1 << 20
 """A line of more bytes than this is passed on in pieces: progress bars without line ends, binary data."""
 
 
+class Part(bytes):
+    """A piece of a line: more of it follows."""
+
+
 def whole_characters(data: bytes) -> int:
     r"""How many of the first bytes to take so that neither a character of UTF-8 nor ``\r\n`` is cut.
 

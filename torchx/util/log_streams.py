@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from itertools import islice
+from itertools import groupby, islice
 
+from torchx.supervisor.lines import Part
 from torchx.util.abilities import Ability
 from torchx.util.term import is_tty, only_colors
 
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 
     Source = tuple["LineFormat", Callable[[], Iterable[str]]]
 
-# Lines that wait to be written. When the reader of our output is slow, followers wait too: nothing is held in memory.
-_MOST_PENDING = 50_000
-_MOST_PENDING_CHUNKS = 64
+# Blocks that wait to be written. When the reader of our output is slow, followers wait too: nothing is held in memory.
+_MOST_PENDING = 256
 _BATCH = 4096
 MOST_THREADS = 256
 """The most sources that cannot be polled and are followed at the same time; another begins when one of them ends."""
@@ -32,10 +32,6 @@ MOST_THREADS = 256
 _SOONEST_S = 0.005  # between two looks at those that can be polled
 _LATEST_S = 0.1
 _LATEST_EACH_S = 0.0004  # so that thousands of quiet ones cost no more than some hundred
-
-
-class Part(bytes):
-    """A piece of a line: more of it follows."""
 
 
 class ComesInChunks(Ability):
@@ -68,27 +64,13 @@ class LineFormat:
     Args:
         prefix: what goes before each line; empty shows the lines as they are.
 
-    >>> LineFormat("trainer/0 ").lines(["a\\n", "b"])
-    'trainer/0 a\\ntrainer/0 b\\n'
+    >>> LineFormat("trainer/0 ").chunk(b"a\\nb")
+    b'trainer/0 a\\ntrainer/0 b\\n'
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._bytes = prefix.encode("utf-8", "surrogateescape")
-
-    def line(self, line: str) -> str:
-        """One line, shown."""
-        return prefix_line(self.prefix, line) if self.prefix else line
-
-    def lines(self, batch: list[str]) -> str:
-        """Many lines, shown."""
-        prefix = self.prefix
-        if not prefix:
-            return "".join(batch)
-        text = prefix + prefix.join(batch)
-        if "\r" in text:
-            return "".join([prefix_line(prefix, line) for line in batch])
-        return text if text.endswith("\n") else text + "\n"
 
     def chunk(self, data: bytes, *, begun: bool = False) -> bytes:
         """A block of whole lines, shown; only the last line of all may lack its line feed.
@@ -100,8 +82,8 @@ class LineFormat:
         prefix = self._bytes
         if not prefix:
             return data
-        if b"\r" in data:
-            data = _returns(data, prefix)
+        if b"\r" in data:  # a progress bar goes back to the start of its line
+            data = type(data)(data.replace(b"\r\n", b"\n").replace(b"\r", b"\r" + prefix))
         head = b"" if begun else prefix
         text = data.replace(b"\n", b"\n" + prefix)
         if data.endswith(b"\n"):
@@ -109,18 +91,13 @@ class LineFormat:
         return b"".join((head, text, b"" if isinstance(data, Part) else b"\n"))
 
 
-def _returns(data: bytes, prefix: bytes) -> bytes:
-    kind = type(data)
-    return kind(data.replace(b"\r\n", b"\n").replace(b"\r", b"\r" + prefix))
-
-
 class JsonFormat(LineFormat):
     """Each line as one JSON object: ``{"role": ..., "replica": ..., "line": ...}``, the line without its line feed.
 
     A piece of a long line is an object that has ``"partial": true``, too: the replica's next one goes on with the line.
 
-    >>> JsonFormat("trainer", 0).line("a\\n")
-    '{"role": "trainer", "replica": 0, "line": "a"}\\n'
+    >>> JsonFormat("trainer", 0).chunk(b"a\\n")
+    b'{"role": "trainer", "replica": 0, "line": "a"}\\n'
     """
 
     def __init__(self, role: str, replica: int) -> None:
@@ -131,17 +108,11 @@ class JsonFormat(LineFormat):
         self._encode = encode
         self._head = f'{{"role": {encode(role)}, "replica": {replica}, '
 
-    def line(self, line: str) -> str:
-        return self._object(line.removesuffix("\n"))
-
-    def lines(self, batch: list[str]) -> str:
-        return "".join([self.line(line) for line in batch])
-
     def chunk(self, data: bytes, *, begun: bool = False) -> bytes:  # noqa: ARG002  # an object is an object
         text = data.decode("utf-8", "surrogateescape")
         if isinstance(data, Part):
             return self._object(text, more=True).encode()
-        return self.lines(text.removesuffix("\n").split("\n")).encode()
+        return "".join([self._object(line) for line in text.removesuffix("\n").split("\n")]).encode()
 
     def _object(self, line: str, *, more: bool = False) -> str:
         text = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -175,13 +146,6 @@ class Sink:
         self.data(shown)
         self._open = None if shown.endswith(b"\n") else show
 
-    def lines(self, show: LineFormat, shown: str) -> None:
-        """Writes lines of a source, shown already."""
-        if self._open is not None:
-            self.data(b"\n")
-        self.data(shown.encode("utf-8", "surrogateescape"))
-        self._open = None if shown.endswith("\n") else show
-
     def data(self, data: bytes) -> None:
         """Writes bytes; to a terminal, those of a job's sequences that colour text and no others."""
         if self._for_people:
@@ -206,15 +170,8 @@ class Sink:
 def copy_in_turn(sources: Iterable[Source], sink: Sink) -> None:
     """Copies sources that come to an end by themselves, one after the other."""
     for show, open_lines in sources:
-        lines = open_lines()
-        chunks = _chunks(lines)
-        if chunks is not None:
-            for data in chunks:
-                sink.block(show, data)
-        else:
-            iterator = iter(lines)
-            while batch := list(islice(iterator, _BATCH)):
-                sink.lines(show, show.lines(batch))
+        for data in _chunks(open_lines(), _BATCH):
+            sink.block(show, data)
         sink.flush()
     sink.finish()
 
@@ -238,8 +195,8 @@ def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] 
     if say is not None and len(sources) > MOST_THREADS:
         say(f"{MOST_THREADS} of {len(sources)} replicas are followed at a time; each that ends makes room for another")
     funnel = _Funnel([(show, lambda: _unless_failed(first)), *others])
-    for show, item in funnel:
-        sink.lines(show, item) if isinstance(item, str) else sink.block(show, item)
+    for show, data in funnel:
+        sink.block(show, data)
         sink.flush()
     sink.finish()
     if funnel.errors:
@@ -315,32 +272,17 @@ def _unless_failed(lines: Any) -> Any:
     return lines
 
 
-def prefix_line(prefix: str, line: str) -> str:
-    r"""A line after its prefix, which is repeated where a progress bar goes back to the start of the line.
-
-    >>> prefix_line("t/0 ", "10%\r20%\r\n")
-    't/0 10%\rt/0 20%\n'
-    """
-    body = line[:-1] if line.endswith("\n") else line
-    if "\r" in body:
-        body = body.removesuffix("\r").replace("\r", "\r" + prefix)
-    return f"{prefix}{body}\n"
-
-
 class _Funnel:
-    """Joins sources: iterating yields what has come in since the last look, as lines or a block and its format."""
+    """Joins sources: iterating yields what has come in since the last look, as blocks after their formats."""
 
     def __init__(self, sources: list[Source]) -> None:
         import threading
+        from queue import Queue
 
         self.errors: list[BaseException] = []
-        self._pending: deque[tuple[LineFormat, str | bytes]] = deque()
-        self._news = threading.Event()
-        self._room = threading.Event()
-        self._room.set()
+        self._pending: Queue[tuple[LineFormat, bytes] | None] = Queue(_MOST_PENDING)
         self._waiting = deque(sources)
         self._open = min(len(sources), MOST_THREADS)
-        self._lock = threading.Lock()
         previous = threading.stack_size(256 * 1024)
         try:
             # Daemons: when the writer gives up (a broken pipe, Ctrl-C), readers that wait for news must not keep us.
@@ -349,69 +291,35 @@ class _Funnel:
         finally:
             threading.stack_size(previous)
 
-    def __iter__(self) -> Iterator[tuple[LineFormat, str | bytes]]:
-        while True:
-            self._news.wait()
-            self._news.clear()
-            ended = self._open == 0  # looked at before the queue: what came before the end is in it
-            yield from self._drain()
-            if ended:
-                return
-
-    def _drain(self) -> Iterator[tuple[LineFormat, str | bytes]]:
-        count = len(self._pending)
-        taken = [self._pending.popleft() for _ in range(count)]
-        self._room.set()
-        text: list[str] = []
-        for i, (show, item) in enumerate(taken):
-            if isinstance(item, str):
-                text.append(item)
-            else:
-                if text:
-                    yield taken[i - 1][0], "".join(text)
-                    text = []
-                yield show, item
-        if text:
-            yield taken[-1][0], "".join(text)
+    def __iter__(self) -> Iterator[tuple[LineFormat, bytes]]:
+        while self._open:
+            taken = [self._pending.get(), *(self._pending.get() for _ in range(self._pending.qsize()))]
+            for show, run in groupby(filter(None, taken), key=lambda item: item[0]):
+                blocks = [data for _, data in run]
+                whole = all(data.endswith(b"\n") for data in blocks)
+                yield from [(show, b"".join(blocks))] if whole else [(show, data) for data in blocks]
+            self._open -= taken.count(None)
 
     def _read(self) -> None:
         try:
             while self._waiting:
                 try:
-                    source = self._waiting.popleft()
+                    show, open_lines = self._waiting.popleft()
                 except IndexError:  # another one was faster
                     break
-                self._copy(*source)
+                try:
+                    for data in _chunks(open_lines(), 1):
+                        self._pending.put((show, data))
+                except Exception as e:
+                    self.errors.append(e)
         finally:
-            with self._lock:
-                self._open -= 1
-            self._news.set()
-
-    def _copy(self, show: LineFormat, open_lines: Callable[[], Iterable[str]]) -> None:
-        try:
-            lines = open_lines()
-            chunks = _chunks(lines)
-            if chunks is not None:
-                for data in chunks:
-                    self._put(show, data)
-            else:
-                line = show.line
-                for text in lines:
-                    self._put(show, line(text))
-        except Exception as e:
-            self.errors.append(e)
-
-    def _put(self, show: LineFormat, item: str | bytes) -> None:
-        pending = self._pending
-        pending.append((show, item))
-        if not self._news.is_set():
-            self._news.set()
-        most = _MOST_PENDING if isinstance(item, str) else _MOST_PENDING_CHUNKS
-        if len(pending) > most:
-            self._room.clear()
-            if len(pending) > most:  # still: else the writer has just made room
-                self._room.wait()
+            self._pending.put(None)
 
 
-def _chunks(lines: Any) -> Iterator[bytes] | None:
-    return lines.chunks() if isinstance(lines, ComesInChunks) else None
+def _chunks(lines: Any, batch: int) -> Iterator[bytes]:
+    """The lines in blocks, those of a source that has none in blocks of so many lines."""
+    if isinstance(lines, ComesInChunks):
+        return lines.chunks()
+    some = iter(lines)
+    batches = iter(lambda: list(islice(some, batch)), [])
+    return ("".join(texts).encode("utf-8", "surrogateescape") for texts in batches)

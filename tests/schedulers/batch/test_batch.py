@@ -436,14 +436,14 @@ def test_following_ends_with_the_job(tmp_path: Path) -> None:
     where = paths(tmp_path, "one\n")
     steps = iter([("two\nthr", False), ("ee\n", False), ("four", True), ("", True)])
 
-    def over() -> bool:
+    def over(*, patient: bool = True) -> bool:  # called either way
         text, ended = next(steps)
         with Path(where.stdout).open("a") as f:
             f.write(text)
         return ended
 
     followed = BatchLog(LocalFiles(), where, LogQuery(follow=True), over)
-    followed._over = over  # type: ignore[method-assign]  # without its pause
+    followed._ended = over  # type: ignore[method-assign]  # without its pause
     assert list(followed) == ["one\n", "two\n", "three\n", "four"]
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torchx.schedulers.docker.answers import facts_of
 from torchx.schedulers.docker.client import side_by_side
 from torchx.schedulers.docker.containers import jobs_of, parse_container
-from torchx.schedulers.docker.logs import Entry, entries, whole_lines
+from torchx.schedulers.docker.logs import pieces_of
 from torchx.schedulers.docker.reasons import meaning_of
+from torchx.schedulers.kit.follow import Piece, whole_lines
 from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppState
 
@@ -109,20 +110,20 @@ def test_garbage_in_the_list(key: str, value: Any, sizes: str) -> None:
 @given(st.binary(max_size=200))
 def test_garbage_in_the_log(data: bytes) -> None:
     """Whatever an engine sends, reading ends, and no more comes out than went in."""
-    lines = list(whole_lines(entries(io.BytesIO(data).read)))
+    lines = list(whole_lines(pieces_of(io.BytesIO(data).read)))
     assert sum(len(line.text) for line in lines) <= len(data)
 
 
 def test_a_terminal_has_no_frames() -> None:
     """The log of a container with a terminal is plain text; its times are read all the same."""
     text = b"1970-01-01T00:00:01.5Z one\r\n1970-01-01T01:00:02+01:00 two"
-    found = [(e.time, e.text) for e in whole_lines(entries(io.BytesIO(text).read))]
+    found = [(e.time, e.text) for e in whole_lines(pieces_of(io.BytesIO(text).read))]
     assert found == [(1_500_000_000, b"one\r\n"), (2_000_000_000, b"two")]
 
 
 def test_pieces_of_two_streams() -> None:
     """A long line comes in pieces, with lines of the other stream in between."""
-    pieces = [Entry(1, 1, b"a"), Entry(2, 2, b"e\n"), Entry(1, 3, b"b"), Entry(2, 4, b"rest"), Entry(1, 5, b"c\n")]
+    pieces = [Piece(1, 1, b"a"), Piece(2, 2, b"e\n"), Piece(1, 3, b"b"), Piece(2, 4, b"rest"), Piece(1, 5, b"c\n")]
     assert [line.text for line in whole_lines(pieces)] == [b"e\n", b"abc\n", b"rest"]
 
 

@@ -7,16 +7,16 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchx.schedulers.local.log_matches import MatchingLines
+from torchx.schedulers.kit.follow import Cursor
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.local.logs import LogIterator
 from torchx.specs.api import AppState
-from torchx.util.log_streams import Part
+from torchx.supervisor.lines import Part
 
 MIB = 1 << 20
 LONG = "".join(f"{i}é漢" for i in range(400_000)).encode()  # more than 4 MiB, without a line end
@@ -38,11 +38,14 @@ def job() -> Job:
 
 @pytest.fixture
 def log(tmp_path, job) -> Callable[..., LogIterator]:
-    """A log of these bytes."""
+    """A log of these bytes, the lines that match, between two offsets."""
 
-    def make(data: bytes, *, follow: bool = False, **range_: Any) -> LogIterator:
+    def make(data: bytes, regex: str | None = None, *, follow: bool = False, **range_: int) -> LogIterator:
         (tmp_path / "log").write_bytes(data)
-        return LogIterator("job", str(tmp_path / "log"), job, follow, **range_)
+        query = LogQuery(follow=follow, regex=None if regex is None else re.compile(regex))
+        found = LogIterator("job", str(tmp_path / "log"), job, follow, query=query)
+        found._cursors = [Cursor(str(tmp_path / "log"), **range_)]
+        return found
 
     return make
 
@@ -83,10 +86,11 @@ def test_a_hundred_megabytes_without_a_line_end_take_little_memory(tmp_path) -> 
         f.truncate(100 * MIB)
     tracemalloc.start()
     try:
-        lines = [LogIterator("job", str(tmp_path / "log"), None, False) for _ in range(3)]
+        lines = [LogIterator("job", str(tmp_path / "log"), None, False) for _ in range(2)]
         assert sum(map(len, lines[0].chunks())) == 100 * MIB
         assert sum(map(len, lines[1])) == 100 * MIB
-        assert not list(MatchingLines(lines[2], re.compile("x").search))
+        regex = LogQuery(regex=re.compile("x"))
+        assert not list(LogIterator("job", str(tmp_path / "log"), None, False, query=regex))
         assert tracemalloc.get_traced_memory()[1] < 16 * MIB
     finally:
         tracemalloc.stop()
@@ -142,8 +146,8 @@ def test_the_last_lines(log, lines: list[bytes], count: int, regex: str | None) 
     """They are what the end of all (matching) lines is; pieces of a long line that match count as lines."""
     data = b"".join(line for line in lines[:-1] if line != b"no end") + b"".join(lines[-1:])
 
-    def matching() -> LogIterator | MatchingLines:
-        return log(data) if regex is None else MatchingLines(log(data), re.compile(regex).search)
+    def matching() -> LogIterator:
+        return log(data, regex)
 
     wanted = b"".join(matching().chunks())
     ends = [i + 1 for i, byte in enumerate(wanted) if byte == 10]
@@ -167,7 +171,7 @@ def test_the_last_lines_of_a_range(log) -> None:
 def test_the_last_lines_and_what_follows(log, job, tmp_path) -> None:
     """Polled, with and without a regular expression; a line that was open is shown whole, once it has its end."""
     both = [log(b"a1\nb1\na2\nb2\na3", follow=True).last(2)]
-    both.append(MatchingLines(log(b"a1\nb1\na2\nb2\na3", follow=True), re.compile("a").search).last(2))
+    both.append(log(b"a1\nb1\na2\nb2\na3", "a", follow=True).last(2))
     shown = [one.poll() for one in both]
     assert shown == [b"b2\n", b"a2\n"]
     with open(tmp_path / "log", "ab") as f:
@@ -180,7 +184,7 @@ def test_the_last_lines_and_what_follows(log, job, tmp_path) -> None:
 def test_no_last_lines_and_what_follows(log, job, tmp_path) -> None:
     """`--tail 0`: only what comes from now on."""
     polled = log(b"old\n", follow=True).last(0)
-    matching = MatchingLines(log(b"old\n", follow=True), re.compile("n").search).last(0)
+    matching = log(b"old\n", "n", follow=True).last(0)
     missing = LogIterator("job", str(tmp_path / "none"), job).last(3)
     with open(tmp_path / "log", "ab") as f:
         f.write(b"new\n")
@@ -195,19 +199,20 @@ def test_no_last_lines_and_what_follows(log, job, tmp_path) -> None:
 def test_what_matches_is_shown_to_the_byte(log, lines: list[bytes]) -> None:
     """Lines and blocks tell the same, and blocks have the bytes of the file, text or not."""
     data = b"\n".join(lines)
-    found = re.compile(r"\w$").search
+    regex = r"\w$"
+    found = re.compile(regex).search
     expected = [line for line in data.split(b"\n") if found(line.decode("utf-8", "replace"))]
-    shown = b"".join(MatchingLines(log(data), found).chunks())
+    shown = b"".join(log(data, regex).chunks())
     assert shown.removesuffix(b"\n").split(b"\n") == (expected or [b""])
-    assert "".join(MatchingLines(log(data), found)) == shown.decode("utf-8", "replace")
+    assert "".join(log(data, regex)) == shown.decode("utf-8", "replace")
 
 
 def test_pieces_that_match(log) -> None:
     """A match in a long line shows the piece around it, as a line of its own."""
     data = b"a\n" + b"x" * 3 * MIB + b"needle" + b"x" * MIB + b"\nneedle too\n"
     for shown in (
-        "".join(MatchingLines(log(data), re.compile("needle").search)).encode(),
-        b"".join(MatchingLines(log(data), re.compile("needle").search).chunks()),
+        "".join(log(data, "needle")).encode(),
+        b"".join(log(data, "needle").chunks()),
     ):
         piece, last, end = shown.split(b"\n")
         assert b"needle" in piece and len(piece) < MIB
@@ -216,8 +221,8 @@ def test_pieces_that_match(log) -> None:
 
 def test_a_poll_without_a_match_does_not_keep_the_others_waiting(log, monkeypatch) -> None:
     """A long log in which nothing matches is read a part at a time."""
-    monkeypatch.setattr("torchx.schedulers.local.log_matches._PATIENCE_S", -1.0)
-    polled = MatchingLines(log(b"no match\n" * 100_000), re.compile("x").search)
+    monkeypatch.setattr("torchx.schedulers.kit.follow._PATIENCE_S", -1.0)
+    polled = log(b"no match\n" * 100_000, "x")
     polls = list(iter(polled.poll, None))
     assert len(polls) > 10
     assert not any(polls)
@@ -226,5 +231,5 @@ def test_a_poll_without_a_match_does_not_keep_the_others_waiting(log, monkeypatc
 def test_no_thread_is_needed(log) -> None:
     """Matching lines can be polled."""
     before = threading.active_count()
-    assert MatchingLines(log(b"a\nb\n"), re.compile("b").search).poll() == b"b\n"
+    assert log(b"a\nb\n", "b").poll() == b"b\n"
     assert threading.active_count() == before

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import deque
-from io import StringIO
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import Stream
 from torchx.schedulers.kit.files import MOST_GROWN
+from torchx.schedulers.kit.follow import Cursor, Follower
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from torchx.schedulers.batch.folders import LogPaths
     from torchx.schedulers.kit.files import Files
@@ -33,7 +32,6 @@ _LOOK_S = 0.25
 """Readers of many replicas look for news together, so often."""
 
 _OVER_S = 2.0
-_LONG_LINE = 1 << 20
 
 
 class Growth:
@@ -44,89 +42,60 @@ class Growth:
     """
 
     def __init__(self, files: Files) -> None:
-        self._files = files
-        self._offsets: dict[str, int] = {}
-        self._news: dict[str, bytes] = {}
+        self.files = files
+        self._held: dict[str, tuple[int, bytes]] = {}  # where it begins, and what came and may be asked for again
+        self._full: set[str] = set()  # more may be there already
         self._looked = 0.0
 
     def reads(self, path: str) -> bool:
         """Whether somebody reads the file."""
-        return path in self._offsets
+        return path in self._held
 
     def begin(self, path: str, offset: int) -> None:
         """Read a file from ``offset`` on."""
-        self._offsets[path] = offset
-        self._news.pop(path, None)
-
-    def take(self, path: str) -> bytes:
-        """What came since the last call, at most 1 MiB."""
-        return self._news.pop(path, b"")
+        self._held[path] = (offset, b"")
 
     def look(self, *, wait_s: float = 0) -> None:
-        """Ask for news of all files that have none waiting to be taken."""
-        self._ask({path: at for path, at in self._offsets.items() if path not in self._news}, wait_s)
+        """Ask for news of all files whose last ones were taken."""
+        self._ask([path for path, (_, data) in self._held.items() if len(data) <= MOST_GROWN], wait_s)
         self._looked = time.monotonic()
-
-    def look_at(self, path: str) -> None:
-        """Ask for news of one file."""
-        if path not in self._news:
-            self._ask({path: self._offsets[path]}, 0)
-
-    def _ask(self, offsets: dict[str, int], wait_s: float) -> None:
-        found = self._files.grown(offsets, wait_s) if offsets else {}
-        for path, data in found.items():
-            self._offsets[path] += len(data)
-            self._news[path] = data
 
     def look_if_due(self) -> None:
         """Ask for news of all files, unless another reader has just done so."""
         if time.monotonic() - self._looked >= _LOOK_S:
-            self.look(wait_s=self._files.wait_s)
+            self.look(wait_s=self.files.wait_s)
+
+    def _ask(self, paths: list[str], wait_s: float = 0) -> None:
+        offsets = {path: self._held[path][0] + len(self._held[path][1]) for path in paths}
+        for path, data in (self.files.grown(offsets, wait_s) if offsets else {}).items():
+            begin, held = self._held[path]
+            self._held[path] = (begin, held + data)
+            self._full.add(path) if len(data) == MOST_GROWN else self._full.discard(path)
+
+    def read(self, path: str, offset: int, size: int, *, keep: int, ask: bool) -> bytes:
+        """What came from ``offset`` on.
+
+        Args:
+            keep: what is before this offset will not be asked for again.
+            ask: look into the file where there is no more; else only if there was more than one answer can hold.
+        """
+        begin, data = self._held[path]
+        if keep > begin:
+            begin, data = self._held[path] = (keep, data[keep - begin :])
+        if offset > begin + len(data):  # the last lines are looked for
+            return self.files.read(path, offset, size) or b""
+        if offset == begin + len(data) and (ask or path in self._full):
+            self._ask([path])
+            data = self._held[path][1]
+        return data[offset - begin : offset - begin + size]
 
     def end(self, path: str) -> None:
         """Nobody reads the file any more."""
-        self._offsets.pop(path, None)
-        self._news.pop(path, None)
+        self._held.pop(path, None)
 
 
-class _Cursor:
-    """Whole lines of one file, in order."""
-
-    def __init__(self, growth: Growth, path: str, start: int, end: int | None) -> None:
-        self.growth = growth
-        self.path = path
-        self.position = start  # of what has been given away
-        self.end = end
-        self.rest = b""
-        self.at_end = False  # when it was looked at last, nothing more was there
-        growth.begin(path, start)
-
-    def fill(self) -> bool:
-        """Takes what has come; whether there was anything."""
-        data = self.growth.take(self.path)
-        self.at_end = len(data) < MOST_GROWN
-        if self.end is not None:
-            data = data[: max(0, self.end - self.position - len(self.rest))]
-        self.rest += data
-        return bool(data)
-
-    def lines(self, until: int | None = None, *, all_of_it: bool = False) -> bytes:
-        """The whole lines that are here, of those that begin before ``until``; a line that is long, in pieces."""
-        data = self.rest
-        size = len(data) if until is None else min(len(data), max(0, until - self.position))
-        cut = data.rfind(b"\n", 0, size) + 1
-        if all_of_it or (not cut and len(data) >= _LONG_LINE):
-            cut = size
-        self.rest = data[cut:]
-        self.position += cut
-        return data[:cut]
-
-    def close(self) -> None:
-        self.growth.end(self.path)
-
-
-class BatchLog:
-    """The lines that a query wants of one replica; iterates over them, each with its line end.
+class BatchLog(Follower):
+    """The lines that a query wants of one replica.
 
     Args:
         growth: of the site; a :class:`Growth`, or its files.
@@ -135,141 +104,70 @@ class BatchLog:
         is_over: whether the job has ended.
     """
 
+    block = MOST_GROWN
+
     def __init__(self, growth: Growth | Files, paths: LogPaths, query: LogQuery, is_over: Callable[[], bool]) -> None:
+        super().__init__(query)
         self._growth = growth if isinstance(growth, Growth) else Growth(growth)
-        self._files: Files = self._growth._files
         self._paths = paths
-        self._query = query
         self._is_over = is_over
-        self._follow = query.follow and not (query.until is not None and query.until <= time.time())
-        self._start: dict[str, int] = {}
-        self._first: deque[str] | None = None
-        self._blocks: Iterator[bytes] | None = None
-        self._polled: Iterator[bytes] | None = None
         self._asked_over = 0.0
+        self._times: Times = []
+        self._backlog = True
 
-    def __iter__(self) -> Iterator[str]:
-        if self._blocks is None:
-            self._blocks = self._read(patient=True)
-        if self._first:
-            yield from self._first
-            self._first = None
-        for block in self._blocks:
-            yield from self._matching(block)
-
-    def poll(self) -> bytes | None:
-        """The next lines, ``b""`` when there are none just now, None at the end. Never waits for the job."""
-        if self._polled is None:
-            self._polled = self._read(patient=False)
-        if self._first:
-            first, self._first = self._first, None
-            return "".join(first).encode()
-        block = next(self._polled, None)
-        return "".join(self._matching(block)).encode() if block else block
-
-    def last(self, count: int) -> BatchLog:
-        """Itself, from the last ``count`` of the lines on that are there now."""
-        follow, self._follow = self._follow, False
-        if self._query.regex is None and count > 0:
-            self._skip_to_last(count)
-        kept: deque[str] = deque(maxlen=max(count, 0))
-        for block in self._read(patient=True, keep=follow):
-            kept.extend(self._matching(block))
-        self._follow = follow
-        self._first = kept
-        if not follow:
-            self._blocks = self._polled = iter(())
-        return self
-
-    # -- what to read ------------------------------------------------------------------------------
-
-    def _streams(self) -> list[str]:
-        """The files, stdout first."""
+    def _files(self) -> list[Cursor]:
         stdout, stderr = self._paths.stdout, self._paths.stderr
-        wanted = self._query.stream
-        if wanted is Stream.STDERR:
-            return [stderr or stdout]
-        if wanted is Stream.STDOUT or not stderr:
-            return [stdout]
-        return [stdout, stderr]
+        query, files = self._query, self._growth.files
+        streams = [stdout] if query.stream is Stream.STDOUT or not stderr else [stdout, stderr]
+        streams = [stderr or stdout] if query.stream is Stream.STDERR else streams
+        if any(self._growth.reads(path) for path in streams):  # another reader of this replica is elsewhere in it
+            self._growth = Growth(files)
+        timed = query.since is not None or query.until is not None
+        self._times = self._read_times() if timed or len(streams) > 1 else []
+        if timed and not self._times and any(files.sizes(streams).values()):
+            raise NotSupportedError("the times of this job's lines are not known", hint="omit `--since` and `--until`")
+        cursors = [self._cursor(path) for path in streams]
+        for cursor in cursors:
+            self._growth.begin(cursor.path, cursor.position)
+        return cursors
 
-    def _times(self) -> Times:
+    def _cursor(self, path: str) -> Cursor:
+        """Where a file is read from and to."""
+
+        def before(moment: float) -> int:
+            at = bisect_left(self._times, (moment,))
+            _, out, err = self._times[at - 1] if at else (0.0, 0, 0)
+            return err if path == self._paths.stderr else out
+
+        since, until = self._query.since, self._query.until
+        end = before(until) if until is not None and until <= time.time() else None
+        return Cursor(path, 0 if since is None else before(since), end)
+
+    def _read_times(self) -> Times:
         """The index; empty when there is none."""
         if not self._paths.times:
             return []
         text, block = b"", bytes(MOST_GROWN)
         while len(block) == MOST_GROWN:  # what is shorter was the end
-            block = self._files.read(self._paths.times, len(text), MOST_GROWN) or b""
+            block = self._growth.files.read(self._paths.times, len(text), MOST_GROWN) or b""
             text += block
         return parse_times(text.decode("ascii", "replace"))
 
-    def _window(self, streams: list[str]) -> tuple[dict[str, int], dict[str, int | None], Times]:
-        """Where each file is read from and to, and the times of what is in it."""
-        query = self._query
-        timed = query.since is not None or query.until is not None
-        times = self._times() if timed or len(streams) > 1 else []
-        start = {path: self._start.get(path, 0) for path in streams}
-        end: dict[str, int | None] = dict.fromkeys(streams)
-        if not timed:
-            return start, end, times
-        if not times and any(self._files.sizes(streams).values()):
-            raise NotSupportedError("the times of this job's lines are not known", hint="omit `--since` and `--until`")
-        moments = [t for t, _, _ in times]
-        for path in streams:
-            sizes = [err if path == self._paths.stderr else out for _, out, err in times]
-            if query.since is not None and (at := bisect_left(moments, query.since)):
-                start[path] = max(start[path], sizes[at - 1])
-            if query.until is not None and query.until <= time.time():
-                at = bisect_left(moments, query.until)
-                end[path] = sizes[at - 1] if at else 0
-        return start, end, times
+    def _size(self, cursor: Cursor) -> int:
+        return self._growth.files.sizes([cursor.path])[cursor.path] or 0
 
-    def _skip_to_last(self, count: int) -> None:
-        """Begin near the end: in each file at its last ``count`` lines."""
-        streams = self._streams()
-        sizes = self._files.sizes(streams)
-        start, end, _ = self._window(streams)
-        for path in streams:
-            size = sizes[path] or 0
-            limit = end[path]
-            stop = size if limit is None else min(size, limit)
-            self._start[path] = _last_lines(self._files, path, start[path], stop, count)
+    def _read_at(self, cursor: Cursor, offset: int, size: int) -> bytes:
+        return self._growth.read(cursor.path, offset, size, keep=cursor.position, ask=self._backlog)
 
-    # -- reading -----------------------------------------------------------------------------------
+    def _now(self, cursors: list[Cursor]) -> Iterator[tuple[str, bytes]]:
+        if len(cursors) == 2:
+            for _, *sizes in self._times:
+                for cursor, until in zip(cursors, sizes, strict=True):
+                    yield from self._up_to(cursor, until)
+        yield from super()._now(cursors)
+        self._backlog = False
 
-    def _read(self, *, patient: bool, keep: bool = False) -> Iterator[bytes]:
-        """Blocks of whole lines; only the last may lack its line end. Impatient: an empty one when nothing is new."""
-        streams = self._streams()
-        start, end, times = self._window(streams)
-        if any(self._growth.reads(path) for path in streams):  # another reader of this replica is elsewhere in it
-            self._growth = Growth(self._files)
-        cursors = [_Cursor(self._growth, path, start[path], end[path]) for path in streams]
-        try:
-            yield from self._backlog(cursors, times)
-            while self._follow:
-                over = self._over()
-                self._look(over, patient=patient)
-                moved = False
-                for cursor in cursors:
-                    while cursor.fill():
-                        moved = True
-                        if block := cursor.lines():
-                            yield block
-                        self._growth.look_at(cursor.path)
-                if over and not moved:
-                    break
-                if not patient and not over:
-                    yield b""
-            for cursor in cursors:
-                if not keep and (block := cursor.lines(all_of_it=True)):
-                    yield block
-                elif keep:
-                    self._start[cursor.path] = cursor.position
-        finally:
-            for cursor in cursors:
-                cursor.close()
-
-    def _look(self, over: bool, *, patient: bool) -> None:
+    def _news(self, *, patient: bool, over: bool, moved: bool) -> None:  # noqa: ARG002  # as declared
         if over:
             self._growth.look()
         elif patient:
@@ -277,41 +175,16 @@ class BatchLog:
         else:
             self._growth.look_if_due()
 
-    def _over(self) -> bool:
-        """Whether the job has ended; asked now and then."""
+    def _ended(self, *, patient: bool) -> bool:  # noqa: ARG002  # as declared
         now = time.monotonic()
         if now - self._asked_over < _OVER_S and self._asked_over:
             return False
         self._asked_over = now
         return self._is_over()
 
-    def _backlog(self, cursors: list[_Cursor], times: Times) -> Iterator[bytes]:
-        """What is there by now; of two outputs in the order of writing, as far as the index shows it."""
-        if len(cursors) == 2 and times:
-            out, err = cursors
-            for _, size_out, size_err in times:
-                for cursor, until in ((out, size_out), (err, size_err)):
-                    yield from _up_to(cursor, until)
-        for cursor in cursors:
-            yield from _up_to(cursor, None)
-
-    def _matching(self, block: bytes) -> Iterable[str]:
-        return self._query.matching(StringIO(block.decode("utf-8", "replace"), newline="\n"))
-
-
-def _up_to(cursor: _Cursor, until: int | None) -> Iterator[bytes]:
-    """The lines of a file up to an offset, or to where it ends now."""
-    while until is None or cursor.position < until:
-        if until is None or cursor.position + len(cursor.rest) < until:
-            cursor.growth.look_at(cursor.path)
-            more = cursor.fill() and not cursor.at_end
-        else:
-            more = False
-        block = cursor.lines(until)
-        if block:
-            yield block
-        if not more:
-            return
+    def _close(self) -> None:
+        for cursor in self._cursors or ():
+            self._growth.end(cursor.path)
 
 
 def parse_times(text: str) -> Times:
@@ -330,24 +203,3 @@ def parse_times(text: str) -> Times:
         if not found or moment >= found[-1][0]:
             found.append((moment, out, err))
     return found
-
-
-def _last_lines(files: Files, path: str, start: int, end: int, count: int) -> int:
-    """Where the last ``count`` lines between two offsets begin."""
-    position, missing = end, count + 1
-    first = True
-    while position > start:
-        low = max(start, position - (1 << 16))
-        block = files.read(path, low, position - low) or b""
-        if first and not block.endswith(b"\n"):
-            missing -= 1
-        first = False
-        ends = block.count(b"\n")
-        if ends >= missing:
-            at = len(block)
-            for _ in range(missing):
-                at = block.rfind(b"\n", 0, at)
-            return low + at + 1
-        missing -= ends
-        position = low
-    return start
