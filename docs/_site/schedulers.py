@@ -31,6 +31,7 @@ ROWS = {
     "gpus": "GPUs are handed out to replicas",
     "resources": "cpu and memory are reserved or enforced",
     "mounts": "mounts",
+    "secrets": "[secrets](../secrets.md): values, or references that it follows",
     "workspaces": "workspaces",
     "priority": "priorities",
 }

@@ -90,6 +90,13 @@ class CmdRun(SubCommand):
         )
         add("--profile", action=ArgOnceAction, metavar="NAME", help="use the sections [...@NAME] of .torchxconfig")
         add("-j", action=ArgOnceAction, dest="size", metavar="NODESxWORKERS", help="run the script under torchrun")
+        add(
+            "--secret",
+            action="append",
+            metavar="NAME[=REFERENCE]",
+            help="give the job a variable whose value is in no record of it: that of NAME here, or by env:NAME, "
+            "cmd:COMMAND, file:PATH, k8s:NAME/KEY, aws-sm:ARN; may be given more than once",
+        )
         flag("--dryrun", help="show what would be submitted without submitting it")
         flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
         flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")
@@ -160,7 +167,7 @@ class CmdRun(SubCommand):
         extra = getattr(args, "component_name_and_args", None)
         if extra:
             raise UsageError(f"`--stdin` cannot be combined with `{' '.join(extra)}`", hint="put it into the JSON")
-        for key in ("scheduler", "cfg", "workspace", "parent_run_id"):
+        for key in ("scheduler", "cfg", "workspace", "parent_run_id", "secret"):
             if hasattr(args, key):
                 raise UsageError(f"`--stdin` cannot be combined with `--{key}`", hint="put it into the JSON")
 
@@ -256,21 +263,29 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
     run_args.scheduler_cfg = SourcedCfg({**run_args.scheduler_cfg, **typed}, source=STDIN)
 
 
-def _component_args(run_args: TorchXRunArgs) -> list[str] | dict[str, Any]:
-    return run_args.component_args or run_args.component_args_str
+def _asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
+    """What the Runner's ``run`` or ``dryrun`` returns of the component, whose roles all get the secrets."""
+    given = {
+        "cfg": run_args.scheduler_cfg,
+        "workspace": run_args.workspace or None,
+        "parent_run_id": run_args.parent_run_id,
+    }
+    name, component_args = run_args.component_name, run_args.component_args or run_args.component_args_str
+    if not run_args.secrets:
+        return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
+    from torchx.cli.run_args import parse_secrets
+    from torchx.runner.components import make_app
+
+    app = make_app(name, component_args, None)
+    for role in app.roles:
+        role.env.update(parse_secrets(run_args.secrets))
+    return getattr(runner, verb)(app, run_args.scheduler, **given)
 
 
 def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
     from torchx.cli import spec_page
 
-    info = runner.dryrun_component(
-        run_args.component_name,
-        _component_args(run_args),
-        run_args.scheduler,
-        cfg=run_args.scheduler_cfg,
-        workspace=run_args.workspace or None,
-        parent_run_id=run_args.parent_run_id,
-    )
+    info = _asked(runner, "dryrun", run_args)
     spec_page.show_dryrun(info, scheduler=run_args.scheduler, as_json=as_json)
     runner.discard(info)
 
@@ -281,14 +296,7 @@ def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, detach: b
     follows = not (waits or as_json or detach) and run_args.scheduler in _LOCAL and _someone_looks()
     if waits or follows:  # imported before the submission: from its end on, Ctrl-C has to find someone who waits
         from torchx.cli.waiting import wait_for
-    handle = runner.run_component(
-        run_args.component_name,
-        _component_args(run_args),
-        run_args.scheduler,
-        cfg=run_args.scheduler_cfg,
-        workspace=run_args.workspace or None,
-        parent_run_id=run_args.parent_run_id,
-    )
+    handle = _asked(runner, "run", run_args)
     if waits or follows:
         wait_for(runner, handle, with_logs=with_logs or follows, as_json=as_json, cancels=waits)
     elif as_json:

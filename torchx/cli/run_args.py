@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchx.cli.failures import UsageError
-from torchx.errors import ConfigError
+from torchx.errors import ConfigError, SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs import CfgVal
+    from torchx.specs.secret import Secret
 else:
     from torchx.util.records import dataclass, field
 
 STDIN = "--stdin"
+_EXAMPLES = "for example `--secret HF_TOKEN`, or where the value is: `--secret HF_TOKEN=file:PATH`, `=cmd:COMMAND`"
 
 
 @dataclass
@@ -36,6 +38,7 @@ class TorchXRunArgs:
         tee_logs: like ``log``.
         component_args: the component's arguments by name, from JSON.
         component_args_str: the component's arguments from the command line.
+        secrets: what ``--secret`` takes: ``NAME``, ``NAME=cmd:...``.
     """
 
     component_name: str
@@ -50,6 +53,7 @@ class TorchXRunArgs:
     tee_logs: bool = False
     component_args: dict[str, Any] = field(default_factory=dict)
     component_args_str: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
 
 
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
@@ -65,6 +69,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "tee_logs": (bool,),
     "component_args": (dict,),
     "component_args_str": (list,),
+    "secrets": (list,),
 }
 _REQUIRED = ("component_name", "scheduler")
 _JSON_NAMES = {
@@ -136,7 +141,33 @@ def torchx_run_args_from_argparse(
         parent_run_id=given.get("parent_run_id"),
         tee_logs=given.get("tee_logs", False),
         component_args_str=list(component_args),
+        secrets=given.get("secret", []),
     )
+
+
+def parse_secrets(given: list[str]) -> dict[str, Secret]:
+    """Variable to Secret.
+
+    Raises:
+        UsageError: a name is not that of a variable, or what follows it is not a reference.
+
+    >>> parse_secrets(["HF_TOKEN", "KEY=file:~/key"])
+    {'HF_TOKEN': Secret('HF_TOKEN'), 'KEY': Secret('file:~/key')}
+    """
+    from torchx.specs.secret import Secret
+
+    found = {}
+    for text in given:
+        name, equals, reference = str(text).partition("=")
+        if not (name.isidentifier() and name.isascii()):
+            raise UsageError("`--secret`: what stands before `=` is not the name of a variable", hint=_EXAMPLES)
+        if equals and ":" not in reference:  # not shown: it may be the value itself
+            raise UsageError(f"`--secret` takes no value of `{name}`: command lines are seen by others", hint=_EXAMPLES)
+        try:
+            found[name] = Secret(reference or name)
+        except SpecError as e:
+            raise UsageError(f"`--secret` of `{name}`: {e}", hint=e.hint) from None
+    return found
 
 
 def default_scheduler() -> str:
@@ -148,7 +179,7 @@ def default_scheduler() -> str:
 
 # What `[cli:run]` in a config file may say.
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json")
-_CONFIG_TEXTS = ("component", "scheduler", "workspace", "parent_run_id", "cfg")
+_CONFIG_TEXTS = ("component", "scheduler", "workspace", "parent_run_id", "cfg", "secret")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 
@@ -167,6 +198,8 @@ def fill_from_config(args: argparse.Namespace) -> None:
             given.setdefault(key, _flag(key, text))
         elif key == "cfg":
             given.setdefault(key, [text] if text else [])
+        elif key == "secret":
+            given[key] = [*filter(None, map(str.strip, text.splitlines())), *given.get(key, [])]
         elif key in _CONFIG_TEXTS:
             given.setdefault(key, text)
         else:

@@ -72,7 +72,7 @@ def hide_secrets(text: str, app: AppDef | None) -> str:
 
     for role in app.roles if app is not None else ():
         for name, value in role.env.items():
-            if is_secret_name(name) and len(value) >= _LEAST_SECRET:
+            if value.__class__ is str and is_secret_name(name) and len(value) >= _LEAST_SECRET:
                 text = text.replace(value, MASK)
     return mask_text(text)
 

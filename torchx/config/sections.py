@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_WHOLE = ("named_resources", "cli:run", "torchx:tracker")
+_WHOLE = ("named_resources", "cli:run", "torchx:tracker", "secrets")
 
 
 def meant(section: str, schedulers: Iterable[str]) -> str | None:

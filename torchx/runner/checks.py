@@ -52,6 +52,8 @@ def _check_role(role: Role) -> None:
         )
     for arg in role.args:
         _check_text(role, "an argument", arg)
+        if arg.__class__ is not str:
+            _refuse_secret(role, arg)
     for name, value in role.env.items():
         if not (isinstance(name, str) and is_name(name)):
             raise SpecError(
@@ -60,6 +62,16 @@ def _check_role(role: Role) -> None:
             )
         _check_text(role, f"the value of environment variable `{name}`", value)
     _check_depth(role.metadata, f"the metadata of role `{role.name}`")
+
+
+def _refuse_secret(role: Role, arg: str) -> None:
+    from torchx.specs.secret import Secret
+
+    if isinstance(arg, Secret):
+        raise SpecError(
+            f"role `{role.name}` has a Secret among its arguments, which every list of processes shows",
+            hint="make it a value of `env`",
+        )
 
 
 def _check_counts(role: Role) -> None:

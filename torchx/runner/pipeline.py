@@ -83,6 +83,10 @@ def dry_run(
     trackers = tracker_environment(get_configured_trackers(files))
     # The id is not known yet: its macro stands for it.
     _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)
+    if any(value.__class__ is not str for role in app.roles for value in role.env.values()):
+        from torchx.runner.secrets import settle
+
+        settle(app, scheduler, backend, files)
     info = backend.submit_dryrun(app, ResolvedCfg(values))
     info._app, info._cfg, info._scheduler = app, values, scheduler
     info._settings, info._parent_run_id = settings, parent_run_id

@@ -45,10 +45,12 @@ class Recorder:
             Exception: whatever the scheduler raises. No run is on record then, unless there may be a job all the same:
                 that is settled when runs are listed.
         """
+        from torchx.runner.secrets import look_up
         from torchx.runs import default_registry
         from torchx.specs.images import reported_image_digests, reported_workspace_hashes
         from torchx.util import git
 
+        look_up(info, backend)
         self.settle()
         registry = default_registry()
         source = git.probe()

@@ -78,6 +78,7 @@ CAPABILITIES = Capabilities(
     retries=("REPLICA", "ROLE", "APPLICATION"),
     elastic=True,
     multi_role=True,
+    secrets=("value",),
     gpus=True,
     durable=True,
 )
@@ -164,7 +165,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         from torchx.schedulers.local.submission import submit
 
         request, app = dryrun_info.request, dryrun_info._app
-        folder, logs = submit(self._jobs, request, app, dryrun_info._record)
+        folder, logs = submit(self._jobs, request, dryrun_info)
         self._remember(request.app_id, _LocalAppDef(request.app_id, logs, folder, app.roles if app else None))
         return request.app_id
 

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from torchx.errors import BackendError, CommandError
 from torchx.schedulers.api import NONE, Capabilities, ListAppResponse
 from torchx.schedulers.batch.base import BatchScheduler, Known, Site, Submission
-from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.names import NameRule
+from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.kit.verdict import state_of
 from torchx.schedulers.slurm.answers import bare, explained, facts_of
 from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
@@ -96,6 +97,7 @@ CAPABILITIES = Capabilities(
     retries=("REPLICA", "ROLE", "APPLICATION"),
     elastic=True,
     multi_role=True,
+    secrets=("value",),
     workspaces=True,
     gpus=True,
     resources=True,
@@ -161,7 +163,12 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         if len(script) > MOST_SCRIPT:
             files[LAUNCH_FILE] = launcher(script)
             argv[-1] = f"{folder}/{LAUNCH_FILE}"
-        return Submission(request.name, argv, folder, files)
+        without = dict.fromkeys(name for replica in request.replicas.values() for name in sources(replica.env))
+        return Submission(request.name, argv, folder, files, without=[*without])
+
+    def _secret_files(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
+        text = info.request.secrets(info._secrets)
+        return {SECRETS_FILE: text} if text else {}
 
     def _second_submission(
         self, info: AppDryRunInfo[SlurmBatchRequest], site: Site, done: Completed

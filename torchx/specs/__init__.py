@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         get_named_resources,
         resource,
     )
+    from torchx.specs.secret import Secret
     from torchx.util.modules import import_attr
 
 GiB = 1024
@@ -76,6 +77,7 @@ _LAZY = {
     "CUSTOM_NAMED_RESOURCES": "torchx.specs.named_resources",
     "GENERIC_NAMED_RESOURCES": "torchx.specs.named_resources",
     "ResourceFactory": "torchx.specs.named_resources",
+    "Secret": "torchx.specs.secret",
     "get_named_resources": "torchx.specs.named_resources",
     "import_attr": "torchx.util.modules",
     "load_group": "torchx.plugins",
@@ -116,6 +118,7 @@ __all__ = [
     "RetryPolicy",
     "Role",
     "RoleStatus",
+    "Secret",
     "UnknownAppException",
     "UnknownSchedulerException",
     "VolumeMount",

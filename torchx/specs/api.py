@@ -196,7 +196,7 @@ class Role:
         min_replicas: an elastic role goes on while this many replicas are left; None: all of them.
         entrypoint: the program, without arguments.
         args: its arguments. :class:`macros` are replaced here, in ``env``, ``metadata`` and ``mounts``.
-        env: environment variables.
+        env: environment variables; a value may be a :class:`~torchx.specs.Secret`.
         num_replicas: how many replicas.
         max_retries: how often ``retry_policy`` is applied before the job counts as failed.
         retry_policy: what is started again.
@@ -310,6 +310,7 @@ class AppDryRunInfo(Generic[T]):
         self._settings: Mapping[str, Setting] | None = None
         self._parent_run_id: str | None = None
         self._record: dict[str, Any] | None = None
+        self._secrets: dict[str, str] = {}  # reference to value, as they are looked up
         # By role: what the scheduler reports while it submits; see torchx.specs.images.
         self._image_digests: dict[str, str] = {}
         self._workspace_hashes: dict[str, str] = {}

@@ -7,7 +7,8 @@ The form is one key for each field, under a format number::
      "mounts": [{"type": "bind", "src_path": "/a", "dst_path": "/b", "read_only": false}],
      "workspace": {"projects": {"/src": ""}}, ...}]}
 
-Keys that are missing when it is read have the default of their field.
+Keys that are missing when it is read have the default of their field. A value of ``env`` that is a
+:class:`~torchx.specs.Secret` is ``{"secret": "env:HF_TOKEN"}``: the reference.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def _role(role: Role) -> dict[str, Any]:
         "min_replicas": role.min_replicas,
         "entrypoint": role.entrypoint,
         "args": role.args,
-        "env": role.env,
+        "env": {k: v if v.__class__ is str else _reference(v) for k, v in role.env.items()},
         "num_replicas": role.num_replicas,
         "max_retries": role.max_retries,
         "retry_policy": str(getattr(role.retry_policy, "value", role.retry_policy)),
@@ -175,6 +176,12 @@ def _role(role: Role) -> dict[str, Any]:
         "workspace": None if role.workspace is None else {"projects": role.workspace.projects},
         "overrides": role.overrides,
     }
+
+
+def _reference(value: Any) -> Any:
+    from torchx.specs.secret import Secret
+
+    return {"secret": str(value)} if isinstance(value, Secret) else value
 
 
 def _mount(mount: BindMount | VolumeMount | DeviceMount) -> Any:
@@ -277,7 +284,7 @@ def _read_role(data: Any, path: str) -> Role:
         min_replicas=node.take("min_replicas", (int, type(None)), None),
         entrypoint=node.take("entrypoint", str, "<MISSING>"),
         args=node.take("args", list, []),
-        env=node.take("env", dict, {}),
+        env={k: _read_variable(v, f"{path}.env") for k, v in node.take("env", dict, {}).items()},
         num_replicas=node.take("num_replicas", int, 1),
         max_retries=node.take("max_retries", int, 0),
         retry_policy=RetryPolicy[retry_policy],
@@ -290,6 +297,17 @@ def _read_role(data: Any, path: str) -> Role:
     )
     node.close()
     return role
+
+
+def _read_variable(value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        return value
+    from torchx.specs.secret import Secret
+
+    node = _Node(value, path)
+    secret = Secret(node.take("secret", str))
+    node.close()
+    return secret
 
 
 _NULL: dict[str, Any] = {"cpu": -1, "gpu": -1, "memMB": -1}

@@ -172,7 +172,10 @@ _ASSIGNED = (
     rf"""|["'](?P<name3>{_NAME})["']\s*:\s*(?P<value3>{_QUOTED}|{_BARE}+)"""
     rf"""|(?P<name4>authorization|cookie|\w{{1,80}}-{_NAME}):\s*(?P<value4>(?:(?:bearer|basic|token)\s+)?[^\s'"]+))"""
 )
+_REFERENCES = ("env:", "cmd:", "file:", "k8s:", "aws-sm:")  # kinds of torchx.specs.Secret
 _LEAST_SECRET = 4
+_LEAST_LEARNED = 6
+_learned: list[str] = []  # values, the longest first
 
 
 def is_secret_name(name: str) -> bool:
@@ -197,14 +200,30 @@ def is_secret_name(name: str) -> bool:
     )
 
 
+def learn(value: str) -> None:
+    """Has a value masked in all that this process shows. Lines of less than six characters are too common to be."""
+    for line in value.splitlines():
+        if len(line) >= _LEAST_LEARNED and line not in _learned:
+            _learned.append(line)
+            _learned.sort(key=len, reverse=True)
+
+
+def redact(text: str) -> str:
+    """``text`` with the values masked that :func:`learn` was given."""
+    for value in _learned:
+        text = text.replace(value, MASK)
+    return text
+
+
 def mask_text(text: str) -> str:
-    """``text`` with the passwords of URLs masked, and what it gives to a secret name.
+    """``text`` with the passwords of URLs masked, what it gives to a secret name, and values that are known.
 
     >>> mask_text("postgres://me:pw@host/db")
     'postgres://me:********@host/db'
     >>> mask_text("train --hf-token abc --env A=1,API_KEY=abc,B=2")
     'train --hf-token ******** --env A=1,API_KEY=********,B=2'
     """
+    text = redact(text) if _learned else text
     if "://" in text and "@" in text:
         import re
 
@@ -245,7 +264,10 @@ def mask_env(env: Mapping[str, str]) -> dict[str, str]:
     >>> mask_env({"HF_TOKEN": "abc", "EPOCHS": "3"})
     {'HF_TOKEN': '********', 'EPOCHS': '3'}
     """
-    return {k: MASK if v and is_secret_name(k) else mask_text(v) for k, v in env.items()}
+    return {
+        k: v if v.__class__ is not str and _is_reference(v) else MASK if v and is_secret_name(k) else mask_text(v)
+        for k, v in env.items()
+    }
 
 
 def mask_args(args: list[str]) -> list[str]:
@@ -258,7 +280,7 @@ def mask_args(args: list[str]) -> list[str]:
     before, hide_next, short_p = "", False, False
     for arg in args:
         if hide_next and not arg.startswith("-"):
-            shown.append(MASK)
+            shown.append(arg if before == "--secret" and _is_asked_for(arg) else MASK)
             before, hide_next = arg, False
             continue
         name, eq, _ = arg.partition("=")
@@ -276,10 +298,30 @@ def mask_args(args: list[str]) -> list[str]:
     return shown
 
 
+def _is_reference(value: str) -> bool:
+    from torchx.specs.secret import Secret
+
+    return isinstance(value, Secret)
+
+
+def _is_asked_for(word: str) -> bool:
+    """Whether it is what ``torchx run --secret`` takes: a name, or ``NAME=KIND:...``.
+
+    >>> _is_asked_for("HF_TOKEN"), _is_asked_for("KEY=file:~/key"), _is_asked_for("hunter2")
+    (True, True, False)
+    """
+    name, _, reference = word.partition("=")
+    if reference:
+        return reference.startswith(_REFERENCES)
+    return name.isupper() and is_secret_name(name)
+
+
 def _mask_assigned(found: Match[str]) -> str:
     kind = found.lastgroup or ""
     name, value = found[f"name{kind[-1]}"], found[kind]
-    if not value or not is_secret_name(name.lstrip("-")):
+    if not value or not is_secret_name(name.lstrip("-")) or value.startswith(_REFERENCES):
+        return found[0]
+    if name == "--secret" and _is_asked_for(value):
         return found[0]
     quote = value[0] if value[0] in "'\"" else ""
     return f"{found[0][: -len(value)]}{quote}{MASK}{quote}"

@@ -10,6 +10,7 @@ if [[ ! -s $folder/job.json ]]; then
   exit 78
 fi
 cwd=/tmp
+secrets=
 paths=(r/0)
 role_of=(0)
 group_of=(0)
@@ -58,7 +59,13 @@ hosts_of() {  # group
 }
 
 # -- replicas ----------------------------------------------------------------------------------------
-into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78
+secrets_read='
+  if [ ! -f "${0%/*/*}/secrets.sh" ]; then
+    echo "torchx: the secrets of this job were removed when it ended; submit it again" >&2
+    exit 78
+  fi
+  . "${0%/*/*}/secrets.sh"'
+into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${secrets:+$secrets_read}"'
   command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
   exec "$@"'
 
@@ -212,5 +219,7 @@ if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
     ((terminated)) || TORCHX_TRY=$((used + 1)) exec "$BASH" "$folder/job.sh"
   fi
 fi
+# A job that Slurm ends may be one that it puts back into the queue, and has need of its secrets once more.
+if [[ $secrets == once ]] || ((!terminated)); then rm -f -- "$folder/secrets.sh"; fi
 note end "$code"
 exit "$code"

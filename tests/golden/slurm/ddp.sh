@@ -1,4 +1,5 @@
 # submitted with: sbatch --parsable --chdir=<folder of <NAME>> job.sh
+# secrets.sh, which the steps read: HF_TOKEN
 #!/bin/bash
 #SBATCH --job-name=<NAME> --open-mode=append
 #SBATCH --nodes=2 --no-requeue --ntasks-per-node=1 --cpus-per-task=2 --mem=1024
@@ -10,6 +11,7 @@ if [[ ! -s $folder/job.json ]]; then
   exit 78
 fi
 cwd=/tmp
+secrets=once
 paths=(train/0 train/1)
 role_of=(0 0)
 group_of=(0 0)
@@ -22,7 +24,6 @@ policy=(APPLICATION)
 group_0() {
   export PYTHONUNBUFFERED=1
   export TORCHX_TRACKING_EXPERIMENT_NAME=default-experiment
-  export HF_TOKEN='********'
   export A='b c'
 }
 replica_0() {
@@ -66,7 +67,13 @@ hosts_of() {  # group
 }
 
 # -- replicas ----------------------------------------------------------------------------------------
-into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78
+secrets_read='
+  if [ ! -f "${0%/*/*}/secrets.sh" ]; then
+    echo "torchx: the secrets of this job were removed when it ended; submit it again" >&2
+    exit 78
+  fi
+  . "${0%/*/*}/secrets.sh"'
+into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${secrets:+$secrets_read}"'
   command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
   exec "$@"'
 
@@ -220,5 +227,7 @@ if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
     ((terminated)) || TORCHX_TRY=$((used + 1)) exec "$BASH" "$folder/job.sh"
   fi
 fi
+# A job that Slurm ends may be one that it puts back into the queue, and has need of its secrets once more.
+if [[ $secrets == once ]] || ((!terminated)); then rm -f -- "$folder/secrets.sh"; fi
 note end "$code"
 exit "$code"

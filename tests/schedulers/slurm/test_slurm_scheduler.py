@@ -162,12 +162,13 @@ def _script(scheduler: SlurmScheduler, image: str, runtime: str, **more: Any) ->
     return scheduler.submit_dryrun(app, cfg).request.materialize()
 
 
-def test_secrets_are_masked_in_what_is_shown_and_not_in_what_is_submitted(scheduler: SlurmScheduler) -> None:
-    """`--dryrun` prints the request; the script itself needs the value."""
+def test_secrets_are_in_no_script(scheduler: SlurmScheduler) -> None:
+    """`--dryrun` prints the request, Slurm keeps the script; the value is in a file that the steps read."""
     info = scheduler.submit_dryrun(*JOBS["ddp"])
     assert "hf_secret" not in str(info)
     assert "hf_secret" not in repr(info.request)
-    assert "hf_secret" in info.request.materialize()
+    assert "hf_secret" not in info.request.materialize()
+    assert "hf_secret" in info.request.secrets({})
 
 
 def test_a_thousand_replicas_in_one_dryrun(scheduler: SlurmScheduler) -> None:
@@ -267,11 +268,11 @@ def test_the_rendezvous_has_another_id_after_a_restart(scheduler: SlurmScheduler
 
 def test_submission_writes_a_folder_and_remembers_it(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
     """The folder holds the script and the job without its secrets; the id leads back to it."""
-    fake.on("sbatch", stdout="7;tst\n")
+    fake.on("env", "-u", "HF_TOKEN", "sbatch", stdout="7;tst\n")
     assert scheduler.submit(*JOBS["ddp"]) == "7"
-    (argv,) = fake.argvs("sbatch")
+    (argv,) = fake.argvs("env", "-u")
     folder = Path(argv[-1]).parent
-    assert argv[:-1] == ["sbatch", "--parsable", f"--chdir={folder}", f"--output={folder}/slurm.log"]
+    assert argv[3:-1] == ["sbatch", "--parsable", f"--chdir={folder}", f"--output={folder}/slurm.log"]
     assert folder.stat().st_mode & 0o777 == 0o700
     record = json.loads((folder / "job.json").read_text())
     assert record["app"]["roles"][0]["env"]["HF_TOKEN"] == "********"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import posixpath
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, CommandError, NotFoundError, TransientError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
-from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
 from torchx.schedulers.batch.queries import JobQueries, Known
 from torchx.schedulers.batch.site import Site
 from torchx.schedulers.batch.sites import (
@@ -61,6 +62,7 @@ class Submission:
         folder: the job's own folder, absolute.
         files: path within the folder to content; written before the command runs.
         stdin: what the command reads.
+        without: variables that the command must not see: what it sees, the scheduler may keep.
         timeout_s: how long it may take, seconds.
     """
 
@@ -70,6 +72,7 @@ class Submission:
     files: dict[str, str] = field(default_factory=dict)
     stdin: str = ""
     timeout_s: float = COMMAND_TIMEOUT_S
+    without: Sequence[str] = ()
 
 
 class BatchScheduler(SiteScheduler):
@@ -102,6 +105,10 @@ class BatchScheduler(SiteScheduler):
     @abstractmethod
     def _submission(self, info: AppDryRunInfo[Any], site: Site) -> Submission:
         """What to submit. Pure: no command is run and no file is touched."""
+
+    def _secret_files(self, info: AppDryRunInfo[Any]) -> dict[str, str]:  # noqa: ARG002  # a hook
+        """Files of the job's folder with the values of its secrets: path within it to content. Asked for once."""
+        return {}
 
     @abstractmethod
     def _parse_submitted(self, done: Completed) -> str:
@@ -196,7 +203,8 @@ class BatchScheduler(SiteScheduler):
             try:
                 self._bring(dryrun_info, site, brought)
                 submission = self._submission(dryrun_info, site) if brought else submission
-                folder.create(submission.files, dryrun_info._app, submission.token)
+                secret = self._secret_files(dryrun_info)
+                folder.create({**submission.files, **secret}, dryrun_info._app, submission.token)
             except TransientError as e:  # nothing was submitted, and whoever called must know that for certain
                 raise BackendError(e.message, hint=e.hint) from e
             done = self._submit(site, submission)
@@ -204,7 +212,7 @@ class BatchScheduler(SiteScheduler):
                 second = self._second_submission(dryrun_info, site, done)
                 if second is None:
                     raise self._refusal(done)
-                folder.create(second.files, dryrun_info._app, second.token)
+                folder.create({**second.files, **secret}, dryrun_info._app, second.token)
                 done = self._submit(site, second)
             if isinstance(done, Completed):
                 raise self._refusal(done)
@@ -255,7 +263,7 @@ class BatchScheduler(SiteScheduler):
         while True:
             run = functools.partial(once, token=f"{submission.token}.{attempt}") if once else site.commands.run
             try:
-                done = run(submission.argv, stdin=submission.stdin, timeout=submission.timeout_s)
+                done = self._run_without(run, site, submission)
                 attempt = next(self._attempts)  # there is an answer: the next attempt is another one
                 if done.returncode == 0:
                     return self._parse_submitted(done)
@@ -279,6 +287,15 @@ class BatchScheduler(SiteScheduler):
             if spent + pause > PATIENCE_S:
                 raise failure
             log(f"{failure}; the job is not there, submitting it again")
+
+    def _run_without(self, run: Callable[..., Completed], site: Site, submission: Submission) -> Completed:
+        """Runs the command, where variables have to go by way of ``env``; the answer is that of the command."""
+        words = [word for name in submission.without for word in ("-u", name)]
+        argv = ["env", *words, *submission.argv] if words else submission.argv
+        done = run(argv, stdin=submission.stdin, timeout=submission.timeout_s)
+        if words and done.returncode == 127:
+            raise self._missing(site, CommandError(argv=submission.argv, returncode=127))
+        return Completed(submission.argv, done.returncode, done.stdout, done.stderr) if words else done
 
     def _refusal(self, done: Completed) -> BackendError:
         """The error for a submission that was refused. Backends add hints."""
@@ -353,6 +370,9 @@ class BatchScheduler(SiteScheduler):
             return
         self._accept_cancel(self.run_command(site, self._cancel_argv(app_id)))
         self._queries.forget(app_id)
+        folder = self.folders(site).of(app_id)
+        if folder is not None:
+            site.files.remove(posixpath.join(folder.path, SECRETS_FILE))
 
     def _delete_existing(self, app_id: str) -> None:
         """Ends the job if it runs, removes its folder, and remembers not to show it again."""

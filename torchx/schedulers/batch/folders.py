@@ -3,6 +3,7 @@
 ::
 
     <home>/<backend>/<token>/          or  <job_dir>/torchx-jobs/<token>/
+        secrets.sh                     values of secrets, until the job has ended; nobody else's, mode 0600
         job.json                       the AppDef, secrets masked, and the job's name
         <role>/<k>/stdout.log          what replica k wrote
         <role>/<k>/stderr.log
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torchx.specs.failures import Failure
 
 JOB_FILE = "job.json"
+SECRETS_FILE = "secrets.sh"
 STDOUT_LOG = "stdout.log"
 STDERR_LOG = "stderr.log"
 TIMES_INDEX = "times.idx"

@@ -25,6 +25,8 @@ class Capabilities:
         elastic: ``min_replicas`` of a role is honoured.
         multi_role: a job may have more than one role.
         mounts: the kinds of mount that work: ``bind``, ``volume``, ``device``.
+        secrets: what is taken for a :class:`~torchx.specs.Secret`: ``value``, which is looked up where the job is
+            submitted; ``k8s``, ``aws-sm``: a reference that the backend itself follows.
         workspaces: code is patched into the job's image or folder.
         priority: a job may be given a priority.
         gpus: GPUs are handed out to replicas.
@@ -47,6 +49,7 @@ class Capabilities:
     elastic: bool = False
     multi_role: bool = False
     mounts: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     workspaces: bool = False
     priority: bool = False
     gpus: bool = False

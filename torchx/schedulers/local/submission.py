@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import check_scripts, move_logs, replica_requests
 from torchx.settings import torchx_home
@@ -18,19 +19,17 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.local.jobs import LocalJobs
     from torchx.schedulers.local.request import PopenRequest
-    from torchx.specs.api import AppDef
+    from torchx.specs.api import AppDef, AppDryRunInfo
 
 SCHEME = "local_cwd"
 ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
 
 
-def submit(
-    jobs: LocalJobs, request: PopenRequest, app: AppDef | None, masked_app: dict[str, Any] | None
-) -> tuple[str, str]:
+def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequest]) -> tuple[str, str]:
     """Start a job; returns once its supervisor has taken it.
 
     Args:
-        masked_app: the app as it is to be written down, where the caller has that already.
+        info: what knows the app, its secrets, and perhaps how the app is to be written down.
 
     Returns:
         The folder of the job, and that of its logs.
@@ -41,8 +40,11 @@ def submit(
     """
     from torchx.supervisor.client import LauncherError, shared
 
+    app = info._app
     env = _base_environment(request)
     roles = replica_requests(request, env)
+    for replica in (replica for role in roles for replica in role["replicas"]):
+        replica["env"] = revealed(replica["env"], info._secrets)  # in memory alone
     if app is not None:
         check_scripts(request, app, env)
     ours = request.log_dir.startswith(torchx_home("local") + os.sep)
@@ -67,7 +69,7 @@ def submit(
     }
     try:
         shared.start()  # gets ready while we write
-        shared.submit(asked, lambda: _write_request(folder, app, facts, masked_app))
+        shared.submit(asked, lambda: _write_request(folder, app, facts, info._record))
     except (LauncherError, OSError) as e:
         _discard(folder)
         raise BackendError(f"job `{request.app_id}` could not be started: {e}") from e

@@ -3,7 +3,8 @@
 #
 # It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py puts what
 # differs between jobs in place of the line `# @JOB@`: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`,
-# `sizes`, `least`, `retries` and `policy`, the variable `cwd`, and a function `replica_N` for each replica.
+# `sizes`, `least`, `retries` and `policy`, the variables `cwd` and `secrets` (empty: none; `requeue`: they may be needed
+# after Slurm has ended the job), and a function `replica_N` for each replica.
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
@@ -40,7 +41,13 @@ hosts_of() {  # group
 }
 
 # -- replicas ----------------------------------------------------------------------------------------
-into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78
+secrets_read='
+  if [ ! -f "${0%/*/*}/secrets.sh" ]; then
+    echo "torchx: the secrets of this job were removed when it ended; submit it again" >&2
+    exit 78
+  fi
+  . "${0%/*/*}/secrets.sh"'
+into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${secrets:+$secrets_read}"'
   command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
   exec "$@"'
 
@@ -194,5 +201,7 @@ if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
     ((terminated)) || TORCHX_TRY=$((used + 1)) exec "$BASH" "$folder/job.sh"
   fi
 fi
+# A job that Slurm ends may be one that it puts back into the queue, and has need of its secrets once more.
+if [[ $secrets == once ]] || ((!terminated)); then rm -f -- "$folder/secrets.sh"; fi
 note end "$code"
 exit "$code"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from torchx.errors import ConfigError, NotSupportedError
-from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.batch.folders import SECRETS_FILE, folder_name
 from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
 from torchx.schedulers.slurm.options import SlurmOpts, job_words, node_options
@@ -149,6 +150,20 @@ class SlurmBatchRequest:
         """The script."""
         return render(self)
 
+    def secrets(self, known: dict[str, str]) -> str:
+        """What the steps read to have their secrets; empty when there are none.
+
+        Args:
+            known: values that were looked up.
+        """
+        places: dict[str, list[str]] = {}
+        for replica in self.replicas.values():
+            lines = exports(revealed(split(replica.env)[1], known), _LATE)
+            if lines:
+                places.setdefault("\n".join(lines), []).append("*/" + quote(replica.folder or replica.name))
+        cases = [f"{'|'.join(paths)})\n{lines} ;;\n" for lines, paths in places.items()]
+        return f"case $0 in\n{''.join(cases)}esac\n" if cases else ""
+
     def check(self) -> None:
         """Refuses what cannot be written as a script. One replica of each role shows it: they differ by macros alone.
 
@@ -188,7 +203,9 @@ class SlurmBatchRequest:
     def __str__(self) -> str:
         shown = self.masked()
         command = " ".join([*map(quote, shown.cmd), f"--chdir=<folder of {self.name}>", "job.sh"])
-        return f"# submitted with: {command}\n{render(shown)}"
+        names = dict.fromkeys(name for replica in shown.replicas.values() for name in split(replica.env)[1])
+        secret = f"# {SECRETS_FILE}, which the steps read: {', '.join(names)}\n" if names else ""
+        return f"# submitted with: {command}\n{secret}{render(shown)}"
 
     __repr__ = __str__
 
@@ -242,11 +259,23 @@ def render(request: SlurmBatchRequest) -> str:
         f"export LC_ALL={quote(locale)}" if locale else "unset LC_ALL",
         preamble.strip(),
         f"cwd={quote(request.cwd)}",
+        f"secrets={_lasting(request)}",
         *_arrays(request, groups),
         *(line for number, group in enumerate(groups) for line in _functions(replicas, number, group, len(groups))),
         program.strip(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _lasting(request: SlurmBatchRequest) -> str:
+    """How long the file with the secrets is needed; empty when there is none."""
+    if not any(split(replica.env)[1] for replica in request.replicas.values()):
+        return ""
+    return "requeue" if _is_requeued(request) else "once"
+
+
+def _is_requeued(request: SlurmBatchRequest) -> bool:
+    return any("requeue" in replica.sbatch_opts for replica in request.replicas.values())
 
 
 def _groups(replicas: list[SlurmReplicaRequest]) -> list[list[SlurmReplicaRequest]]:
@@ -271,7 +300,7 @@ def _group_options(request: SlurmBatchRequest, group: list[SlurmReplicaRequest])
         rule = request.rules.get(role)
         size = sum(replica.role == role for replica in group)
         spare += max(0, size - rule.least) if rule is not None else 0
-    again = any("requeue" in replica.sbatch_opts for replica in request.replicas.values())
+    again = _is_requeued(request)
     least = most - spare // per_node
     options: dict[str, str | None] = {"nodes": str(most), "requeue" if again else "no-requeue": None}
     options.update((k, v) for k, v in group[0].sbatch_opts.items() if k not in _REQUEUE)
@@ -316,7 +345,7 @@ def _functions(
 ) -> list[str]:
     """A function for each replica of a group, and one for what all of them have in their environment."""
     index = {id(replica): i for i, replica in enumerate(replicas)}
-    envs = {id(replica): environment(replica, replica.env) for replica in group}
+    envs = {id(replica): environment(replica, split(replica.env)[0]) for replica in group}
     env = envs[id(group[0])]
     for replica in group[1:]:
         env = {k: v for k, v in env.items() if envs[id(replica)].get(k) == v}

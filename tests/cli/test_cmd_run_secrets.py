@@ -1,0 +1,84 @@
+"""`torchx run --secret`: what it takes, what of it is shown, and what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torchx.cli.cmd_run import torchx_run_args_from_json
+
+from .conftest import Call
+
+CANARY = "canary-7f3a9b2c"
+
+
+def test_the_job_has_the_value_and_nobody_else(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every role gets it; what is shown and kept has the reference."""
+    monkeypatch.setenv("MY_KEY", CANARY)
+    (project / "key").write_text(CANARY + "\n")
+    options = [
+        "--secret",
+        "MY_KEY",
+        "--secret=A=env:MY_KEY",
+        "--secret",
+        f"B=cmd:cat {project}/key",
+        "--secret",
+        "C=file:key",
+    ]
+    check = f'for v in "$MY_KEY" "$A" "$B" "$C"; do test "$(printf %s "$v" | rev)" = {CANARY[::-1]} || exit 9; done'
+    page = torchx("run", "--dryrun", *options, "utils.sh", check)
+    ran = torchx("run", "--wait", *options, "utils.sh", check)
+    assert ran.code == 0, ran.err
+    described = torchx("describe", "@last")
+    as_json = torchx("describe", "@last", "--json")
+    for outcome in (page, described, as_json, torchx("list", "--json"), torchx("status", "@last", "--json")):
+        assert outcome.code == 0
+        assert CANARY not in outcome.out + outcome.err
+    for outcome in (page, described):
+        assert "MY_KEY=env:MY_KEY" in outcome.out
+        assert f"B=cmd:cat {project}/key" in outcome.out
+    assert json.loads(as_json.out)["app"]["roles"][0]["env"]["A"] == {"secret": "env:MY_KEY"}
+    found = subprocess.run(
+        ["grep", "-rl", CANARY, os.environ["TORCHX_HOME"]], capture_output=True, text=True, check=False
+    )
+    assert found.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("HF_TOKEN", "secret `HF_TOKEN`: the variable `HF_TOKEN` is not set here"),
+        ("HF_TOKEN=hunter2", "`--secret` takes no value of `HF_TOKEN`: command lines are seen by others"),
+        ("HF_TOKEN=", "`--secret` takes no value of `HF_TOKEN`"),
+        ("HF_TOKEN=hunter2:x", "`--secret` of `HF_TOKEN`: a Secret is a reference to a value, and this is none"),
+        ("9A=env:X", "`--secret`: what stands before `=` is not the name of a variable"),
+        ("K=k8s:hf/token", "`local_cwd` cannot take secret `K` from `k8s:hf/token`"),
+        ("K=cmd:echo hunter2x; exit 4", "failed with exit code 4"),
+    ],
+)
+def test_what_it_does_not_take(torchx: Call, project: Path, option: str, said: str) -> None:
+    """One line of error and a hint; a value that was given all the same is not repeated, and no job is there."""
+    outcome = torchx("run", "--secret", option, "utils.echo")
+    assert outcome.code in (2, 5)
+    (line,) = outcome.error_lines()
+    assert said in line
+    assert outcome.hint()
+    if not option.startswith("K=cmd"):  # a command is shown; what it prints is not
+        assert "hunter2" not in outcome.err
+    assert json.loads(torchx("list", "--json").out)["runs"] == []
+
+
+def test_the_config_file_asks_for_them(torchx: Call, project: Path) -> None:
+    """`[cli:run] secret` is as the option, one a line; `[secrets]` says where they are."""
+    (project / ".torchxconfig").write_text("[cli:run]\nsecret = A\n  B=cmd:echo b\n[secrets]\nA = cmd:echo a\n")
+    assert torchx("run", "--wait", "--secret", "C=cmd:echo c", "utils.sh", 'test "$A$B$C" = abc').code == 0
+
+
+def test_from_json(torchx: Call) -> None:
+    """`--stdin` has a key for them."""
+    args = torchx_run_args_from_json({"component_name": "c", "scheduler": "s", "secrets": ["A=cmd:x"]})
+    assert args.secrets == ["A=cmd:x"]

@@ -1,0 +1,88 @@
+"""Secrets of a job on its way to a scheduler: what the config files say of them, and whether it can be handed them."""
+
+from __future__ import annotations
+
+from torchx.config.files import active_profile
+from torchx.errors import ConfigError, NotSupportedError, SpecError
+from torchx.schedulers.kit.secrets import is_value, revealed, split
+from torchx.specs.secret import VALUES, Secret
+from torchx.util.notices import logger
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.config.files import ConfigFiles
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppDef, AppDryRunInfo
+
+SECTION = "secrets"
+_FORMS = {"k8s": "`k8s:NAME/KEY`", "aws-sm": "`aws-sm:ARN`"}
+
+
+def settle(app: AppDef, scheduler: str, backend: Scheduler[Any], files: ConfigFiles) -> None:
+    """Puts references in place of names that ``[secrets]`` knows, and refuses those that the backend cannot take.
+
+    Raises:
+        ConfigError: what a config file says of a name is not a reference.
+        NotSupportedError: says what would work.
+    """
+    for role in app.roles:
+        for name, value in role.env.items():
+            if isinstance(value, Secret):
+                role.env[name] = secret = _configured(value, files)
+                _check(name, secret, scheduler, backend.capabilities.secrets)
+
+
+def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
+    """Looks up the values of the job's secrets, so that one that is missing ends the submission before it begins.
+
+    Raises:
+        ConfigError: there is no value; says why.
+    """
+    plain: dict[str, None] = {}
+    for role in info._app.roles if info._app is not None else ():
+        _, secret = split(role.env)
+        revealed({name: value for name, value in secret.items() if is_value(value)}, info._secrets)
+        plain.update((name, None) for name, value in secret.items() if not isinstance(value, Secret))
+    if plain and backend.backend != "local":  # where nothing is written down
+        _note([*plain], backend.capabilities.secrets)
+
+
+def _note(names: list[str], taken: tuple[str, ...]) -> None:
+    """Says what becomes of variables that have the names of credentials and were not given as secrets."""
+    listed = ", ".join(f"`{name}`" for name in names)
+    if "value" in taken:
+        logger("torchx").info(
+            "handed over as %s, by the name: %s", "a secret" if len(names) == 1 else "secrets", listed
+        )
+    else:
+        safer = "; `--secret NAME=aws-sm:ARN` would be safer" if "aws-sm" in taken else ""
+        logger("torchx").warning("whoever may look at the job can read: %s%s", listed, safer)
+
+
+def _configured(secret: Secret, files: ConfigFiles) -> Secret:
+    if secret.kind:
+        return secret
+    entry = files.section(SECTION, active_profile()).get(secret)
+    if entry is None or not entry.text:
+        return Secret(f"env:{secret}")
+    try:
+        found = Secret(entry.text)
+    except SpecError as e:
+        raise ConfigError(f"{entry.where()}: `{secret}`: {e}", hint=e.hint) from None
+    if not found.kind:
+        raise ConfigError(
+            f"{entry.where()}: `{secret}`: a kind is missing", hint="write `env:NAME`, `cmd:COMMAND`, ..."
+        )
+    return found
+
+
+def _check(name: str, secret: Secret, scheduler: str, taken: tuple[str, ...]) -> None:
+    if ("value" if secret.kind in VALUES else secret.kind) in taken:
+        return
+    forms = [*(f"`{kind}:`" for kind in VALUES if "value" in taken), *(_FORMS[k] for k in taken if k in _FORMS)]
+    raise NotSupportedError(
+        f"`{scheduler}` cannot take secret `{name}` from `{secret}`",
+        hint=f"it takes {', '.join(forms)}" if forms else "let the program fetch it by itself",
+    )

@@ -1,0 +1,142 @@
+"""Secrets in the environment of a role: which values are secret, and what they are, looked up at the submission.
+
+A backend that can hand a value to the replicas and to nobody else has ``"value"`` in ``Capabilities.secrets``. What
+:func:`split` returns as secret it leaves out of all that is stored or shown, and it asks for the values in
+``schedule``, by :func:`revealed`. References of other kinds that it names there (``k8s``) it passes on as they are.
+"""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import ConfigError
+from torchx.specs.secret import VALUES, Secret
+from torchx.util.secrets import is_secret_name, learn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["is_secret", "is_value", "look_up", "revealed", "sources", "split"]
+
+MOST_BYTES = 128 << 10
+"""Linux passes no longer variable to a program."""
+
+_COMMAND_S = 120.0  # somebody may have to type a passphrase
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable is a Secret, or has a name that says so.
+
+    >>> is_secret("MY_KEY", Secret("file:/k")), is_secret("HF_TOKEN", "hf_x"), is_secret("EPOCHS", "3")
+    (True, True, False)
+    """
+    return isinstance(value, Secret) or bool(value and is_secret_name(name))
+
+
+def is_value(secret: str) -> bool:
+    """Whether it is known, or looked up, where the job is submitted."""
+    return not isinstance(secret, Secret) or secret.kind in ("", *VALUES)
+
+
+def split(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables that anybody may see, and the secret ones.
+
+    >>> split({"EPOCHS": "3", "HF_TOKEN": "hf_x"})
+    ({'EPOCHS': '3'}, {'HF_TOKEN': 'hf_x'})
+    """
+    secret = {name: value for name, value in env.items() if is_secret(name, value)}
+    return {name: value for name, value in env.items() if name not in secret}, secret
+
+
+def revealed(env: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
+    """The environment with values in place of references.
+
+    Args:
+        known: reference to value, those that were looked up; new ones are added. ``AppDryRunInfo._secrets``, so that
+            a command is run once for each submission.
+
+    Raises:
+        ConfigError: there is no value; says why.
+    """
+    found = {}
+    for name, value in env.items():
+        if isinstance(value, Secret):
+            if value not in known:
+                known[str(value)] = look_up(name, value)
+            found[name] = known[value]
+        else:
+            found[name] = value
+        if is_secret(name, value):
+            learn(found[name])
+    return found
+
+
+def sources(env: Mapping[str, str]) -> list[str]:
+    """Names of the variables that secrets are in on this machine: programs that submit have no need of them.
+
+    >>> sources({"HF_TOKEN": Secret("env:MY_HF"), "EPOCHS": "3"})
+    ['HF_TOKEN', 'MY_HF']
+    """
+    _, secret = split(env)
+    read = [v.place for v in secret.values() if isinstance(v, Secret) and v.kind in ("", "env")]
+    return list(dict.fromkeys([*secret, *read]))
+
+
+def look_up(name: str, secret: Secret) -> str:
+    """The value. One line end at its end is not part of it.
+
+    Args:
+        name: of the variable that it is for.
+
+    Raises:
+        ConfigError: there is none. What a command or a file said instead is in no message.
+    """
+    find = {"cmd": _from_command, "file": _from_file}.get(secret.kind, _from_variable)
+    value = find(f"secret `{name}`", secret.place)
+    value = value[:-1] if value.endswith("\n") else value
+    if not value or "\0" in value or len(value) > MOST_BYTES:
+        odd = "empty" if not value else "longer than 128 KiB" if len(value) > MOST_BYTES else "not text"
+        raise ConfigError(f"secret `{name}`: what `{secret}` gives is {odd}", hint="no variable can have that value")
+    return value
+
+
+def _from_variable(what: str, place: str) -> str:
+    value = os.environ.get(place)
+    if value is None:
+        raise ConfigError(
+            f"{what}: the variable `{place}` is not set here",
+            hint=f"export it, or say where the value is: `{place}=cmd:COMMAND`, `{place}=file:PATH`",
+        )
+    return value
+
+
+def _from_file(what: str, place: str) -> str:
+    path = os.path.expanduser(place)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ConfigError(f"{what}: `{path}` is not a file")
+    try:
+        with open(path, "rb") as f:
+            return os.fsdecode(f.read(MOST_BYTES + 2))
+    except OSError as e:
+        raise ConfigError(f"{what}: `{path}` cannot be read: {e.strerror}") from None
+
+
+def _from_command(what: str, place: str) -> str:
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", place],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_COMMAND_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{what}: `{place}` did not end within {_COMMAND_S:g} s") from None
+    if done.returncode:
+        raise ConfigError(
+            f"{what}: `{place}` failed with exit code {done.returncode}", hint="run it by itself to see what it says"
+        )
+    return os.fsdecode(done.stdout)
