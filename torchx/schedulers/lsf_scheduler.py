@@ -20,11 +20,12 @@ from collections.abc import Mapping
 from torchx.errors import CommandError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.base import COMMAND_TIMEOUT_S, BatchScheduler, Known, Site, Submission
-from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.lsf.answers import (
     bjobs_msg_to_describe,
     bjobs_msg_to_list,
@@ -106,6 +107,7 @@ CAPABILITIES = Capabilities(
     retries=("REPLICA", "ROLE", "APPLICATION"),
     elastic=True,
     multi_role=True,
+    secrets=("value",),
     workspaces=True,
     gpus=True,
     resources=True,
@@ -150,7 +152,12 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         files = {SUBMIT_FILE: request.materialize(), REPLICAS_FILE: request.replicas()}
         argv = [*request.cmd, posixpath.join(folder, SUBMIT_FILE)]
         time_s = COMMAND_TIMEOUT_S + _BSUB_S * sum(role.num_replicas for role in request.app.roles)
-        return Submission(request.app_id, argv, folder, files, timeout_s=time_s)
+        without = dict.fromkeys(name for role in request.app.roles for name in sources(role.env))
+        return Submission(request.app_id, argv, folder, files, timeout_s=time_s, without=[*without])
+
+    def _secret_files(self, info: AppDryRunInfo[LsfBsub]) -> dict[str, str]:
+        text = info.request.secrets(info._secrets)
+        return {SECRETS_FILE: text} if text else {}
 
     def _parse_submitted(self, done: Completed) -> str:
         return done.stdout.split()[-1]  # the script prints it

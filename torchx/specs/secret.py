@@ -48,6 +48,9 @@ class Secret(str):
 
     __slots__ = ()
 
+    is_reference = True
+    """For lower rooms, which know strings alone."""
+
     def __new__(cls, reference: str) -> Self:
         kind, colon, place = reference.partition(":")
         forms = "one of `env:NAME`, `cmd:COMMAND`, `file:PATH`, `k8s:NAME/KEY`, `aws-sm:ARN`"

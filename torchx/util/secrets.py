@@ -265,7 +265,7 @@ def mask_env(env: Mapping[str, str]) -> dict[str, str]:
     {'HF_TOKEN': '********', 'EPOCHS': '3'}
     """
     return {
-        k: v if v.__class__ is not str and _is_reference(v) else MASK if v and is_secret_name(k) else mask_text(v)
+        k: v if getattr(v, "is_reference", False) else MASK if v and is_secret_name(k) else mask_text(v)
         for k, v in env.items()
     }
 
@@ -296,12 +296,6 @@ def mask_args(args: list[str]) -> list[str]:
             shown.append(f"{name}={MASK}" if secret and eq else mask_text(arg))
         before, short_p = name, short_p or "mysql" in name or "mariadb" in name
     return shown
-
-
-def _is_reference(value: str) -> bool:
-    from torchx.specs.secret import Secret
-
-    return isinstance(value, Secret)
 
 
 def _is_asked_for(word: str) -> bool:

@@ -15,7 +15,7 @@ def slurm_conf(state: Path, host: str, *, accounting: bool) -> str:
         "AccountingStorageHost=localhost\n"
         "AccountingStoragePort=26819\n"
         "AccountingStorageEnforce=limits,qos\n"
-        "AccountingStoreFlags=job_comment\n"
+        "AccountingStoreFlags=job_comment,job_script,job_env\n"
         "AccountingStorageTRES=gres/gpu"
         if accounting
         else "AccountingStorageType=accounting_storage/none"

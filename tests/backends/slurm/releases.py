@@ -234,7 +234,7 @@ class Release:
         )
         text = text.replace("DefMemPerCPU=0 DefMemPerCPU=100", "")
         if self.suite == "bullseye":  # the older names
-            text = text.replace("AccountingStoreFlags=job_comment", "AccountingStoreJobComment=YES")
+            text = text.replace("AccountingStoreFlags=job_comment,job_script,job_env", "AccountingStoreJobComment=YES")
         return text
 
     def _cgroup_conf(self) -> str:

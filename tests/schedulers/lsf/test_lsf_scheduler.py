@@ -96,11 +96,12 @@ def test_rendered_scripts(name: str) -> None:
 
 
 def test_a_request_shows_no_secret() -> None:
-    """What is shown of a request, by str or repr, has secrets masked; what is submitted has them."""
+    """What is shown of a request, by str or repr, has no secrets, nor have its scripts; what the replicas read does."""
     info = scheduler().submit_dryrun(AppDef("a", [role(env={"HF_TOKEN": "abcdef"})]), {})
     assert "abcdef" not in f"{info}{info.request!r}"
     assert "HF_TOKEN" in str(info)
-    assert "export HF_TOKEN=abcdef" in info.request.replicas()
+    assert "abcdef" not in info.request.replicas() + info.request.materialize()
+    assert "export HF_TOKEN=abcdef" in info.request.secrets({})
 
 
 def test_the_surface_of_a_request() -> None:

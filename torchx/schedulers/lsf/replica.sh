@@ -72,7 +72,7 @@ torchx_retried() { # whether this failure is made good by another attempt
     fi
     [ "$attempt" -lt "$retries" ] || return 1
     mkdir "$scope/restart.$attempt" 2>/dev/null || { torchx_go_on; return 0; } # another one sees to it
-    echo "$role $k" >>"$job/restarts"
+    echo "$role $k" >>"$job/restarts"; rm -rf "$job/over"
     echo $((attempt + 1)) >"$scope/attempt.new" && mv -f "$scope/attempt.new" "$scope/attempt"
     local others=$app. claimed=() id; [ "$policy" = ROLE ] && others=$app.$role-
     for id in $(torchx_others -a "$others"); do
@@ -90,8 +90,21 @@ torchx_failed() {
     local lost=("$job/lost.$role.$attempt"/*) others
     if [ ${#lost[@]} -gt "$spare" ] && mkdir "$job/ended.$attempt" 2>/dev/null; then
         mapfile -t others < <(torchx_others "" "$app."); [ ${#others[@]} = 0 ] || bkill "${others[@]}" >/dev/null 2>&1
+        rm -f "$job/secrets.sh"
     fi
+    # One that was killed may be put back by LSF, where that is allowed.
+    [ "$killed" = 1 ] && [ "$retries" -gt 0 ] || torchx_over
     exit "$code"
+}
+
+torchx_secrets() {
+    [ -f "$job/secrets.sh" ] && . "$job/secrets.sh" && return
+    echo "torchx: the secrets of this job were removed when it ended; submit it again" >&2; exit 78
+}
+
+torchx_over() { # the last replica that ends for good removes what they read
+    [ -f "$job/secrets.sh" ] || return 0
+    mkdir -p "$job/over/$role.$k"; set -- "$job/over"/*; [ $# -lt "$total" ] || rm -f "$job/secrets.sh"
 }
 
 torchx_container() { # NAME COMMAND...: when LSF's SIGKILL takes the client, its container would go on
@@ -113,7 +126,7 @@ torchx_run() {
         torchx_go_on; attempt=$(torchx_number "$scope/attempt")
     done
     export TORCHELASTIC_ERROR_FILE="${TORCHELASTIC_ERROR_FILE:-$dir/error.json}"
-    rm -f "$dir/exit" "$dir/error.json"
+    rm -f "$dir/exit" "$dir/error.json"; rm -rf "$job/over/$role.$k"
     (set -C; printf '%(%s)T' -1 >"$job/started") 2>/dev/null
     sizes=; torchx_clock & clock=$!
     killed=0; ended=0; trap 'killed=1 ended=1' INT TERM; trap 'killed=1' USR2
@@ -127,5 +140,6 @@ torchx_run() {
     printf '%s %s %(%s)T\n' "$code" "$killed" -1 >"$dir/exit"
     printf '%(%s)T' -1 >"$job/ended"
     [ "$code" = 0 ] || torchx_failed
+    torchx_over
     exit 0
 }

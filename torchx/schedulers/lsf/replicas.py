@@ -15,6 +15,7 @@ from __future__ import annotations
 import posixpath
 
 from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.lsf.rows import group_of, job_name
 from torchx.specs.api import BindMount, DeviceMount, RetryPolicy, VolumeMount
@@ -65,7 +66,8 @@ def render_replicas(
     lines = [
         "#!/bin/bash",
         f"# The replicas of torchx job {app_id}; LSF runs this with the number of the role and of the replica.",
-        f"app={quote(app_id)} group={quote(group_of(app_id))} own_network={'1' if own_network else ''}",
+        f"app={quote(app_id)} group={quote(group_of(app_id))} own_network={'1' if own_network else ''}"
+        f" total={sum(role.num_replicas for role in app.roles)}",
         read_script(__file__, "replica.sh").strip() if whole else _LEFT_OUT,
         'case "$1.$2" in',
     ]
@@ -84,8 +86,9 @@ def _replica(
     spare = 0 if role.min_replicas is None else role.num_replicas - role.min_replicas
     name = job_name(app_id, index, role.name, k)
     rank0 = job_name(app_id, index, role.name, 0)
-    words = env_words(role.env)
-    fixed = [f"{name}={quote(value)}" for name, value in role.env.items() if name in _READ_ONLY]
+    plain, secret = split(role.env)
+    words = env_words(plain)
+    fixed = [f"{name}={quote(value)}" for name, value in plain.items() if name in _READ_ONLY]
     words += fixed if words or not fixed else ["env", *fixed]
     return [
         f"{index}.{k})",
@@ -94,11 +97,26 @@ def _replica(
         + (" scope=$job" if everybody else f" scope=$job/{quote(folder)}"),
         f"cwd={quote(role.image)}" if posixpath.isabs(role.image) else "cwd=$PWD",
         "torchx_program() {",
-        *exports({name: value for name, value in role.env.items() if name not in _READ_ONLY}),
+        *exports({name: value for name, value in plain.items() if name not in _READ_ONLY}),
+        *(["torchx_secrets"] if secret else []),
         " ".join([f"torchx_container {_container(name)}" if docker else "exec --", *words, command(name, role)]),
         "}",
         "torchx_run ;;",
     ]
+
+
+def render_secrets(app: AppDef, members: list[Replica], known: dict[str, str]) -> str:
+    """The text of ``secrets.sh``, which replicas read; empty when there are none.
+
+    Args:
+        known: values that were looked up.
+    """
+    numbers = {role.name: index for index, role in enumerate(app.roles)}
+    cases = []
+    for member in members:
+        lines = exports(revealed(split(member.role.env)[1], known))
+        cases += [f"{numbers[member.role.name]}.{member.k})", *lines, ";;"] if lines else []
+    return "\n".join(["case $role.$k in", *cases, "esac", ""]) if cases else ""
 
 
 def _container(name: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 
 from torchx.errors import ConfigError
+from torchx.schedulers.batch.folders import SECRETS_FILE
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.lsf.client import NO_LSF
 from torchx.schedulers.lsf.options import in_docker
@@ -19,6 +21,7 @@ from torchx.schedulers.lsf.replicas import (
     SUBMITTED_FILE,
     render_docker,
     render_replicas,
+    render_secrets,
 )
 from torchx.schedulers.lsf.rows import group_of, job_name, name_parts
 
@@ -26,6 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dataclasses import dataclass
 
+    from torchx.schedulers.kit.replicas import Replica
     from torchx.schedulers.lsf.options import Opts
     from torchx.specs.api import AppDef, Role
 else:
@@ -85,12 +89,19 @@ class LsfBsub:
         """
         return get_submit_script(self.app_id, self.cmd, self.app, self.cfg, rank0_host)
 
+    def secrets(self, known: dict[str, str]) -> str:
+        """What the replicas read to have their secrets; empty when there are none. ``known``: values looked up."""
+        return render_secrets(self.app, self._members(), known)
+
+    def _members(self) -> list[Replica]:
+        return list(replicas(self.app, self.app_id, rank0_env=ENV_RANK0_HOST))
+
     def replicas(self, *, whole: bool = True) -> str:
         """The script that the LSF jobs run; not ``whole``: without what is the same in every job."""
         return render_replicas(
             self.app_id,
             self.app,
-            list(replicas(self.app, self.app_id, rank0_env=ENV_RANK0_HOST)),
+            self._members(),
             lambda name, role: get_command(name, role, self.cfg),
             docker=in_docker(self.cfg),
             own_network=in_docker(self.cfg) and not self.cfg.host_network,
@@ -100,7 +111,10 @@ class LsfBsub:
     def __str__(self) -> str:
         app, rest = shown_part(self.app)
         shown = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd)
-        return f"# {SUBMIT_FILE}\n{shown.materialize()}\n# {REPLICAS_FILE}\n{shown.replicas(whole=False)}{rest}"
+        names = dict.fromkeys(name for role in app.roles for name in split(role.env)[1])
+        secret = f"\n# {SECRETS_FILE}, which the replicas read: {', '.join(names)}\n" if names else ""
+        text = f"# {SUBMIT_FILE}\n{shown.materialize()}\n# {REPLICAS_FILE}\n{shown.replicas(whole=False)}"
+        return f"{text}{secret}{rest}"
 
     __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
 
