@@ -14,6 +14,7 @@ SECTIONS = {
         "runs",
         "python",
         "config",
+        "secrets",
         "workspaces",
         "images",
         "trackers",
