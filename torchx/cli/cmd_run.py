@@ -21,6 +21,7 @@ from torchx.cli.run_args import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from typing import Any
 
     from torchx.cli.cmd_builtins import CmdBuiltins
@@ -90,37 +91,12 @@ class CmdRun(SubCommand):
         )
         add("--profile", action=ArgOnceAction, metavar="NAME", help="use the sections [...@NAME] of .torchxconfig")
         add("-j", action=ArgOnceAction, dest="size", metavar="NODESxWORKERS", help="run the script under torchrun")
-        add(
-            "--secret",
-            action="append",
-            metavar="NAME[=REFERENCE]",
-            help="give the job a variable whose value is in no record of it: that of NAME here, or by env:NAME, "
-            "cmd:COMMAND, file:PATH, k8s:NAME/KEY, aws-sm:ARN; may be given more than once",
-        )
         flag("--dryrun", help="show what would be submitted without submitting it")
         flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
         flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")
         flag("--tee_logs", "--tee-logs", help="alias of --log")
         flag("-d", "--detach", help="print the handle and return, as happens anyway in a pipe")
-        add(
-            "--workspace",
-            "--buck-target",
-            "--buck_target",
-            action=ArgOnceAction,
-            metavar="PATH",
-            help="code to patch into the image (default: the current directory); an empty PATH for none",
-        )
-        flag(
-            "--allow-private-workspace",
-            help="send the workspace although it is a home directory, or holds credentials such as .ssh or .aws",
-        )
-        add(
-            "--parent_run_id",
-            "--parent-run-id",
-            action=ArgOnceAction,
-            metavar="ID",
-            help="the parent run, for trackers",
-        )
+        _add_what_goes_along(add, flag)
         flag("--json", help="print one JSON document instead of the handle")
         flag(STDIN, help="read all this as JSON from stdin; see the attributes of TorchXRunArgs")
         subparser.add_argument(
@@ -232,6 +208,38 @@ def _fill(args: argparse.Namespace) -> None:
     for name in waits if detach else ():
         setattr(args, name, False)
     fill_from_config(args)
+
+
+def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) -> None:
+    """Declares the options that say what the job gets besides its arguments."""
+    from torchx.cli.argparse_util import ArgOnceAction
+
+    add(
+        "--workspace",
+        "--buck-target",
+        "--buck_target",
+        action=ArgOnceAction,
+        metavar="PATH",
+        help="code to patch into the image (default: the current directory); an empty PATH for none",
+    )
+    flag(
+        "--allow-private-workspace",
+        help="send the workspace although it is a home directory, or holds credentials such as .ssh or .aws",
+    )
+    add(
+        "--parent_run_id",
+        "--parent-run-id",
+        action=ArgOnceAction,
+        metavar="ID",
+        help="the parent run, for trackers",
+    )
+    add(
+        "--secret",
+        action="append",
+        metavar="NAME[=REFERENCE]",
+        help="give the job a variable whose value is in no record of it: that of NAME here, or by env:NAME, "
+        "cmd:COMMAND, file:PATH, k8s:NAME/KEY, aws-sm:ARN; may be given more than once",
+    )
 
 
 def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, list[str]]:
