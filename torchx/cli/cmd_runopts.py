@@ -30,12 +30,28 @@ class CmdRunopts(SubCommand):
         """Declares the options."""
         subparser.add_argument("scheduler", nargs="?", metavar="SCHEDULER", help="all schedulers when not given")
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+        subparser.add_argument(
+            "--rbac",
+            action="store_true",
+            help="the least rights that jobs need instead, as a manifest: `runopts kubernetes --rbac -cfg kind=jobset`",
+        )
+        subparser.add_argument(
+            "-cfg",
+            dest="cfg",
+            action="append",
+            default=[],
+            metavar="K=V,...",
+            help="run options of the jobs for --rbac",
+        )
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints them."""
         from torchx.cli.failures import warn
         from torchx.runner import get_runner
 
+        if args.rbac:
+            print(_rights(args.scheduler, args.cfg), end="")
+            return
         found: dict[str, runopts] = {}
         with get_runner() as runner:
             if args.scheduler:
@@ -53,6 +69,26 @@ class CmdRunopts(SubCommand):
         color = has_color(sys.stdout)
         green, end = ("\033[32m", "\033[0m") if color else ("", "")
         print("\n\n".join(f"{green}{name}{end}:\n{_indent(opts)}" for name, opts in found.items()))
+
+
+def _rights(name: str | None, literals: list[str]) -> str:
+    """The manifest of a scheduler for jobs with these run options, and those of the config files."""
+    from torchx.config import resolve
+    from torchx.errors import NotSupportedError
+    from torchx.runner import get_runner
+    from torchx.schedulers import get_scheduler_factories
+    from torchx.schedulers.kit.abilities import NamesRights
+
+    name = name or "kubernetes"
+    with get_runner() as runner:
+        opts, cfg = runner.scheduler_run_opts(name), runner.cfg_from_str(name, *literals)
+    scheduler = get_scheduler_factories()[name]("")
+    try:
+        if not isinstance(scheduler, NamesRights):
+            raise NotSupportedError(f"`{name}` asks nobody for rights", hint="`kubernetes` and `kubernetes_mcad` do")
+        return scheduler.rights({key: setting.value for key, setting in resolve(name, opts, cfg).items()})
+    finally:
+        scheduler.close()
 
 
 def _indent(opts: runopts) -> str:

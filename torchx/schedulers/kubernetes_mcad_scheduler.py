@@ -25,6 +25,7 @@ from torchx.schedulers.kubernetes.names import (
     LABEL_UNIQUE_NAME,
     LABEL_VERSION,
     OLD_APPWRAPPER,
+    V1BETA2,
 )
 from torchx.schedulers.kubernetes.options import KubernetesMCADOpts
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU, PodRules
@@ -110,6 +111,13 @@ class KubernetesMCADScheduler(KubeScheduler):
         self._push(dryrun_info, job.images_to_push)
         self._api(job.context).create(job.resource)
         return self._submitted(job.context, f"{job.namespace}:{job.app_id}")
+
+    def rights(self, cfg: Mapping[str, CfgVal]) -> str:
+        """A Role for AppWrappers of the form in ``cfg``."""
+        from torchx.schedulers.kubernetes.rights import role_manifest
+
+        opts = KubernetesMCADOpts.from_cfg(cfg)
+        return role_manifest(APPWRAPPER if opts.form() == V1BETA2 else OLD_APPWRAPPER, opts.namespace, queued=False)
 
 
 def create_scheduler(

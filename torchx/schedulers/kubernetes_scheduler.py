@@ -31,6 +31,7 @@ from torchx.schedulers.kubernetes.names import (
     LABEL_ROLE_NAME,
     LABEL_UNIQUE_NAME,
     LABEL_VERSION,
+    OWNERS,
     VOLCANO,
 )
 from torchx.schedulers.kubernetes.options import AUTO, KubernetesOpts
@@ -96,7 +97,7 @@ class KubernetesScheduler(KubeScheduler):
         opts.check()
         images = self.dryrun_push_images(app, cfg)
         app_id = request.unique_id(app)
-        kind = opts.kind if opts.kind != AUTO else VOLCANO if opts.queue else JOB
+        kind = _default_kind(opts)
         job = KubernetesJob(images, self._render(kind, app, app_id, opts), app_id, kind, opts)
         return AppDryRunInfo(job, str)
 
@@ -131,6 +132,14 @@ class KubernetesScheduler(KubeScheduler):
         verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
         return self._submitted(job.opts.context, f"{job.opts.namespace}:{job.app_id}")
 
+    def rights(self, cfg: Mapping[str, CfgVal]) -> str:
+        """A Role for jobs of the kind in ``cfg``; with ``kind=auto``, of that which needs no operator."""
+        from torchx.schedulers.kubernetes.rights import role_manifest
+
+        opts = KubernetesOpts.from_cfg(cfg)
+        opts.check()
+        return role_manifest(_default_kind(opts), opts.namespace, queued=bool(opts.local_queue))
+
     @staticmethod
     def _decide(api: KubeApi, opts: KubernetesOpts) -> tuple[str, tuple[int, int]]:
         """The kind to make, and the cluster's version."""
@@ -139,13 +148,21 @@ class KubernetesScheduler(KubeScheduler):
             groups = api.groups()
             # Kueue knows nothing of Volcano's jobs.
             order = [(JOBSET, "jobset.x-k8s.io"), *([] if opts.local_queue else [(VOLCANO, "batch.volcano.sh")])]
-            kind = next((k for k, group in order if any(g.startswith(f"{group}/") for g in groups)), JOB)
+            there = [k for k, group in order if any(g.startswith(f"{group}/") for g in groups)]
+            kind = next((k for k in there if api.may("create", OWNERS[k], opts.namespace)), JOB)
+            if there and kind != there[0]:
+                logger("torchx.schedulers").info("you may not create a %s in `%s`", OWNERS[there[0]], opts.namespace)
         if kind not in (JOB, opts.kind):
             what = "a JobSet" if kind == JOBSET else "a job of Volcano"
             logger("torchx.schedulers").info(
                 "the job becomes %s, since the cluster supports it (or `-cfg kind=job`)", what
             )
         return kind, api.version()
+
+
+def _default_kind(opts: KubernetesOpts) -> str:
+    """What a job becomes as far as the options say so."""
+    return opts.kind if opts.kind != AUTO else VOLCANO if opts.queue else JOB
 
 
 def create_scheduler(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from tests.backends.kubernetes import cluster
 from torchx.errors import BackendError
@@ -187,20 +188,18 @@ def test_within_a_pod_its_service_account_is_taken(jobs, image):
 
 
 def test_rights_in_one_namespace_are_enough(jobs, monkeypatch, eventually):
-    """Submit, ask, read, list, cancel, delete; kinds that one may not see are as if they were not there."""
-    rules = [
-        {"apiGroups": [""], "resources": ["pods", "services", "pods/log"], "verbs": ["*"]},
-        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["*"]},
-    ]
+    """Those of the Role that `torchx runopts --rbac` prints: submit, ask, read, list, cancel, delete; kinds that one may
+    not see are as if they were not there."""
+    role = yaml.safe_load(jobs.scheduler.rights({"namespace": jobs.namespace}))
     group = "apis/rbac.authorization.k8s.io/v1"
-    cluster.call("POST", jobs.path("roles", group=group), {"metadata": {"name": "user"}, "rules": rules})
+    cluster.call("POST", jobs.path("roles", group=group), role)
     cluster.call(
         "POST",
         jobs.path("rolebindings", group=group),
         {
             "metadata": {"name": "user"},
             "subjects": [{"kind": "User", "name": "limited", "apiGroup": "rbac.authorization.k8s.io"}],
-            "roleRef": {"kind": "Role", "name": "user", "apiGroup": "rbac.authorization.k8s.io"},
+            "roleRef": {"kind": "Role", "name": role["metadata"]["name"], "apiGroup": "rbac.authorization.k8s.io"},
         },
     )
     right = {"namespace": jobs.namespace, "verb": "create", "group": "batch", "resource": "jobs"}
@@ -209,7 +208,8 @@ def test_rights_in_one_namespace_are_enough(jobs, monkeypatch, eventually):
     eventually(lambda: cluster.call("POST", path, asked)["status"]["allowed"], timeout_s=240)
     monkeypatch.setenv("KUBECONFIG", cluster.limited_kubeconfig(jobs.namespace))
     jobs.use("kubernetes")
-    app_id = jobs.run("echo hi")
+    app_id = jobs.run("echo hi", cfg={"ttl_s": 3600})
+    jobs.scheduler.wait_for_end(app_id, 60)
     assert jobs.until(app_id).state is AppState.SUCCEEDED
     assert jobs.log(app_id) == ["hi"]
     assert [job.app_id for job in jobs.scheduler.list()] == [app_id]

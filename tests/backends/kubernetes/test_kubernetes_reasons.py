@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
 from tests.backends.kubernetes import cluster
 from torchx.errors import BackendError
-from torchx.specs import AppState, is_terminal
+from torchx.specs import AppDef, AppState, is_terminal
 
 NODE_PATH = "/api/v1/nodes/ghost"
 
@@ -197,6 +198,44 @@ def test_a_job_with_a_ttl_takes_its_service_with_it(jobs, eventually):
     kinds = (("services",), ("jobs", "", "apis/batch/v1"))
     eventually(lambda: not any(cluster.call("GET", jobs.path(*kind))["items"] for kind in kinds), timeout_s=240)
     eventually(lambda: jobs.scheduler.describe(app_id) is None)  # its pods go last
+
+
+def test_a_role_that_a_ttl_took_had_ended(jobs, gate, eventually):
+    """The other role goes on, and the job succeeds with it; who waits for it is told."""
+    quick, slow = jobs.role(name="quick"), jobs.role(gate.wait("go"), name="slow", mounts=[gate.mount])
+    app_id = jobs.run(AppDef("two", [quick, slow]), cfg={"ttl_s": 1})
+    kind = ("jobs", "", "apis/batch/v1")
+    eventually(lambda: len(cluster.call("GET", jobs.path(*kind))["items"]) == 1, timeout_s=240)
+    found = jobs.until(app_id, lambda job: job.roles_statuses[1].replicas[0].state is AppState.RUNNING)
+    assert found.state is AppState.RUNNING
+    assert found.roles_statuses[0].replicas[0].state is AppState.SUCCEEDED
+    gate.open("go")
+    last = found.state
+    while (found := jobs.scheduler.describe(app_id)) is not None:
+        last = found.state
+        if last is AppState.SUCCEEDED:
+            break
+        jobs.scheduler.wait_for_end(app_id, 10)
+    assert last is AppState.SUCCEEDED
+
+
+def test_who_waits_for_a_job_that_kubectl_deletes(torchx, image, namespace, eventually):
+    """It ends with an exit code of its own, and the last state; what is left can be deleted by torchx."""
+    jobs, services = (f"/{group}/namespaces/{namespace}" for group in ("apis/batch/v1", "api/v1"))
+
+    def remove() -> None:
+        eventually(lambda: cluster.call("GET", f"{jobs}/jobs")["items"], timeout_s=240)
+        eventually(lambda: '"RUNNING"' in torchx("status", "--json", "@last", code=None).stdout, timeout_s=240)
+        for item in cluster.call("GET", f"{jobs}/jobs")["items"]:
+            cluster.call("DELETE", f"{jobs}/jobs/{item['metadata']['name']}?propagationPolicy=Background")
+
+    kubectl = threading.Thread(target=remove)
+    kubectl.start()
+    done = torchx("run", "--wait", "utils.sh", "--image", image, "sleep", "600", code=7)
+    kubectl.join()
+    assert "no longer knows this job; it was last seen" in done.stderr
+    torchx("delete", done.stdout.strip())
+    eventually(lambda: not cluster.call("GET", f"{services}/services")["items"])
 
 
 def test_the_image_that_really_runs_is_told(jobs):

@@ -5,6 +5,7 @@ It proves nothing of Kubernetes: `tests/backends/kubernetes` does. It counts cal
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -42,6 +43,9 @@ class Cluster:
     Attributes:
         watched: events that a watch tells before it ends.
         cuts: bytes after which the next logs break off, one after the other.
+        rights: what the user may do, as ``(verb, group, resource)``; None: everything.
+        used: the rights that were needed so far.
+        cold: so many calls are answered as by a server whose RBAC caches are not there yet.
 
     Args:
         version: major and minor.
@@ -62,6 +66,10 @@ class Cluster:
         self.logs = {}
         self.watched = []
         self.cuts = []
+        self.rights = None
+        self.used = set()
+        self.cold = 0
+        self._numbers = itertools.count()
 
     def clear(self):
         """As a pool of connections has it."""
@@ -92,6 +100,12 @@ class Cluster:
             versions = [{"groupVersion": group} for group in sorted(self.groups)]
             return Response(200, {"kind": "APIGroupList", "groups": [{"versions": versions}]})
         group = re.match(r"/(apis/[^/]+/[^/]+|api/v1)", path)[1]
+        if path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+            right = json.loads(body)["spec"]["resourceAttributes"]
+            wanted = (right["verb"], right["group"], right["resource"])
+            return Response(201, {"status": {"allowed": self.rights is None or wanted in self.rights}})
+        if said := self._forbids(method, path, query, group):
+            return refusal(403, "Forbidden", said)
         if group.startswith("apis/") and group not in ("apis/batch/v1", *(f"apis/{g}" for g in self.groups)):
             return refusal(404, "NotFound", "the server could not find the requested resource")
         rest = [unquote(part) for part in path.removeprefix(f"/{group}").strip("/").split("/") if part]
@@ -111,6 +125,25 @@ class Cluster:
             return self._one(method, (base, namespace, name[0]), body)
         return self._list(base, namespace, query)
 
+    def _forbids(self, method, path, query, group):
+        """What RBAC says, which comes before anything else, be there such objects or not; empty: go on."""
+        rest = [unquote(part) for part in path.removeprefix(f"/{group}").strip("/").split("/") if part]
+        if not rest:
+            return ""
+        space, rest = (rest[1], rest[2:]) if rest[0] == "namespaces" else ("", rest)
+        resource = "/".join([rest[0], *rest[2:]])
+        verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(method)
+        verb = verb or ("get" if len(rest) > 1 else "watch" if "watch" in query else "list")
+        right = (verb, group.split("/")[1] if group.startswith("apis/") else "", resource)
+        self.used.add(right)
+        cold, self.cold = self.cold > 0, max(self.cold - 1, 0)
+        if not cold and (self.rights is None or right in self.rights):
+            return ""
+        named = f' "{rest[1]}"' if len(rest) > 1 else ""
+        of = f'in the namespace "{space}"' if space else "at the cluster scope"
+        who = 'User "ann" cannot'
+        return f'{resource}.{right[1]}{named} is forbidden: {who} {verb} resource "{resource}" in API group "{right[1]}" {of}'
+
     def _create(self, base, namespace, item, query):
         key = (base, namespace, item["metadata"]["name"])
         if base.endswith("/jobsets") and (said := _jobset_webhook(item)):
@@ -118,7 +151,7 @@ class Cluster:
         if key in self.objects:
             return refusal(409, "AlreadyExists", f"{key[2]} already exists")
         if "dryRun" not in query:
-            item["metadata"].update(uid=f"uid-{len(self.objects)}", creationTimestamp="2026-01-01T00:00:00Z")
+            item["metadata"].update(uid=f"uid-{next(self._numbers)}", creationTimestamp="2026-01-01T00:00:00Z")
             self.objects[key] = item
         return Response(201, item)
 
@@ -166,9 +199,36 @@ class Cluster:
             "namespace": metadata["namespace"],
             "uid": metadata["uid"],
         }
-        name = f"event-{len(self.objects)}"
+        name = f"event-{next(self._numbers)}"
         event = {"metadata": {"name": name, "uid": name}, "involvedObject": of, "type": kind}
         self.objects["api/v1/events", of["namespace"], name] = {**event, "reason": reason, "message": message}
+
+    def grant(self, rules):
+        """Gives the user these rights and no others, as the rules of a Role have them."""
+        self.rights = {
+            (verb, group, resource)
+            for rule in rules
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    def end_by_ttl(self, job, reason="Completed"):
+        """The Job has ended, and its TTL has taken it and its pods; what it owned alone goes with it."""
+        self.warn(job, reason, "Job completed", kind="Normal" if reason == "Completed" else "Warning")
+        self.take(job)
+
+    def take(self, item):
+        """Removes an object as the garbage collector does: what it owns goes when its last owner does."""
+        uid = item["metadata"]["uid"]
+        self.objects = {key: other for key, other in self.objects.items() if other is not item}
+        for other in list(self.objects.values()):
+            references = other["metadata"].get("ownerReferences") or ()
+            left = [ref for ref in references if ref["uid"] != uid]
+            if references and not left:
+                self.take(other)
+            elif len(left) < len(references):
+                other["metadata"]["ownerReferences"] = left
 
     def run_pods(self, job, status, *, most=10**6):
         """What the Job controller would make of a Job: its pods, or some of them, in this state."""

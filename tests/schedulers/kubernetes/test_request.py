@@ -184,7 +184,7 @@ def test_the_replicas_number_in_a_mount_is_refused_where_one_template_serves_all
         (
             {"max_retries": 2, "retry_policy": RetryPolicy.REPLICA},
             (1, 37),
-            {"backoffLimitPerIndex": 2},
+            {"backoffLimitPerIndex": 2, "maxFailedIndexes": 0},
         ),
         ({"max_retries": 2, "retry_policy": RetryPolicy.REPLICA}, (1, 28), {"backoffLimit": 6}),
         (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torchx.specs.api import CfgVal, Role, runopts
 
-__all__ = ["BuildsWorkspaces", "DiscardsWorkspaces", "HasWorkspaceOpts", "TakesDefaults"]
+__all__ = ["BuildsWorkspaces", "DiscardsWorkspaces", "HasWorkspaceOpts", "NamesRights", "TakesDefaults"]
 
 
 class HasWorkspaceOpts(Ability):
@@ -40,6 +40,14 @@ class DiscardsWorkspaces(Ability):
     @abstractmethod
     def discard_workspaces(self, roles: list[Role]) -> None:
         """Removes what was built for these roles and is of use to nobody but their job."""
+
+
+class NamesRights(Ability):
+    """Knows which rights a user needs."""
+
+    @abstractmethod
+    def rights(self, cfg: Mapping[str, CfgVal]) -> str:
+        """The least rights for jobs with these run options, in the form that an administrator applies."""
 
 
 class TakesDefaults(Ability):

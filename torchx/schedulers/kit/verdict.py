@@ -114,7 +114,7 @@ def state_of(facts: JobFacts) -> AppState:
 def _folded(facts: JobFacts) -> AppState:
     if facts.state is not None:
         return facts.state
-    return fold(_role_state(role) for role in facts.roles)
+    return fold(role_state(role) for role in facts.roles)
 
 
 def _is_open(role: RoleFacts) -> bool:
@@ -122,7 +122,7 @@ def _is_open(role: RoleFacts) -> bool:
     return role.state is None and (role.restarts or role.ending)
 
 
-def _role_state(role: RoleFacts, *, at_its_end: bool = False) -> AppState:
+def role_state(role: RoleFacts, *, at_its_end: bool = False) -> AppState:
     """What its owner says of a role, else what its replicas say; ``at_its_end``: what an owner that ends will say."""
     members = fold((r.state for r in role.replicas), min_replicas=role.min_replicas)
     if role.state is not None:
@@ -146,7 +146,7 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
     state = state_of(facts)
     going = state  # what it will be when the last replica has ended
     if state is AppState.RUNNING:
-        going = fold(_role_state(role, at_its_end=True) for role in facts.roles)
+        going = fold(role_state(role, at_its_end=True) for role in facts.roles)
     suspects = _suspects(facts, going)
     failures: dict[_Position, Failure] = {}
     culprit = None

@@ -13,7 +13,7 @@ from torchx.specs.api import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from dataclasses import dataclass, field, replace
     from typing import Any
 
@@ -31,12 +31,14 @@ class Found:
     Attributes:
         kind: of the owners, a key of :data:`names.OWNERS`.
         version: of the list of owners: a watch goes on from it.
+        failed: a role has failed.
     """
 
     kind: str
     owners: list[_Object] = field(default_factory=list)
     pods: list[_Object] = field(default_factory=list)
     version: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +96,12 @@ def read_owner(kind: str, item: _Object) -> Owner:
         if name in conditions:
             kind_of_cause, why = _why_failed(conditions[name]) if state is AppState.FAILED else ("", "")
             return replace(owner, state=state, reason=why, kind=kind_of_cause, native=name, wants=0)
+    spec = item.get("spec") or {}
     if cancelled or names.ANNOTATION_STOPPED in annotations:
-        return replace(owner, state=AppState.CANCELLED, cancelled=cancelled, wants=0)
-    if (item.get("spec") or {}).get("suspend"):
+        # the mark says who wanted it; that it is so, the object itself: a queue may have started it again
+        held = spec.get("suspend") or spec.get("parallelism") == 0
+        return replace(owner, state=AppState.CANCELLED if held else None, cancelled=cancelled, wants=0)
+    if spec.get("suspend"):
         queue = labels.get(names.LABEL_QUEUE)
         waits = f"it waits in the queue `{queue}`" if queue else "it is suspended"
         return replace(owner, state=AppState.PENDING, reason=waits, wants=0)
@@ -175,12 +180,12 @@ def _read_appwrapper(item: _Object, *, cancelled: bool) -> Owner:
     elif state is AppState.SUBMITTED:
         said = said or "MCAD has not looked at it yet: is it installed?"
     retries = int(status.get("retries") or 0)
-    if cancelled and not is_terminal(state):
+    if cancelled and not is_terminal(state) and (item.get("spec") or {}).get("suspend"):
         return Owner(state=AppState.CANCELLED, cancelled=True, restarts=retries)
     # While it runs, its pods know better.
     open_state = None if state is AppState.RUNNING else state
     replaces = _appwrapper_retries(item) > retries
-    return Owner(state=open_state, reason=said, restarts=retries, replaces=replaces, native=word)
+    return Owner(state=open_state, reason=said, cancelled=cancelled, restarts=retries, replaces=replaces, native=word)
 
 
 def appwrapper_state(wrapper: _Object) -> tuple[str, AppState]:
@@ -212,6 +217,7 @@ def facts_of(
     *,
     missing: str = "",
     slow: Mapping[str, str] | None = None,
+    ended: Callable[[str], AppState | None] = lambda name: None,  # noqa: ARG005
 ) -> JobFacts:
     """State, replicas and definition of a job.
 
@@ -220,10 +226,13 @@ def facts_of(
         pods: of all roles, where they have been read already.
         missing: why pods are not made, when somebody has asked.
         slow: name of a pod -> why its containers are not made.
+        ended: says how the Job of this name, which is gone, had ended; None: nobody knows.
     """
     app = definition(found.owners)
     pods = read_pods(found.pods) if pods is None else pods
     owners = [read_owner(found.kind, item) for item in found.owners]
+    if found.kind == JOB and app is not None and owners:
+        owners += _removed(app, found.owners, owners, ended)
     of_replicas = missing if pods else ""
     roles = [
         _role(role, [o for o in owners if o.role_index in (i, None)], _of_role(pods, i, slow or {}), of_replicas)
@@ -246,6 +255,22 @@ def facts_of(
         definition=list(app.roles) if app else [],
         metadata=dict(app.metadata) if app else {},
     )
+
+
+def _removed(
+    app: AppDef, items: Sequence[_Object], there: Sequence[Owner], ended: Callable[[str], AppState | None]
+) -> Iterator[Owner]:
+    """For the Jobs that are gone while those of other roles are there: a TTL takes each by itself, after its end."""
+    from torchx.schedulers.kubernetes.request import role_names
+
+    app_id = ((items[0].get("metadata") or {}).get("labels") or {}).get(names.LABEL_UNIQUE_NAME)
+    known = {(owner.role_index, owner.replica) for owner in there}
+    single = any(replica is not None for _, replica in known)  # before 1.22 each replica has its own
+    for i, (role, name) in enumerate(zip(app.roles, role_names(app), strict=True)):
+        for k in range(role.num_replicas) if single else [None]:
+            if (i, k) not in known:
+                state = ended(f"{app_id}-{name}" if k is None else f"{app_id}-{name}-{k}") or AppState.UNKNOWN
+                yield Owner(role_index=i, replica=k, state=state, replaces=False)
 
 
 def definition(owners: Iterable[_Object]) -> AppDef | None:
@@ -325,7 +350,8 @@ def _without_pod(role: str, replica: int, owners: Sequence[Owner], missing: str)
     state = next((owner.ended[replica] for owner in own if replica in owner.ended), None)
     state = state or next((owner.state for owner in own if owner.replica is not None and owner.state), None)
     gone = any(owner.state is AppState.CANCELLED for owner in own)
-    state = state or (AppState.CANCELLED if gone else AppState.PENDING)
+    removed = next((owner.state for owner in own if not owner.replaces and owner.role_index is not None), None)
+    state = state or removed or (AppState.CANCELLED if gone else AppState.PENDING)
     waits = missing if state is AppState.PENDING else ""
     return ReplicaFacts(role=role, replica=replica, state=state, reason=waits, stopped=gone)
 

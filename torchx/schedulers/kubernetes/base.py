@@ -9,13 +9,13 @@ import functools
 import time
 
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
-from torchx.schedulers.kit.verdict import describe, state_of
+from torchx.schedulers.kit.verdict import describe, role_state, state_of
 from torchx.schedulers.kubernetes import answers, queries, verbs
 from torchx.schedulers.kubernetes.answers import Found
-from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.names import LABEL_APP_NAME
+from torchx.schedulers.kubernetes.client import KubeApi, unless_forbidden
+from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
-from torchx.specs.api import is_terminal, make_app_handle
+from torchx.specs.api import AppState, is_terminal, make_app_handle
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
 TYPE_CHECKING = False
@@ -141,9 +141,16 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     def exists(self, app_id: str) -> bool:
         namespace, name = split_id(app_id)
         api, found = self._owners(app_id)
-        return found is not None or bool(queries.pods_of(api, namespace, [name]))
+        return found is not None or bool(queries.parts_of(api, "Pod", namespace, [name])) or self._left(app_id)
 
-    def _described(self, api: KubeApi, app_id: str, found: Found) -> DescribeAppResponse:
+    def _left(self, app_id: str) -> bool:
+        """Whether the Service is there whose Jobs somebody has removed."""
+        namespace, name = split_id(app_id)
+        api = self._api_of(app_id)
+        ask = functools.partial(queries.parts_of, api, "Service", namespace, [name])
+        return JOB in self.owners and bool(unless_forbidden(ask, []))
+
+    def _described(self, api: KubeApi, app_id: str, found: Found) -> DescribeAppResponse | None:
         from torchx.schedulers.kubernetes.logs import LastWords
 
         pods = read_pods(found.pods)
@@ -154,7 +161,10 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         if is_terminal(answer.state):
             self._found.pop(app_id, None)
         else:
-            self._found[app_id] = Found(found.kind, found.owners, version=found.version)
+            failed = any(role_state(role) is AppState.FAILED for role in facts.roles)
+            self._found[app_id] = Found(found.kind, found.owners, version=found.version, failed=failed)
+        if answer.state is AppState.UNKNOWN and any(role.state is AppState.UNKNOWN for role in facts.roles):
+            return None  # a role is gone, its end unseen, and the others are over: so is the job
         return answer
 
     @staticmethod
@@ -169,7 +179,15 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         if starting is not None:
             item = next(item for item in found.pods if item["metadata"]["name"] == starting.name)
             slow[starting.name] = events.why_it_does_not_start(api, namespace, item)
-        return answers.facts_of(app_id, found, pods, missing=missing, slow=slow)
+        ended = functools.partial(events.how_it_ended, api, namespace)
+        return answers.facts_of(app_id, found, pods, missing=missing, slow=slow, ended=ended)
+
+    def _state(self, api: KubeApi, app_id: str, found: Found) -> AppState:
+        """As :meth:`describe` says, without looking for reasons."""
+        from torchx.schedulers.kubernetes.events import how_it_ended
+
+        ended = functools.partial(how_it_ended, api, split_id(app_id)[0])
+        return state_of(answers.facts_of(app_id, found, ended=ended))
 
     def _likeliest(self, app_ids: Iterable[str]) -> Iterable[str]:
         """The kinds to look for, those first that these jobs had last time."""
@@ -180,11 +198,12 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         """The jobs of torchx, in the namespace of ``cfg`` or else in all that we may look into."""
         given = dict(cfg or {})
         namespace = str(given["namespace"]) if given.get("namespace") else None
-        found = queries.all_jobs(self._api(_context_in(given or self._defaults())), namespace, self.owners)
+        api = self._api(_context_in(given or self._defaults()))
+        found = queries.all_jobs(api, namespace, self.owners)
         return [
             ListAppResponse(
                 app_id,
-                state_of(answers.facts_of(app_id, job)),
+                self._state(api, app_id, job),
                 name=(job.owners[0]["metadata"].get("labels") or {}).get(LABEL_APP_NAME, ""),
             )
             for app_id, job in found.items()
@@ -198,7 +217,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         if app is not None:
             return [(role.name, k) for role in app.roles for k in range(role.num_replicas)]
         namespace, name = split_id(app_id)
-        pods = queries.pods_of(api, namespace, [name])
+        pods = queries.parts_of(api, "Pod", namespace, [name])
         if found is None and not pods:
             return None
         facts = answers.facts_of(app_id, Found(self.owners[0], pods=pods))
@@ -227,16 +246,17 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         from torchx.schedulers.kubernetes.logs import Seen
 
         namespace, name = split_id(app_id)
-        found = queries.look(self._api_of(app_id), namespace, [name], self._likeliest([app_id])).get(name)
+        api = self._api_of(app_id)
+        found = queries.look(api, namespace, [name], self._likeliest([app_id])).get(name)
         if found is None:
             return Seen([], ended=True)
-        return Seen(found.pods, ended=is_terminal(state_of(answers.facts_of(app_id, found))))
+        return Seen(found.pods, ended=is_terminal(self._state(api, app_id, found)))
 
     def _look_at_pods(self, app_id: str) -> Seen:
         from torchx.schedulers.kubernetes.logs import Seen
 
         namespace, name = split_id(app_id)
-        return Seen(queries.pods_of(self._api_of(app_id), namespace, [name]))
+        return Seen(queries.parts_of(self._api_of(app_id), "Pod", namespace, [name]))
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         """Sleeps on a watch of what owns the job's pods, until the job ends or ``timeout_s`` are over."""

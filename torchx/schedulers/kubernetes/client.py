@@ -14,9 +14,12 @@ from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from dataclasses import dataclass
-    from typing import Any
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
+    _Other = TypeVar("_Other")
 
     _Object = dict[str, Any]
 else:
@@ -39,9 +42,11 @@ PLURALS = {
 }
 """What we call a kind of objects -> where the API has them."""
 
+FORBIDDEN = 403
 PAGE = 500
 """Objects of one answer of a list, as kubectl asks for."""
 
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _ATTEMPTS = 5
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
@@ -93,6 +98,16 @@ class ApiError(BackendError):
         self.reason = reason
 
 
+def unless_forbidden(ask: Callable[[], _T], otherwise: _Other) -> _T | _Other:
+    """What ``ask`` returns, or ``otherwise`` where the rights for it are missing."""
+    try:
+        return ask()
+    except ApiError as e:
+        if e.status != FORBIDDEN:
+            raise
+        return otherwise
+
+
 class KubeApi:
     """One cluster.
 
@@ -107,7 +122,7 @@ class KubeApi:
         self._client = client
         self._context = context
         self._namespace = ""
-        self._sleep = sleep
+        self.sleep = sleep
         self._warned: set[str] = set()
 
     @property
@@ -217,13 +232,26 @@ class KubeApi:
 
     def groups(self) -> set[str]:
         """The APIs that the cluster has, such as ``jobset.x-k8s.io/v1alpha2``; none where we may not ask."""
-        try:
-            found = self.get("/apis").get("groups") or ()
-        except ApiError as e:
-            if e.status != 403:
-                raise
-            return set()
+        found = unless_forbidden(lambda: self.get("/apis").get("groups") or (), ())
         return {str(version.get("groupVersion")) for group in found for version in group.get("versions") or ()}
+
+    def may(self, verb: str, kind: str, namespace: str) -> bool:
+        """Whether we may do something with objects of a kind; yes where that cannot be asked.
+
+        https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
+        """
+        base, plural = PLURALS[kind]
+        group = base.split("/")[1] if base.startswith("apis/") else ""
+        right = {"namespace": namespace, "verb": verb, "group": group, "resource": plural}
+        kind_of_review = {
+            "apiVersion": _REVIEWS.removeprefix("/apis/").rpartition("/")[0],
+            "kind": "SelfSubjectAccessReview",
+        }
+        try:
+            answer = self._json("POST", _REVIEWS, None, {**kind_of_review, "spec": {"resourceAttributes": right}})
+        except (ApiError, NotFoundError):
+            return True
+        return bool((answer.get("status") or {}).get("allowed", True))
 
     def namespace(self) -> str:
         """The namespace of kubeconfig's context, or of the pod that we run in."""
@@ -308,7 +336,7 @@ class KubeApi:
                     raise TransientError(said) from None
             finally:
                 response.release_conn()
-            self._sleep(_pause(None, attempt))
+            self.sleep(_pause(None, attempt))
 
     def _open(self, request: _Request) -> Any:
         """One answer, however often it takes: what may pass is tried again, with pauses that grow.
@@ -323,7 +351,7 @@ class KubeApi:
             except TransientError:
                 if attempt == _ATTEMPTS:
                     raise
-                self._sleep(_pause(None, attempt))
+                self.sleep(_pause(None, attempt))
                 continue
             if response.status < 300:
                 if request.body is not None:
@@ -332,7 +360,7 @@ class KubeApi:
             error = _error(request, response)
             if response.status not in _PASSING or attempt == _ATTEMPTS:
                 raise error
-            self._sleep(_pause(response.headers.get("Retry-After"), attempt))
+            self.sleep(_pause(response.headers.get("Retry-After"), attempt))
 
     def _warn(self, response: Any) -> None:
         """Passes on, once, what the server has to say of an object that it takes: a policy that the pods will not meet,

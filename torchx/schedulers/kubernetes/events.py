@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.kubernetes.client import ApiError, path_of
+from torchx.schedulers.kubernetes.client import path_of, unless_forbidden
 from torchx.schedulers.kubernetes.names import JOBSET, LABEL_QUEUE, VOLCANO
-from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY
+from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED
+from torchx.specs.api import AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,27 +18,26 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-_FORBIDDEN = 403
-
 
 def why_pods_are_missing(api: KubeApi, namespace: str, found: Found) -> str:
     """Why a job lacks pods: what its queue says, or why they could not be made. Empty when nobody says."""
-    try:
-        return next((said for said in _sayings(api, namespace, found) if said), "")
-    except ApiError as e:
-        if e.status != _FORBIDDEN:
-            raise
-        return ""  # who may see no events still gets a status
+    return unless_forbidden(lambda: next((said for said in _sayings(api, namespace, found) if said), ""), "")
 
 
 def why_it_does_not_start(api: KubeApi, namespace: str, pod: _Object) -> str:
     """Why a pod's containers are not made: a volume or a network that it cannot get. Empty when nobody says."""
-    try:
-        return _warning(api, namespace, f"involvedObject.uid={pod['metadata'].get('uid')}", NO_START)
-    except ApiError as e:
-        if e.status != _FORBIDDEN:
-            raise
-        return ""
+    of = f"involvedObject.uid={pod['metadata'].get('uid')}"
+    return unless_forbidden(lambda: _warning(api, namespace, of, NO_START), "")
+
+
+def how_it_ended(api: KubeApi, namespace: str, job: str) -> AppState | None:
+    """How a Job that is gone had ended, by the last event that says so; None when none does."""
+    found = None
+    of = {"fieldSelector": f"involvedObject.kind=Job,involvedObject.name={job}"}
+    for event in unless_forbidden(lambda: list(api.items(path_of("Event", namespace), of)), []):
+        reason = event.get("reason")
+        found = AppState.FAILED if reason in WHY_FAILED else AppState.SUCCEEDED if reason == "Completed" else found
+    return found
 
 
 def _sayings(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
@@ -97,14 +97,11 @@ def _of_volcano(api: KubeApi, namespace: str, item: _Object) -> str:
             return f"its pod group cannot be scheduled: {str(condition['message']).strip()}"
     queue = str((item.get("spec") or {}).get("queue") or "")
     try:
-        if queue:
-            api.get(path_of("Queue", None, queue))
+        if queue:  # they belong to no namespace
+            unless_forbidden(lambda: api.get(path_of("Queue", None, queue)), {})
     except NotFoundError as e:
         if f'"{queue}"' in str(e):  # else the cluster has no such kind of objects
             return f"its queue `{queue}` does not exist"
-    except ApiError as e:
-        if e.status != _FORBIDDEN:  # queues belong to no namespace
-            raise
     return ""
 
 

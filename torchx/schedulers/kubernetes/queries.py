@@ -6,7 +6,7 @@ import time
 
 from torchx.errors import NotFoundError, TorchXError
 from torchx.schedulers.kubernetes.answers import Found, read_owner
-from torchx.schedulers.kubernetes.client import ApiError, path_of
+from torchx.schedulers.kubernetes.client import FORBIDDEN, ApiError, path_of, unless_forbidden
 from torchx.schedulers.kubernetes.names import (
     LABEL_ORGANIZATION,
     LABEL_UNIQUE_NAME,
@@ -28,7 +28,6 @@ AT_ONCE = 50
 """Jobs of one question: their names are part of its address."""
 
 _OURS = f"{LABEL_ORGANIZATION}={ORGANIZATION}"
-_FORBIDDEN = 403
 _GONE = 410
 _PAUSE_S = 2.0
 
@@ -54,7 +53,7 @@ def look(
             found.setdefault(name_of(item), Found(kind, version=version)).owners.append(item)
         if found.keys() >= set(wanted):
             break
-    for pod in pods_of(api, namespace, wanted) if pods else ():
+    for pod in parts_of(api, "Pod", namespace, wanted) if pods else ():
         found.setdefault(name_of(pod), Found(next(iter(choice)))).pods.append(pod)
     return found
 
@@ -77,7 +76,7 @@ def _owners(
             except NotFoundError:
                 break  # the cluster has no such kind
             except ApiError as e:
-                if e.status != _FORBIDDEN:
+                if e.status != FORBIDDEN:
                     raise
                 refused = refused or e  # so it says of kinds that it has not, too
                 continue
@@ -89,9 +88,9 @@ def _owners(
         raise refused
 
 
-def pods_of(api: KubeApi, namespace: str | None, names: Sequence[str]) -> list[_Object]:
-    """All pods of these jobs, those that were replaced among them."""
-    return list(api.items(path_of("Pod", namespace), selector(names)))
+def parts_of(api: KubeApi, kind: str, namespace: str | None, names: Sequence[str]) -> list[_Object]:
+    """All objects of a kind that belong to these jobs; of pods, those that were replaced, too."""
+    return list(api.items(path_of(kind, namespace), selector(names)))
 
 
 def selector(names: Sequence[str]) -> dict[str, object]:
@@ -135,22 +134,21 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
     return found
 
 
-def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> Iterator[_Object]:
+def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> list[_Object]:
     """All pods of jobs that go on, and of the others those that run; none where we may not see any."""
     going = [
         job_id.partition(":")[2]
         for job_id, job in jobs.items()
         if space in (None, job_id.partition(":")[0]) and not all(_over(job.kind, item) for item in job.owners)
     ]
-    try:
-        for i in range(0, len(going), AT_ONCE):
-            yield from pods_of(api, space, going[i : i + AT_ONCE])
-        if jobs:
-            running = {"labelSelector": _OURS, "fieldSelector": "status.phase=Running"}
-            yield from api.items(path_of("Pod", space), running)
-    except ApiError as e:
-        if e.status != _FORBIDDEN:
-            raise
+    chunks = [going[i : i + AT_ONCE] for i in range(0, len(going), AT_ONCE)]
+
+    def ask() -> list[_Object]:
+        found = [pod for chunk in chunks for pod in parts_of(api, "Pod", space, chunk)]
+        running = {"labelSelector": _OURS, "fieldSelector": "status.phase=Running"}
+        return [*found, *(api.items(path_of("Pod", space), running) if jobs else ())]
+
+    return unless_forbidden(ask, [])
 
 
 def _id_of(item: _Object) -> str:
@@ -171,6 +169,7 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, tim
     watch = {
         **selector([name]),
         "watch": "true",
+        "allowWatchBookmarks": "true",
         "resourceVersion": found.version,
         "timeoutSeconds": int(timeout_s) + 1,
     }

@@ -132,7 +132,9 @@ WHY_FAILED = {
 }
 """Reason of the condition ``Failed`` of a Job or a JobSet -> class of the cause, and a sentence."""
 
-ONLY_PODS_FAILED = frozenset(("BackoffLimitExceeded", "FailedIndexes", "FailedJobs", "PodFailed"))
+ONLY_PODS_FAILED = frozenset(
+    ("BackoffLimitExceeded", "FailedIndexes", "FailedJobs", "MaxFailedIndexesExceeded", "PodFailed")
+)
 """These say no more than that pods failed, which a failed pod says better."""
 
 

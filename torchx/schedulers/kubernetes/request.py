@@ -23,6 +23,7 @@ from torchx.schedulers.kubernetes.names import (
     JOBSET,
     LABEL_QUEUE,
     LABEL_REPLICA_ID,
+    LABEL_ROLE_INDEX,
     LABEL_UNIQUE_NAME,
     VOLCANO,
 )
@@ -191,7 +192,10 @@ def render_jobs(app: AppDef, app_id: str, rules: JobRules) -> list[_Object]:
             objects.append(_job(job_name, role, rules, labels, template))
         else:
             objects += _separate_jobs(role, rules, app_id, job_name, labels)
-    objects[1]["metadata"]["annotations"].update(rules.metadata)
+    # A TTL takes each Job by itself: those of the other roles know all of the app.
+    firsts = {item["metadata"]["labels"][LABEL_ROLE_INDEX]: item for item in reversed(objects[1:])}
+    for item in firsts.values() if rules.ttl_s is not None else objects[1:2]:
+        item["metadata"]["annotations"].update(rules.metadata)
     return objects
 
 
@@ -254,8 +258,8 @@ def _retries(role: Role, replicas: int, *, per_index: bool) -> _Object:
         return {"backoffLimit": role.max_retries}
     if not per_index:
         return {"backoffLimit": role.max_retries * replicas + spare}
-    limits: _Object = {"backoffLimitPerIndex": role.max_retries}  # which leaves the whole without limit
-    return {**limits, "maxFailedIndexes": spare} if spare else limits
+    # without `maxFailedIndexes`, the others would run to their ends after one has used up its retries
+    return {"backoffLimitPerIndex": role.max_retries, "maxFailedIndexes": spare}
 
 
 def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labels: Mapping[str, str]) -> list[_Object]:

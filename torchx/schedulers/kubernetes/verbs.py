@@ -6,7 +6,7 @@ import time
 
 from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes.answers import read_owner
-from torchx.schedulers.kubernetes.client import ApiError, kind_of, path_of
+from torchx.schedulers.kubernetes.client import kind_of, path_of
 from torchx.schedulers.kubernetes.events import queue_of, workloads
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_CANCELLED,
@@ -16,7 +16,7 @@ from torchx.schedulers.kubernetes.names import (
     OWNERS,
     VOLCANO,
 )
-from torchx.specs.api import AppState, is_terminal
+from torchx.specs.api import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from torchx.schedulers.kubernetes.client import KubeApi
 
     _Object = dict[str, Any]
+
+_QUEUED_S = 4
+"""Seconds within which Kueue has seen a new job."""
 
 
 def create_all(api: KubeApi, objects: list[_Object], *, mutual: bool = False) -> None:
@@ -80,23 +83,35 @@ def cancel(api: KubeApi, found: Found) -> None:
     """Ends a job and keeps what can be looked at: its objects, and the pods that had ended.
 
     A Job is suspended, and one of a cluster before 1.22 is given no pods any more; a Volcano job is aborted. Kueue
-    would start a suspended job again: what it has admitted is taken out of its queue.
+    would start a suspended job again: it is taken out of its queue first.
+
+    Raises:
+        BackendError: a part of it was refused; the others are done all the same.
     """
+    refused = None
     for item in found.owners:
-        metadata = item["metadata"]
         state = read_owner(found.kind, item).state
-        if state is not None and is_terminal(state):
-            continue
-        path = path_of(OWNERS[found.kind], metadata["namespace"], metadata["name"])
-        if found.kind == VOLCANO:
-            api.patch(path, _mark(ANNOTATION_CANCELLED))  # its phase would be the same where a pod had failed
-            api.create(_abort_command(item))
-        elif found.kind == OLD_APPWRAPPER:
-            api.delete(path)  # it cannot be held
-        elif queue_of(item) and _leave_queue(api, item):
-            api.patch(path, _mark(ANNOTATION_CANCELLED))
-        else:
-            _suspend(api, path, ANNOTATION_CANCELLED)
+        if state is None or not is_terminal(state):
+            try:
+                _cancel(api, found.kind, item)
+            except TorchXError as e:
+                refused = refused or e
+    if refused is not None:
+        raise refused
+
+
+def _cancel(api: KubeApi, kind: str, item: _Object) -> None:
+    metadata = item["metadata"]
+    path = path_of(OWNERS[kind], metadata["namespace"], metadata["name"])
+    if kind == VOLCANO:
+        api.patch(path, _mark(ANNOTATION_CANCELLED))  # its phase would be the same where a pod had failed
+        api.create(_abort_command(item))
+    elif kind == OLD_APPWRAPPER:
+        api.delete(path)  # it cannot be held
+    elif queue_of(item) and _leave_queue(api, item):
+        api.patch(path, _mark(ANNOTATION_CANCELLED))
+    else:
+        _suspend(api, path, ANNOTATION_CANCELLED)
 
 
 def stop_the_others(api: KubeApi, found: Found) -> None:
@@ -104,10 +119,10 @@ def stop_the_others(api: KubeApi, found: Found) -> None:
 
     Whoever waits for the job does it; nothing is said where the rights are missing.
     """
-    states = [read_owner(found.kind, item).state for item in found.owners]
-    if found.kind != JOB or AppState.FAILED not in states:
+    if found.kind != JOB or not found.failed:
         return
-    for item, state in zip(found.owners, states, strict=True):
+    for item in found.owners:
+        state = read_owner(JOB, item).state
         if state is None or not is_terminal(state):
             metadata = item["metadata"]
             try:
@@ -128,12 +143,24 @@ def _mark(annotation: str) -> _Object:
 
 
 def _leave_queue(api: KubeApi, item: _Object) -> bool:
-    """Takes a job out of Kueue's queue, which suspends it for good; False where Kueue has not seen it."""
+    """Takes a job out of Kueue's queue, which suspends it for good; False where there is no Kueue that cares for it.
+
+    Raises:
+        BackendError: the rights to do it are missing, say.
+    """
     namespace = item["metadata"]["namespace"]
-    try:
-        found = workloads(api, namespace, item)
-    except (NotFoundError, ApiError):
-        return False
+    found: list[_Object] = []
+    for attempt in range(
+        _QUEUED_S
+    ):  # a job that was just submitted may be unknown to Kueue still, which would start it
+        if attempt:
+            api.sleep(1.0)
+        try:
+            found = workloads(api, namespace, item)
+        except NotFoundError:
+            return False
+        if found:
+            break
     for workload in found:
         kind = "Workload" if str(workload.get("apiVersion", "")).endswith("v1beta1") else "WorkloadV1Beta2"
         api.patch(path_of(kind, namespace, workload["metadata"]["name"]), {"spec": {"active": False}})

@@ -1,0 +1,54 @@
+"""The rights that a user needs in a namespace, as the Role that an administrator applies.
+
+https://kubernetes.io/docs/reference/access-authn-authz/rbac/
+"""
+
+from __future__ import annotations
+
+from torchx.schedulers.kubernetes.client import PLURALS
+from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, OLD_APPWRAPPER, OWNERS, VOLCANO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_OWNER = "create get list watch patch delete"
+_PARTS = {"Pod": "list", "Pod/log": "get", "Event": "list"}
+_OF_KIND = {
+    JOB: {"Job": _OWNER, "Service": "create get list patch delete"},
+    JOBSET: {"JobSet": _OWNER},
+    VOLCANO: {"VolcanoJob": _OWNER, "Command": "create get", "PodGroup": "get"},
+    APPWRAPPER: {"AppWrapper": _OWNER},
+    OLD_APPWRAPPER: {"AppWrapperV1Beta1": "create get list watch delete"},
+}
+"""Kind of job -> kinds of objects -> verbs, beside :data:`_PARTS`, which all need."""
+
+_QUEUED = {"Workload": "list patch"}
+"""What it takes to leave a queue of Kueue, and to say why a job waits there."""
+
+
+def role_manifest(kind: str, namespace: str, *, queued: bool) -> str:
+    """A Role, as YAML, with the least rights for all verbs of torchx.
+
+    Args:
+        kind: of the jobs, a key of :data:`torchx.schedulers.kubernetes.names.OWNERS`.
+        queued: the jobs wait in queues of Kueue.
+    """
+    from torchx.schedulers.kubernetes.manifests import to_yaml
+
+    needed = {**_OF_KIND[kind], **_PARTS, **(_QUEUED if queued else {})}
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": f"torchx-{kind}", "namespace": namespace},
+        "rules": [_rule(name, verbs.split()) for name, verbs in needed.items()],
+    }
+    bind = f"kubectl create rolebinding torchx-{kind} -n {namespace} --role torchx-{kind} --user NAME"
+    return f"# the least rights for jobs of kind {OWNERS[kind]}; to give them to somebody:\n#   {bind}\n{to_yaml(role)}"
+
+
+def _rule(name: str, verbs: list[str]) -> dict[str, Any]:
+    kind, slash, sub = name.partition("/")
+    base, plural = PLURALS[kind]
+    group = base.split("/")[1] if base.startswith("apis/") else ""
+    return {"apiGroups": [group], "resources": [plural + slash + sub], "verbs": verbs}
