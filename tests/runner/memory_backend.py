@@ -54,6 +54,9 @@ class MemoryScheduler(Scheduler):
         app_id = f"{app.name}-{len(self.jobs) + 1}" if self.ids_known else ""
         return AppDryRunInfo(Request(app, cfg, app_id), lambda request: f"{request.app.name} {request.cfg}")
 
+    def expected_id(self, dryrun_info):
+        return dryrun_info.request.app_id
+
     def schedule(self, dryrun_info):
         if self.refuses is not None:
             raise self.refuses

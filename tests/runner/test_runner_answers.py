@@ -17,7 +17,6 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs import (
     AppDef,
-    AppDryRunInfo,
     AppState,
     AppStatus,
     AppStatusError,
@@ -28,7 +27,7 @@ from torchx.specs import (
 )
 from torchx.testing import FakeClock
 
-from .memory_backend import MemoryScheduler, Request, backend, echo_app
+from .memory_backend import MemoryScheduler, backend, echo_app
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
@@ -416,13 +415,12 @@ def test_gpus_with_little_memory(runner, caplog, monkeypatch, resource, enforced
 
 @pytest.mark.parametrize(
     ("app_id", "handle"),
-    [("a-1", "m://s/a-1"), ("", ""), (7, ""), (None, "")],
-    ids=["known", "empty", "number", "none"],
+    [("a-1", "m://s/a-1"), ("ns:a-1", "m://s/ns:a-1"), ("", "")],
+    ids=["known", "with a namespace", "unknown"],
 )
 def test_a_handle_that_is_known_before(app_id, handle) -> None:
-    """Where the request has the id; else it is not known yet."""
-    info: Any = AppDryRunInfo(Request(echo_app(), {}, app_id), str)
-    assert record._expected_handle(info, "m", "s") == handle
+    """Where the scheduler says the id of a request's job; else it is not known yet."""
+    assert record._expected_handle(app_id, "m", "s") == handle
 
 
 def test_secrets_in_options(now) -> None:

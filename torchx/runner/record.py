@@ -55,6 +55,7 @@ class Recorder:
         registry = default_registry()
         source = git.probe()
         run = new_run(info, scheduler, self._session, source.known)
+        run.handle = _expected_handle(backend.expected_id(info), scheduler, self._session)
         run.submission = backend.submission_token(info)
         run_id = registry.begin(run)
         try:
@@ -128,7 +129,6 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
         scheduler=scheduler,
         session=session,
         name=app.name if app is not None else "",
-        handle=_expected_handle(info, scheduler, session),
         app=record,
         cfg=masked_settings(info._settings, info._cfg),
         argv=mask_args(sys.argv),
@@ -181,10 +181,9 @@ def _reason(error: Exception) -> str:
     return mask_told(str(error) or type(error).__name__, sys.argv)
 
 
-def _expected_handle(info: AppDryRunInfo[Any], scheduler: str, session: str) -> str:
-    """The handle that the job will have, where the id is part of the request; else empty."""
-    app_id = getattr(info.request, "app_id", None)
-    if not isinstance(app_id, str) or not app_id:
+def _expected_handle(app_id: str, scheduler: str, session: str) -> str:
+    """The handle that the job will have; empty where its id is not known yet."""
+    if not app_id:
         return ""
     handle = make_app_handle(scheduler, session, app_id)
     try:

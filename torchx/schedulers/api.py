@@ -184,6 +184,10 @@ class Scheduler(_Generic["T"], ABC):
     submission_s: float = 10.0
     """Seconds after which a submission whose process is gone has either made its job visible, or never will."""
 
+    def expected_id(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """The id that this request's job will have; empty, the default: it is known only after the submission."""
+        return ""
+
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
         """A token by which :meth:`find_submission` finds this request's job; empty, the default: its id is enough.
 

@@ -134,6 +134,9 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         request.images_to_push = pushed  # as well: what runs is the image that is here
         return AppDryRunInfo(request, str)
 
+    def expected_id(self, dryrun_info: AppDryRunInfo[DockerJob]) -> str:
+        return dryrun_info.request.app_id
+
     def schedule(self, dryrun_info: AppDryRunInfo[DockerJob]) -> str:
         """Pull images that are missing, make the network and the containers, and start them, rank 0 first.
 

@@ -101,6 +101,9 @@ class KubernetesMCADScheduler(KubeScheduler):
         wrapper = appwrapper.render(app, app_id, rules, form=form, priority=opts.priority, network=opts.network)
         return AppDryRunInfo(KubernetesMCADJob(images, wrapper, app_id, opts.namespace, opts.context), str)
 
+    def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesMCADJob]) -> str:
+        return f"{dryrun_info.request.namespace}:{dryrun_info.request.app_id}"
+
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesMCADJob]) -> str:
         """Makes the AppWrapper: one object, so that there is all of the job or nothing.
 
@@ -110,7 +113,7 @@ class KubernetesMCADScheduler(KubeScheduler):
         job = dryrun_info.request
         self._push(dryrun_info, job.images_to_push)
         self._api(job.context).create(job.resource)
-        return self._submitted(job.context, f"{job.namespace}:{job.app_id}")
+        return self._submitted(job.context, self.expected_id(dryrun_info))
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
         """A Role for AppWrappers of the form in ``cfg``."""

@@ -107,6 +107,9 @@ class KubernetesScheduler(KubeScheduler):
         rules = request.rules_of(opts, kind, app, app_id, session=self.session_name, version=version)
         return request.as_resource(request.render(kind, app, app_id, rules))
 
+    def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
+        return f"{dryrun_info.request.opts.namespace}:{dryrun_info.request.app_id}"
+
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         """Makes the objects. Should one be refused, those made before it are removed.
 
@@ -130,7 +133,7 @@ class KubernetesScheduler(KubeScheduler):
                 api.create(item, dry_run=True)
         self._push(dryrun_info, job.images_to_push)
         verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
-        return self._submitted(job.opts.context, f"{job.opts.namespace}:{job.app_id}")
+        return self._submitted(job.opts.context, self.expected_id(dryrun_info))
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
         """A Role for jobs of the kind in ``cfg``; with ``kind=auto``, of that which needs no operator."""

@@ -17,12 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, NotFoundError, SpecError
 from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
-from torchx.schedulers.local.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
 from torchx.schedulers.local.jobs import LocalJob, LocalJobs
-from torchx.schedulers.local.logs import JobEnd, LogIterator, open_log
 from torchx.schedulers.local.options import Opts
-from torchx.schedulers.local.processes import PopenProtocol, SignalException, start_process
-from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, PopenRequest, ReplicaParam, render_request
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG
 
@@ -33,6 +29,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.local.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
+    from torchx.schedulers.local.logs import LogIterator
+    from torchx.schedulers.local.processes import PopenProtocol, SignalException
+    from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, PopenRequest, ReplicaParam
 
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
     _Replicas = list[tuple[str, int]]
@@ -104,7 +104,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     Args:
         session_name: groups the jobs.
-        image_provider_class: makes files of a role's image out of the run options.
+        image_provider_class: makes files of a role's image out of the run options; those of this machine when None.
         cache_size: how many jobs this object remembers; all others are looked up.
         extra_paths: folders to look for programs in, before those in ``PATH``.
     """
@@ -115,7 +115,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     def __init__(
         self,
         session_name: str,
-        image_provider_class: Callable[[LocalOpts], ImageProvider],
+        image_provider_class: Callable[[LocalOpts], ImageProvider] | None = None,
         cache_size: int = 100,
         extra_paths: list[str] | None = None,
     ) -> None:
@@ -137,9 +137,12 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     # -- submission ------------------------------------------------------------------------------
 
     def _submit_dryrun(self, app: AppDef, cfg: LocalOpts) -> AppDryRunInfo[PopenRequest]:
+        from torchx.schedulers.local.images import CWDImageProvider
+        from torchx.schedulers.local.request import render_request
+
         opts = Opts.from_cfg(cfg)
         opts.check()
-        provider = self._image_provider_class(cfg)
+        provider = (self._image_provider_class or CWDImageProvider)(cfg)
         request = render_request(app, opts, provider, session=self.session_name, extra_paths=self._extra_paths)
         if opts.auto_set_cuda_visible_devices:
             self.auto_set_CUDA_VISIBLE_DEVICES(request.role_params, app, opts)
@@ -154,6 +157,9 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
         if cfg.auto_set_cuda_visible_devices:
             share_gpus(role_params, app)
+
+    def expected_id(self, dryrun_info: AppDryRunInfo[PopenRequest]) -> str:
+        return dryrun_info.request.app_id
 
     def schedule(self, dryrun_info: AppDryRunInfo[PopenRequest]) -> str:
         """Hand the job to its supervisor; returns once that has taken it.
@@ -178,6 +184,8 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         cwd: str | None = None,
     ) -> subprocess.Popen[bytes]:
         """Run one program right here, without a supervisor, in a session of its own."""
+        from torchx.schedulers.local.processes import start_process
+
         return start_process(args, env, stdout=stdout, stderr=stderr, cwd=cwd)
 
     # -- what became of it -----------------------------------------------------------------------
@@ -226,6 +234,8 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return None if state is None else [(role, k) for role, count in state.roles for k in range(count)]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
+        from torchx.schedulers.local.logs import JobEnd, open_log
+
         job = self._find(app_id)
         if job is None:
             raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
@@ -290,7 +300,7 @@ def create_scheduler(
     session_name: str,
     cache_size: int = 100,
     extra_paths: list[str] | None = None,
-    image_provider_class: Callable[[LocalOpts], ImageProvider] = CWDImageProvider,
+    image_provider_class: Callable[[LocalOpts], ImageProvider] | None = None,
     **kwargs: Any,  # noqa: ARG001  # parameters meant for other schedulers
 ) -> LocalScheduler:
     """The factory of ``local_cwd``."""

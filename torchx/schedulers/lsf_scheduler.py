@@ -146,6 +146,9 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         request.check()
         return AppDryRunInfo(request, str)
 
+    def expected_id(self, dryrun_info: AppDryRunInfo[LsfBsub]) -> str:
+        return dryrun_info.request.app_id
+
     def _submission(self, info: AppDryRunInfo[LsfBsub], site: Site) -> Submission:
         request = info.request
         folder = self.folders(site).place(request.app_id, request.jobdir)

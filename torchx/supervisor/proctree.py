@@ -6,7 +6,6 @@ Everything is read from ``/proc``; where there is none (macOS) only process grou
 from __future__ import annotations
 
 import os
-import signal
 
 from torchx.supervisor.statefile import read_bytes
 
@@ -157,6 +156,8 @@ def marked(job: str) -> list[Process]:
 
 def send(process: Process, number: int) -> None:
     """Signal exactly this process: never another that got its pid meanwhile. Quiet when it is gone."""
+    import signal  # `status`, too, imports this module
+
     try:
         if not hasattr(os, "pidfd_open"):
             if start_ticks(process.pid) == process.ticks:
@@ -175,6 +176,8 @@ def send(process: Process, number: int) -> None:
 
 def send_all(processes: list[Process], number: int) -> None:
     """:func:`send` to each; one that was stopped is woken, so that it can act on the signal."""
+    import signal
+
     for process in processes:
         if process.state not in "ZX":
             send(process, number)

@@ -39,7 +39,10 @@ _HOMES = {
         split_lines_iterator""",
     "torchx.schedulers.devices": "get_device_mounts",
     "torchx.schedulers.ids": "make_unique",
+    "torchx.schedulers.local.images": "CWDImageProvider ImageProvider LocalDirectoryImageProvider",
     "torchx.schedulers.local.logs": "LogIterator",
+    "torchx.schedulers.local.processes": "PopenProtocol SignalException",
+    "torchx.schedulers.local.request": "ENV_CUDA_VISIBLE_DEVICES PopenRequest ReplicaParam",
     "torchx.schedulers.streams": "Tee",
     "torchx.specs.api": """
         AppDef AppDryRunInfo AppHandle AppState AppStatus BindMount CfgVal DeviceMount MountType NONE NULL_RESOURCE
@@ -101,7 +104,9 @@ _REEXPORTS = {
     "torchx.schedulers.docker_scheduler": _BACKEND,
     "torchx.schedulers.kubernetes_mcad_scheduler": _BACKEND,
     "torchx.schedulers.kubernetes_scheduler": _BACKEND,
-    "torchx.schedulers.local_scheduler": f"{_BACKEND} Tee",
+    "torchx.schedulers.local_scheduler": f"""
+        {_BACKEND} CWDImageProvider ENV_CUDA_VISIBLE_DEVICES ImageProvider LocalDirectoryImageProvider LogIterator
+        PopenProtocol PopenRequest ReplicaParam SignalException Tee""",
     "torchx.schedulers.lsf_scheduler": f"{_BACKEND} LogIterator",
     "torchx.schedulers.slurm_scheduler": f"{_BACKEND} LogIterator",
     "torchx.tracker.api": "load_group load_module",

@@ -140,6 +140,17 @@ def test_an_answer_that_breaks_off_is_asked_for_again(no_waiting):
         scheduler.describe(app_id)
 
 
+def test_the_id_is_known_before_the_submission():
+    """With its namespace: so it goes on record, and is found where the submission was cut off."""
+    cluster = Cluster()
+    scheduler = create_scheduler("me", client=cluster)
+    info = scheduler.submit_dryrun(app(), {"namespace": "elsewhere", "validate_spec": False})
+    expected = scheduler.expected_id(info)
+    assert expected.startswith("elsewhere:train-")
+    assert scheduler.schedule(info) == expected
+    assert scheduler.find_submission(expected, {}, age_s=100) == expected
+
+
 def test_a_name_that_is_somebody_elses_is_an_error():
     """An object of the same name without our mark was not made by the lost call."""
     cluster = Cluster()
