@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from torchx.errors import EXIT_INTERRUPTED, EXIT_OK, TorchXError
 from torchx.util.term import has_color, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXIT_BUG = 70
 """Something was raised that nobody foresaw (sysexits.h: EX_SOFTWARE)."""

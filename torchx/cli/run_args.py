@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from torchx.cli.failures import UsageError
 from torchx.errors import ConfigError, SpecError
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.specs import CfgVal
     from torchx.specs.secret import Secret
-else:
-    from torchx.util.records import dataclass, field
+
 
 STDIN = "--stdin"
 _EXAMPLES = "for example `--secret HF_TOKEN`, or where the value is: `--secret HF_TOKEN=file:PATH`, `=cmd:COMMAND`"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from torchx.errors import SpecError, TorchXError
 from torchx.specs.handles import make_app_handle
 from torchx.specs.mounts import parse_mounts
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.component_reader.signature import Signature
@@ -20,7 +20,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-    from torchx.util.records import dataclass, field
 
 __all__ = [
     "ComponentArgs",

@@ -21,11 +21,11 @@ from types import FunctionType, ModuleType
 
 from torchx.errors import NotFoundError, SpecError
 from torchx.util.notices import logger
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.component_reader.linter import ComponentFunctionValidator
@@ -35,7 +35,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-    from torchx.util.records import dataclass, field
 
 BUILTINS = {
     "dist": ("ddp", "spmd", "torchrun"),

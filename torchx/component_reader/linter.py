@@ -10,12 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from torchx.component_reader.types import ANYTHING, DICTS, LISTS, SCALARS, SUPPORTED, Shape, generic, union
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ast
     from collections.abc import Mapping
-    from dataclasses import dataclass
 
     from torchx.component_reader import help as _help
 
@@ -27,7 +27,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-    from torchx.util.records import dataclass
 
 _TYPING_NAMES = {*SCALARS, *ANYTHING, *LISTS, *DICTS, "None", "Optional", "Union", "Annotated", "Literal"}
 

@@ -6,14 +6,13 @@ import sys
 
 from torchx.component_reader.types import SUPPORTED, Shape, shape_of
 from torchx.errors import SpecError
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from dataclasses import dataclass
     from typing import Any
-else:
-    from torchx.util.records import dataclass
+
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import SpecError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 
 @dataclass

@@ -36,11 +36,11 @@ from torchx.config.files import CONFIG_FILE, active_profile, default_dirs, use_p
 from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
 from torchx.util.notices import logger
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from dataclasses import dataclass
     from typing import Any, TextIO
 
     from torchx.config.files import ConfigFiles
@@ -51,7 +51,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-    from torchx.util.records import dataclass
 
 __all__ = [
     "CONFIG_FILE",

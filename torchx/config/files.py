@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 
 from torchx.config.ini import Entry, Sections, read
 from torchx.errors import ConfigError
 from torchx.settings import ENV_CONFIG, ENV_PROFILE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 CONFIG_FILE = ".torchxconfig"
 _MOST_BYTES = 1 << 20

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 
 from torchx.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 DEFAULT_SECTION = "DEFAULT"
 

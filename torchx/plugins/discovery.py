@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import sys
 
+from torchx.util.records import dataclass, field
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from dataclasses import dataclass, field
     from typing import Any
-else:
-    from torchx.util.records import dataclass, field
+
 
 SCHEDULERS = "torchx.schedulers"
 COMPONENTS = "torchx.components"

@@ -8,11 +8,11 @@ from torchx.errors import EXIT_MISSING_DEPENDENCY, NotFoundError, TorchXError
 from torchx.plugins.discovery import KINDS, EntryPoint, LoadFailure, decorated, entry_points
 from torchx.util import notices
 from torchx.util.notices import logger
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from dataclasses import dataclass
     from typing import Any, Generic, TypeVar
 
     T = TypeVar("T")
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     class _Generic(Generic[T]):
         """For type checkers."""
 else:
-    from torchx.util.records import dataclass
-
     T = "T"
 
     class _Generic:

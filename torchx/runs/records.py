@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from torchx.specs.api import AppState, is_terminal
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.specs.api import AppDef
-else:
-    from torchx.util.records import dataclass, field
 
 
 @dataclass(kw_only=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from torchx.errors import HandleError, NotFoundError
+from collections.abc import Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from torchx.errors import HandleError, NotFoundError
 
 
 def no_such_run(reference: str, known: Sequence[str]) -> NotFoundError:

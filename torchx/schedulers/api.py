@@ -13,11 +13,11 @@ from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
 from torchx.specs.api import NONE, AppState, Workspace, runopts
 from torchx.specs.structured_opts import StructuredOpts
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from dataclasses import dataclass, field
     from datetime import datetime
     from typing import Any, Generic, TypeVar
 
@@ -31,8 +31,6 @@ else:
     from torchx.util.reexports import reexports
 
     __getattr__ = reexports(__name__)
-
-    from torchx.util.records import dataclass, field
 
     class _Generic:
         """`Scheduler[Cfg]` as a base class, without paying for an import of `typing`."""

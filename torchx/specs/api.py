@@ -36,20 +36,18 @@ from torchx.specs.status import (
     is_terminal,
 )
 from torchx.specs.workspaces import Workspace
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable, Mapping
-    from dataclasses import dataclass, field
     from typing import Any, Generic, TypeVar
 
     from torchx.config import Setting
 
     T = TypeVar("T")
 else:
-    from torchx.util.records import dataclass, field
-
     Any = object  # so that typing.get_type_hints can read our classes
     T = "T"
 

@@ -12,12 +12,12 @@ string. Unknown keys are ignored.
 
 from __future__ import annotations
 
+from torchx.util.records import dataclass
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from typing import Any
-else:
-    from torchx.util.records import dataclass
+
 
 __all__ = ["Failure", "parse_failure"]
 

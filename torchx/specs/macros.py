@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from torchx.util.records import dataclass
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from typing import Any
 
     from torchx.specs.api import Role
     from torchx.specs.mounts import BindMount, DeviceMount, VolumeMount
-else:
-    from torchx.util.records import dataclass
+
 
 __all__ = ["macros"]
 

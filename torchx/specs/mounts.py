@@ -15,12 +15,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from torchx.errors import SpecError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 __all__ = ["BindMount", "DeviceMount", "Mount", "MountType", "VolumeMount", "format_mount", "parse_mounts"]
 

@@ -6,11 +6,9 @@ Resource(cpu=8, gpu=1, memMB=32768, capabilities={}, devices={}, tags={})
 
 from __future__ import annotations
 
-from torchx.specs.api import Resource
+from collections.abc import Callable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from torchx.specs.api import Resource
 
 GiB = 1024
 """MiB in a GiB."""

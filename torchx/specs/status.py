@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from torchx.errors import EXIT_GONE, EXIT_JOB_FAILED, TorchXError
 from torchx.specs.states import NONE, RESET, YELLOW_BOLD, AppState, ReplicaState, is_started, is_terminal
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass, field
     from typing import Any
-else:
-    from torchx.util.records import dataclass, field
+
 
 __all__ = [
     "NONE",

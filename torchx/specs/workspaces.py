@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from torchx.errors import SpecError
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Iterator
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+
 
 __all__ = ["Workspace"]
 

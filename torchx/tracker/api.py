@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 
 from torchx.settings import ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_TRACKERS
 from torchx.util.notices import logger
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from dataclasses import dataclass, field
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -24,7 +24,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-    from torchx.util.records import dataclass, field
 
 ENV_TORCHX_JOB_ID = ENV_JOB_ID
 ENV_TORCHX_PARENT_RUN_ID = ENV_PARENT_RUN_ID

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from torchx.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _FILE_ENDINGS = (".ini", ".cfg", ".conf")
 

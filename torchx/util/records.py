@@ -7,15 +7,8 @@ compute what ``dataclasses`` itself needs (``fields``, ``replace``, ``asdict``,
 is compiled at the first instance.
 
 Supported: ``frozen``, ``kw_only``, ``default``, ``default_factory``, ``repr=False``,
-``compare=False``, ``__post_init__``, inheritance from records and from real dataclasses. Modules write::
-
-    TYPE_CHECKING = False
-    if TYPE_CHECKING:
-        from dataclasses import dataclass, field
-    else:
-        from torchx.util.records import dataclass, field
-
-so that type checkers see the real thing.
+``compare=False``, ``__post_init__``, inheritance from records and from real dataclasses. Type checkers see those of the
+standard library under these names.
 
 >>> @dataclass
 ... class Point:
@@ -67,7 +60,7 @@ class _Field:
         self.kw_only = False
 
 
-def field(
+def _field(
     *,
     default: Any = _MISSING,
     default_factory: Any = _MISSING,
@@ -81,7 +74,7 @@ def field(
     return _Field(default, default_factory, repr, compare, metadata)
 
 
-def dataclass(cls: Any = None, *, frozen: bool = False, kw_only: bool = False) -> Any:
+def _dataclass(cls: Any = None, *, frozen: bool = False, kw_only: bool = False) -> Any:
     """Class decorator: ``__init__``, ``__repr__``, ``__eq__`` from the annotations."""
 
     def wrap(c: Any) -> Any:
@@ -90,7 +83,7 @@ def dataclass(cls: Any = None, *, frozen: bool = False, kw_only: bool = False) -
     return wrap if cls is None else wrap(cls)
 
 
-def replace(record: Any, /, **changes: Any) -> Any:
+def _replaced(record: Any, /, **changes: Any) -> Any:
     """A copy of a record with other values in some fields, as ``dataclasses.replace`` makes it.
 
     >>> @dataclass
@@ -340,3 +333,9 @@ class _LazyDataclass:
         for attribute in ("__dataclass_fields__", "__dataclass_params__"):
             setattr(self.cls, attribute, getattr(twin, attribute))
         return getattr(self.cls, self.name)
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field, replace
+else:
+    dataclass, field, replace = _dataclass, _field, _replaced

@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 
 from torchx.errors import NotSupportedError
 from torchx.specs.api import runopts
+from torchx.util.records import dataclass
 from torchx.workspace.files import open_workspace, walk_workspace
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import dataclass
     from typing import Any, Generic, TypeVar
 
     from torchx.specs.api import AppDef, CfgVal, Role, Workspace
@@ -36,8 +36,6 @@ else:
     from torchx.util.reexports import reexports
 
     __getattr__ = reexports(__name__)
-
-    from torchx.util.records import dataclass
 
     T = PackageType = WorkspaceConfigType = object
 

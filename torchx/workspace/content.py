@@ -18,18 +18,17 @@ import os
 import stat
 
 from torchx.errors import SpecError, TorchXError
+from torchx.util.records import dataclass
 from torchx.workspace.files import LocalFiles, open_workspace, walk_tree
 from torchx.workspace.private import check_entries, check_root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from dataclasses import dataclass
     from typing import IO, Any
 
     from torchx.specs.workspaces import Workspace
-else:
-    from torchx.util.records import dataclass
+
 
 FILE, DIRECTORY, LINK = "file", "directory", "link"
 CHUNK = 1 << 20  # bytes: files are streamed, never held

@@ -10,13 +10,13 @@ import sys
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
 from torchx.specs.api import runopts
+from torchx.util.records import dataclass
 from torchx.workspace.api import WorkspaceMixin
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from dataclasses import dataclass
     from typing import Any, TextIO
 
     from torchx.specs.api import AppDef, CfgVal, Role, Workspace
@@ -26,7 +26,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-    from torchx.util.records import dataclass
 
 __all__ = ["TORCHX_DOCKERFILE", "DockerWorkspaceMixin", "print_push_events"]
 

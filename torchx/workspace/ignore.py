@@ -11,15 +11,10 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable
 
 from torchx.errors import SpecError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 TORCHX_IGNORE = ".torchxignore"
 IGNORE_FILES = (TORCHX_IGNORE, ".dockerignore")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 from torchx.errors import NotSupportedError
+from torchx.util.records import dataclass
 from torchx.workspace import content
 from torchx.workspace.images.layering import MOST_LAYERS, Pushed, arrange
 from torchx.workspace.images.layers import Item, Layer, item, pack
@@ -20,15 +21,13 @@ from torchx.workspace.images.registry import DOCKER_MANIFEST, OCI_MANIFEST, PUSH
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from dataclasses import dataclass
     from typing import Any, TypeVar
 
     from torchx.specs.api import Workspace
     from torchx.workspace.content import Entry
 
     T = TypeVar("T")
-else:
-    from torchx.util.records import dataclass
+
 
 _FORMAT = "torchx-image-1"  # a part of what the tag is a hash of
 _OVERLAYFS_LAYERS = 125

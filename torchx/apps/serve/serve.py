@@ -19,6 +19,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -27,10 +28,6 @@ from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from torchx.errors import BackendError, MissingDependencyError, SpecError, TorchXError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TORCHSERVE_PARAMS = [
     "model_name",

@@ -6,13 +6,10 @@ https://docs.aws.amazon.com/tag-editor/latest/userguide/tagging.html#tag-convent
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from torchx.settings import ENV_IMAGE
 from torchx.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TAG_VERSION = "torchx.pytorch.org/version"
 TAG_APP_NAME = "torchx.pytorch.org/app-name"

@@ -29,10 +29,10 @@ from torchx.schedulers.batch.sites import (
 )
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
 from torchx.specs.api import CfgVal, is_terminal
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.schedulers.batch.logs import BatchLog, Growth
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     Answers = dict[str, DescribeAppResponse | None]
     _Jobs = list[ListAppResponse]
     _Replicas = list[tuple[str, int]]
-else:
-    from torchx.util.records import dataclass, field
+
 
 __all__ = ["COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Known", "Site", "Submission"]
 

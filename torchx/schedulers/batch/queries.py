@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 
+from torchx.util.records import dataclass
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from dataclasses import dataclass
 
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.kit.facts import JobFacts
 
     Answers = dict[str, DescribeAppResponse | None]
-else:
-    from torchx.util.records import dataclass
+
 
 _WATCHED_S = 60.0
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from torchx.util.records import dataclass
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from torchx.schedulers.kit.commands import CommandRunner
     from torchx.schedulers.kit.files import Files
-else:
-    from torchx.util.records import dataclass
 
 
 @dataclass(frozen=True)

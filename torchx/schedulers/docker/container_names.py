@@ -13,11 +13,7 @@ from __future__ import annotations
 
 import re
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 _NAME = re.compile(r"(.*?)(?:\.app(\d+))?(?:\.role(\d+))?(\.due)?(\.cancelled)?", re.DOTALL)
 

@@ -13,14 +13,13 @@ from torchx.schedulers.docker import container_names
 from torchx.schedulers.docker.container_names import Mark
 from torchx.schedulers.docker.reasons import container_state
 from torchx.specs.api import AppState, Role, is_terminal
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from dataclasses import dataclass, field
     from typing import Any
-else:
-    from torchx.util.records import dataclass, field
+
 
 LABEL_VERSION = "torchx.pytorch.org/version"
 LABEL_APP_ID = "torchx.pytorch.org/app-id"

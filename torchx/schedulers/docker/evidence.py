@@ -10,18 +10,17 @@ from torchx.schedulers.docker.gangs import REPLICA, rules_of
 from torchx.schedulers.docker.logs import seconds, tail
 from torchx.schedulers.docker.reasons import NO_PROGRAM, meaning_of
 from torchx.specs.api import AppState
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.failures import Evidence
-else:
-    from torchx.util.records import dataclass, field
+
 
 ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which nobody shares
 """Where torchelastic writes the error of a replica; read out of the container after its end."""

@@ -9,16 +9,15 @@ from __future__ import annotations
 from torchx.schedulers.docker.container_names import Mark
 from torchx.specs.api import AppState, is_terminal
 from torchx.supervisor.gang import GIVE_UP, GO_ON, RESTART_APPLICATION, Gang, RoleRules
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import dataclass, field
 
     from torchx.schedulers.docker.containers import Container, Job
     from torchx.specs.api import AppDef
-else:
-    from torchx.util.records import dataclass, field
+
 
 LABEL_RULES = "torchx.pytorch.org/rules"
 """On each container, :class:`Rules` as JSON."""

@@ -5,12 +5,7 @@ from __future__ import annotations
 from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.docker import gangs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 
 @dataclass

@@ -24,18 +24,17 @@ from torchx.schedulers.kit.names import DNS_LABEL, NameRule
 from torchx.schedulers.kit.replicas import replicas
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, BindMount, VolumeMount
+from torchx.util.records import dataclass, field
 from torchx.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.schedulers.docker.options import Opts
     from torchx.specs.api import Resource, Role
-else:
-    from torchx.util.records import dataclass, field
+
 
 # https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate; 63 is DNS's.
 NAME_RULE = NameRule(63)

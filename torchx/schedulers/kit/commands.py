@@ -7,11 +7,11 @@ SSH, or nowhere, in a test) is the business of its :class:`CommandRunner`.
 from __future__ import annotations
 
 from torchx.errors import CommandError, TransientError
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from dataclasses import dataclass
     from typing import Protocol
 
     class CommandRunner(Protocol):
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
         def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed: ...
 else:
-    from torchx.util.records import dataclass
 
     class CommandRunner:
         """Runs one command to its end: ``run(argv, *, stdin="", timeout=None) -> Completed``."""

@@ -8,11 +8,11 @@ fold and what is said of it is the verdict's business. Facts are cheap to make; 
 from __future__ import annotations
 
 from torchx.specs.api import AppState
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from dataclasses import dataclass, field
     from typing import Protocol
 
     from torchx.schedulers.kit.failures import Evidence
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
         """Reads what failed replicas left behind: one answer for each, in order, in as few questions as possible."""
 
         def __call__(self, replicas: Sequence[ReplicaFacts], /) -> Sequence[Evidence]: ...
-
-else:
-    from torchx.util.records import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,15 @@ from torchx.schedulers.kit.classes import classify, is_aftermath
 from torchx.schedulers.kit.torchrun import read_report, streams
 from torchx.schedulers.kit.tracebacks import HEADER, bounded, find_traces
 from torchx.specs.failures import Failure, parse_failure
+from torchx.util.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from dataclasses import dataclass, replace
 
     from torchx.schedulers.kit.torchrun import Report, Worker
     from torchx.schedulers.kit.tracebacks import Trace
-else:
-    from torchx.util.records import dataclass, replace
+
 
 __all__ = ["Evidence", "is_aftermath", "read_failure", "says_nothing", "signal_name"]
 

@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from enum import Enum
 
 from torchx.errors import ConfigError
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from datetime import datetime
     from typing import Any
-else:
-    from torchx.util.records import dataclass
 
 
 class Stream(str, Enum):

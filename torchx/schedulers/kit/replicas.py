@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from torchx.specs.api import macros
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from torchx.specs.api import AppDef, Role
-else:
-    from torchx.util.records import dataclass
 
 
 @dataclass

@@ -8,14 +8,11 @@ A backend that can hand a value to the replicas and to nobody else has ``"value"
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from torchx.errors import ConfigError
 from torchx.specs.secret import VALUES, Secret
 from torchx.util.secrets import is_secret_name, learn
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["is_secret", "is_value", "look_up", "revealed", "sources", "split"]
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 __all__ = ["HEADER", "Link", "Trace", "find_traces"]
 

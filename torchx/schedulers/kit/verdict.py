@@ -17,18 +17,16 @@ from collections.abc import Iterable, Sequence
 
 from torchx.schedulers.api import NONE, DescribeAppResponse
 from torchx.specs.api import AppState, ReplicaStatus, RoleStatus, is_terminal
+from torchx.util.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass, replace
-
     from torchx.schedulers.kit.facts import JobFacts, Look, ReplicaFacts, RoleFacts
     from torchx.schedulers.kit.failures import Evidence
     from torchx.specs.failures import Failure
 
     _Position = tuple[str, int]
-else:
-    from torchx.util.records import dataclass, replace
+
 
 _AT_ONCE = 8
 """Failed replicas that are looked into together."""

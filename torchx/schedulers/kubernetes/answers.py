@@ -10,18 +10,16 @@ from torchx.schedulers.kubernetes import names, reasons
 from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, OLD_APPWRAPPER, VOLCANO
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods, unix_time
 from torchx.specs.api import AppState, is_terminal
+from torchx.util.records import dataclass, field, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from dataclasses import dataclass, field, replace
     from typing import Any
 
     from torchx.specs.api import AppDef
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass, field, replace
 
 
 @dataclass

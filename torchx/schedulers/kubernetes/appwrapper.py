@@ -10,17 +10,16 @@ from torchx.schedulers.kubernetes import pods, request
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, RETRY_LIMIT, V1BETA2
 from torchx.schedulers.kubernetes.request import JobRules
 from torchx.specs.api import RetryPolicy
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from typing import Any
 
     from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass
+
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """Of Multus: which networks a pod is attached to besides the cluster's own."""

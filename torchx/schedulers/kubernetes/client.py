@@ -11,19 +11,18 @@ import time
 
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.util.notices import logger
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from dataclasses import dataclass
     from typing import Any, TypeVar
 
     _T = TypeVar("_T")
     _Other = TypeVar("_Other")
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass
+
 
 PLURALS = {
     "Service": ("api/v1", "services"),

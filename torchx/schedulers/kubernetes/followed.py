@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 from torchx.util.notices import logger
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LINES = 200
 _DAYS = 14

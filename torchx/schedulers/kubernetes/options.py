@@ -6,15 +6,14 @@ from torchx.errors import ConfigError, install_extra
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, V1BETA1, V1BETA2, VOLCANO
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from typing import Any
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass
+
 
 AUTO = "auto"
 KINDS = (AUTO, JOB, JOBSET, VOLCANO)

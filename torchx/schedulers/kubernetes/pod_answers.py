@@ -10,18 +10,17 @@ import re
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kubernetes import names, reasons
 from torchx.specs.api import AppState
+from torchx.util.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from dataclasses import dataclass, replace
     from typing import Any
 
     from torchx.schedulers.kit.failures import Evidence
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass, replace
+
 
 _CUT = 2000
 """A message that is nearly as long as the 2 KiB of a log that Kubernetes keeps may lack its beginning."""

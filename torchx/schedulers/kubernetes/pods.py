@@ -33,18 +33,17 @@ from torchx.schedulers.kubernetes.names import (
 )
 from torchx.specs.api import BindMount, DeviceMount, Role, VolumeMount
 from torchx.specs.overlays import JOIN, apply_overlay, get_overlay, validate_overlay
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.specs.api import AppDef, Resource
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass, field
+
 
 RESERVED_MILLICPU = 100
 """Of the CPUs that a role asks for, so many thousandths are left to what runs on every node."""

@@ -31,18 +31,17 @@ from torchx.schedulers.kubernetes.options import AUTO, KubernetesOpts, read_over
 from torchx.schedulers.kubernetes.pods import PodRules, render_pod
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import RetryPolicy, macros
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass, field
+
 
 NEWEST = (1, 37)
 """The newest version of Kubernetes that this is made for."""

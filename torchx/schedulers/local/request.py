@@ -11,18 +11,17 @@ from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.local.path import program_path
 from torchx.settings import torchx_home
 from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOUT_LOG, folder_name, replica_folder
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.schedulers.local.images import ImageProvider
     from torchx.schedulers.local.options import Opts
     from torchx.specs.api import AppDef, Role
-else:
-    from torchx.util.records import dataclass, field
+
 
 ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"

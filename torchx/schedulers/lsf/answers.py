@@ -12,17 +12,16 @@ from torchx.schedulers.kit.verdict import describe, state_of
 from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state, term, why_ended, why_pending
 from torchx.schedulers.lsf.rows import Row, job_name, report_end, rows
 from torchx.specs.api import AppState
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from dataclasses import dataclass
 
     from torchx.specs.api import Role
 
     Exits = Mapping[tuple[int, int], "Exit"]
-else:
-    from torchx.util.records import dataclass
+
 
 _DEPENDS = "Job dependency condition not satisfied"
 _NOT_FOUND = "its host does not see the job's folder, or has no bash; `jobdir` is on shared storage"

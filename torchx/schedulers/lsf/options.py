@@ -8,15 +8,14 @@ import re
 
 from torchx.errors import ConfigError
 from torchx.specs.structured_opts import StructuredOpts
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import dataclass
 
     from torchx.specs.api import AppDef, CfgVal
-else:
-    from torchx.util.records import dataclass
+
 
 _TIME = re.compile(r"(\d+:)?\d+")
 

@@ -9,12 +9,9 @@ as ``TERM_MEMLIMIT: job killed after reaching LSF memory usage limit``. A site m
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from torchx.specs.api import AppState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=execution-about-job-states
 STATES: dict[str, AppState] = {

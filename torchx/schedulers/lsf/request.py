@@ -24,16 +24,14 @@ from torchx.schedulers.lsf.replicas import (
     render_secrets,
 )
 from torchx.schedulers.lsf.rows import group_of, job_name, name_parts
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from torchx.schedulers.kit.replicas import Replica
     from torchx.schedulers.lsf.options import Opts
     from torchx.specs.api import AppDef, Role
-else:
-    from torchx.util.records import dataclass
+
 
 RANK0_HOST = "RANK0_HOST"
 """Stands for the host of replica 0 as long as LSF has not chosen it."""

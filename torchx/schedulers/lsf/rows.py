@@ -5,13 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 import time
+from collections.abc import Iterable, Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 # https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bjobs.o.1.html : only the last may have the delimiter in it
 FIELDS = (

@@ -12,19 +12,18 @@ from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG, JobEvents
 from torchx.schedulers.slurm.reasons import ENDINGS, app_state, reason_sentence
 from torchx.specs.api import AppState, RetryPolicy, is_terminal
+from torchx.util.records import dataclass, field, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from dataclasses import dataclass, field, replace
 
     from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.slurm.events import ReplicaEvents
     from torchx.schedulers.slurm.records import JobRecord
     from torchx.specs.api import Role
-else:
-    from torchx.util.records import dataclass, field, replace
+
 
 _SUSPECTS = 4  # steps whose logs may say which node failed
 _FAR_S = 30 * 86400.0  # where nobody says how long jobs take, Slurm expects the worst

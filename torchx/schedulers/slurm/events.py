@@ -7,11 +7,7 @@ started again in place), ``retry <n>`` (the job requeues itself), ``end <exit co
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass, field
-else:
-    from torchx.util.records import dataclass, field
+from torchx.util.records import dataclass, field
 
 EVENTS_FILE = "events"
 SLURM_LOG = "slurm.log"

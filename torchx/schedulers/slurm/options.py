@@ -6,19 +6,18 @@ from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.slurm.containers import RUNTIMES
 from torchx.specs.api import runopts
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import dataclass
 
     from typing_extensions import Self
 
     from torchx.specs.api import CfgVal, Resource, Role
 
     Options = dict[str, str | None]
-else:
-    from torchx.util.records import dataclass
+
 
 # A field of a class has no dash in its name; the options that Slurm's users know have.
 _DASHED = {"mail_type": "mail-type", "mail_user": "mail-user"}

@@ -10,14 +10,13 @@ import re
 from torchx.errors import ParseError
 from torchx.schedulers.slurm.reasons import app_state, base_state
 from torchx.specs.api import is_terminal
+from torchx.util.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from dataclasses import dataclass, replace
     from typing import Any
-else:
-    from torchx.util.records import dataclass, replace
+
 
 SEPARATOR = "\x1f"  # in no name
 

@@ -11,16 +11,15 @@ from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
 from torchx.schedulers.slurm.options import SlurmOpts, job_words, node_options
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.specs.api import AppDef, Role
-else:
-    from torchx.util.records import dataclass, field
+
 
 APP_ID = "@TORCHX_APP_ID@"
 """Stands in requests for the id of the job, which Slurm gives it."""

@@ -6,19 +6,18 @@ import re
 import sys
 
 from torchx.errors import BackendError, TorchXError
+from torchx.util.records import dataclass
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, context_chunks
 from torchx.workspace.images.progress import Display, Transfer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from dataclasses import dataclass
     from types import TracebackType
     from typing import Any, TextIO
 
     from torchx.specs.api import Workspace
-else:
-    from torchx.util.records import dataclass
+
 
 LABEL_VERSION = "torchx.pytorch.org/version"
 _MOST_KEPT_LINES = 2000

@@ -9,15 +9,11 @@ too many, the small ones are made one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
+from torchx.util.records import dataclass
 from torchx.workspace.images.cache import Cache
 from torchx.workspace.images.layers import Item, Layer, lookup
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
 
 # An image can have 127 layers on overlayfs; base images have up to 40 or so.
 MOST_LAYERS = 24

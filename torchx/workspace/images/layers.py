@@ -11,6 +11,7 @@ import os
 
 from torchx.errors import SpecError
 from torchx.settings import torchx_home
+from torchx.util.records import dataclass, field
 from torchx.workspace.content import DIRECTORY, FILE, LINK, Entry
 from torchx.workspace.images.registry import Blob
 
@@ -18,9 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from dataclasses import dataclass, field
-else:
-    from torchx.util.records import dataclass, field
+
 
 # 1981: what zip archives, and so wheels that a job builds, can hold in every time zone.
 TIME = 347155200

@@ -5,12 +5,7 @@ from __future__ import annotations
 import re
 
 from torchx.errors import SpecError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 DOCKER_HUB = "docker.io"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")

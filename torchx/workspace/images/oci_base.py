@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import NotSupportedError, ParseError, TorchXError
+from torchx.util.records import dataclass
 from torchx.workspace.images.cache import Cache
 from torchx.workspace.images.layers import Folder
 from torchx.workspace.images.names import ImageName
@@ -14,10 +15,8 @@ from torchx.workspace.images.registry_http import Again
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from dataclasses import dataclass
     from typing import Any
-else:
-    from torchx.util.records import dataclass
+
 
 DEFAULT_PLATFORM = "linux/amd64"
 # Of a base image's layers only small ones are looked into, for the owners of the few directories above the workspace:

@@ -6,8 +6,10 @@ See https://github.com/opencontainers/distribution-spec/blob/main/spec.md.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
 
 from torchx.errors import BackendError, NotFoundError, ParseError
+from torchx.util.records import dataclass
 from torchx.workspace.images.names import DIGEST, DOCKER_HUB, ImageName
 from torchx.workspace.images.registry_auth import Challenge, Credentials, find_credentials, token_request
 from torchx.workspace.images.registry_http import (
@@ -22,13 +24,6 @@ from torchx.workspace.images.registry_http import (
     origin_of,
     persist,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
 
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"

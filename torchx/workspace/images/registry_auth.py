@@ -6,15 +6,14 @@ import os
 import re
 
 from torchx.errors import BackendError, ConfigError
+from torchx.util.records import dataclass, field
 from torchx.workspace.images.names import DOCKER_HUB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from dataclasses import dataclass, field
     from typing import Any
-else:
-    from torchx.util.records import dataclass, field
+
 
 # The name under which Docker keeps what belongs to its own registry.
 _DOCKER_HUB_KEY = "https://index.docker.io/v1/"

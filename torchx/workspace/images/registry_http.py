@@ -7,19 +7,18 @@ import os
 import time
 
 from torchx.errors import BackendError, TransientError
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import http.client
     import ssl
     from collections.abc import Callable, Iterator, Mapping
-    from dataclasses import dataclass
     from types import TracebackType
     from typing import TypeVar
 
     T = TypeVar("T")
-else:
-    from torchx.util.records import dataclass
+
 
 ATTEMPTS = 6
 _FIRST_WAIT_S = 0.5

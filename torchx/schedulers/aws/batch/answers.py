@@ -12,16 +12,15 @@ from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_NAME, OURS, c
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import dataclass
     from typing import Any
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass
+
 
 LOG_GROUP = "/aws/batch/job"
 

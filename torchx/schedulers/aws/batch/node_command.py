@@ -7,14 +7,12 @@ https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchx.errors import SpecError
 from torchx.schedulers.aws.tags import REPLICA
 from torchx.schedulers.kit.shell import read_script
 from torchx.specs.api import macros
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def _head() -> list[str]:

@@ -9,15 +9,13 @@ from torchx.errors import BackendError, NotFoundError, TorchXError
 from torchx.schedulers.aws.client import call, pages
 from torchx.schedulers.aws.errors import DENIED, AwsError
 from torchx.util.notices import logger
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from typing import Any
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass
 
 
 @dataclass(frozen=True)

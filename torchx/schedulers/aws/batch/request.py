@@ -25,10 +25,10 @@ from torchx.settings import ENV_IMAGE
 from torchx.specs.api import macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
 from torchx.util.notices import logger
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass, field
     from typing import Any
 
     from torchx.schedulers.aws.batch.options import AWSBatchOpts
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass, field
+
 
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
 NAME_RULE = NameRule(128, "A-Za-z0-9_-")

@@ -8,14 +8,12 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-ru
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchx.errors import SpecError
 from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_REPLICA_ID, REPLICA
 from torchx.schedulers.kit.shell import read_script
 from torchx.specs.api import macros
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_WORD = 256
 MAX_WORDS = 100

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.api import StructuredOpts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 DEFAULT_MAX_RUN_S = 24 * 3600
 

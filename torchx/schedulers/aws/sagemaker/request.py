@@ -16,19 +16,18 @@ from torchx.settings import ENV_IMAGE
 from torchx.specs.api import macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
 from torchx.util.notices import logger
+from torchx.util.records import dataclass
 from torchx.util.secrets import mask_args
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from typing import Any
 
     from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts
     from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass
+
 
 NAME_RULE = NameRule(63, "A-Za-z0-9-")
 TAG_MANAGED_BY = "torchx.pytorch.org/managed-by"

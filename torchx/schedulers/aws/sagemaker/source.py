@@ -19,18 +19,17 @@ from torchx.schedulers.aws.errors import AwsError
 from torchx.schedulers.aws.sagemaker import command
 from torchx.schedulers.aws.tags import REPLICA
 from torchx.util.notices import logger
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import dataclass
     from typing import IO, Any
 
     from torchx.schedulers.aws.client import Clients
 
     _Object = dict[str, Any]
-else:
-    from torchx.util.records import dataclass
+
 
 PROGRAM, ARCHIVE, REGION = "sagemaker_program", "sagemaker_submit_directory", "sagemaker_region"
 LAUNCHER = "torchx_run.sh"

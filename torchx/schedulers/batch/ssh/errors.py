@@ -5,12 +5,7 @@ from __future__ import annotations
 import re
 
 from torchx.errors import BackendError, CommandError, ConfigError, TransientError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 
 class ConnectionLostError(TransientError):

@@ -9,14 +9,11 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 
 from torchx.errors import CommandError, ConfigError, TransientError
 from torchx.schedulers.batch.ssh.errors import LoginError, login_error
 from torchx.settings import torchx_home
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LOGIN_S = 30.0
 """How long a login without questions may take."""

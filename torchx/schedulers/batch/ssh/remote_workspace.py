@@ -18,6 +18,7 @@ from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.shell import quote
 from torchx.util.notices import logger
+from torchx.util.records import dataclass
 from torchx.workspace.content import DIRECTORY, LINK, content_hash, entries
 from torchx.workspace.hashes import FileHashes
 
@@ -25,14 +26,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from collections.abc import Iterable
-    from dataclasses import dataclass
     from typing import BinaryIO
 
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
     from torchx.specs.api import Workspace
     from torchx.workspace.content import Entry
-else:
-    from torchx.util.records import dataclass
+
 
 _NOT_EMPTY = 45  # exit code of our script
 _SEND_S = 3600.0

@@ -11,16 +11,11 @@ script or ``ssh`` itself after them, is not taken for output; and where the last
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from torchx.errors import CommandError
 from torchx.schedulers.kit.shell import quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from dataclasses import dataclass
-else:
-    from torchx.util.records import dataclass
+from torchx.util.records import dataclass
 
 _MOST_LINE = 100_000
 """Characters of a command line. Linux takes 128 KiB in one argument of a program, and sshd passes the line as one."""
