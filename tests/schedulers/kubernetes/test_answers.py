@@ -361,6 +361,49 @@ def test_volcano_aborts_a_job_that_failed():
     assert job.told()[0] is AppState.CANCELLED
 
 
+@pytest.mark.parametrize(("least", "state"), [(2, AppState.SUCCEEDED), (3, AppState.FAILED)])
+@pytest.mark.parametrize("kind", ["job", "jobset", "volcano"])
+def test_an_elastic_job_ends_alike_whatever_it_is_made_of(kind, least, state):
+    """Two of 2:3 replicas did it: SUCCEEDED. The Job and the JobSet call the loss a failure, Volcano does not."""
+    job = Submitted(role(replicas=3, min_replicas=least), groups=[JOBSETS, VOLCANO], kind=kind)
+    (item,) = job.cluster.of("jobsets" if kind == "jobset" else "jobs")
+    template = {
+        "job": lambda spec: spec["template"],
+        "jobset": lambda spec: spec["replicatedJobs"][0]["template"]["spec"]["template"],
+        "volcano": lambda spec: spec["tasks"][0]["template"],
+    }[kind](item["spec"])
+    made = {**item, "spec": {"completions": 3, "template": template}}
+    job.cluster.run_pods(made, DONE)
+    for k, pod in enumerate(job.cluster.of("pods")):
+        pod["metadata"]["labels"] = {**pod["metadata"]["labels"], "torchx.pytorch.org/replica-id": str(k)}
+    job.cluster.of("pods")[1]["status"] = failed(BAD_BATCH)
+    item["status"] = {
+        "job": {
+            "conditions": [condition("Failed", reason="FailedIndexes")],
+            "completedIndexes": "0,2",
+            "failedIndexes": "1",
+        },
+        "jobset": {"conditions": [condition("Failed", reason="FailedJobs", message="jobset failed")]},
+        "volcano": {"state": {"phase": "Completed" if least == 2 else "Failed"}, "failed": 1},
+    }[kind]
+    told = job.told()
+    assert told[0] is state
+    if state is AppState.SUCCEEDED:
+        assert told[1] == "1 of 3 replicas lost (trainer/1); the job went on with the others"
+    else:
+        assert told[1].startswith("trainer/1 on n1: exit code 1: ValueError: bad batch")
+
+
+def test_a_jobset_whose_time_is_over_has_failed_however_elastic():
+    """The deadline was the whole job's."""
+    job = Submitted(role(replicas=2, min_replicas=1), groups=[JOBSETS], kind="jobset")
+    (item,) = job.cluster.of("jobsets")
+    item["status"] = {"conditions": [condition("Failed", reason="DeadlineExceeded")]}
+    template = item["spec"]["replicatedJobs"][0]["template"]["spec"]
+    job.cluster.run_pods({**item, "spec": template}, DONE, most=1)
+    assert job.told()[0] is AppState.FAILED
+
+
 def test_the_cause_is_on_record_with_its_class():
     """As `--json` shows it: what the cluster says of an end decides."""
     job = Submitted(role(replicas=1))

@@ -110,9 +110,11 @@ def state_of(facts: JobFacts) -> AppState:
 
 
 def _folded(facts: JobFacts) -> AppState:
-    if facts.state is not None:
-        return facts.state
-    return fold(role_state(role) for role in facts.roles)
+    folded = fold(role_state(role) for role in facts.roles)
+    if facts.state is AppState.FAILED and facts.kind not in _OF_THE_JOB and folded is AppState.SUCCEEDED:
+        # as the owner of a role: it counts any loss, and an elastic job can do without some
+        return folded if any(role.min_replicas is not None for role in facts.roles) else facts.state
+    return folded if facts.state is None else facts.state
 
 
 def _is_open(role: RoleFacts) -> bool:

@@ -288,6 +288,14 @@ def definition(owners: Iterable[_Object]) -> AppDef | None:
     return None
 
 
+def is_elastic(owners: Iterable[_Object]) -> bool:
+    """Whether a role can do without some of its replicas, without reading all of the definition."""
+    import re
+
+    texts = (((item.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_APP) for item in owners)
+    return any(re.search(r'"min_replicas": \d', text) for text in texts if text)
+
+
 def lacks_pods(found: Found) -> bool:
     """Whether fewer pods are there than their owners want: events say why."""
     owners = [read_owner(found.kind, item) for item in found.owners]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from torchx.errors import NotFoundError, TorchXError
-from torchx.schedulers.kubernetes.answers import Found, read_owner
+from torchx.schedulers.kubernetes.answers import Found, is_elastic, read_owner
 from torchx.schedulers.kubernetes.client import FORBIDDEN, ApiError, path_of, unless_forbidden
 from torchx.schedulers.kubernetes.names import (
     LABEL_ORGANIZATION,
@@ -135,11 +135,15 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
 
 
 def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> list[_Object]:
-    """All pods of jobs that go on, and of the others those that run; none where we may not see any."""
+    """All pods of jobs that go on, or whose end depends on how many failed, and of the others those that run.
+
+    None where we may not see any.
+    """
     going = [
         job_id.partition(":")[2]
         for job_id, job in jobs.items()
-        if space in (None, job_id.partition(":")[0]) and not all(_over(job.kind, item) for item in job.owners)
+        if space in (None, job_id.partition(":")[0])
+        and (is_elastic(job.owners) or not all(_over(job.kind, item) for item in job.owners))
     ]
     chunks = [going[i : i + AT_ONCE] for i in range(0, len(going), AT_ONCE)]
 
