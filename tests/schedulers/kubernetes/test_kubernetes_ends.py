@@ -6,11 +6,12 @@ import pytest
 import yaml
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster
-from torchx.errors import BackendError
+from torchx.errors import BackendError, NotFoundError
+from torchx.runner import Runner
 from torchx.schedulers.kubernetes import client as kube_api
 from torchx.schedulers.kubernetes_mcad_scheduler import create_scheduler as create_mcad
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
-from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs import AppDef, AppState, Resource, Role, UnknownAppException
 
 JOBSETS = "jobset.x-k8s.io/v1alpha2"
 VOLCANO = "batch.volcano.sh/v1alpha1"
@@ -114,6 +115,37 @@ def test_the_last_job_takes_all_along(two):
     assert not cluster.of("services")
     assert scheduler.describe(app_id) is None
     assert not scheduler.exists(app_id)
+
+
+def test_what_was_followed_is_shown_when_the_ttl_has_taken_the_job(caplog):
+    """From a process that has not seen the job; of a replica that nobody followed it is said that its log is gone."""
+    cluster = Cluster()
+
+    def runner():
+        return Runner("me", {"kubernetes": lambda *_, **__: create_scheduler("me", client=cluster)})
+
+    with runner() as first:
+        handle = first.run(app("a"), "kubernetes", {"ttl_s": 1})
+        (job,) = cluster.of("jobs")
+        cluster.run_pods(job, {**RUNNING, "phase": "Succeeded"})
+        for pod in cluster.of("pods"):
+            pod["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
+            cluster.logs[pod["metadata"]["name"], ""] = b"2026-01-01T00:00:00.000000001Z loss 0.1\n"
+        job["status"] = DONE
+        assert list(first.log_lines(handle, "a", 0, should_tail=True)) == ["loss 0.1\n"]
+    cluster.end_by_ttl(job)
+    for pod in cluster.of("pods"):
+        cluster.take(pod)
+    for tail in (False, True):
+        with runner() as other:
+            assert list(other.log_lines(handle, "a", 0, should_tail=tail)) == ["loss 0.1\n"]
+            with pytest.raises(NotFoundError, match="their logs with them"):
+                list(other.log_lines(handle, "a", 1, should_tail=tail))
+    assert "these are the last lines that were followed" in caplog.text
+    with runner() as last:
+        last.delete(handle)
+        with pytest.raises(UnknownAppException):
+            last.log_lines(handle, "a", 0)
 
 
 # -- kubectl delete ------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
+    from torchx.runs import Run
     from torchx.schedulers.kit.facts import JobFacts
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kubernetes.logs import Glance, Seen
@@ -109,10 +110,13 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
             self._contexts[app_id] = self._recorded_context(app_id)
         return self._api(self._contexts[app_id])
 
-    def _recorded_context(self, app_id: str) -> str | None:
+    def _record(self, app_id: str) -> Run | None:
         from torchx.runs import default_registry
 
-        run = default_registry().get(make_app_handle(self.backend, self.session_name, app_id))
+        return default_registry().get(make_app_handle(self.backend, self.session_name, app_id))
+
+    def _recorded_context(self, app_id: str) -> str | None:
+        run = self._record(app_id)
         if run is None:
             return _context_in(self._defaults())
         recorded = run.cfg.get("context")
@@ -214,12 +218,15 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     def log_replicas(self, app_id: str) -> _Replicas | None:
         api, found = self._owners(app_id)
         app = answers.definition(found.owners) if found else None
+        namespace, name = split_id(app_id)
+        pods = [] if app else queries.parts_of(api, "Pod", namespace, [name])
+        if found is None and not pods:
+            run = self._record(app_id)  # what was followed from here is kept, although the job is gone
+            app = run.appdef() if run is not None else None
+            if app is None:
+                return None
         if app is not None:
             return [(role.name, k) for role in app.roles for k in range(role.num_replicas)]
-        namespace, name = split_id(app_id)
-        pods = queries.parts_of(api, "Pod", namespace, [name])
-        if found is None and not pods:
-            return None
         facts = answers.facts_of(app_id, Found(self.owners[0], pods=pods))
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
