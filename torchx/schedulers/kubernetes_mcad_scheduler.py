@@ -8,7 +8,7 @@ Limits: as of ``kubernetes``; a v1beta1 AppWrapper that is cancelled is removed,
 
 from __future__ import annotations
 
-from torchx.schedulers.kubernetes import appwrapper, mcad_aliases, request
+from torchx.schedulers.kubernetes import appwrapper, mcad_aliases, request, verbs
 from torchx.schedulers.kubernetes.appwrapper import KubernetesMCADJob
 from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.mcad_aliases import *  # noqa: F403  # each by its name, in `__all__`
@@ -29,6 +29,7 @@ from torchx.schedulers.kubernetes.names import (
 )
 from torchx.schedulers.kubernetes.options import KubernetesMCADOpts
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU, PodRules
+from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
 
 TYPE_CHECKING = False
@@ -99,20 +100,23 @@ class KubernetesMCADScheduler(KubeScheduler):
             metadata=request.definition_of(app),
         )
         wrapper = appwrapper.render(app, app_id, rules, form=form, priority=opts.priority, network=opts.network)
-        return AppDryRunInfo(KubernetesMCADJob(images, wrapper, app_id, opts.namespace, opts.context), str)
+        job = KubernetesMCADJob(images, wrapper, app_id, opts.namespace, opts.context)
+        job.secret = request.secret_of(app, app_id, rules)
+        return AppDryRunInfo(job, str)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesMCADJob]) -> str:
         return f"{dryrun_info.request.namespace}:{dryrun_info.request.app_id}"
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesMCADJob]) -> str:
-        """Makes the AppWrapper: one object, so that there is all of the job or nothing.
+        """Makes the AppWrapper: one object, and a Secret if it needs one, so that there is all of the job or nothing.
 
         Raises:
             BackendError: the cluster does not answer, or refuses.
         """
         job = dryrun_info.request
         self._push(dryrun_info, job.images_to_push)
-        self._api(job.context).create(job.resource)
+        objects = with_secret([job.resource], job.secret, dryrun_info._secrets)
+        verbs.create_all(self._api(job.context), objects)
         return self._submitted(job.context, self.expected_id(dryrun_info))
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:

@@ -37,6 +37,7 @@ from torchx.schedulers.kubernetes.names import (
 from torchx.schedulers.kubernetes.options import AUTO, KubernetesOpts
 from torchx.schedulers.kubernetes.pods import PLACEHOLDER_FIELD_PATH, RESERVED_MEMMB, RESERVED_MILLICPU
 from torchx.schedulers.kubernetes.request import RETRY_POLICIES, KubernetesJob
+from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
 from torchx.util.notices import logger
 
@@ -99,6 +100,9 @@ class KubernetesScheduler(KubeScheduler):
         app_id = request.unique_id(app)
         kind = _default_kind(opts)
         job = KubernetesJob(images, self._render(kind, app, app_id, opts), app_id, kind, opts)
+        job.secret = request.secret_of(
+            app, app_id, request.rules_of(opts, kind, app, app_id, session=self.session_name)
+        )
         return AppDryRunInfo(job, str)
 
     def _render(
@@ -132,6 +136,7 @@ class KubernetesScheduler(KubeScheduler):
             for item in objects:
                 api.create(item, dry_run=True)
         self._push(dryrun_info, job.images_to_push)
+        objects = with_secret(objects, job.secret, dryrun_info._secrets)
         verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
         return self._submitted(job.opts.context, self.expected_id(dryrun_info))
 

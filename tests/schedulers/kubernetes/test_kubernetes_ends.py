@@ -277,7 +277,9 @@ def test_the_rights_of_the_printed_role_are_enough(create, cfg, groups, plural):
     scheduler = create("me", client=cluster)
     rules = yaml.safe_load(scheduler.rights(cfg))["rules"]
     cluster.grant(rules)
-    app_id = scheduler.submit(app(), cfg)
+    given = app()
+    given.roles[0].env["API_KEY"] = "hunter2"
+    app_id = scheduler.submit(given, cfg)
     if KUEUE in groups:
         seen_by_kueue(cluster)
     all_verbs(scheduler, cluster, app_id, plural)

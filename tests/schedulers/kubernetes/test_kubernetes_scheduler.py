@@ -243,7 +243,11 @@ def test_a_dry_run_is_yaml_and_masks_secrets():
     (listed,) = yaml.safe_load_all(text)
     assert [item["kind"] for item in listed["items"]] == ["Service", "Job"]
     container = info.request.resource["items"][1]["spec"]["template"]["spec"]["containers"][0]
-    assert {"name": "API_KEY", "value": "hunter2"} in container["env"]
+    name = info.request.app_id
+    reference = {"secretKeyRef": {"name": name, "key": "0.API_KEY"}}
+    assert {"name": "API_KEY", "valueFrom": reference} in container["env"]
+    assert f"# and a Secret `{name}`, owned by the job: API_KEY\n" in text
+    assert info.request.secret["stringData"] == {"0.API_KEY": "hunter2"}
 
 
 def test_a_dry_run_imports_no_client():

@@ -9,8 +9,9 @@ from __future__ import annotations
 from torchx.schedulers.kubernetes import pods, request
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, RETRY_LIMIT, V1BETA2
 from torchx.schedulers.kubernetes.request import JobRules
+from torchx.schedulers.kubernetes.secrets import note as secret_note
 from torchx.specs.api import RetryPolicy
-from torchx.util.records import dataclass
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ class KubernetesMCADJob:
     app_id: str = ""
     namespace: str = "default"
     context: str | None = None
+    secret: _Object | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         """YAML that ``kubectl apply`` takes, secrets masked."""
         from torchx.schedulers.kubernetes.manifests import to_yaml
 
-        return to_yaml(self.resource)
+        return secret_note(self.secret) + to_yaml(self.resource)
 
 
 def render(

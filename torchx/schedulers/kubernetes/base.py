@@ -47,6 +47,7 @@ CAPABILITIES = Capabilities(
     elastic=True,
     multi_role=True,
     mounts=("bind", "volume", "device"),
+    secrets=("value", "k8s"),
     workspaces=True,
     priority=True,
     gpus=True,

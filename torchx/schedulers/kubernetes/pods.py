@@ -59,6 +59,7 @@ REPLICA = "\ue000"
 PLACEHOLDER_FIELD_PATH = "[FIELD_PATH]"
 PLACEHOLDER_SECRET = "[SECRET]"  # noqa: S105  # a marker, and no secret
 PLACEHOLDER_CONFIG_MAP = "[CONFIG_MAP]"
+PLACEHOLDERS = (PLACEHOLDER_FIELD_PATH, PLACEHOLDER_SECRET, PLACEHOLDER_CONFIG_MAP)
 
 # By which field items of a list are the same, in a strategic merge:
 # https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/ (patchMergeKey)
@@ -128,13 +129,21 @@ def role_labels(app: AppDef, role_index: int, app_id: str, *, session: str = "")
     }
 
 
-def render_pod(role: Role, rules: PodRules, *, labels: Mapping[str, str], env: Mapping[str, Any]) -> _Object:
+def render_pod(
+    role: Role,
+    rules: PodRules,
+    *,
+    labels: Mapping[str, str],
+    env: Mapping[str, Any],
+    secret: Mapping[str, _Object] | None = None,
+) -> _Object:
     """The template of a replica's pod: its ``metadata`` and ``spec``.
 
     Args:
         role: its macros are replaced already.
         env: variables of the launcher, each a value or a ``valueFrom``; they come first, so that the role's own may
             refer to them.
+        secret: where the values of secret variables of the role are, each a ``valueFrom``.
 
     Raises:
         SpecError: a mount, an environment variable or an overlay cannot be had in a pod.
@@ -144,7 +153,7 @@ def render_pod(role: Role, rules: PodRules, *, labels: Mapping[str, str], env: M
         "name": MAIN_CONTAINER,
         "image": role.image,
         "command": [literal(word) for word in (role.entrypoint, *role.args)],
-        "env": _environment(env, role),
+        "env": _environment(env, role, secret or {}),
         "resources": render_resources(role.resource, rules),
         "volumeMounts": mounts,
         # The end of a failed container's log then stands in the pod's status, where nobody has to fetch it.
@@ -272,8 +281,11 @@ def _own_overlay(role: Role) -> _Object:
     return get_overlay(role, "kubernetes", "pod")
 
 
-def _environment(launcher: Mapping[str, Any], role: Role) -> list[_Object]:
-    own = {name: _variable(name, value, role.name) for name, value in role.env.items()}
+def _environment(launcher: Mapping[str, Any], role: Role, secret: Mapping[str, _Object]) -> list[_Object]:
+    own = {
+        name: {"name": name, "valueFrom": secret[name]} if name in secret else _variable(name, value, role.name)
+        for name, value in role.env.items()
+    }
     ours = {
         name: {"name": name, "value": value} if isinstance(value, str) else {"name": name, "valueFrom": value}
         for name, value in launcher.items()
@@ -283,6 +295,8 @@ def _environment(launcher: Mapping[str, Any], role: Role) -> list[_Object]:
 
 
 def _variable(name: str, value: str, role_name: str) -> _Object:
+    if value.__class__ is not str and getattr(value, "kind", "") == "k8s":
+        value = f"{PLACEHOLDER_SECRET}{value.removeprefix('k8s:')}"
     if value.startswith(PLACEHOLDER_FIELD_PATH):
         path = value.removeprefix(PLACEHOLDER_FIELD_PATH).strip()
         return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -29,6 +29,8 @@ from torchx.schedulers.kubernetes.names import (
 )
 from torchx.schedulers.kubernetes.options import AUTO, KubernetesOpts, read_overlay
 from torchx.schedulers.kubernetes.pods import PodRules, render_pod
+from torchx.schedulers.kubernetes.secrets import note as secret_note
+from torchx.schedulers.kubernetes.secrets import render_secret, secret_variables
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import RetryPolicy, macros
 from torchx.util.records import dataclass, field
@@ -89,6 +91,7 @@ class KubernetesJob:
     Attributes:
         images_to_push: image id -> repository and tag.
         resource: one object, or a ``List`` of them, the one that owns the others first.
+        secret: the Secret that is made with them, its values not looked up yet.
     """
 
     images_to_push: dict[str, tuple[str, str]]
@@ -96,13 +99,15 @@ class KubernetesJob:
     app_id: str = ""
     kind: str = JOB
     opts: KubernetesOpts = field(default_factory=KubernetesOpts)
+    secret: _Object | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         """YAML that ``kubectl apply`` takes, secrets masked."""
         from torchx.schedulers.kubernetes.manifests import to_yaml
 
         note = "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
-        return (note if self.kind == JOB and self.opts.kind == AUTO else "") + to_yaml(self.resource)
+        note = note if self.kind == JOB and self.opts.kind == AUTO else ""
+        return note + secret_note(self.secret) + to_yaml(self.resource)
 
 
 def rules_of(
@@ -154,6 +159,11 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[_Object
     if kind == JOBSET:
         return [render_jobset(app, app_id, rules)]
     return render_jobs(app, app_id, rules)
+
+
+def secret_of(app: AppDef, app_id: str, rules: JobRules) -> _Object | None:
+    """The Secret of an app; None when it needs none."""
+    return render_secret(app, metadata_of(app_id, rules, pods.object_labels(app, app_id, session=rules.session)))
 
 
 def unique_id(app: AppDef) -> str:
@@ -403,11 +413,12 @@ def template_of(
     }
     if replica_id == pods.REPLICA:
         env[pods.ENV_REPLICA_ID] = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}
+    secret = secret_variables(role, labels[LABEL_ROLE_INDEX], app_id)
     role = values.apply(role)
     job = role.env.get(ENV_JOB_ID, "")
     if job.endswith(f"/{app_id}"):  # as its handle has it
         role.env[ENV_JOB_ID] = f"{job.removesuffix(app_id)}{rules.namespace}:{app_id}"
-    return render_pod(role, rules.pods, labels=labels, env=env)
+    return render_pod(role, rules.pods, labels=labels, env=env, secret=secret)
 
 
 def _shared_template(

@@ -50,7 +50,9 @@ def create_all(api: KubeApi, objects: list[_Object], *, mutual: bool = False) ->
     try:
         for item in others:
             child = {**item, "metadata": {**item["metadata"], "ownerReferences": [_reference(owner, made)]}}
-            references.append(_reference(item, api.create(child)))
+            reference = _reference(item, api.create(child))
+            if item["kind"] != "Secret":  # it never goes by itself
+                references.append(reference)
         if mutual and references:
             metadata = owner["metadata"]
             path = path_of(kind_of(owner), metadata["namespace"], metadata["name"])
