@@ -42,6 +42,12 @@ ENV_LOCAL_RETENTION_DAYS = "TORCHX_LOCAL_RETENTION_DAYS"
 ENV_LOCAL_RETENTION_GB = "TORCHX_LOCAL_RETENTION_GB"
 """Finished local runs are removed, oldest first, above this total size (default 20; 0 keeps all)."""
 
+ENV_CHECKPOINT = "TORCHX_CHECKPOINT_NOW"
+"""A file that appears, or changes, when the ranks shall write a checkpoint; see ``torchx.distributed``."""
+
+ENV_PROGRESS = "TORCHX_PROGRESS"
+"""A file that a job touches when it has achieved something; see ``torchx.distributed.progress``."""
+
 ENV_ALLOW_PRIVATE_WORKSPACE = "TORCHX_ALLOW_PRIVATE_WORKSPACE"
 """Set to 1: a workspace may be a home directory, and hold credentials; ``torchx run --allow-private-workspace``."""
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torchx.runs import Run
     from torchx.specs import AppStatus, RoleStatus
     from torchx.specs.failures import Failure
+    from torchx.specs.retries import Attempt
 
 _NONE = ("", "<NONE>")
 
@@ -37,6 +38,7 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
         "num_restarts": max(status.num_restarts, 0),
         "ui_url": status.ui_url,
         "cause": _cause(status),
+        "attempts": [_attempt(attempt) for attempt in status.attempts],
         "roles": [_role(role) for role in shown],
     }
 
@@ -96,6 +98,21 @@ def _cause(status: AppStatus) -> dict[str, Any] | None:
         "rank": failure.rank,
         "host": failure.host or None,
         "error": failure_fields(failure),
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    """One attempt of a job with a retry policy, and what was changed for the next one."""
+    return {
+        "started_at": iso(attempt.started or None),
+        "ended_at": iso(attempt.ended or None),
+        "class": attempt.kind,
+        "cause": attempt.cause or None,
+        "hosts": attempt.hosts,
+        "progress": attempt.progress,
+        "retried": attempt.again,
+        "reason": attempt.why,
+        "next": {"avoid": attempt.avoid, "memory": attempt.memory},
     }
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from torchx.distributed.checkpoints import progress, should_checkpoint
+
     Backend = Literal["nccl", "gloo", "auto"]
 
 __all__ = [
@@ -38,7 +40,9 @@ __all__ = [
     "local_rank",
     "on_local_rank0_first",
     "on_rank0_first",
+    "progress",
     "rank",
+    "should_checkpoint",
     "world_size",
 ]
 
@@ -218,6 +222,10 @@ def _torch() -> Any:
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("progress", "should_checkpoint"):
+        from torchx.distributed import checkpoints
+
+        return getattr(checkpoints, name)
     if name == "Backend":  # made when it is asked for: `typing` takes longer to import than all of this
         from typing import Literal
 

@@ -48,6 +48,7 @@ def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
         started_at=found.started_at,
         ended_at=found.ended_at,
         created_at=found.started_at if near else None,
+        attempts=found.attempts,
     )
 
 

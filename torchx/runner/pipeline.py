@@ -74,6 +74,10 @@ def dry_run(
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
     values = {key: setting.value for key, setting in settings.items()}
+    if app.metadata:
+        from torchx.schedulers.kit.attempts import policy_of
+
+        policy_of(app, scheduler, backend.capabilities)  # refused before anything is built
     backend._pre_build_validate(app, scheduler, values)
     if isinstance(backend, BuildsWorkspaces):
         backend.build_workspaces(app.roles, values)

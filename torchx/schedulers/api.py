@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Generic, TypeVar
 
     from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, RoleStatus
+    from torchx.specs.retries import Attempt
 
     T = TypeVar("T")
 
@@ -66,6 +67,7 @@ class DescribeAppResponse:
         ui_url: where a person looks at the job.
         started_at: Unix time of its start; None when the backend does not say.
         ended_at: Unix time of its end; None before, and when the backend does not say.
+        attempts: those that have ended, of a job with a retry policy.
     """
 
     app_id: str = "<NOT_SET>"
@@ -79,6 +81,7 @@ class DescribeAppResponse:
     roles: list[Role] = field(default_factory=list)
     started_at: float | None = None
     ended_at: float | None = None
+    attempts: list[Attempt] = field(default_factory=list)
 
 
 @dataclass

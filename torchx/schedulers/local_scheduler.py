@@ -76,6 +76,7 @@ CAPABILITIES = Capabilities(
     delete=True,
     list=True,
     retries=("REPLICA", "ROLE", "APPLICATION"),
+    retry_actions=(),
     elastic=True,
     multi_role=True,
     secrets=("value",),
@@ -146,6 +147,10 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         request = render_request(app, opts, provider, session=self.session_name, extra_paths=self._extra_paths)
         if opts.auto_set_cuda_visible_devices:
             self.auto_set_CUDA_VISIBLE_DEVICES(request.role_params, app, opts)
+        if app.metadata:
+            from torchx.schedulers.kit.attempts import policy_of
+
+            request.retry = str(policy_of(app, "local_cwd", self.capabilities) or "")
         return AppDryRunInfo(request, str)
 
     def auto_set_CUDA_VISIBLE_DEVICES(self, role_params: dict[str, list[ReplicaParam]], app: AppDef, cfg: Opts) -> None:

@@ -87,6 +87,7 @@ class AppStatus:
         created_at: Unix time of its submission, where it is known without looking into the record of runs.
         as_of: Unix time at which the job was seen in this state, where its scheduler cannot be queried now; None: now.
         error: why its scheduler could not be queried.
+        attempts: those that have ended, of a job with a retry policy.
         gone: its scheduler no longer has the job, and nobody saw its end; ``msg`` has the last state that was seen.
 
     >>> AppStatus(AppState.SUCCEEDED).is_terminal()
@@ -105,6 +106,7 @@ class AppStatus:
     as_of: float | None = None
     error: TorchXError | None = None
     gone: bool = False
+    attempts: list[Attempt] = field(default_factory=list)
 
     def is_terminal(self) -> bool:
         """Whether the job is over."""

@@ -10,12 +10,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torchx.specs.retries import Attempt
     from torchx.specs.status import AppStatus, ReplicaStatus, RoleStatus
 
 # A role of up to so many replicas is shown in full; of a larger one, only replicas that stand out are.
 _SHOWN_IN_FULL = 8
 _SHOWN_OF_MANY = 10
 _TRACEBACK_LINES = 8
+_CAUSE_CHARS = 100
 # Replicas in these states stand out among many.
 _STANDS_OUT = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
 _GREEN = "\033[32m"
@@ -47,8 +49,9 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
         lines += _traceback(failure, cause)
     elif msg:
         lines += _labelled("message: ", msg)
-    if status.num_restarts > 0:
+    if status.num_restarts > 0 and not status.attempts:
         lines.append(f"restarts: {status.num_restarts}")
+    lines += _attempts(status.attempts)
     if status.ui_url:
         lines.append(f"ui:       {printable(status.ui_url)}")
     if roles:
@@ -57,6 +60,41 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
             above = failure.replica if failure is not None and failure.role == role.role else None
             lines += [f"  {line}" for line in _render_role(role, paint, above=above)]
     return "\n".join(lines)
+
+
+def _attempts(attempts: list[Attempt]) -> Iterator[str]:
+    """The last attempts: when each ended, after how long, the class of its end, why, and what was changed after it."""
+    import time
+
+    if attempts:
+        yield "attempts:"
+    if len(attempts) > _SHOWN_OF_MANY:
+        yield f"  ... {len(attempts) - _SHOWN_OF_MANY} before"
+    first = max(len(attempts) - _SHOWN_OF_MANY, 0)
+    for number, one in enumerate(attempts[first:], first + 1):
+        when = time.strftime("%b %d %H:%M:%S", time.localtime(one.ended))
+        changed = [
+            *([f"avoiding {', '.join(one.avoid)}"] if one.avoid else []),
+            *([f"memory x{one.memory:g}"] if one.memory != 1 else []),
+        ]
+        then = "; ".join([one.why, *changed]) if one.again else f"not retried ({one.why})"
+        cause = printable(" ".join(one.cause.split()))
+        cause = f"{cause[:_CAUSE_CHARS]}..." if len(cause) > _CAUSE_CHARS + 3 else cause
+        yield f"  {number}. {when} after {_duration(one.ended - one.started)}  {one.kind}: {cause}"
+        yield f"     -> {printable(then)}"
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> _duration(4.2), _duration(75), _duration(7260)
+    ('4 s', '1 min 15 s', '2 h 1 min')
+    """
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _traceback(failure: Failure, cause: str) -> Iterator[str]:

@@ -195,3 +195,11 @@ def _read_process(pid: int) -> Process | None:
     if len(fields) < 20:
         return None
     return Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Signals a process group, if it is still there."""
+    try:  # noqa: SIM105  # contextlib costs more at start-up than it saves
+        os.killpg(pid, number)
+    except OSError:
+        pass

@@ -11,6 +11,7 @@ import time
 
 from torchx.supervisor import gang as rules
 from torchx.supervisor import proctree
+from torchx.supervisor.again import may_start_again
 from torchx.supervisor.follow import Follower
 from torchx.supervisor.gang import Gang, RoleRules
 from torchx.supervisor.layout import CONTROL_FIFO, ERROR_FILE, STATE_FILE
@@ -71,9 +72,10 @@ class Supervisor:
     """Owns one job from its acceptance to its end.
 
     Args:
-        request: ``job`` (its folder), ``facts`` (see :class:`JobState`), ``env`` (of every replica), ``grace_s``, and
-            ``roles``, a list of ``name``, ``max_retries``, ``policy``, ``min_replicas`` and ``replicas``; each of these
-            has ``argv``, ``exe``, ``env``, ``cwd``, ``folder``, ``stdout``, ``stderr``.
+        request: ``job`` (its folder), ``facts`` (see :class:`JobState`), ``env`` (of every replica), ``grace_s``,
+            ``again`` (a program that is asked before a restart; may be missing), and ``roles``, a list of ``name``,
+            ``max_retries``, ``policy``, ``min_replicas`` and ``replicas``; each of these has ``argv``, ``exe``,
+            ``env``, ``cwd``, ``folder``, ``stdout``, ``stderr``.
         guardian: pid and start ticks of the process that takes care of the job should this one be killed.
         lasting: called once, when the job turns out not to be a short one.
 
@@ -87,6 +89,7 @@ class Supervisor:
         self.folder: str = request["job"]
         self.env: dict[str, str] = request["env"]
         self.grace_s: float = request["grace_s"]
+        self._again: list[str] = request.get("again", [])
         roles = request["roles"]
         self.gang = Gang([RoleRules(r["max_retries"], r["policy"], r["min_replicas"]) for r in roles])
         job = JobState(request["facts"], [(r["name"], len(r["replicas"])) for r in roles])
@@ -385,7 +388,7 @@ class Supervisor:
     def _signal_processes(self, stopping: list[Replica], orphans: set[int], now: float) -> None:
         if not proctree.HAS_PROC:
             for replica in stopping:
-                _signal_group(replica.line.pid, signal.SIGKILL if now >= replica.deadline else signal.SIGTERM)
+                proctree.signal_group(replica.line.pid, signal.SIGKILL if now >= replica.deadline else signal.SIGTERM)
             self._settle(set(), now)
             return
         processes = proctree.snapshot()
@@ -429,7 +432,7 @@ class Supervisor:
             ended = replica.line.pid not in self._by_pid
             if ended and (replica not in left or replica.kills > _MOST_KILLS):
                 if not proctree.HAS_PROC:
-                    _signal_group(replica.line.pid, signal.SIGKILL)
+                    proctree.signal_group(replica.line.pid, signal.SIGKILL)
                 self._unclean.discard(replica)
                 if replica.follower:
                     replica.follower.look(now)
@@ -440,6 +443,12 @@ class Supervisor:
                 self._begin_again(members)
 
     def _begin_again(self, members: list[Replica]) -> None:
+        self.writer.flush()  # what is asked now reads it
+        if self._again and not may_start_again(self._again, self.env):
+            self.job.restarts -= 1
+            self._give_up(FAILED, time.time())
+            self.writer.header_changed()
+            return
         for replica in members:
             replica.restart = None
             if replica.line.state != PENDING:  # else it has not been started yet at all
@@ -482,12 +491,5 @@ class Supervisor:
 def _remove(path: str) -> None:
     try:
         os.unlink(path)
-    except OSError:
-        pass
-
-
-def _signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
     except OSError:
         pass

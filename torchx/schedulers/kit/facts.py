@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.kit.failures import Evidence
     from torchx.specs.api import Role
+    from torchx.specs.retries import Attempt
 
     class Look(Protocol):
         """Reads what failed replicas left behind: one answer for each, in order, in as few questions as possible."""
@@ -99,6 +100,7 @@ class JobFacts:
         unattended: nobody ends the other replicas when one has failed: the job has failed then, though others may run
             on, unless ``state`` says otherwise.
         restarts: how often it, or a part of it, was started again; -1 when not known.
+        attempts: those that have ended, of a job with a retry policy.
         started, ended: Unix times, seconds; None when not known.
         notes: what else a reader should know, each a sentence without full stop.
         tell_hosts: hosts are told apart by their names; where all replicas share one machine they are not worth a word.
@@ -116,6 +118,7 @@ class JobFacts:
     cancelled: bool = False
     unattended: bool = False
     restarts: int = -1
+    attempts: Sequence[Attempt] = ()
     started: float | None = None
     ended: float | None = None
     notes: Sequence[str] = ()

@@ -273,7 +273,7 @@ def _cause(facts: JobFacts, failure: Failure | None) -> Failure:
 
 def _sentence(facts: JobFacts, state: AppState, going: AppState, failure: Failure | None) -> str:
     if state is AppState.FAILED:
-        parts = [*_why_failed(facts, failure), _again(facts)]
+        parts = [*_why_failed(facts, failure), _again(facts), _not_again(facts)]
     elif state is AppState.RUNNING and going is AppState.FAILED:
         open_ones = [r for r in facts.roles if failure is not None and r.name != failure.role and r.restarts]
         run_on = facts.unattended or any(map(_is_open, open_ones))
@@ -328,6 +328,11 @@ def _again(facts: JobFacts) -> str:
     return f"after {many} restart{'s' if many > 1 else ''}" if many > 0 else ""
 
 
+def _not_again(facts: JobFacts) -> str:
+    last = facts.attempts[-1] if facts.attempts else None
+    return f"not retried ({last.why})" if last and not last.again else ""
+
+
 def _waits(facts: JobFacts, state: AppState, failure: Failure | None) -> str:
     """What replicas wait for: the first that is stuck, else the first; and how many others wait for the same."""
     waiting = [r for r in facts.replicas() if r.reason and not is_terminal(r.state)]
@@ -372,6 +377,7 @@ def describe(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ON
         app_id=facts.app_id,
         state=verdict.state,
         num_restarts=facts.restarts,
+        attempts=list(facts.attempts),
         msg=verdict.sentence or NONE,
         structured_error_msg=verdict.cause.to_structured_msg() if verdict.cause else NONE,
         ui_url=facts.ui_url,

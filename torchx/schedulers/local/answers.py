@@ -13,10 +13,17 @@ from torchx.supervisor.statefile import CANCELLED, SUCCEEDED, TERMINAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torchx.schedulers.kit.failures import Evidence
+    from torchx.specs.retries import Attempt
     from torchx.supervisor.statefile import JobState, ReplicaLine
+
+RETRY_FACT = "retry"
+"""The key in a state file's header of a job with a retry policy."""
+
+SIZES = "sizes"
+"""The key of ``Attempt.more`` for the sizes of each replica's stdout and stderr when the attempt ended."""
 
 _TAIL_BYTES = 1 << 16
 
@@ -42,6 +49,7 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         state = AppState[job.state] if goes_on else None
         roles.append(RoleFacts(name=name, replicas=members, state=state, min_replicas=enough))
         index += count
+    attempts = attempts_of(folder) if RETRY_FACT in job.facts else []
     away = [f"as last heard from host `{host}`, where it runs"] if not over and host != here else []
     return JobFacts(
         app_id=job.facts.get("app_id", os.path.basename(folder)),
@@ -50,12 +58,30 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         native=job.state,
         reason=job.msg,
         restarts=job.restarts,
+        attempts=attempts,
         started=job.created or None,
         ended=job.ended or None,
         notes=away,
         tell_hosts=False,
         ui_url=f"file://{_url_path(job.facts.get('logs', folder))}",
     )
+
+
+def attempts_of(folder: str) -> list[Attempt]:
+    """The attempts that have ended; none where there is no such file."""
+    from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, read_attempts
+
+    try:
+        with open(os.path.join(folder, ATTEMPTS_FILE), encoding="utf-8", errors="replace") as f:
+            return read_attempts(f)
+    except OSError:
+        return []
+
+
+def sizes_of(attempts: Sequence[Attempt]) -> dict[str, list[int]]:
+    """How long the files of each replica's output were when the attempt now running, or the last one, began."""
+    ended = [attempt for attempt in attempts if attempt.again]
+    return ended[-1].more.get(SIZES, {}) if ended else {}
 
 
 def listed(job: JobState, folder: str) -> ListAppResponse:
@@ -91,11 +117,14 @@ def _replica(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFacts:
     )
 
 
-def look(logs: str, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
+def look(
+    logs: str, replicas: Sequence[ReplicaFacts], sizes: Mapping[str, Sequence[int]] | None = None
+) -> list[Evidence]:
     """What replicas left behind: torchelastic's error file, and the ends of their output.
 
     Args:
         logs: folder of the replicas' folders.
+        sizes: where the output of the last attempt begins, in stdout and in stderr, by ``role/number``.
     """
     from torchx.schedulers.kit.failures import Evidence
 
@@ -103,21 +132,23 @@ def look(logs: str, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
     for replica in replicas:
         folder = replica_folder(logs, replica.role, replica.replica)
         error = _tail(os.path.join(folder, ERROR_FILE), 1 << 20)
-        stderr = _tail(os.path.join(folder, STDERR_LOG))
-        stdout = _tail(os.path.join(folder, STDOUT_LOG))
+        out, err = (sizes or {}).get(f"{replica.role}/{replica.replica}", (0, 0))
+        stderr = _tail(os.path.join(folder, STDERR_LOG), start=err)
+        stdout = _tail(os.path.join(folder, STDOUT_LOG), start=out)
         found.append(Evidence(error_file=error, stderr=stderr or "", stdout=stdout or ""))
     return found
 
 
-def _tail(path: str, most: int = _TAIL_BYTES) -> str | None:
-    """The end of a file, in whole lines; None when it cannot be read."""
+def _tail(path: str, most: int = _TAIL_BYTES, start: int = 0) -> str | None:
+    """The end of what stands in a file from ``start`` on, in whole lines; None when it cannot be read."""
     try:
         # what a job put there instead of a file must not be waited for
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as f:
             size = os.fstat(f.fileno()).st_size
             if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
                 return None
-            f.seek(max(0, size - most))
+            size -= min(start, size)
+            f.seek(-min(size, most), os.SEEK_END)
             data = f.read(most)
     except OSError:
         return None

@@ -104,9 +104,10 @@ class LocalJob:
 
     def _describe(self, job: JobState) -> DescribeAppResponse:
         from torchx.schedulers.kit.verdict import describe
-        from torchx.schedulers.local.answers import facts_of, look
+        from torchx.schedulers.local.answers import facts_of, look, sizes_of
 
-        return describe(facts_of(job, self.folder), partial(look, job.facts.get("logs", self.folder)))
+        facts = facts_of(job, self.folder)
+        return describe(facts, partial(look, job.facts.get("logs", self.folder), sizes=sizes_of(facts.attempts)))
 
     def roles(self) -> list[Role]:
         """The roles as they were submitted, secrets masked; as much as the state shows where that was not recorded."""

@@ -27,6 +27,7 @@ ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
+_MANY = 1 << 30
 _SHOWN = 3  # replicas of a role that a dryrun prints
 
 
@@ -68,6 +69,7 @@ class PopenRequest:
         role_log_dirs: folder of each replica's logs, by role.
         role_rules: by role; the defaults for one that is missing.
         cancel_grace_s: seconds between SIGTERM and SIGKILL.
+        retry: the policy by cause, see :class:`torchx.specs.retries.RetryRules`; empty for none.
     """
 
     app_id: str
@@ -76,9 +78,12 @@ class PopenRequest:
     role_log_dirs: dict[str, list[str]]
     role_rules: dict[str, RoleRules] = field(default_factory=dict)
     cancel_grace_s: float = 10.0
+    retry: str = ""
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"log_dir: {self.log_dir}", f"cancel_grace_s: {self.cancel_grace_s:g}"]
+        if self.retry:
+            lines.append(f"retry: {self.retry}")
         for role, params in self.role_params.items():
             lines.append(f"role {role}: {len(params)} replica{'s' if len(params) != 1 else ''}{self._rules(role)}")
             for k, param in enumerate(params[:_SHOWN]):
@@ -92,7 +97,7 @@ class PopenRequest:
     def _rules(self, role: str) -> str:
         rules = self.role_rules.get(role, RoleRules())
         text = f", at least {rules.min_replicas}" if rules.min_replicas is not None else ""
-        if rules.max_retries:
+        if rules.max_retries and not self.retry:
             text += f", max_retries {rules.max_retries} ({rules.policy})"
         return text
 
@@ -171,7 +176,7 @@ def replica_requests(request: PopenRequest, base_env: dict[str, str]) -> list[di
         roles.append(
             {
                 "name": role,
-                "max_retries": rules.max_retries,
+                "max_retries": _MANY if request.retry else rules.max_retries,  # the policy counts
                 "policy": rules.policy,
                 "min_replicas": rules.min_replicas,
                 "replicas": members,

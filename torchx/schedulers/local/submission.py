@@ -9,7 +9,7 @@ from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import check_scripts, move_logs, replica_requests
-from torchx.settings import torchx_home
+from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, torchx_home
 from torchx.supervisor.layout import REQUEST_FILE
 from torchx.util.notices import logger
 
@@ -59,12 +59,17 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     if logs != request.log_dir:
         move_logs(roles, request.log_dir, logs)
     facts = _facts(request, jobs.session, logs)
+    if request.retry:
+        from torchx.schedulers.local.answers import RETRY_FACT
+
+        facts[RETRY_FACT] = "1"
     asked = {
         "job": folder,
         "facts": facts,
         "env": env,
         "grace_s": request.cancel_grace_s,
         "roles": roles,
+        "again": _prepare_retries(folder, roles, request.retry),
         "retention": jobs.retention_due(folder),
     }
     try:
@@ -74,6 +79,18 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         _discard(folder)
         raise BackendError(f"job `{request.app_id}` could not be started: {e}") from e
     return folder, logs
+
+
+def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> list[str]:
+    """The program that decides on another attempt, and where replicas leave and find marks; empty without a policy."""
+    if not policy:
+        return []
+    from torchx.schedulers.local.attempts import CHECKPOINT_FILE, PROGRESS_FILE, command
+
+    marks = {ENV_CHECKPOINT: os.path.join(folder, CHECKPOINT_FILE), ENV_PROGRESS: os.path.join(folder, PROGRESS_FILE)}
+    for replica in (replica for role in roles for replica in role["replicas"]):
+        replica["env"] = {**marks, **replica["env"]}
+    return command(folder, policy)
 
 
 def _base_environment(request: PopenRequest) -> dict[str, str]:

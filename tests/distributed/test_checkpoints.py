@@ -1,0 +1,78 @@
+"""Asking a job for a checkpoint, and its marks of progress."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from torchx.distributed import checkpoints
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file by which a checkpoint is asked for; not there yet."""
+    path = tmp_path / "checkpoint"
+    monkeypatch.setenv("TORCHX_CHECKPOINT_NOW", str(path))
+    monkeypatch.setattr(checkpoints, "_asker", None)
+    monkeypatch.setattr(checkpoints, "_LOOK_S", -1.0)
+    return path
+
+
+def test_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside a job that is asked, there is nothing to look at."""
+    monkeypatch.delenv("TORCHX_CHECKPOINT_NOW", raising=False)
+    assert not checkpoints.should_checkpoint()
+
+
+def test_each_request_is_answered_once(asked: Path) -> None:
+    """True when the file has appeared, and again when it has changed; never twice for one request."""
+    assert not checkpoints.should_checkpoint()
+    asked.touch()
+    assert [checkpoints.should_checkpoint() for _ in range(3)] == [True, False, False]
+    os.utime(asked, (2e9, 2e9))
+    assert [checkpoints.should_checkpoint() for _ in range(2)] == [True, False]
+
+
+def test_progress_leaves_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is touched, at most once a second; a folder that is not there does no harm."""
+    mark = tmp_path / "progress"
+    monkeypatch.setenv("TORCHX_PROGRESS", str(mark))
+    monkeypatch.setattr(checkpoints, "_marked", float("-inf"))
+    checkpoints.progress()
+    assert mark.exists()
+    mark.unlink()
+    checkpoints.progress()
+    assert not mark.exists()
+    monkeypatch.setenv("TORCHX_PROGRESS", str(tmp_path / "no" / "folder"))
+    monkeypatch.setattr(checkpoints, "_marked", float("-inf"))
+    checkpoints.progress()
+
+
+def test_all_ranks_agree_on_the_step(tmp_path: Path) -> None:
+    """Only rank 1 sees the request, in its step 3: all three write their checkpoint in the same step."""
+    pytest.importorskip("torch")
+    code = """
+        import os, sys
+        from torchx import distributed
+        from torchx.distributed import checkpoints
+        checkpoints._LOOK_S = -1.0
+        rank = int(os.environ["RANK"])
+        os.environ["TORCHX_CHECKPOINT_NOW"] = os.environ["HERE"] + f"/checkpoint.{rank}"
+        distributed.init_pg("gloo")
+        steps = []
+        for step in range(8):
+            if rank == 1 and step == 3:
+                open(os.environ["TORCHX_CHECKPOINT_NOW"], "w").close()
+            if distributed.should_checkpoint():
+                steps.append(step)
+        open(os.environ["HERE"] + f"/steps.{rank}", "w").write(repr(steps))
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "--no-python"]
+    env = {**os.environ, "HERE": str(tmp_path)}
+    subprocess.run([*command, sys.executable, "-c", textwrap.dedent(code)], env=env, check=True, timeout=300)
+    assert [(tmp_path / f"steps.{rank}").read_text() for rank in range(3)] == ["[4]"] * 3

@@ -1,0 +1,61 @@
+"""The words of a retry policy: what they mean, and what is refused with which hint."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchx.errors import SpecError
+from torchx.specs.retries import FREE, STANDARD, RetryRule, RetryRules
+
+
+def test_a_policy_is_read_as_it_is_written() -> None:
+    """Each rule has a class, a number and actions; blanks do not matter; `preempt` is `preempted`."""
+    rules = RetryRules.parse("preempt:free,node:5:avoid , oom:2:mem*1.5, timeout:free:checkpoint")
+    assert rules.rule("preempted") == RetryRule("preempted", FREE)
+    assert rules.rule("node") == RetryRule("node", 5, avoid=True)
+    assert rules.rule("oom") == RetryRule("oom", 2, memory=1.5)
+    assert rules.rule("timeout") == RetryRule("timeout", FREE, checkpoint=True)
+    assert rules.rule("error").times == 0
+    assert str(rules) == "preempted:free, node:5:avoid, oom:2:mem*1.5, timeout:free:checkpoint"
+
+
+def test_standard_can_be_changed() -> None:
+    """A rule behind `standard` takes the place of the standard's own; the others stay."""
+    rules = RetryRules.parse("standard, error:1, node:0")
+    assert (rules.rule("error").times, rules.rule("node").times, rules.rule("network").times) == (1, 0, 3)
+    assert str(RetryRules.parse("standard")) == STANDARD
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("", "there is no class ``", "the classes are"),
+        ("nod:3", "there is no class `nod`", "node"),
+        ("node", "does not say how often", "node:3"),
+        ("node:", "does not say how often", "node:3"),
+        ("node:-1", "does not say how often", "node:free"),
+        ("node:1001", "does not say how often", "at most 1000"),
+        ("node:²", "does not say how often", "node:3"),
+        ("oom:2:mem*0.5", "there is no action `mem*0.5`", "factor above 1"),
+        ("oom:2:mem*11", "there is no action `mem*11`", "up to 10"),
+        ("oom:2:reboot", "there is no action `reboot`", "checkpoint"),
+        ("cancelled:3", "cancelled", "omit it"),
+        ("node:1, node:2", "`node` has two rules", "one of them"),
+        ("error:1, standard", "`standard` is not the first word", "standard, error:1"),
+    ],
+)
+def test_what_is_refused(text: str, said: str, hint: str) -> None:
+    """One line names the rule and why it is wrong; the hint says what to write."""
+    with pytest.raises(SpecError) as caught:
+        RetryRules.parse(text)
+    assert said in str(caught.value)
+    assert hint in (caught.value.hint or "")
+
+
+def test_what_a_backend_cannot_do() -> None:
+    """`standard` is kept as far as possible; what is written out is kept, or refused with what would work."""
+    kept = RetryRules.parse("standard").within(("mem",), "b")
+    assert (kept.rule("oom").memory, kept.rule("node").avoid, kept.rule("timeout").checkpoint) == (1.5, False, False)
+    with pytest.raises(SpecError, match="`b` cannot keep `node:5:avoid`") as caught:
+        RetryRules.parse("standard, node:5:avoid").within(("mem",), "b")
+    assert "`node:5`" in (caught.value.hint or "")

@@ -1,0 +1,188 @@
+"""The attempts of one job, and whether there is another: :func:`decide`, for every backend alike.
+
+Whoever starts a job again (the supervisor of a local job, the watcher of containers, a batch script) keeps its attempts
+in a file of the job's folder, one JSON object a line, and asks :func:`decide`. Five rules:
+
+1. The class of the failure decides, by the job's :class:`~torchx.specs.retries.RetryRules`.
+2. The same exception twice in a row ends the job, whatever its budget: a retry does not mend a bug.
+3. An attempt that made progress gives the budgets back; not that of ``error``.
+4. ``free`` ends after :data:`MOST_IN_A_ROW` attempts in a row that made no progress.
+5. Hosts are avoided for a day; at most 8 of them, and no more than a tenth of what there is (but one).
+"""
+
+from __future__ import annotations
+
+from torchx.errors import NotSupportedError
+from torchx.specs.retries import RETRY, Attempt, RetryRules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from dataclasses import dataclass
+
+    from torchx.schedulers.kit.caps import Capabilities
+    from torchx.specs.api import AppDef
+    from torchx.specs.failures import Failure
+else:
+    from torchx.util.records import dataclass
+
+__all__ = ["ATTEMPTS_FILE", "MOST_IN_A_ROW", "Decision", "decide", "digest", "policy_of", "read_attempts", "to_line"]
+
+ATTEMPTS_FILE = "attempts.jsonl"
+MOST_IN_A_ROW = 20
+_AVOID_S = 24 * 3600.0
+_MOST_AVOIDED = 8
+_BY_THE_PROGRAM = ("error", "gpu_oom", "unknown")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a job is started again, and how.
+
+    Attributes:
+        again: it is.
+        why: in a few words.
+        avoid: hosts to keep away from.
+        memory: how many times its memory at first it gets.
+    """
+
+    again: bool
+    why: str
+    avoid: tuple[str, ...] = ()
+    memory: float = 1.0
+
+
+def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | None:
+    """The policy that a job carries, as far as the backend keeps it; None when it has none.
+
+    Raises:
+        SpecError: it cannot be read, or asks by name for what the backend cannot do.
+        NotSupportedError: the backend keeps no policies.
+    """
+    text = app.metadata.get(RETRY)
+    if not text:
+        return None
+    rules = RetryRules.parse(text)
+    if caps.retry_actions is None:
+        raise NotSupportedError(
+            f"`{scheduler}` retries by count alone, not by the cause of a failure",
+            hint="omit `--retry`, and give the component `--max_retries`",
+        )
+    return rules.within(caps.retry_actions, scheduler)
+
+
+def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) -> Decision:
+    """Whether a job whose last attempt has failed is started again.
+
+    Args:
+        attempts: all of them, the last one included.
+        hosts: how many there are to choose from; 0: that is not known.
+
+    >>> from torchx.specs.retries import RetryRules
+    >>> rules = RetryRules.parse("node:1:avoid")
+    >>> decide(rules, [Attempt(kind="node", hosts=["n1"])])
+    Decision(again=True, why='node: retry 1 of 1', avoid=('n1',), memory=1.0)
+    >>> decide(rules, [Attempt(kind="node"), Attempt(kind="node")]).why
+    'node: all 1 retries are used'
+    """
+    last = attempts[-1]
+    rule = rules.rule(last.kind)
+    if last.kind == "cancelled":
+        return Decision(False, "cancelled")
+    if not rule.times:
+        return Decision(False, f"{last.kind}: the policy does not retry it")
+    if len(attempts) > 1 and last.kind in _BY_THE_PROGRAM and last.digest and last.digest == attempts[-2].digest:
+        return Decision(False, f"{last.kind}: the same failure twice in a row")
+    count = _counted(attempts)
+    if rule.times > 0 and count > rule.times:
+        return Decision(False, f"{last.kind}: all {rule.times} retries are used")
+    if rule.times < 0 and _fruitless(attempts) > MOST_IN_A_ROW:
+        return Decision(False, f"{last.kind}: {MOST_IN_A_ROW} retries in a row made no progress")
+    memory = 1.0
+    for attempt in attempts:
+        memory *= rules.rule(attempt.kind).memory
+    why = f"{last.kind}: retry {count} of {rule.times}" if rule.times > 0 else f"{last.kind}: retried"
+    return Decision(True, why, _avoided(rules, attempts, hosts), round(memory, 3))
+
+
+def digest(failure: Failure) -> str:
+    """A word that is the same for the same exception raised at the same place, numbers and addresses aside; or empty.
+
+    >>> from torchx.specs.failures import Failure
+    >>> digest(Failure("ValueError: step 17")) == digest(Failure("ValueError: step 923"))
+    True
+    >>> digest(Failure("ValueError: bad batch")) == digest(Failure("KeyError: 'x'"))
+    False
+    """
+    import binascii
+    import re
+
+    if not failure.message:
+        return ""
+    places = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
+    said = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", " ".join(failure.message.split()))
+    return f"{binascii.crc32(chr(10).join([said, *places[-3:]]).encode('utf-8', 'replace')):08x}"
+
+
+def to_line(attempt: Attempt) -> str:
+    """The attempt as one line of the file, its end included."""
+    import json
+
+    return json.dumps({"class" if key == "kind" else key: value for key, value in vars(attempt).items()}) + "\n"
+
+
+def read_attempts(lines: Iterable[str]) -> list[Attempt]:
+    """The attempts in a file; a line that was cut off is left out.
+
+    >>> read_attempts([to_line(Attempt(kind="oom")), '{"class": "er'])[0].kind
+    'oom'
+    """
+    import json
+
+    found = []
+    for line in lines:
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(data, dict):
+            attempt = Attempt()
+            for key, value in data.items():
+                name = "kind" if key == "class" else key
+                if isinstance(value, _types(getattr(attempt, name, None))):
+                    setattr(attempt, name, value)
+            found.append(attempt)
+    return found
+
+
+def _types(value: object) -> tuple[type, ...]:
+    """The types of what a field may hold, by what it holds at first; none for one that is not known."""
+    return () if value is None else (int, float) if isinstance(value, float) else (type(value),)
+
+
+def _counted(attempts: Sequence[Attempt]) -> int:
+    """How many retries of the last attempt's class there are, the next one included."""
+    kind, count = attempts[-1].kind, 0
+    for attempt in reversed(attempts):
+        if attempt.progress and kind != "error":
+            return max(count, 1)
+        count += attempt.kind == kind
+    return count
+
+
+def _fruitless(attempts: Sequence[Attempt]) -> int:
+    count = 0
+    for attempt in reversed(attempts):
+        if attempt.progress:
+            break
+        count += 1
+    return count
+
+
+def _avoided(rules: RetryRules, attempts: Sequence[Attempt], hosts: int) -> tuple[str, ...]:
+    most = min(_MOST_AVOIDED, max(1, hosts // 10)) if hosts else _MOST_AVOIDED
+    found: dict[str, None] = {}
+    for attempt in reversed(attempts):
+        if rules.rule(attempt.kind).avoid and attempts[-1].ended - attempt.ended < _AVOID_S:
+            found.update(dict.fromkeys(attempt.hosts))
+    return tuple(list(found)[:most])
