@@ -15,6 +15,7 @@ SECTIONS = {
         "python",
         "config",
         "secrets",
+        "retries",
         "workspaces",
         "images",
         "trackers",

@@ -27,6 +27,7 @@ ROWS = {
     "describe_many": "many jobs cost one query",
     "multi_role": "jobs of several roles",
     "retries": "retry policies",
+    "retry_actions": "[retries by cause](../retries.md) (`--retry`), and what they change",
     "elastic": "elastic roles (`min_replicas`)",
     "gpus": "GPUs are handed out to replicas",
     "resources": "cpu and memory are reserved or enforced",

@@ -143,7 +143,7 @@ class CmdRun(SubCommand):
         extra = getattr(args, "component_name_and_args", None)
         if extra:
             raise UsageError(f"`--stdin` cannot be combined with `{' '.join(extra)}`", hint="put it into the JSON")
-        for key in ("scheduler", "cfg", "workspace", "parent_run_id", "secret"):
+        for key in ("scheduler", "cfg", "workspace", "parent_run_id", "secret", "retry"):
             if hasattr(args, key):
                 raise UsageError(f"`--stdin` cannot be combined with `--{key}`", hint="put it into the JSON")
 
@@ -240,6 +240,13 @@ def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) ->
         help="give the job a variable whose value is in no record of it: that of NAME here, or by env:NAME, "
         "cmd:COMMAND, file:PATH, k8s:NAME/KEY, aws-sm:ARN; may be given more than once",
     )
+    add(
+        "--retry",
+        action=ArgOnceAction,
+        metavar="POLICY",
+        help="start the job again by the cause of its failure: `standard`, or rules such as "
+        "`preempted:free, node:5:avoid, error:0`; see docs/retries.md",
+    )
 
 
 def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, list[str]]:
@@ -272,14 +279,14 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
 
 
 def _asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
-    """What the Runner's ``run`` or ``dryrun`` returns of the component, whose roles all get the secrets."""
+    """What the Runner's ``run`` or ``dryrun`` returns of the component, with its secrets and its retry policy."""
     given = {
         "cfg": run_args.scheduler_cfg,
         "workspace": run_args.workspace or None,
         "parent_run_id": run_args.parent_run_id,
     }
     name, component_args = run_args.component_name, run_args.component_args or run_args.component_args_str
-    if not run_args.secrets:
+    if not (run_args.secrets or run_args.retry):
         return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
     from torchx.cli.run_args import parse_secrets
     from torchx.runner.components import make_app
@@ -287,6 +294,10 @@ def _asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
     app = make_app(name, component_args, None)
     for role in app.roles:
         role.env.update(parse_secrets(run_args.secrets))
+    if run_args.retry:
+        from torchx.specs.retries import RETRY
+
+        app.metadata[RETRY] = run_args.retry
     return getattr(runner, verb)(app, run_args.scheduler, **given)
 
 

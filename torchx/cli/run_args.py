@@ -38,6 +38,7 @@ class TorchXRunArgs:
         component_args: the component's arguments by name, from JSON.
         component_args_str: the component's arguments from the command line.
         secrets: what ``--secret`` takes: ``NAME``, ``NAME=cmd:...``.
+        retry: what is started again by which cause; see :mod:`torchx.specs.retries`.
     """
 
     component_name: str
@@ -53,6 +54,7 @@ class TorchXRunArgs:
     component_args: dict[str, Any] = field(default_factory=dict)
     component_args_str: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
+    retry: str = ""
 
 
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
@@ -69,6 +71,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "component_args": (dict,),
     "component_args_str": (list,),
     "secrets": (list,),
+    "retry": (str,),
 }
 _REQUIRED = ("component_name", "scheduler")
 _JSON_NAMES = {
@@ -141,6 +144,7 @@ def torchx_run_args_from_argparse(
         tee_logs=given.get("tee_logs", False),
         component_args_str=list(component_args),
         secrets=given.get("secret", []),
+        retry=given.get("retry") or "",
     )
 
 
@@ -178,7 +182,7 @@ def default_scheduler() -> str:
 
 # What `[cli:run]` in a config file may say.
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json")
-_CONFIG_TEXTS = ("component", "scheduler", "workspace", "parent_run_id", "cfg", "secret")
+_CONFIG_TEXTS = ("component", "scheduler", "workspace", "parent_run_id", "retry", "cfg", "secret")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 

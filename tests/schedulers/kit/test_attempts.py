@@ -109,4 +109,4 @@ def test_a_backend_without_policies_refuses() -> None:
         policy_of(app, "x", Capabilities())
     assert "--max_retries" in (caught.value.hint or "")
     assert policy_of(AppDef("a"), "x", Capabilities()) is None
-    assert str(policy_of(app, "x", Capabilities(retry_actions=()))) == "node:1"
+    assert str(policy_of(app, "x", Capabilities(retry_actions=("retry",)))) == "node:1"

@@ -63,7 +63,7 @@ def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | N
     if not text:
         return None
     rules = RetryRules.parse(text)
-    if caps.retry_actions is None:
+    if not caps.retry_actions:
         raise NotSupportedError(
             f"`{scheduler}` retries by count alone, not by the cause of a failure",
             hint="omit `--retry`, and give the component `--max_retries`",

@@ -18,8 +18,8 @@ class Capabilities:
         delete: the job's record can be removed.
         list: ``list`` works.
         retries: names of the :class:`~torchx.specs.RetryPolicy` members that are honoured.
-        retry_actions: what a policy by cause (``--retry``) may ask for, of ``avoid``, ``mem`` and ``checkpoint``; None:
-            the backend keeps no such policy.
+        retry_actions: a policy by cause (``--retry``) is kept: ``retry``, and those of ``avoid``, ``mem`` and
+            ``checkpoint`` that it may ask for; none: no such policy is.
         elastic: ``min_replicas`` of a role is honoured.
         multi_role: a job may have more than one role.
         mounts: the kinds of mount that work: ``bind``, ``volume``, ``device``.
@@ -44,7 +44,7 @@ class Capabilities:
     delete: bool = False
     list: bool = False
     retries: tuple[str, ...] = ()
-    retry_actions: tuple[str, ...] | None = None
+    retry_actions: tuple[str, ...] = ()
     elastic: bool = False
     multi_role: bool = False
     mounts: tuple[str, ...] = ()
