@@ -17,14 +17,12 @@ from __future__ import annotations
 import re
 
 from torchx.errors import SpecError
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from dataclasses import dataclass, field
     from typing import Any
-else:
-    from torchx.util.records import dataclass, field
 
 __all__ = ["FREE", "RETRY", "STANDARD", "Attempt", "RetryRule", "RetryRules"]
 

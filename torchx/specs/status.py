@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.specs.retries import Attempt
 
 __all__ = [
     "NONE",

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from torchx.errors import NotSupportedError
 from torchx.specs.retries import RETRY, Attempt, RetryRules
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from dataclasses import dataclass
 
     from torchx.schedulers.kit.caps import Capabilities
     from torchx.specs.api import AppDef
     from torchx.specs.failures import Failure
-else:
-    from torchx.util.records import dataclass
 
 __all__ = ["ATTEMPTS_FILE", "MOST_IN_A_ROW", "Decision", "decide", "digest", "policy_of", "read_attempts", "to_line"]
 
