@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 
 from torchx.cli.cmd_base import SubCommand
-from torchx.cli.failures import error, note
-from torchx.cli.log_targets import JOB_HELP, job_reference
+from torchx.cli.failures import UsageError, error, note
+from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
+from torchx.cli.waiting import grace_s
 from torchx.errors import TorchXError
 from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torchx.runner import Runner
+    from torchx.runs import Run
 else:
     from torchx.util.reexports import reexports
 
@@ -29,42 +31,86 @@ class CmdCancel(SubCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        subparser.add_argument("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
+        add = subparser.add_argument
+        add("app_handle", type=job_reference, nargs="*", metavar="JOB", help=JOB_HELP)
+        add("--all", action="store_true", help="all my runs that have not ended")
+        add("--name", metavar="NAME", help="those of this name; `*` and `?` stand for other characters")
+        add("--state", metavar="STATE,...", help="those in one of these states, for example pending")
+        add("-y", "--yes", action="store_true", help="do not ask; without a terminal nobody is asked")
 
     def run(self, args: argparse.Namespace) -> None:
         """Cancels each; quiet about those that have ended already."""
-        for_each_job(args.app_handle, lambda runner, handle: runner.cancel(handle), "cancelling")
+        several = args.all or args.name is not None or args.state is not None
+        if several == bool(args.app_handle):
+            raise UsageError(
+                "jobs and `--all`, `--name`, `--state` exclude each other" if several else "no job is given",
+                hint="leave out the one or the other"
+                if several
+                else "`@last` is the newest run, `--all` are all of mine; `torchx list` lists them all",
+            )
+        references = args.app_handle
+        if several:
+            references = _chosen(args)
+            if not references:
+                return
+        for_each_job(references, _cancel)
 
 
-def for_each_job(references: list[str], act: Callable[[Runner, str], None], doing: str) -> None:
+def for_each_job(references: list[str], act: Callable[[Runner, str], str]) -> None:
     """Applies an action to several jobs; a failure with one of them does not stop the others.
 
     Args:
-        doing: what is said to people.
+        act: returns what is said to people.
 
     Raises:
         SystemExit: one failed; with its exit code.
     """
     from torchx.runner import get_runner
 
-    failed = 0
+    failed: list[int] = []
     with get_runner() as runner:
-        # All references first: `@last` and prefixes must not change their meaning half way.
-        handles = []
-        for reference in dict.fromkeys(references):
+        for handle in resolve_all(runner, references, failed):
             try:
-                handles.append(runner.resolve(reference))
+                said = act(runner, handle)
             except TorchXError as e:
-                failed = failed or e.exit_code
-                error(str(e), hint=e.hint)
-        for handle in dict.fromkeys(handles):
-            try:
-                act(runner, handle)
-            except TorchXError as e:
-                failed = failed or e.exit_code
+                failed.append(e.exit_code)
                 error(str(e), hint=e.hint)
             else:
                 if is_tty(sys.stderr):
-                    note(f"{doing} {handle}")
+                    note(said)
     if failed:
-        sys.exit(failed)
+        sys.exit(failed[0])
+
+
+def _cancel(runner: Runner, handle: str) -> str:
+    runner.cancel(handle)
+    grace = grace_s(runner, handle) if is_tty(sys.stderr) else None
+    return f"cancelling {handle}" + (f", killed in {grace:g} s unless it ends before" if grace else "")
+
+
+def _chosen(args: argparse.Namespace) -> list[str]:
+    """Handles of my runs that have not ended and match; empty when the user does not want that."""
+    from torchx.cli.cmd_list import parse_states
+    from torchx.runner import get_runner
+    from torchx.runs import RunQuery
+    from torchx.specs.api import AppState, is_terminal
+
+    states = parse_states(args.state) if args.state else list(AppState)
+    states = [state for state in states if not is_terminal(state)]
+    with get_runner() as runner:
+        runs = [run for run in runner.runs(RunQuery(states=states, name=args.name, mine=True)) if run.handle]
+    if not runs:
+        note("no run that matches has not ended")
+    elif not args.yes and is_tty(sys.stdin) and is_tty(sys.stderr) and not _agreed(runs):
+        return []
+    return [run.handle for run in runs]
+
+
+def _agreed(runs: Sequence[Run]) -> bool:
+    from torchx.cli.render import ago
+
+    for run in runs:
+        note(f"  {run.handle}  {run.state}, launched {ago(run.created_at)}")
+    sys.stderr.write(f"cancel {'these ' + str(len(runs)) + ' jobs' if len(runs) > 1 else 'this job'}? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.cmd_cancel import for_each_job
+from torchx.cli.failures import UsageError
 from torchx.cli.log_targets import JOB_HELP, job_reference
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+    from torchx.runner import Runner
+
 __all__ = ["CmdDelete"]
 
 
 class CmdDelete(SubCommand):
-    """remove jobs, their logs and their records; one that still runs is cancelled first"""
+    """remove jobs, their logs and their records; not of one that still runs, without --force"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         subparser.add_argument("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
+        subparser.add_argument("-f", "--force", action="store_true", help="cancel one that still runs")
 
     def run(self, args: argparse.Namespace) -> None:
         """Deletes each."""
-        for_each_job(args.app_handle, lambda runner, handle: runner.delete(handle), "deleted")
+        for_each_job(args.app_handle, lambda runner, handle: _delete(runner, handle, force=args.force))
+
+
+def _delete(runner: Runner, handle: str, *, force: bool) -> str:
+    status = None if force else runner.status(handle)
+    if status is not None and not status.is_terminal():
+        raise UsageError(
+            f"`{handle}` is {status.state}, and only jobs that have ended are deleted",
+            hint="`torchx cancel` ends it and keeps its logs; `torchx delete --force` ends it and removes them",
+        )
+    runner.delete(handle)
+    return f"deleted {handle}"

@@ -39,6 +39,7 @@ __all__ = [
     "validate",
 ]
 
+_FLAGS = r"\(\?[aiLmsux]+\)"
 _STREAMS = ("stdout", "stderr", "combined")
 
 
@@ -80,6 +81,18 @@ class CmdLog(SubCommand):
             action="store_true",
             help="on a terminal: all that the job wrote, not only text and colours",
         )
+        add(
+            "--rank",
+            type=_rank,
+            metavar="N",
+            help="only lines of this worker of torchrun: those that begin with `[N]:`",
+        )
+        add(
+            "--exit-code",
+            "--exit_code",
+            action="store_true",
+            help="exit as the job did: see `torchx status --exit-code`",
+        )
         add("--no-prefix", "--no_prefix", action="store_true", help="the lines alone, without the ROLE/REPLICA prefix")
 
     def run(self, args: argparse.Namespace) -> None:
@@ -88,7 +101,7 @@ class CmdLog(SubCommand):
 
         identifier, tail = _untangle(args.identifier, args.tail)
         query = LogQuery(
-            regex=_regex(args.regex),
+            regex=_of_rank(args.rank, _regex(args.regex)),
             since=_moment(args.since),
             until=_moment(args.until),
             stream=_stream(args.streams),
@@ -100,6 +113,8 @@ class CmdLog(SubCommand):
             show_logs(
                 sys.stdout, identifier, runner, query=query, json=args.json, prefix=not args.no_prefix, raw=args.raw
             )
+            if args.exit_code and (code := _exit_code(runner, identifier, ended=query.follow)):
+                sys.exit(code)
 
 
 FOLLOW = ""
@@ -248,6 +263,39 @@ def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None
     if identifier is None:
         raise UsageError("no job is given", hint="`torchx log @last` shows the newest; `torchx list` lists them all")
     return identifier, tail
+
+
+def _exit_code(runner: Runner, identifier: str, *, ended: bool) -> int:
+    from torchx.cli.status_json import exit_code_of
+    from torchx.specs.api import UnknownAppException
+
+    handle = runner.resolve(parse_target(identifier).reference)
+    status = runner.wait(handle, wait_interval=1) if ended else runner.status(handle)
+    if status is None:
+        raise UnknownAppException(handle)
+    return exit_code_of(status)
+
+
+def _rank(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ValueError
+    return int(text)
+
+
+def _of_rank(rank: int | None, regex: re.Pattern[str] | None) -> re.Pattern[str] | None:
+    """Lines that torchrun has put under the name of a worker, and in which the other expression is found.
+
+    >>> bool(_of_rank(3, re.compile("(?i)LOSS")).search("[3]:loss 1")), bool(_of_rank(3, None).search("[13]:loss 1"))
+    (True, False)
+    """
+    if rank is None:
+        return regex
+    head = rf"^(?=\[\D*{rank}\]:)"
+    if regex is None:
+        return re.compile(head)
+    flags = re.match(_FLAGS, regex.pattern)  # these stand at the head of an expression
+    start = flags.group() if flags else ""
+    return re.compile(f"{start}{head}(?=.*?(?:{regex.pattern[len(start) :]}))")
 
 
 def _number(text: str | None) -> int:

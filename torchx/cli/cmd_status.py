@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 
 from torchx.cli.cmd_base import SubCommand
-from torchx.cli.log_targets import JOB_HELP, job_reference
-from torchx.errors import EXIT_BACKEND
+from torchx.cli.failures import error
+from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
+from torchx.cli.render import document
+from torchx.cli.status_json import exit_code_of
+from torchx.errors import EXIT_BACKEND, TorchXError
 from torchx.util.term import has_color, is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
+    from torchx.runner import Runner
     from torchx.runs import Run
     from torchx.specs import AppStatus
 else:
@@ -28,32 +33,62 @@ class CmdStatus(SubCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
+        subparser.add_argument("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
         subparser.add_argument("--roles", type=parse_list_arg, metavar="ROLE,...", help="only these roles")
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+        subparser.add_argument(
+            "--exit-code",
+            "--exit_code",
+            action="store_true",
+            help="0 if it succeeded, 1 if not, 75 if it has not ended",
+        )
 
     def run(self, args: argparse.Namespace) -> None:
-        """Prints the page.
+        """Prints a page for each job.
 
-        The exit code is 0 whatever the job's state is, 3 when there is no such job, and 4 when the scheduler cannot be
-        asked: the page shows the state on record then. One that is final changes no more, and is 0 all the same.
+        The exit code is 0 whatever the job's state is, unless it was asked for; 3 when there is no such job, and 4 when
+        the scheduler cannot be asked: the page shows the state on record then. One that is final changes no more, and
+        is 0 all the same. Of several jobs it is the first that is not 0.
         """
         from torchx.runner import get_runner
-        from torchx.specs.api import UnknownAppException
 
+        references = args.app_handle if isinstance(args.app_handle, list) else [args.app_handle]
+        alone = len(references) == 1
+        codes: list[int] = []
+        documents: list[dict[str, Any]] = []
         with get_runner() as runner:
-            handle = runner.resolve(args.app_handle)
-            status = runner.status(handle)
-            if status is None:
-                raise UnknownAppException(handle)
-            run = None if _knows_times(status) else runner.recorded(handle)
-        _check_roles(status, args.roles, handle)
+            for handle in resolve_all(runner, references, None if alone else codes):
+                try:
+                    found = _find(runner, handle, args.roles)
+                except TorchXError as e:
+                    if alone:
+                        raise
+                    codes.append(e.exit_code)
+                    error(str(e), hint=e.hint)
+                    continue
+                status = found[0]
+                codes.append(exit_code_of(status) if args.exit_code else 0)
+                if status.error is not None and not status.is_terminal():
+                    codes.append(EXIT_BACKEND)
+                if args.json:
+                    documents.append(_document(handle, *found, args.roles))
+                else:
+                    _print_page(handle, *found, args.roles, alone=alone)
         if args.json:
-            _print_json(handle, status, run, args.roles)
-        else:
-            _print_page(handle, status, run, args.roles)
-        if status.error is not None and not status.is_terminal():
-            sys.exit(EXIT_BACKEND)
+            print(document(documents[0] if alone else {"jobs": documents}))
+        if code := next(filter(None, codes), 0):
+            sys.exit(code)
+
+
+def _find(runner: Runner, handle: str, roles: list[str] | None) -> tuple[AppStatus, Run | None]:
+    """The status of a job, and what is on record where that is needed."""
+    from torchx.specs.api import UnknownAppException
+
+    status = runner.status(handle)
+    if status is None:
+        raise UnknownAppException(handle)
+    _check_roles(status, roles, handle)
+    return status, None if _knows_times(status) else runner.recorded(handle)
 
 
 def parse_list_arg(arg: str) -> list[str] | None:
@@ -76,23 +111,23 @@ def _check_roles(status: AppStatus, wanted: list[str] | None, handle: str) -> No
             raise NotFoundError(f"`{handle}` has no role `{role}`", hint=hint)
 
 
-def _print_json(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None) -> None:
-    from torchx.cli.render import document, iso
+def _document(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None) -> dict[str, Any]:
+    from torchx.cli.render import iso
     from torchx.cli.status_json import handle_fields, status_fields
 
     launched, ended = _times(status, run)
     times = {"created_at": iso(launched), "ended_at": iso(ended), "as_of": iso(status.as_of)}
-    error = {"scheduler_error": None if status.error is None else str(status.error)}
-    print(document({**handle_fields(handle), **status_fields(status, roles=roles), **times, **error}))
+    asked = {"scheduler_error": None if status.error is None else str(status.error)}
+    return {**handle_fields(handle), **status_fields(status, roles=roles), **times, **asked}
 
 
-def _print_page(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None) -> None:
+def _print_page(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None, *, alone: bool) -> None:
     color = has_color(sys.stdout)
     lines = [f"app:      {handle}"]
     lines += _time_lines(status, run)
     lines.append(status.format(roles, color=color))
-    print("\n".join(lines))
-    if is_tty(sys.stdout):
+    print("\n".join(lines) + "\n" * (not alone))
+    if alone and is_tty(sys.stdout):
         from torchx.cli.render import gray
 
         app_id = handle.rpartition("/")[2]

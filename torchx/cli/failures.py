@@ -20,14 +20,16 @@ EXIT_BROKEN_PIPE = 141
 
 EXIT_CODES = """\
 Exit codes:
-  0  done                            6    a package is missing
+  0  done                            7    the job is gone
   1  the job failed                  70   a bug
   2  wrong usage                     74   a file, or the output, cannot be read or written
-  3  what was named is not there     130  interrupted
-  4  the scheduler failed            141  the reader of the output went away
-  5  the scheduler cannot do that"""
+  3  what was named is not there     75   the job has not ended (--exit-code)
+  4  the scheduler failed            124  the time of --timeout is up
+  5  the scheduler cannot do that    130  interrupted
+  6  a package is missing            141  the reader of the output went away"""
 
 _debug = False
+_shows_progress = False
 
 
 class UsageError(TorchXError):
@@ -83,7 +85,22 @@ def warn(message: str) -> None:
 
 def note(message: str) -> None:
     """One line on stderr: what happens now, or what can be done next."""
+    _end_progress()
     print(f"\033[90m{message}\033[0m" if has_color(sys.stderr) else message, file=sys.stderr, flush=True)
+
+
+def progress(text: str) -> None:
+    """Shows how things are on one line of a terminal, in place of what it showed before; empty: nothing any more."""
+    global _shows_progress
+    sys.stderr.write(f"\r\033[K{text}")
+    sys.stderr.flush()
+    _shows_progress = bool(text)
+
+
+def _end_progress() -> None:
+    """Whatever is printed next has a line of its own."""
+    if _shows_progress:
+        progress("")
 
 
 def show_tracebacks(on: bool) -> None:
@@ -95,6 +112,7 @@ def show_tracebacks(on: bool) -> None:
 def _say(kind: str, message: str, color: str) -> None:
     from torchx.util.secrets import mask_told
 
+    _end_progress()
     sys.stdout.flush()  # so that the two streams stay in order on one terminal
     head = f"torchx: {kind}:"
     text = printable(mask_told(message.strip(), sys.argv))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import namedtuple
 
-from torchx.errors import HandleError, NotFoundError
+from torchx.cli.failures import error
+from torchx.errors import HandleError, NotFoundError, TorchXError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NamedTuple
 
+    from torchx.runner import Runner
     from torchx.specs import AppDef
 
     class LogTarget(NamedTuple):
@@ -21,7 +23,7 @@ else:
     LogTarget = namedtuple("LogTarget", "reference role ids")
 
 ID_FORMAT = "SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]"
-JOB_HELP = "its handle, its app id, the beginning of one, or @last for the newest"
+JOB_HELP = "its handle, its app id, the beginning of one, @last (the newest), @last~1 (the one before), or @NAME"
 _MOST_IDS = 1_000_000
 _LONGEST = 40  # characters of a number or range; Python does not even read numbers of thousands of digits
 
@@ -72,6 +74,24 @@ def job_reference(text: str) -> str:
             f"`{text}` is not an app handle", hint="write SCHEDULER://SESSION_NAME/APP_ID, an app id, or @last"
         )
     return text
+
+
+def resolve_all(runner: Runner, references: Sequence[str], failed: list[int] | None = None) -> list[str]:
+    """The handles that references mean, each once; all before the first is used, for ``@last`` may change its meaning.
+
+    Args:
+        failed: gets the exit code of each that means nothing, which is said. None: the first such error is raised.
+    """
+    handles = []
+    for reference in dict.fromkeys(references):
+        try:
+            handles.append(runner.resolve(reference))
+        except TorchXError as e:
+            if failed is None:
+                raise
+            failed.append(e.exit_code)
+            error(str(e), hint=e.hint)
+    return list(dict.fromkeys(handles))
 
 
 def parse_ids(text: str, identifier: str = "") -> list[int]:

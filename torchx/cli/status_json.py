@@ -43,6 +43,17 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
     }
 
 
+def exit_code_of(status: AppStatus) -> int:
+    """What a verb that answers with its exit code says of a job."""
+    from torchx.errors import EXIT_GONE, EXIT_JOB_FAILED, EXIT_NOT_ENDED, EXIT_OK
+
+    if status.gone:
+        return EXIT_GONE
+    if not status.is_terminal():
+        return EXIT_NOT_ENDED
+    return EXIT_OK if str(status.state) == "SUCCEEDED" else EXIT_JOB_FAILED
+
+
 def run_fields(run: Run) -> dict[str, Any]:
     """What is on record of a run, without its AppDef."""
     return {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
-from torchx.cli.failures import note, warn
-from torchx.errors import EXIT_GONE, EXIT_INTERRUPTED, EXIT_JOB_FAILED, TorchXError
+from torchx.cli.failures import note, progress, warn
+from torchx.cli.status_json import exit_code_of
+from torchx.errors import EXIT_INTERRUPTED, TorchXError
 from torchx.runner.wait import UNSUBMITTED_S, never_submitted
 from torchx.util.term import fit, has_color, is_tty, width
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 _TICK_S = 1.0
 _POLL_S = 1.0
 _LOOK_S = 15.0  # between two looks whether there is still something to wait for
-
-_CLEAR_LINE = "\r\033[K"
 
 
 def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, cancels: bool = True) -> None:
@@ -44,12 +43,12 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
             print(handle, flush=True)
         if with_logs:
             tee = _start_logs(runner, handle)
-        status = _wait(runner, handle, progress=tee is None and is_tty(sys.stderr), since=started)
+        status = _wait(runner, handle, shows=tee is None and is_tty(sys.stderr), since=started)
     except KeyboardInterrupt:
         if not cancels:
             _detach(handle)
         interrupted = True
-        status = _cancel(runner, handle, since=started)
+        status = _cancel(runner, handle, since=started, shows=tee is None and is_tty(sys.stderr))
     if tee is not None:
         _finish_logs(tee)
     if status is None:
@@ -64,30 +63,31 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
     _say_how_it_ended(handle, status, time.time() - started)
     if interrupted:
         sys.exit(EXIT_INTERRUPTED)
-    if str(status.state) != "SUCCEEDED":
-        sys.exit(EXIT_GONE if status.gone else EXIT_JOB_FAILED)
+    if code := exit_code_of(status):
+        sys.exit(code)
 
 
-def _wait(runner: Runner, handle: str, *, progress: bool, since: float) -> AppStatus | None:
+def _wait(
+    runner: Runner, handle: str, *, shows: bool, since: float, killed_at: float | None = None
+) -> AppStatus | None:
     submitted = False
     try:
         while True:
             try:
-                return runner.wait(handle, wait_interval=_POLL_S, timeout=_TICK_S if progress else _LOOK_S)
+                return runner.wait(handle, wait_interval=_POLL_S, timeout=_TICK_S if shows else _LOOK_S)
             except TimeoutError:
                 status = runner.status(handle)
             submitted = submitted or status is None or str(status.state) != "UNSUBMITTED"
             if not submitted and time.time() - since > UNSUBMITTED_S:
                 raise never_submitted(handle, time.time() - since)
-            if progress and status is not None:
-                _show_progress(status, since)
+            if shows and status is not None:
+                _show_progress(status, since, killed_at)
     finally:
-        if progress:
-            sys.stderr.write(_CLEAR_LINE)
-            sys.stderr.flush()
+        if shows:
+            progress("")
 
 
-def _show_progress(status: AppStatus, since: float) -> None:
+def _show_progress(status: AppStatus, since: float, killed_at: float | None = None) -> None:
     from torchx.cli.render import duration, gray, state_text
 
     color = has_color(sys.stderr)
@@ -95,11 +95,12 @@ def _show_progress(status: AppStatus, since: float) -> None:
     for role in status.roles:
         running = sum(str(r.state) == "RUNNING" for r in role.replicas)
         parts.append(f"{role.role} {running}/{len(role.replicas)}")
-    line = " · ".join([duration(time.time() - since), "Ctrl-C cancels", *parts])
+    killed_in = 0.0 if killed_at is None else max(killed_at - time.time(), 0)
+    what = "Ctrl-C cancels" if killed_at is None else f"cancelling, killed in {killed_in:.0f} s"
+    line = " · ".join([duration(time.time() - since), what, *parts])
     # A line that wraps could not be cleared.
     line = fit(line, width(sys.stderr) - len(str(status.state)) - 2, pad=False)
-    sys.stderr.write(f"{_CLEAR_LINE}{state_text(status.state, color=color)} {gray(line, color=color)}")
-    sys.stderr.flush()
+    progress(f"{state_text(status.state, color=color)} {gray(line, color=color)}")
 
 
 def _detach(handle: str) -> NoReturn:
@@ -108,14 +109,24 @@ def _detach(handle: str) -> NoReturn:
     sys.exit(EXIT_INTERRUPTED)
 
 
-def _cancel(runner: Runner, handle: str, *, since: float) -> AppStatus | None:
+def _cancel(runner: Runner, handle: str, *, since: float, shows: bool) -> AppStatus | None:
     """Cancels the job and waits for its end; a second Ctrl-C leaves at once."""
     try:
-        note("\ncancelling the job; Ctrl-C again leaves at once" if is_tty(sys.stderr) else "cancelling the job")
+        start = "" if shows else "\n"  # the `^C` stands behind what the job wrote
+        note(f"{start}cancelling the job; Ctrl-C again leaves at once" if is_tty(sys.stderr) else "cancelling the job")
         runner.cancel(handle)
-        return _wait(runner, handle, progress=is_tty(sys.stderr), since=since)
+        grace = grace_s(runner, handle) if shows else None
+        killed_at = None if grace is None else time.time() + grace
+        return _wait(runner, handle, shows=shows, since=since, killed_at=killed_at)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+
+
+def grace_s(runner: Runner, handle: str) -> float | None:
+    """How long the job's processes have to end when it is cancelled, before they are killed; None: not known."""
+    run = runner.recorded(handle)
+    value = run.cfg.get("cancel_grace_s", {}).get("value") if run is not None else None
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _start_logs(runner: Runner, handle: str) -> Tee:

@@ -215,10 +215,26 @@ def _decoded(signature: Signature, parameter: Parameter, value: Any) -> Any:
         if parameter.default is None:  # `x: str = None`: not what the type says, and what people write
             return None
         raise _wrong(signature, parameter, "`None` is not a value of it")
+    if parameter.name == "memMB" and isinstance(value, str):
+        value = _in_mib(value)
     try:
         return decode(value, parameter.shape)
     except ValueError as e:
         raise _wrong(signature, parameter, str(e)) from None
+
+
+def _in_mib(text: str) -> str:
+    """``4G`` and ``512Mi`` as a number of MiB; other text as it is.
+
+    >>> _in_mib("4G"), _in_mib("1.5TiB"), _in_mib("512"), _in_mib("4X")
+    ('4096', '1572864', '512', '4X')
+    """
+    number = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = {"m": 1, "g": 1024, "t": 1024**2}.get(number[-1:])
+    try:
+        return text if unit is None else str(int(float(number[:-1]) * unit))
+    except (ValueError, OverflowError):
+        return text
 
 
 def _wrong(signature: Signature, parameter: Parameter, why: str) -> SpecError:

@@ -141,16 +141,18 @@ class RunRegistry:
         return self._one("runs.handle = ? AND phase < 2", (handle,))
 
     def find(self, reference: str) -> Run:
-        """The run that ``reference`` means: a handle, an app id, an unambiguous beginning of one, or ``@last``.
+        """The run that ``reference`` means: a handle, an app id, an unambiguous beginning of one,
+        or ``@last``, ``@last~1`` (the one before), ``@NAME`` (the newest of that name), ``@NAME~1``.
 
         Raises:
             NotFoundError: there is none.
             HandleError: it could be any of several.
         """
-        from torchx.runs.references import ambiguous, no_such_run
+        from torchx.runs.references import ambiguous, no_such_run, place
 
-        if reference == LAST:
-            run = self._one("phase = 1", ())
+        if reference.startswith("@"):
+            name, newer = place(reference) or ("", 0)
+            run = self._one("phase = 1" + " AND name = ?" * (name is not None), () if name is None else (name,), newer)
             if run is None:
                 raise no_such_run(reference, [])
             return run
@@ -234,12 +236,12 @@ class RunRegistry:
             store = self._stores[path] = Store(path)
         return store
 
-    def _one(self, condition: str, values: tuple[object, ...]) -> Run | None:
+    def _one(self, condition: str, values: tuple[object, ...], newer: int = 0) -> Run | None:
         sql = (
             f"SELECT {_COLUMNS}, {_SPECS} FROM runs LEFT JOIN specs ON specs.run_id = runs.id"  # noqa: S608
-            f" WHERE {condition} ORDER BY id DESC LIMIT 1"
+            f" WHERE {condition} ORDER BY id DESC LIMIT 1 OFFSET ?"
         )
-        rows = self._store().rows(sql, values)
+        rows = self._store().rows(sql, (*values, newer))
         return _run(rows[0]) if rows else None
 
     def _matches(self, column: str, beginning: str) -> _Strings:

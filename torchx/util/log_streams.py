@@ -126,6 +126,7 @@ class Sink:
     Args:
         raw: let all that a job wrote reach a terminal, too.
 
+    In a pipe or a file, each state of a progress bar is a line: nothing there goes back to the start of one.
     Bytes that are not UTF-8 reach a binary file as they are. No line is shared: where a source has left one open,
     a line feed comes before what another one writes.
     """
@@ -134,6 +135,7 @@ class Sink:
         file.flush()
         self._file = file
         self._for_people = is_tty(file) and not raw
+        self._goes_back = is_tty(file) or raw
         self._binary = getattr(file, "buffer", None)
         self._open: LineFormat | None = None  # whose line has no end yet
 
@@ -143,6 +145,8 @@ class Sink:
         if self._open is not None and not begun:
             self.data(b"\n")
         shown = show.chunk(data, begun=begun)
+        if b"\r" in shown and show.prefix and not self._goes_back:
+            shown = shown.replace(show.prefix.encode() + b"\r", b"").replace(b"\r", b"\n")
         self.data(shown)
         self._open = None if shown.endswith(b"\n") else show
 

@@ -197,20 +197,19 @@ def check_scripts(request: PopenRequest, app: AppDef, base_env: Mapping[str, str
         SpecError: the file does not exist.
     """
     for role in app.roles:
-        script = role.metadata.get("script")
+        script: Any = role.metadata.get("script")
         params = request.role_params.get(role.name)
         if not params:
             continue
         cwd = os.path.abspath(params[0].cwd or "")
-        if params[0].args[1:2] == ["-c"] and params[0].args[2].startswith("torchrun "):
-            _check_torchrun(role.name, params[0].env.get("PATH") or base_env.get("PATH", os.defpath), cwd)
-        if not isinstance(script, str) or "${" in script:
-            continue
-        if not os.path.exists(os.path.join(cwd, script)):
+        named = isinstance(script, str) and "${" not in script
+        if named and not os.path.exists(os.path.join(cwd, script)):
             raise SpecError(
                 f"role `{role.name}`: script `{script}` does not exist",
                 hint=f"it is looked for in `{cwd}`; start from its folder, or give its path",
             )
+        if " ".join(params[0].args[1:3]).startswith("-c torchrun "):
+            _check_torchrun(role.name, params[0].env.get("PATH") or base_env.get("PATH", os.defpath), cwd)
 
 
 def move_logs(roles: list[dict[str, Any]], old: str, new: str) -> None:

@@ -1,0 +1,264 @@
+"""Verbs on several jobs: `wait`, `cancel --all`, `delete`, `status`; which run is meant, and what the exit code says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from torchx.errors import EXIT_NOT_ENDED, EXIT_TIMEOUT
+from torchx.specs import AppState
+
+from .conftest import Call
+from .test_cmd_run import spawn
+
+
+def launch(torchx: Call, paper: Any, state: AppState, *words: str) -> str:
+    """The app id of a job on paper in that state."""
+    handle = torchx("run", "-s", "paper", *(words or ("utils.echo",))).out.strip()
+    app_id = handle.rpartition("/")[2]
+    paper.STATES[app_id] = state
+    return app_id
+
+
+def state(torchx: Call, job: str = "@last") -> str:
+    found: str = json.loads(torchx("status", job, "--json").out)["state"]
+    return found
+
+
+# -- which run is meant ----------------------------------------------------------------------------
+
+
+def test_references(torchx: Call, project: Path) -> None:
+    """`@last~1` is the run before the newest, `@NAME` the newest of a name; what is not there says what there is."""
+    torchx("run", "--wait", "utils.echo", "--msg", "one")
+    torchx("run", "--wait", "utils.echo", "--msg", "two")
+    torchx("run", "--wait", "utils.sh", "echo", "three")
+    assert [
+        torchx("log", "--no-prefix", job).out for job in ("@last", "@last~1", "@last~2", "@echo", "@echo~1/echo/0")
+    ] == [
+        *("three\n", "two\n", "one\n", "two\n", "one\n"),
+    ]
+    for job in ("@last~3", "@nobody", "@sh~1", "@last~x", "@~1"):
+        outcome = torchx("status", job)
+        assert (outcome.code, "`@NAME` the newest" in outcome.hint()) == (3, True)
+
+
+# -- wait ------------------------------------------------------------------------------------------
+
+
+def test_wait_for_all(torchx: Call, project: Path) -> None:
+    """Each job is named as it ends; the exit code is 1 when one has failed."""
+    torchx("run", "utils.sh", "--", "sleep 0.2; exit 3")
+    torchx("run", "utils.echo")
+    outcome = torchx("wait", "@sh", "@echo")
+    states = {line.split("\t")[0].rpartition("/")[2][:2]: line.split("\t")[1] for line in outcome.out.splitlines()}
+    assert (outcome.code, states) == (1, {"ec": "SUCCEEDED", "sh": "FAILED"})
+    assert "exit code 3" in outcome.out
+    assert torchx("wait", "@echo").code == 0
+    document = json.loads(torchx("wait", "@echo", "@sh", "--json").out)
+    assert [job["state"] for job in document["jobs"]] == ["SUCCEEDED", "FAILED"]
+
+
+def test_wait_for_any(torchx: Call, project: Path) -> None:
+    """The first that ends is enough, and its exit code ours; the others go on."""
+    torchx("run", "utils.sh", "--", "sleep 600")
+    torchx("run", "utils.sh", "--", "sleep 0.2; exit 3")
+    outcome = torchx("wait", "--any", "@sh~1", "@sh")
+    assert (outcome.code, outcome.out.count("\n")) == (1, 1)
+    assert state(torchx, "@sh~1") == "RUNNING"
+    torchx("cancel", "@sh~1")
+
+
+@pytest.mark.parametrize("jobs", [["@sh"], ["@sh", "@echo"]], ids=["one", "several"])
+def test_the_time_is_up(torchx: Call, project: Path, jobs: list[str]) -> None:
+    """124, as of timeout(1); what has ended by then is named, and the job goes on."""
+    torchx("run", "--wait", "utils.echo")
+    torchx("run", "utils.sh", "--", "sleep 600")
+    outcome = torchx("wait", "--timeout", "0.3", *jobs)
+    assert (outcome.code, outcome.out.count("SUCCEEDED")) == (EXIT_TIMEOUT, len(jobs) - 1)
+    assert state(torchx) == "RUNNING"
+    torchx("cancel", "@last")
+
+
+@pytest.mark.parametrize(("text", "code"), [("1m", 0), ("0.5", 0), ("soon", 2), ("-1", 2)])
+def test_how_long(torchx: Call, project: Path, text: str, code: int) -> None:
+    """Seconds, or a length of time with its unit."""
+    torchx("run", "--wait", "utils.echo")
+    assert torchx("wait", f"--timeout={text}", "@last").code == code
+
+
+def test_wait_in_a_terminal(torchx: Call, project: Path) -> None:
+    """A line says how many have ended; Ctrl-C leaves the jobs alone."""
+    torchx("run", "--wait", "utils.echo")
+    torchx("run", "utils.sh", "sleep", "600")
+    child = spawn(project, "wait", "@last", "@echo")
+    child.expect("SUCCEEDED")
+    child.expect("1 of 2 ended · .* · Ctrl-C leaves the jobs alone")
+    child.sendintr()
+    child.expect(pexpect.EOF)
+    child.wait()
+    child.close()
+    assert child.exitstatus == 130
+    assert state(torchx) == "RUNNING"
+    torchx("cancel", "@last")
+
+
+# -- cancel and delete -----------------------------------------------------------------------------
+
+
+def test_cancel_all(torchx: Call, paper: Any, project: Path) -> None:
+    """Those of mine that have not ended, by name and state; nobody is asked where nobody can answer."""
+    ended = launch(torchx, paper, AppState.SUCCEEDED)
+    running = launch(torchx, paper, AppState.RUNNING)
+    pending = launch(torchx, paper, AppState.PENDING, "utils.touch", "--file", "x")
+    assert torchx("cancel", "--state", "failed").err == "no run that matches has not ended\n"
+    assert torchx("cancel", "--name", "to*").code == 0
+    assert [pending] == paper.CANCELLED
+    paper.STATES[pending] = AppState.PENDING
+    assert torchx("cancel", "--all", "--state", "pending").code == 0
+    assert [pending] * 2 == paper.CANCELLED
+    assert torchx("cancel", "--all").code == 0
+    assert (paper.CANCELLED, paper.STATES[ended]) == ([pending, pending, running], AppState.SUCCEEDED)
+    assert torchx("cancel", "--all", "@last").code == 2
+
+
+@pytest.mark.parametrize(("answer", "after"), [("y", "CANCELLED"), ("", "RUNNING")], ids=["yes", "no"])
+def test_cancel_all_asks_in_a_terminal(torchx: Call, project: Path, answer: str, after: str) -> None:
+    """With the list of what is going to end; Enter means no."""
+    torchx("run", "utils.sh", "sleep", "600")
+    torchx("run", "utils.sh", "sleep", "600")
+    child = spawn(project, "cancel", "--all")
+    child.expect("local_cwd://torchx/sh-.* RUNNING, launched")
+    child.expect("cancel these 2 jobs")
+    child.sendline(answer)
+    child.expect(pexpect.EOF)
+    child.wait()
+    child.close()
+    assert child.exitstatus == 0
+    if after == "CANCELLED":
+        assert torchx("wait", "--timeout", "60", "@last", "@last~1").code == 1
+    assert [state(torchx, job) for job in ("@last", "@last~1")] == [after] * 2
+    torchx("cancel", "--all")
+
+
+def test_a_running_job_is_not_deleted(torchx: Call, paper: Any, project: Path) -> None:
+    """Not without --force: its logs would go, too."""
+    app_id = launch(torchx, paper, AppState.RUNNING)
+    refused = torchx("delete", "@last")
+    assert (refused.code, "is RUNNING" in refused.err, "--force" in refused.hint()) == (2, True, True)
+    assert app_id in paper.JOBS
+    paper.STATES[app_id] = AppState.FAILED
+    assert torchx("delete", app_id).code == 0
+    other = launch(torchx, paper, AppState.RUNNING)
+    assert torchx("delete", "--force", other).code == 0
+    assert paper.JOBS == {}
+
+
+# -- exit codes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        (AppState.SUCCEEDED, 0),
+        (AppState.FAILED, 1),
+        (AppState.CANCELLED, 1),
+        (AppState.RUNNING, EXIT_NOT_ENDED),
+        (AppState.PENDING, EXIT_NOT_ENDED),
+    ],
+    ids=str,
+)
+def test_the_exit_code_of_a_job(torchx: Call, paper: Any, project: Path, how: AppState, code: int) -> None:
+    """`status --exit-code` and `log --exit-code` say by it how the job is; without the option they are 0."""
+    launch(torchx, paper, how)
+    for verb in ("status", "log"):
+        assert torchx(verb, "@last").code == 0
+        assert torchx(verb, "--exit-code", "@last").code == code
+
+
+def test_following_with_an_exit_code(torchx: Call, project: Path) -> None:
+    """`log -f --exit-code` ends with the job, and as it did."""
+    torchx("run", "utils.sh", "--", "sleep 0.3; echo last words; exit 3")
+    outcome = torchx("log", "-f", "--exit-code", "@last")
+    assert (outcome.code, outcome.out) == (1, "sh/0 last words\n")
+
+
+def test_status_of_several(torchx: Call, paper: Any, project: Path) -> None:
+    """A page for each, or one document with all; one that is not there does not hide the others."""
+    first = launch(torchx, paper, AppState.SUCCEEDED)
+    second = launch(torchx, paper, AppState.FAILED)
+    page = torchx("status", first, second)
+    assert (page.code, page.out.count("app:  ")) == (0, 2)
+    document = json.loads(torchx("status", "--json", first, second, first).out)
+    assert [(job["app_id"], job["state"]) for job in document["jobs"]] == [(first, "SUCCEEDED"), (second, "FAILED")]
+    mixed = torchx("status", "nobody", second)
+    assert (mixed.code, "called `nobody`" in mixed.err, second in mixed.out) == (3, True, True)
+    assert torchx("status", "--exit-code", first, second).code == 1
+
+
+# -- what the log shows ----------------------------------------------------------------------------
+
+
+def test_one_rank(torchx: Call, paper: Any, project: Path) -> None:
+    """`--rank` takes the lines that torchrun has put under that worker's name, with `--regex` those that match."""
+    app_id = launch(torchx, paper, AppState.SUCCEEDED)
+    lines = ["[3]:loss 1\n", "[13]:loss 2\n", "[default3]:Loss 3\n", "no rank [3]:loss\n", "[3]:done\n"]
+    paper.OUTPUT[app_id, "echo", 0] = lines
+    shown = torchx("log", "--no-prefix", "--rank", "3", app_id).out
+    assert shown == "[3]:loss 1\n[default3]:Loss 3\n[3]:done\n"
+    assert (
+        torchx("log", "--no-prefix", "--rank", "3", "--regex", "(?i)loss", app_id).out
+        == "[3]:loss 1\n[default3]:Loss 3\n"
+    )
+    assert torchx("log", "--no-prefix", "--rank", "3", "--regex", "ne$", app_id).out == "[3]:done\n"
+    assert torchx("log", "--rank", "x", app_id).code == 2
+
+
+def test_bars_in_a_pipe(torchx: Call, project: Path) -> None:
+    """Each state of a progress bar is a line of its own there; without prefix the bytes are as they were written."""
+    torchx("run", "--wait", "utils.sh", "--", r"printf 'go\n\r 0%%\r50%%\r100%%\nend\n'")
+    assert torchx("log", "@last").out == "sh/0 go\nsh/0  0%\nsh/0 50%\nsh/0 100%\nsh/0 end\n"
+    assert torchx("log", "--no-prefix", "@last").out == "go\n\r 0%\r50%\r100%\nend\n"
+
+
+@pytest.mark.parametrize(("text", "mib"), [("4G", 4096), ("512M", 512), ("1.5GiB", 1536), ("2048", 2048)])
+def test_memory_with_a_unit(torchx: Call, project: Path, text: str, mib: int) -> None:
+    """`--memMB 4G` is 4096 MiB."""
+    document = json.loads(torchx("run", "--dryrun", "--json", "utils.python", "--memMB", text, "-c", "1").out)
+    assert document["app"]["roles"][0]["resource"]["memMB"] == mib
+    assert torchx("run", "--dryrun", "utils.python", "--memMB", "4X", "-c", "1").code == 2
+
+
+def test_cancelling_says_when_the_job_is_killed(torchx: Call, project: Path) -> None:
+    """After Ctrl-C the line counts down to the end of the grace period; no line is glued to it."""
+    stubborn = "trap '' TERM; touch up; while [ ! -e go ]; do sleep 0.05; done"
+    child = spawn(project, "run", "--wait", "-cfg", "cancel_grace_s=600", "utils.sh", "--", stubborn)
+    child.expect("Ctrl-C cancels")
+    child.sendintr()
+    child.expect("\r\033\\[K.*cancelling the job")
+    child.expect("RUNNING.* cancelling, killed in (59\\d|600) s")
+    (project / "go").touch()
+    child.expect("CANCELLED|SUCCEEDED")
+    child.expect(pexpect.EOF)
+    child.wait()
+    child.close()
+    assert child.exitstatus == 130
+
+
+def test_a_warning_while_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is said meanwhile has a line of its own."""
+    from torchx.cli.failures import note, progress, warn
+
+    progress("RUNNING 3 s")
+    warn("the engine is away")
+    progress("RUNNING 4 s")
+    note("and back")
+    note("for good")
+    clear = "\r\033[K"
+    assert capsys.readouterr().err == (
+        f"{clear}RUNNING 3 s{clear}torchx: warning: the engine is away\n{clear}RUNNING 4 s{clear}and back\nfor good\n"
+    )

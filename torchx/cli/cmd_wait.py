@@ -1,0 +1,135 @@
+"""``torchx wait``: until jobs have ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import progress
+from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
+from torchx.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT
+from torchx.util.term import fit, has_color, is_tty, width
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from torchx.runner import Runner
+    from torchx.specs import AppStatus
+
+__all__ = ["CmdWait"]
+
+_FIRST_PAUSE_S = 0.02
+_MOST_PAUSE_S = 1.0
+_TICK_S = 1.0
+
+
+class CmdWait(SubCommand):
+    """until jobs have ended; the exit code says whether they succeeded"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        add = subparser.add_argument
+        add("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
+        add("--any", action="store_true", help="until one of them has ended; its exit code is ours")
+        add("--timeout", type=_seconds, metavar="TIME", help="for at most so long: `90`, `90s`, `10m`, `2h`")
+        add("--json", action="store_true", help="one JSON document, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints handle and state of each job as it ends.
+
+        The exit code is 0 when all have succeeded, 124 when the time was up first, and else that of the first failure.
+        """
+        from torchx.cli.status_json import exit_code_of
+        from torchx.runner import get_runner
+
+        with get_runner() as runner:
+            handles = resolve_all(runner, args.app_handle)
+            ended: dict[str, AppStatus] = {}
+            try:
+                in_time = _wait(runner, handles, ended, first=args.any, timeout_s=args.timeout, quiet=args.json)
+            except KeyboardInterrupt:
+                progress("")
+                sys.exit(EXIT_INTERRUPTED)
+        if args.json:
+            from torchx.cli.render import document
+            from torchx.cli.status_json import handle_fields, status_fields
+
+            print(document({"jobs": [{**handle_fields(h), **status_fields(status)} for h, status in ended.items()]}))
+        code = next((code for code in map(exit_code_of, ended.values()) if code), 0)
+        if code or not in_time:
+            sys.exit(code if in_time else EXIT_TIMEOUT)
+
+
+def _wait(
+    runner: Runner,
+    handles: list[str],
+    ended: dict[str, AppStatus],
+    *,
+    first: bool,
+    timeout_s: float | None,
+    quiet: bool,
+) -> bool:
+    """Puts the status of each job into ``ended`` as it ends; False when the time is up."""
+    from torchx.specs.api import UnknownAppException
+
+    began = time.monotonic()
+    deadline = None if timeout_s is None else began + timeout_s
+    shows = is_tty(sys.stderr)
+    pause = _FIRST_PAUSE_S
+    while True:
+        open_ones = [handle for handle in handles if handle not in ended]
+        # The last one can be waited for as its scheduler does it best; several are asked in turn.
+        alone = len(open_ones) == 1
+        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        for handle in open_ones:
+            most = min(_TICK_S if shows else 60.0, left if left is not None else 60.0) if alone else 0
+            try:
+                status = runner.wait(handle, wait_interval=_MOST_PAUSE_S, timeout=most)
+            except TimeoutError:
+                continue
+            if status is None:
+                raise UnknownAppException(handle)
+            ended[handle] = status
+            if not quiet:
+                _say(handle, status)
+        if len(ended) == len(handles) or (first and ended):
+            progress("") if shows else None
+            return True
+        if deadline is not None and time.monotonic() >= deadline:
+            progress("") if shows else None
+            return False
+        if shows:
+            _show(time.monotonic() - began, len(ended), len(handles))
+        if not alone:
+            time.sleep(min(pause, _MOST_PAUSE_S if deadline is None else max(deadline - time.monotonic(), 0)))
+            pause = min(1.5 * pause, _MOST_PAUSE_S)
+
+
+def _say(handle: str, status: AppStatus) -> None:
+    from torchx.cli.render import state_text
+    from torchx.util.term import printable
+
+    progress("") if is_tty(sys.stderr) else None
+    reason = status.msg if str(status.state) != "SUCCEEDED" else ""
+    parts = [handle, state_text(status.state, color=has_color(sys.stdout)), printable(reason) if reason else ""]
+    print("  ".join(filter(None, parts)) if is_tty(sys.stdout) else "\t".join(parts), flush=True)
+
+
+def _show(seconds: float, ended: int, jobs: int) -> None:
+    from torchx.cli.render import duration, gray
+
+    text = f"{ended} of {jobs} ended · {duration(seconds)} · Ctrl-C leaves the jobs alone"
+    progress(gray(fit(text, width(sys.stderr) - 1, pad=False), color=has_color(sys.stderr)))
+
+
+def _seconds(text: str) -> float:
+    from argparse import ArgumentTypeError
+
+    from torchx.cli.moments import parse_span
+
+    seconds = float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else parse_span(text)
+    if seconds is None:
+        raise ArgumentTypeError(f"`{text}` is not a length of time, such as `90`, `90s`, `10m`, `2h`")
+    return seconds
