@@ -45,10 +45,14 @@ from torchx.component_reader.types import (
         ('"A=1,2",B=3', {"A": "1,2", "B": "3"}),
         ("A= spaced ,B=\n", {"A": " spaced ", "B": "\n"}),
         ("ü=é", {"ü": "é"}),
+        ("A=1;B=2", {"A": "1", "B": "2"}),
+        ("A=1,2;B=3", {"A": "1,2", "B": "3"}),
+        ("A=1,2;B=3,4,C=5;6", {"A": "1,2", "B": "3,4", "C": "5;6"}),
+        ("A='1;B=2';C=3;", {"A": "1;B=2", "C": "3"}),
     ],
 )
 def test_to_dict(text: str, expected: dict[str, str]) -> None:
-    """Pairs divide at commas that begin a new `key=`; the first `=` divides a pair; quotes keep a value together."""
+    """Pairs divide at commas and semicolons that begin a new `key=`; the first `=` divides a pair; quotes keep a value together."""
     assert to_dict(text) == expected
 
 
@@ -190,7 +194,8 @@ def test_decode_values(value: Any, annotation: Any, expected: Any) -> None:
         (True, int),
         (True, str),
         (1.5, int),
-        (None, int),
+        ("A=1,2B=3", dict[str, str]),
+        ("A=1,B C=3", dict[str, str]),
         ("c", Literal["a", "b"]),
         ([1], str),
         ("a", dict[str, str]),
@@ -233,3 +238,14 @@ def test_small_helpers() -> None:
     assert none_throws(0) == 0
     with pytest.raises(AssertionError, match="no host"):
         none_throws(None, "no host")
+
+
+@pytest.mark.parametrize("annotation", [int, str, list[str], dict[str, str], dict[str, str] | None])
+def test_decode_of_none(annotation: Any) -> None:
+    """None stands for an argument that was not given; programs decode the defaults of a component so."""
+    assert decode(None, annotation) is None
+
+
+def test_keys_that_are_no_text() -> None:
+    """What a name may not be, a number may."""
+    assert decode("1=a;2=b", dict[int, str]) == {1: "a", 2: "b"}

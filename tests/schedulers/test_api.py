@@ -21,7 +21,7 @@ from torchx.schedulers.api import (
     split_lines,
     split_lines_iterator,
 )
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Resource, Role, runopts
+from torchx.specs.api import NULL_RESOURCE, AppDef, AppDryRunInfo, AppState, CfgVal, Resource, Role, runopts
 
 
 @dataclass
@@ -89,9 +89,10 @@ def test_pre_proc_hooks_run_in_the_order_of_roles() -> None:
     assert Fake().submit_dryrun(app, {}).request[2:] == ["fake:a", "fake:b"]
 
 
-def test_a_role_without_resource_is_refused_by_default() -> None:
-    """The null resource is an error that names the role and says what to do."""
-    app = AppDef("app", [Role("trainer", "img")])
+def test_a_role_with_the_null_resource_is_refused_by_default() -> None:
+    """The null resource is an error that names the role and says what to do; a role that says nothing is accepted."""
+    Fake().submit(AppDef("app", [Role("trainer", "img")]), {})
+    app = AppDef("app", [Role("trainer", "img", resource=NULL_RESOURCE)])
     with pytest.raises(SpecError, match="`trainer`") as e:
         Fake().submit(app, {})
     assert "resource=" in e.value.hint

@@ -104,7 +104,7 @@ def _role_page(role: Role, provenance: tuple[Mapping[str, str], Mapping[str, str
 
 
 def _resource(resource: Resource) -> str:
-    if (resource.cpu, resource.gpu, resource.memMB) == (-1, -1, -1):
+    if resource.is_unset:
         return ""
     parts = [f"{resource.cpu} cpu"] if resource.cpu >= 0 else []
     if resource.gpu > 0:

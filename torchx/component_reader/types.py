@@ -9,7 +9,7 @@ type                            written on the command line
 ``str`` ``int`` ``float``       as it is
 ``bool``                        ``true false yes no on off 1 0`` in any case
 ``list[X]``                     ``a,b``, ``"a,1",b`` (quotes keep a comma), or a JSON array
-``dict[K, V]``                  ``k=v,k2=v2``, ``k="v,1",k2=v2``, or a JSON object
+``dict[K, V]``                  ``k=v,k2=v2`` or ``k=v;k2=v2``, ``k="v,1",k2=v2``, or a JSON object
 ``X | None``                    as ``X``, or ``None``
 ``X | Y``                       the most exact that fits: a literal, int, float, bool, dict, list, str
 ``Literal["a", "b"]``           one of them
@@ -40,6 +40,7 @@ SUPPORTED = "str, int, float, bool, list[...], dict[..., ...], Literal[...], and
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
+_NEVER_IN_NAMES = frozenset(" \t\n,;'\"$`(){}<>|&*?!\\")  # what no name of a pair has in it
 _EXACT_FIRST = ("literal", "int", "float", "bool", "dict", "list", "any", "str")
 _ARTICLE = {"int": "an int", "float": "a float", "bool": "true or false"}
 
@@ -177,7 +178,7 @@ def shape_of(annotation: Any, scope: Mapping[str, Any] | None = None) -> Shape:
 
 
 def decode(encoded_value: Any, annotation: Any) -> Any:
-    """The value as the annotated type; text is read as on the command line.
+    """The value as the annotated type; text is read as on the command line, and None is None of any type.
 
     Raises:
         ValueError: it cannot be one.
@@ -187,6 +188,8 @@ def decode(encoded_value: Any, annotation: Any) -> Any:
     >>> decode({"a": "1"}, dict[str, int])
     {'a': 1}
     """
+    if encoded_value is None:
+        return None
     return to_shape(encoded_value, annotation if isinstance(annotation, Shape) else shape_of(annotation))
 
 
@@ -252,13 +255,13 @@ def to_list(arg: str) -> list[str]:
     >>> to_list('a, "b,c",d')
     ['a', 'b,c', 'd']
     """
-    items = [_unquoted(text)[0] for text in _split(arg)]
+    items = [_unquoted(text)[0] for _, text in _split(arg, ",")]
     return items[:-1] if items and not items[-1] else items
 
 
 def to_dict(arg: str) -> dict[str, str]:
-    """The pairs of ``k=v,k2=v2``. The first ``=`` of a pair divides it, and the rest belongs to the value; so do
-    commas that no ``key=`` follows, and all of them in a value in quotes.
+    """The pairs of ``k=v,k2=v2`` or ``k=v;k2=v2``. The first ``=`` of a pair divides it, and the rest belongs to the
+    value; so do commas and semicolons that no ``key=`` follows, and all of them in a value in quotes.
 
     Raises:
         ValueError: there is no ``=``, or no key before it.
@@ -267,13 +270,15 @@ def to_dict(arg: str) -> dict[str, str]:
     {'TOKEN': 'YWI9PQ==', 'NCCL_IB_HCA': '=mlx5_0:1,mlx5_1:1', 'URL': 'http://h/?a=1,b=2'}
     >>> to_dict("HCA=mlx5_0,mlx5_1,DEBUG=INFO")
     {'HCA': 'mlx5_0,mlx5_1', 'DEBUG': 'INFO'}
+    >>> to_dict("A=1,2;B=3")
+    {'A': '1,2', 'B': '3'}
     """
     found: dict[str, str] = {}
     key = ""
-    pieces = _split(arg)
-    if pieces and not pieces[-1].strip():
+    pieces = _split(arg or "", ",;")
+    if pieces and not pieces[-1][1].strip():
         pieces.pop()
-    for piece in pieces:
+    for separator, piece in pieces:
         text, quoted = _unquoted(piece, strip=False)
         name, equals, value = text.partition("=")
         if equals and name.strip():
@@ -282,7 +287,7 @@ def to_dict(arg: str) -> dict[str, str]:
         elif not key:
             raise ValueError(f"`{piece.strip()}` is not of the form `key=value`")
         else:
-            found[key] += f",{piece}"
+            found[key] += separator + piece
     return found
 
 
@@ -394,6 +399,11 @@ def _dict_from_text(text: str, key: Shape, value: Shape) -> dict[Any, Any]:
         if value.required().kind in ("list", "dict"):
             raise ValueError(f"`{text}` is not a JSON object with values of type {value}")
         found = to_dict(text)
+        odd = [
+            name for name in found if key.kind == "str" and (name[0].isdigit() or not _NEVER_IN_NAMES.isdisjoint(name))
+        ]
+        if odd:
+            raise ValueError(f"`{odd[0]}` in `{text}` is not a name")
     return {_from_text(k, key): to_shape(v, value) for k, v in found.items()}
 
 
@@ -415,37 +425,39 @@ def _described(shape: Shape) -> str:
     return _ARTICLE.get(shape.kind) or f"of type `{shape}`"
 
 
-def _split(text: str) -> list[str]:
-    r"""The pieces between commas; a comma in a quoted item or value, or after a backslash, does not divide."""
-    pieces: list[str] = []
+def _split(text: str, separators: str) -> list[tuple[str, str]]:
+    r"""The pieces, each with the separator before it; one in a quoted item or value, or after a backslash, does not
+    divide."""
+    pieces: list[tuple[str, str]] = []
+    before = ""
     begin = at = 0
     fresh = True  # at the first character of an item, or of a value
     while at < len(text):
         char = text[at]
         if fresh and char in "\"'":
-            end = _closing(text, at)
+            end = _closing(text, at, separators)
             if end:
                 at = end
                 fresh = False
                 continue
         if char == "\\" and text[at + 1 : at + 2] == ",":
             at += 1
-        elif char == ",":
-            pieces.append(text[begin:at])
-            begin = at + 1
+        elif char in separators:
+            pieces.append((before, text[begin:at]))
+            before, begin = char, at + 1
         # Only the first `=` of an item begins a value.
-        fresh = char == "," or (fresh and char.isspace()) or (char == "=" and "=" not in text[begin:at])
+        fresh = char in separators or (fresh and char.isspace()) or (char == "=" and "=" not in text[begin:at])
         at += 1
-    return [*pieces, text[begin:]] if text.strip() else []
+    return [*pieces, (before, text[begin:])] if text.strip() else []
 
 
-def _closing(text: str, at: int) -> int:
-    """One past the quote that closes the one at ``at``: a comma or the end follows it. 0 when none does."""
+def _closing(text: str, at: int, separators: str = ",;") -> int:
+    """One past the quote that closes the one at ``at``: a separator or the end follows it. 0 when none does."""
     quote, i = text[at], at + 1
     while i < len(text):
         if text[i] == "\\" and text[i + 1 : i + 2] in (quote, "\\"):
             i += 1
-        elif text[i] == quote and (not text[i + 1 :].strip() or text[i + 1 :].lstrip().startswith(",")):
+        elif text[i] == quote and text[i + 1 :].lstrip()[:1] in ("", *separators):
             return i + 1
         i += 1
     return 0

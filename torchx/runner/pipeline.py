@@ -70,7 +70,7 @@ def dry_run(
         files: the config files, for what they say of trackers.
         parent_run_id: the run that this one belongs to.
     """
-    from torchx.schedulers.api import ResolvedCfg
+    from torchx.schedulers.api import ResolvedCfg, validate
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
     values = {key: setting.value for key, setting in settings.items()}
@@ -83,7 +83,7 @@ def dry_run(
         backend.build_workspaces(app.roles, values)
     for role in app.roles:
         role.resolve_overrides()
-    backend._validate(app, scheduler, values)
+    validate(backend, app, scheduler, values)
     trackers = tracker_environment(get_configured_trackers(files))
     # The id is not known yet: its macro stands for it.
     _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)

@@ -54,6 +54,7 @@ __all__ = [
 ]
 
 DAYS_IN_2_WEEKS = 14
+_VARARGS = 0x04  # of `inspect`, for what a function takes
 
 
 @dataclass
@@ -156,7 +157,7 @@ class Scheduler(_Generic["T"], ABC):
         self._pre_build_validate(app, self.backend, resolved)
         if isinstance(self, BuildsWorkspaces):
             self.build_workspaces(app.roles, resolved)  # type: ignore[arg-type]  # T is a mapping of options
-        self._validate(app, self.backend, resolved)
+        validate(self, app, self.backend, resolved)
         return self.schedule(self.submit_dryrun(app, resolved))
 
     def submit_dryrun(self, app: AppDef, cfg: T) -> AppDryRunInfo[Any]:
@@ -215,7 +216,7 @@ class Scheduler(_Generic["T"], ABC):
         """Refuse a bad job before its workspace is built."""
 
     def _validate(self, app: AppDef, scheduler: str, cfg: T) -> None:
-        """Refuse a bad job after its workspace was built.
+        """Refuse a bad job after its workspace was built. A subclass may leave out ``cfg``, which was not always there.
 
         Raises:
             SpecError: a role has the null resource, and this backend has to know what to reserve.
@@ -345,6 +346,16 @@ class Scheduler(_Generic["T"], ABC):
 
     def close(self) -> None:
         """Release what this object holds on this machine. Jobs go on."""
+
+
+Scheduler._validate.__defaults__ = (None,)  # not said above: an override need not have it
+
+
+def validate(scheduler: Scheduler[Any], app: AppDef, name: str, cfg: Any) -> None:
+    """Call ``_validate`` of a scheduler, with the run options unless a subclass does not take them."""
+    code = getattr(scheduler._validate, "__code__", None)
+    takes_two = code is not None and code.co_argcount == 3 and not code.co_flags & _VARARGS
+    scheduler._validate(*(app, name) if takes_two else (app, name, cfg))
 
 
 def open_logs(

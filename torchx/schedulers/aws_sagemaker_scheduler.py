@@ -98,7 +98,7 @@ class AWSSageMakerScheduler(AwsScheduler):
     def _run_opts(self) -> runopts:
         return AWSSageMakerOpts.as_runopts()
 
-    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
         """Accept roles without resources: the instance type says what they get."""
 
     # -- submission ------------------------------------------------------------------------------

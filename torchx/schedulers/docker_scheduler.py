@@ -117,7 +117,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
     def _run_opts(self) -> runopts:
         return Opts.as_runopts()
 
-    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
         """A role that does not say what it needs may have all that the engine's machine has."""
 
     # -- submission ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ over when its last replica ends.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, NotFoundError, SpecError
@@ -91,13 +92,24 @@ class _LocalAppDef(LocalJob):
     def __init__(self, id: str, log_dir: str, folder: str = "", roles: list[Any] | None = None) -> None:
         super().__init__(folder or log_dir, roles)
         self.id = id
-        self.log_dir = log_dir
+        self._log_dir = log_dir
 
     @property
-    def app_state(self) -> AppState:
+    def log_dir(self) -> str:
+        """Folder of the roles' folders."""
+        return self._log_dir or self.logs()
+
+    @property
+    def state(self) -> AppState:
         """The job's state now."""
         described = self.describe()
         return described.state if described else AppState.UNKNOWN
+
+    @property
+    def role_replicas(self) -> dict[str, list[int]]:
+        """The numbers of the replicas of each role."""
+        job = self.read()
+        return {role: [*range(count)] for role, count in job.roles} if job else {}
 
 
 class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
@@ -127,17 +139,23 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         self._cache_size = cache_size
         self._extra_paths = list(extra_paths or ())
         self._apps: dict[AppId, _LocalAppDef] = {}
-        self._jobs = LocalJobs(session_name)
+
+    @functools.cached_property
+    def _jobs(self) -> LocalJobs:  # here: subclasses of programs set what stands above themselves
+        return LocalJobs(self.session_name)
 
     def _run_opts(self) -> runopts:
         return Opts.as_runopts()
 
-    def _validate(self, app: AppDef, scheduler: str, cfg: LocalOpts) -> None:
+    def _validate(self, app: AppDef, scheduler: str, cfg: LocalOpts | None = None) -> None:
         """Anything may run here: a role that does not say what it needs, too."""
 
     # -- submission ------------------------------------------------------------------------------
 
     def _submit_dryrun(self, app: AppDef, cfg: LocalOpts) -> AppDryRunInfo[PopenRequest]:
+        return AppDryRunInfo(self._to_popen_request(app, cfg), str)
+
+    def _to_popen_request(self, app: AppDef, cfg: LocalOpts) -> PopenRequest:  # called by subclasses of programs
         from torchx.schedulers.local.images import CWDImageProvider
         from torchx.schedulers.local.request import render_request
 
@@ -151,7 +169,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             from torchx.schedulers.kit.attempts import policy_of
 
             request.retry = str(policy_of(app, "local_cwd", self.capabilities) or "")
-        return AppDryRunInfo(request, str)
+        return request
 
     def auto_set_CUDA_VISIBLE_DEVICES(self, role_params: dict[str, list[ReplicaParam]], app: AppDef, cfg: Opts) -> None:
         """Give each replica GPUs of its own, as many as its role asks for. A role that sets the variable keeps it.
@@ -216,7 +234,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         found = []
         for folder in self._jobs.all():
             try:
-                job = LocalJob(folder).state()
+                job = LocalJob(folder).read()
             except BackendError:
                 continue  # one damaged job must not hide the others
             if job is not None:
@@ -229,13 +247,13 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         job = self._known(app_id)
         if job is None or wait_for_end(job.folder, timeout_s):
             return
-        state = job.state()
+        state = job.read()
         if state is not None and not state.ended:
             super().wait_for_end(app_id, timeout_s)  # it runs on another machine
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
         job = self._find(app_id)
-        state = job.state() if job else None
+        state = job.read() if job else None
         return None if state is None else [(role, k) for role, count in state.roles for k in range(count)]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
@@ -253,10 +271,10 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         from torchx.supervisor.reader import ask_to_cancel
 
         job = self._find(app_id)
-        state = job.state() if job else None
+        state = job.read() if job else None
         if job is None or state is None or state.ended or ask_to_cancel(job.folder):
             return
-        state = job.state()
+        state = job.read()
         if state is not None and not state.ended:
             raise BackendError(
                 f"job `{app_id}` runs on host `{state.facts.get('host')}`, which this host cannot reach",
@@ -278,7 +296,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def _find(self, app_id: str) -> _LocalAppDef | None:
         job = self._known(app_id)
-        if job is not None and job.state() is None:
+        if job is not None and job.read() is None:
             self._apps.pop(app_id, None)
             return None
         return job
@@ -290,7 +308,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             folder = self._jobs.find(app_id)
             if folder is None:
                 return None
-            job = _LocalAppDef(app_id, folder)
+            job = _LocalAppDef(app_id, "", folder)
             self._remember(app_id, job)
         return job
 

@@ -159,6 +159,11 @@ class Resource:
         self.devices = {} if devices is None else devices
         self.tags = {} if tags is None else tags
 
+    @property
+    def is_unset(self) -> bool:
+        """Whether nobody has said how much is needed: the backend, or its site, knows what is usual there."""
+        return (self.cpu, self.gpu, self.memMB) == (-1, -1, -1)
+
     @staticmethod
     def copy(original: Resource, **capabilities: Any) -> Resource:
         """A deep copy, with the given capabilities added to its own.
@@ -177,11 +182,34 @@ class Resource:
 
 
 NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)
-"""Nothing was asked for. Backends that must reserve something refuse a role that carries it."""
+"""Nothing was asked for, in so many words. Backends that must reserve something refuse a role that carries it."""
 
 
-def _null_resource() -> Resource:
-    return Resource(cpu=-1, gpu=-1, memMB=-1)
+class UnsetResource(Resource):
+    """The resource of a role that was given none: one CPU and 128 MiB, and they are a guess and not a limit.
+
+    A scheduler whose site has defaults leaves it to the site (``is_unset``). It equals :data:`NULL_RESOURCE`, too, by
+    which programs ask whether a role was given a resource.
+    """
+
+    def __init__(self, cpu: int = 1, gpu: int = 0, memMB: int = 128, **more: Any) -> None:
+        super().__init__(cpu, gpu, memMB, **more)
+
+    @property
+    def is_unset(self) -> bool:
+        return (self.cpu, self.gpu, self.memMB) == (1, 0, 128)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Resource):
+            return NotImplemented
+        if vars(self) == vars(other):
+            return True
+        return self.is_unset and {**vars(self), **_NULL} == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, as its base
+
+
+_NULL = {"cpu": -1, "gpu": -1, "memMB": -1}
 
 
 @dataclass
@@ -198,7 +226,7 @@ class Role:
         num_replicas: how many replicas.
         max_retries: how often ``retry_policy`` is applied before the job counts as failed.
         retry_policy: what is started again.
-        resource: what one replica needs; the null resource when not said.
+        resource: what one replica needs; when not said, one CPU and 128 MiB, which no backend makes a limit.
         port_map: ports to expose, by name: ``{"tensorboard": 6006}``.
         metadata: anything that only one scheduler understands.
         mounts: what is mounted into the file system of a replica.
@@ -206,7 +234,7 @@ class Role:
         overrides: values of other fields that become known late; see :meth:`resolve_overrides`.
 
     >>> trainer = Role("trainer", image="pytorch:latest", entrypoint="python", args=["-m", "train"])
-    >>> trainer.num_replicas, trainer.resource == NULL_RESOURCE
+    >>> trainer.num_replicas, trainer.resource == Resource(cpu=1, memMB=128)
     (1, True)
     """
 
@@ -219,7 +247,7 @@ class Role:
     num_replicas: int = 1
     max_retries: int = 0
     retry_policy: RetryPolicy = RetryPolicy.APPLICATION
-    resource: Resource = field(default_factory=_null_resource)
+    resource: Resource = field(default_factory=UnsetResource)
     port_map: dict[str, int] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     mounts: list[BindMount | VolumeMount | DeviceMount] = field(default_factory=list)

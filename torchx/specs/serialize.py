@@ -14,7 +14,7 @@ Keys that are missing when it is read have the default of their field. A value o
 from __future__ import annotations
 
 from torchx.errors import SpecError
-from torchx.specs.api import AppDef, Resource, RetryPolicy, Role
+from torchx.specs.api import AppDef, Resource, RetryPolicy, Role, UnsetResource
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from torchx.specs.workspaces import Workspace
 
@@ -163,9 +163,7 @@ def _role(role: Role) -> dict[str, Any]:
         "max_retries": role.max_retries,
         "retry_policy": str(getattr(role.retry_policy, "value", role.retry_policy)),
         "resource": {
-            "cpu": role.resource.cpu,
-            "gpu": role.resource.gpu,
-            "memMB": role.resource.memMB,
+            **{name: -1 if role.resource.is_unset else getattr(role.resource, name) for name in _NULL},
             "capabilities": role.resource.capabilities,
             "devices": role.resource.devices,
             "tags": role.resource.tags,
@@ -311,15 +309,16 @@ def _read_variable(value: Any, path: str) -> Any:
 
 
 _NULL: dict[str, Any] = {"cpu": -1, "gpu": -1, "memMB": -1}
+"""The resource of a role that was given none."""
 
 
 def _read_resource(data: Any, path: str) -> Resource:
     node = _Node(data, path)
     number = (int, float)
-    resource = Resource(
-        cpu=node.take("cpu", number),
-        gpu=node.take("gpu", number, 0),
-        memMB=node.take("memMB", number),
+    cpu, gpu, memory = node.take("cpu", number), node.take("gpu", number, 0), node.take("memMB", number)
+    amounts = {} if (cpu, gpu, memory) == (-1, -1, -1) else {"cpu": cpu, "gpu": gpu, "memMB": memory}
+    resource = (Resource if amounts else UnsetResource)(
+        **amounts,
         capabilities=node.take("capabilities", dict, {}),
         devices=node.take("devices", dict, {}),
         tags=node.take("tags", dict, {}),

@@ -256,6 +256,8 @@ def _render_resource(resource: Resource) -> dict[str, object]:
     PyTorch's data loaders pass batches through ``/dev/shm``, of which Docker would give 64 MB.
     """
     limits: dict[str, object] = {"shm_size": _SHM_BYTES}
+    if resource.is_unset:
+        return limits
     if resource.cpu > 0:
         limits["nano_cpus"] = int(resource.cpu * 1e9)
     if resource.memMB > 0:

@@ -236,6 +236,9 @@ def render_resources(resource: Resource, rules: PodRules) -> _Object:
     for name, count in devices.items():
         if count > 0:
             limits[name] = requests[name] = str(count)
+    if resource.is_unset and resource.memMB > 0:  # a guess: the scheduler reckons with it, and nothing is killed for it
+        limits = {name: count for name, count in limits.items() if name in devices}
+        requests["memory"] = f"{int(resource.memMB)}M"
     return {"limits": limits, "requests": requests}
 
 
@@ -315,7 +318,7 @@ def _variable(name: str, value: str, role_name: str) -> _Object:
 def _volumes(role: Role, secret_files: Mapping[str, str]) -> tuple[list[_Object], list[_Object]]:
     """Volumes of the pod, and where the container finds them; shared memory as large as the role's memory allows."""
     shared_memory: _Object = {"medium": "Memory"}
-    if role.resource.memMB > 0:
+    if role.resource.memMB > 0 and not role.resource.is_unset:
         shared_memory["sizeLimit"] = f"{int(role.resource.memMB)}M"
     volumes: list[_Object] = [{"name": "dshm", "emptyDir": shared_memory}]
     mounts: list[_Object] = [{"name": "dshm", "mountPath": "/dev/shm"}]  # noqa: S108  # the usual place

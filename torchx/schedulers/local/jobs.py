@@ -46,7 +46,7 @@ class LocalJob:
         self._seen: JobState | None = None
         self._answer: DescribeAppResponse | None = None
 
-    def state(self) -> JobState | None:
+    def read(self) -> JobState | None:
         """What became of it; None when it does not exist (any more).
 
         Raises:
@@ -62,7 +62,7 @@ class LocalJob:
 
     def describe(self) -> DescribeAppResponse | None:
         """What the scheduler says of it. Costs almost nothing while nothing changes."""
-        job = self.state()
+        job = self.read()
         if job is None:
             return None
         if job is not self._seen or self._answer is None:
@@ -76,7 +76,7 @@ class LocalJob:
 
     def logs(self) -> str:
         """Folder of the replicas' folders."""
-        job = self._seen or self.state()
+        job = self._seen or self.read()
         return job.facts.get("logs", self.folder) if job else self.folder
 
     def replica_folder(self, role: str, k: int) -> str:
@@ -85,7 +85,7 @@ class LocalJob:
         Raises:
             NotFoundError: the job has no such role or replica.
         """
-        job = self._seen or self.state()
+        job = self._seen or self.read()
         counts = dict(job.roles) if job else {}
         if role not in counts:
             from torchx.util.strings import did_you_mean
@@ -125,7 +125,7 @@ class LocalJob:
             with open(os.path.join(self.folder, REQUEST_FILE), encoding="utf-8") as f:
                 return appdef_from_dict(json.load(f)["app"]).roles
         except (OSError, ValueError, KeyError, TypeError):
-            job = self._seen or self.state()
+            job = self._seen or self.read()
             return [Role(name, image="", num_replicas=count) for name, count in job.roles] if job else []
 
 
@@ -259,11 +259,11 @@ def delete(job: LocalJob) -> None:
     from torchx.supervisor.reader import ask_to_cancel, wait_for_end
     from torchx.supervisor.retention import remove_job
 
-    state = job.state()
+    state = job.read()
     if state is not None and state.state not in TERMINAL:
         ask_to_cancel(job.folder)
         wait_for_end(job.folder, _DELETE_S)
-        state = job.state()
+        state = job.read()
     if state is not None and state.state not in TERMINAL:
         raise BackendError(
             f"job `{state.facts.get('app_id')}` is {state.state} on host `{state.facts.get('host')}` and does not end",

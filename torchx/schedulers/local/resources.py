@@ -45,9 +45,10 @@ def warn_of_shortage(app: AppDef) -> None:
 def _shortages(app: AppDef) -> list[str]:
     from torchx.util.machine import cpu_count, gpu_ids, memory_mb
 
-    cpus = sum(max(role.resource.cpu, 0) * role.num_replicas for role in app.roles)
-    gpus = sum(max(role.resource.gpu, 0) * role.num_replicas for role in app.roles)
-    memory = sum(max(role.resource.memMB, 0) * role.num_replicas for role in app.roles)
+    asked = [(role.resource, role.num_replicas) for role in app.roles if not role.resource.is_unset]
+    cpus = sum(max(resource.cpu, 0) * count for resource, count in asked)
+    gpus = sum(max(resource.gpu, 0) * count for resource, count in asked)
+    memory = sum(max(resource.memMB, 0) * count for resource, count in asked)
     short = []
     if cpus > cpu_count():
         short.append(f"{cpus} CPUs of {cpu_count()}")

@@ -201,7 +201,7 @@ def _resource_words(role: Role, cfg: Opts) -> list[str]:
     cpus = max(1, wanted.cpu)
     needs = [cfg.resreq] if cfg.resreq else []  # first: a selection may stand without the word
     words = ["-n", str(cpus)]
-    if wanted.memMB > 0 and cfg.memory != "none":
+    if wanted.memMB > 0 and cfg.memory != "none" and not wanted.is_unset:
         # With its unit: without one it would be that of LSF_UNIT_FOR_LIMITS, which differs from site to site.
         words += ["-M", f"{wanted.memMB}MB"]
         share = wanted.memMB if cfg.memory == "host" else -(-wanted.memMB // cpus)

@@ -292,7 +292,7 @@ def _memory_sentence(job: Job, role: Role) -> str:
     worst = max((step.max_rss for step in job.steps), default=0)
     if any(step.state == "OUT_OF_MEMORY" for step in (*job.records, *job.steps)):
         return "out of memory" + (f": a step used {worst // _MIB} MiB" if worst else "")
-    asked = role.resource.memMB
+    asked = 0 if role.resource.is_unset else role.resource.memMB
     if asked > 0 and worst > asked * _MIB * 0.95:
         return f"probably out of memory: a step used {worst // _MIB} MiB, and {asked} MiB were asked for"
     return ""

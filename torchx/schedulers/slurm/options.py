@@ -171,10 +171,11 @@ def node_options(role: Role, opts: SlurmOpts, *, nomem: bool) -> tuple[Options, 
         sbatch["exclusive"] = None
     sbatch["ntasks-per-node"] = str(together)
     srun: Options = {}
-    if resource.cpu > 0:
+    asked = not resource.is_unset  # else the cluster's defaults hold
+    if asked and resource.cpu > 0:
         sbatch["cpus-per-task"] = srun["cpus-per-task"] = str(resource.cpu)
     # Each step says what it takes: in a heterogeneous job it would inherit the share of another role.
-    if resource.memMB > 0 and not (nomem or opts.nomem):
+    if asked and resource.memMB > 0 and not (nomem or opts.nomem):
         sbatch["mem"] = str(resource.memMB * together)
         srun["mem"] = str(resource.memMB)
     if gres := _gres(resource, opts.gres, 1):

@@ -49,6 +49,10 @@ class ResourceType(Enum):
             raise SpecError(f"`{resource_type}` is not a resource type of Batch", hint="VCPU, GPU or MEMORY") from None
 
 
+UNSAID = Resource(cpu=1, memMB=1024)
+"""What a role gets that was given no resource: Batch has no defaults, and its memory is a limit."""
+
+
 def resource_requirements_from_resource(resource: Resource) -> list[dict[str, str]]:
     """What a container needs, in the words of Batch. Of CPUs it is a whole number, at least one.
 

@@ -196,13 +196,14 @@ def _render_container(
     volumes, points, devices = parts.render_mounts(applied)
     if REPLICA in str((volumes, points, devices)):
         raise SpecError(f"role `{role.name}`: a mount uses `replica_id`, but Batch mounts the same for all replicas")
+    needed = parts.UNSAID if role.resource.is_unset else role.resource
     container: _Object = {
         "image": role.image,
         "command": words,
         "environment": parts.variables({name: value for name, value in env.items() if name not in late}),
-        "resourceRequirements": parts.resource_requirements_from_resource(role.resource),
+        "resourceRequirements": parts.resource_requirements_from_resource(needed),
         # As large as the role's memory: workers of PyTorch share tensors through it.
-        "linuxParameters": {"sharedMemorySize": int(role.resource.memMB), **({"devices": devices} if devices else {})},
+        "linuxParameters": {"sharedMemorySize": int(needed.memMB), **({"devices": devices} if devices else {})},
     }
     if volumes:
         container.update(volumes=volumes, mountPoints=points)
