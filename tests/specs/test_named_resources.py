@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -101,7 +103,7 @@ def test_names_of_nothing(name: str) -> None:
 
 def test_resource_by_values() -> None:
     """Defaults 1 core, no GPU, 1024 MiB; a name makes the values count for nothing; None is 'not given'."""
-    assert resource() == Resource(1, 0, 1024)
+    assert resource() == Resource(2, 0, 1024)
     assert resource(cpu=2, gpu=1, memMB=5) == Resource(2, 1, 5)
     assert resource(cpu=0, memMB=0) == Resource(0, 0, 0)
     assert resource(cpu=2, gpu=1, memMB=5, h="cpu.nano") == Resource(1, 0, 512)
@@ -199,3 +201,27 @@ def test_parse_resource_refuses(text: str, message: str, hint: str) -> None:
     assert str(e.value).startswith(f"named resource `mine` `{text}`: ")
     assert message in str(e.value)
     assert hint in e.value.hint
+
+
+def test_the_module_is_a_mapping() -> None:
+    """Names to resources, a new one each time; what is an attribute of the module stays one."""
+    named = specs.named_resources
+    assert isinstance(named, Mapping)
+    assert {named} == {sys.modules["torchx.specs.named_resources"]}
+    assert named["gpu.small"] == named.get_named_resources("gpu.small") == Resource(8, 1, 32768)
+    assert named["gpu.small"] is not named["gpu.small"]
+    assert named["NULL"] == NULL_RESOURCE
+    assert {"gpu.small", "aws_p3.2xlarge", "NULL", "MISSING"} <= set(named)
+    assert "gpu.small" in named
+    assert "gpu.tiny" not in named
+    assert len(named) == len(list(named)) == len(dict(named))
+    assert named.get("gpu.tiny") is None
+    with pytest.raises(KeyError):
+        named["gpu.tiny"]
+    assert dict(named)["cpu.small"].cpu == 1
+
+
+def test_the_mapping_needs_no_import_of_its_own() -> None:
+    """`torchx.specs` alone is enough."""
+    code = "import torchx.specs as specs; assert specs.named_resources['cpu.small'].memMB == 2048"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -305,7 +305,7 @@ def _cast_section(scheduler: str, opts: runopts, section: Mapping[str, Entry]) -
             _warn_once(f"{entry.where()}: {_unknown(scheduler, opts, key)}")
         elif not entry.text.startswith(FIXME):
             where = entry.where()
-            settings[key] = Setting(_cast(opts, key, entry.text, where), where)
+            settings[opts.name_of(key)] = Setting(_cast(opts, key, entry.text, where), where)
     return settings
 
 
@@ -324,9 +324,14 @@ def _variable_name(scheduler: str, key: str) -> str:
 
 
 def _from_caller(opts: runopts, cfg: Mapping[str, CfgVal]) -> dict[str, Setting]:
+    from torchx.specs.structured_opts import StructuredOpts
+
     source = _source_of(cfg)
+    if isinstance(cfg, StructuredOpts):  # it has all options: those that differ from the defaults were meant
+        cfg = {key: value for key, value in cfg.items() if (opt := opts.get(key)) is None or value != opt.default}
     # None says nothing about an option, but must reach a scheduler that does not declare its options.
-    return {key: Setting(value, source) for key, value in cfg.items() if value is not None or key not in opts}
+    given = {opts.name_of(key): (key, value) for key, value in cfg.items()}
+    return {name: Setting(v, source) for name, (key, v) in given.items() if v is not None or key not in opts}
 
 
 def _source_of(cfg: Mapping[str, CfgVal]) -> str:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from torchx.component_reader.builders import materialize_appdef
     from torchx.plugins import load_group
+    from torchx.specs import named_resources
     from torchx.specs.named_resources import (
         AWS_NAMED_RESOURCES,
         CUSTOM_NAMED_RESOURCES,
@@ -82,6 +83,7 @@ _LAZY = {
     "import_attr": "torchx.util.modules",
     "load_group": "torchx.plugins",
     "materialize_appdef": "torchx.component_reader.builders",
+    "named_resources": "torchx.specs.named_resources",
     "resource": "torchx.specs.named_resources",
 }
 
@@ -133,6 +135,7 @@ __all__ = [
     "macros",
     "make_app_handle",
     "materialize_appdef",
+    "named_resources",
     "parse_app_handle",
     "parse_mounts",
     "resource",

@@ -22,6 +22,15 @@ class cases:  # noqa: N801 - a public name
         return "".join(parts)
 
     @staticmethod
+    def option(name: str) -> str:
+        """Any way to write the name of an option, as Python writes it.
+
+        >>> cases.option("mailType"), cases.option("mail-type"), cases.option("mail_type")
+        ('mail_type', 'mail_type', 'mail_type')
+        """
+        return (name if name.islower() else cases.camel_to_snake(name)).replace("-", "_")
+
+    @staticmethod
     def snake_to_camel(name: str) -> str:
         """``node_selector`` to ``nodeSelector``.
 

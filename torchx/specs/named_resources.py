@@ -1,11 +1,18 @@
 """Named resources from everywhere: built in, of plugins, of configuration files.
 
-For one name, a configuration file goes before a plugin, and a plugin before what is built in.
+For one name, a configuration file goes before a plugin, and a plugin before what is built in. The module itself is a
+mapping of names to resources.
+
+>>> from torchx.specs import named_resources
+>>> named_resources["gpu.small"].gpu, "gpu.tiny" in named_resources
+(1, False)
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 
 from torchx.errors import SpecError, TorchXError
 from torchx.specs import configured
@@ -52,7 +59,7 @@ def resource(
     """A resource by name, or by its values.
 
     Args:
-        cpu: logical cores; 1 when not given.
+        cpu: logical cores; 2 when not given.
         gpu: GPUs; 0 when not given.
         memMB: memory in MiB; 1024 when not given.
         h: name of a named resource; when given, the other arguments do not count.
@@ -66,7 +73,7 @@ def resource(
     if h:
         return get_named_resources(h)
     return Resource(
-        cpu=1 if cpu is None else cpu,
+        cpu=2 if cpu is None else cpu,
         gpu=0 if gpu is None else gpu,
         memMB=1024 if memMB is None else memMB,
     )
@@ -218,3 +225,29 @@ class _CustomResources(Mapping[str, ResourceFactory]):
 
 CUSTOM_NAMED_RESOURCES: Mapping[str, ResourceFactory] = _CustomResources()
 """Factories by name, of plugins and configuration files."""
+
+
+class _NamedResources(ModuleType, Mapping[str, Resource]):
+    """The class of this module: each item is a new resource."""
+
+    __eq__ = ModuleType.__eq__  # there is one of it, and modules are hashable
+    __hash__ = ModuleType.__hash__
+
+    def __getitem__(self, name: str) -> Resource:
+        return get_named_resources(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def _names(self) -> list[str]:
+        return [*all_names(), *_NULLS]
+
+
+named_resources = sys.modules["torchx.specs.named_resources"]
+named_resources.__class__ = _NamedResources

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchx.errors import ConfigError
+from torchx.specs.cases import cases
 from torchx.specs.copies import ATOMS, copy_data
 
 TYPE_CHECKING = False
@@ -151,8 +152,28 @@ class runopts:  # noqa: N801 - a public name
         self._opts[cfg_key] = opt
 
     def get(self, name: str) -> runopt | None:
-        """The option of that name, or None."""
-        return self._opts.get(name)
+        """The option of that name, or None. ``clusterName`` and ``cluster-name`` are names of ``cluster_name``, too."""
+        return self._opts.get(self.name_of(name))
+
+    def name_of(self, key: str) -> str:
+        """The name of the option that ``key`` means; ``key`` itself when there is none.
+
+        >>> opts = runopts()
+        >>> opts.add("mail-type", type_=str, help="when to send mail")
+        >>> opts.name_of("mailType"), opts.name_of("mail_type"), opts.name_of("other")
+        ('mail-type', 'mail-type', 'other')
+        """
+        if key in self._opts:
+            return key
+        plain = cases.option(key)
+        return next((name for name in self._opts if cases.option(name) == plain), key)
+
+    def __or__(self, other: runopts) -> runopts:
+        """The options of both; for a name in both, the declaration of ``other`` counts."""
+        both = runopts()
+        both.update(self)
+        both.update(other)
+        return both
 
     def update(self, other: runopts) -> None:
         """Adds the options of ``other``; for a name in both, its declaration wins."""
@@ -164,7 +185,7 @@ class runopts:  # noqa: N801 - a public name
         >>> runopts().unknown({"quue": "gpu"})
         ['quue']
         """
-        return [key for key in cfg if key not in self._opts]
+        return [key for key in cfg if key not in self._opts and key not in self]
 
     def resolve(self, cfg: Mapping[str, CfgVal]) -> dict[str, CfgVal]:
         """``cfg`` with the defaults filled in. Keys that are not options stay: :meth:`unknown` names them.
@@ -173,6 +194,10 @@ class runopts:  # noqa: N801 - a public name
             InvalidRunConfigException: a required option has no value, or a value has the wrong type.
         """
         resolved: dict[str, CfgVal] = dict(cfg)
+        for key in [key for key in resolved if key not in self._opts]:
+            name = self.name_of(key)
+            if name != key:
+                resolved.setdefault(name, resolved.pop(key))
         for name, opt in self._opts.items():
             value = resolved.get(name)
             if value is None:
@@ -233,7 +258,7 @@ class runopts:  # noqa: N801 - a public name
             raise ConfigError(f"run options are not a JSON object: `{json_repr}`", hint='write `{"name": value}`')
         cfg: dict[str, CfgVal] = {}
         for name, value in read.items():
-            opt = self._opts.get(name)
+            opt = self.get(name)
             if opt is not None and isinstance(value, str):
                 cfg[name] = self._cast(name, value, read)
                 continue
@@ -270,7 +295,7 @@ class runopts:  # noqa: N801 - a public name
         return len(self._opts)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._opts
+        return isinstance(name, str) and self.name_of(name) in self._opts
 
     def __repr__(self) -> str:
         """The help text: usage, required options, optional ones."""
@@ -290,7 +315,7 @@ class runopts:  # noqa: N801 - a public name
     def _cast(self, name: str, text: str, cfg: Mapping[str, CfgVal]) -> CfgVal:
         from torchx.specs.cfg_literals import cast
 
-        opt = self._opts.get(name)
+        opt = self.get(name)
         try:
             return cast(text, str if opt is None else opt.opt_type)
         except ConfigError as e:

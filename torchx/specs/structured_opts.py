@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from torchx.errors import ConfigError
+from torchx.specs.cases import cases
 from torchx.specs.runopts import runopts
 from torchx.util.records import is_record, own_annotations, record_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
     from typing_extensions import Self
@@ -18,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["StructuredOpts"]
 
 
-class StructuredOpts:
-    """Base of dataclasses that hold the run options of a scheduler.
+class StructuredOpts(Mapping[str, "CfgVal"]):
+    """Base of dataclasses that hold the run options of a scheduler, and are a mapping of them.
 
     The name of a field is the option's name, its type the option's type (``X | None``: optional), and the string
-    literal below it the help. A field without default is required.
+    literal below it the help. A field without default is required. ``clusterName`` means the field ``cluster_name``.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -32,6 +35,8 @@ class StructuredOpts:
     >>> opts = MyOpts.from_cfg({"cluster": "prod"})
     >>> opts.cluster, opts.priority
     ('prod', None)
+    >>> opts | {"priority": 3}
+    {'cluster': 'prod', 'priority': 3}
     >>> {name: opt.is_required for name, opt in MyOpts.as_runopts()}
     {'cluster': True, 'priority': False}
     """
@@ -53,28 +58,40 @@ class StructuredOpts:
         """
         values: dict[str, CfgVal] = {}
         missing: list[str] = []
+        names = {name for name, _, _, _ in _fields(cls)}
+        otherwise = {cases.option(key): value for key, value in cfg.items() if key not in names}
         for name, _, _, has_default in _fields(cls):
-            if cfg.get(name) is not None:
-                values[name] = cfg[name]
+            value = cfg.get(name)
+            value = otherwise.get(name) if value is None else value
+            if value is not None:
+                values[name] = value
             elif not has_default:
                 missing.append(name)
         if missing:
-            names = ", ".join(f"`{name}`" for name in missing)
-            raise ConfigError(f"run option {names} is required", hint=f"give it as `{missing[0]}=VALUE`")
+            which = ", ".join(f"`{name}`" for name in missing)
+            raise ConfigError(f"run option {which} is required", hint=f"give it as `{missing[0]}=VALUE`")
         return cls(**values)
-
-    def get(self, key: str, default: CfgVal = None) -> CfgVal:
-        """The value of an option, or ``default`` when there is none of that name, as the mapping that it came from."""
-        return getattr(self, key) if key in self else default
 
     def __getitem__(self, key: str) -> CfgVal:
         if key not in self:
             raise KeyError(key)
-        value: CfgVal = getattr(self, key)
+        value: CfgVal = getattr(self, cases.option(key))
         return value
 
     def __contains__(self, key: object) -> bool:
-        return any(name == key for name, _, _, _ in _fields(type(self)))
+        return isinstance(key, str) and cases.option(key) in iter(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _, _, _ in _fields(type(self)))
+
+    def __len__(self) -> int:
+        return len(_fields(type(self)))
+
+    def __or__(self, other: Mapping[str, CfgVal]) -> dict[str, CfgVal]:
+        return {**self, **other}
+
+    def __ror__(self, other: Mapping[str, CfgVal]) -> dict[str, CfgVal]:
+        return {**other, **self}
 
     @classmethod
     def get_docstrings(cls) -> dict[str, str]:

@@ -10,11 +10,7 @@ from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from typing_extensions import Self
-
-    from torchx.specs.api import CfgVal, Resource, Role
+    from torchx.specs.api import Resource, Role
 
     Options = dict[str, str | None]
 
@@ -111,14 +107,6 @@ class SlurmOpts(StructuredOpts):
                 required=opt.is_required,
             )
         return opts
-
-    @classmethod
-    def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> Self:
-        known = dict(cfg)
-        for field, option in _DASHED.items():
-            if known.get(option) is not None:
-                known[field] = known[option]
-        return super().from_cfg(known)
 
     def check(self) -> None:
         """Refuses what Slurm would refuse later, or worse, would take.
