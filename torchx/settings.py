@@ -1,6 +1,7 @@
 """Names of the environment variables that torchx reads, and the places they point to."""
 
 import os
+import stat
 
 ENV_HOME = "TORCHX_HOME"
 """Where torchx keeps its own files: run registry, local jobs, caches. Default ``~/.torchx``."""
@@ -69,3 +70,34 @@ def torchx_home(*parts: str) -> str:
     """
     top = os.environ.get(ENV_HOME) or os.path.expanduser("~/.torchx")
     return "/".join((top.rstrip("/"), *parts)) if parts else top
+
+
+def make_private(path: str) -> None:
+    """Make a folder, and those above it that are missing: open to their owner alone, whatever the umask.
+
+    Below torchx's home, folders that are there already are made so, too; of the home itself only writing is taken from
+    others. Who can write there could give us jobs and code that we take for our own.
+
+    Raises:
+        OSError: it cannot be made, or a folder below torchx's home belongs to somebody else.
+    """
+    home, parent = torchx_home(), os.path.dirname(path)
+    if path.startswith(home + os.sep) or (parent not in ("", path) and not os.path.isdir(parent)):
+        make_private(parent)
+    try:
+        os.mkdir(path, 0o700)
+        os.chmod(path, 0o700)
+    except FileExistsError:
+        found = os.stat(path)
+        if not stat.S_ISDIR(found.st_mode):
+            raise
+        ours, mode = found.st_uid == os.geteuid(), stat.S_IMODE(found.st_mode)
+        if path.startswith(home + os.sep):
+            if not ours:
+                import errno
+
+                raise PermissionError(errno.EPERM, "it belongs to another user", path) from None
+            if mode & 0o077:
+                os.chmod(path, 0o700)
+        elif path == home and ours and mode & 0o022 and not mode & stat.S_ISVTX:
+            os.chmod(path, mode & ~0o022)

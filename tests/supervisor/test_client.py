@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 import torchx.supervisor
-from tests.supervisor.forks import PATIENCE_S, Gate, eventually, in_fork, request, role, state, text
+from tests.supervisor.forks import PATIENCE_S, Fork, Gate, eventually, in_fork, request, role, state, text
 from torchx.supervisor import client as client_module
-from torchx.supervisor import proctree
+from torchx.supervisor import launcher, proctree
 from torchx.supervisor.client import LauncherClient, LauncherError
+from torchx.supervisor.launcher import Launcher
 from torchx.supervisor.reader import has_supervisor
+from torchx.supervisor.reserve import Reserve
+from torchx.supervisor.supervise import Supervisor
 
 
 @pytest.fixture
@@ -209,6 +212,102 @@ def test_two_launchers_that_die_are_enough(tmp_path) -> None:
     assert (tmp_path / "job" / "state").exists()
     assert client._requests == -1
     client.close()
+
+
+class _Killed(LauncherClient):
+    """Its first launcher is one in a fork of the test, where a supervisor kills itself at a chosen moment."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__()
+        self.moment = moment
+        self.fork: Fork | None = None
+
+    def start(self) -> None:
+        if self.fork is not None:
+            return super().start()
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        self._process = os.getpid()
+
+        def work() -> None:
+            os.close(self._requests)
+            os.close(self._answers)
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            once = os.eventfd(1, os.EFD_NONBLOCK)
+            for owner, name in ((launcher, "read_request"), (Reserve, "report"), (Supervisor, "__init__")):
+                if name == self.moment:
+                    setattr(owner, name, _then_die(getattr(owner, name), once))
+            Launcher(requests, answers).run()
+
+        self.fork = Fork(work)
+        os.close(requests)
+        os.close(answers)
+        return None
+
+
+def _then_die(real: Any, once: int) -> Any:
+    def call(*args: Any) -> Any:
+        value = real(*args)
+        try:
+            os.eventfd_read(once)
+            os.kill(os.getpid(), signal.SIGKILL)
+        except BlockingIOError:
+            pass
+        return value
+
+    return call
+
+
+@pytest.mark.parametrize("moment", ["read_request", "report", "__init__"])
+def test_a_supervisor_that_is_killed_before_it_answers(tmp_path, moment) -> None:
+    """After it has read the request, reported it, or made the job's files: submitted again at once, and run once."""
+    client = _Killed(moment)
+    client.submit(_asked(tmp_path, "a", f"echo run >> {tmp_path}/runs"))
+    assert _ended(tmp_path / "a") == "SUCCEEDED"
+    assert text(tmp_path / "runs") == "run\n"
+    client.submit(_asked(tmp_path, "b", "true"))
+    assert _ended(tmp_path / "b") == "SUCCEEDED"
+    client.close()
+    client.fork.kill()
+
+
+def test_a_request_that_another_supervisor_takes_after_all(tmp_path) -> None:
+    """One died that had not read it: two launchers have the request, the first to make the FIFO runs it, once."""
+    asked = _asked(tmp_path, "job", f"echo run >> {tmp_path}/runs")
+    other = LauncherClient()
+
+    class _Doubtful(LauncherClient):
+        answers = 0
+
+        def _exchange(self, message: bytes, meanwhile: Any) -> bytes:
+            self.answers += 1
+            if self.answers == 1:
+                other.submit(asked)
+                assert _ended(tmp_path / "job") == "SUCCEEDED"
+                return b"D"
+            return super()._exchange(message, None)
+
+    client = _Doubtful()
+    client.submit(asked)
+    assert client.answers == 2
+    assert text(tmp_path / "runs") == "run\n"
+    client.close()
+    other.close()
+
+
+def test_news_of_the_dead_is_no_answer_to_another_request(tmp_path) -> None:
+    """What was said of another job, perhaps long ago, is passed over; an answer behind it counts."""
+    client = LauncherClient()
+    for said, answer in [
+        (b"Dold-1\nK\n", b"K\n"), (b"D\nEno", b"Eno"), (b"Dold-1\nDnew-1\n", b"Dnew-1"), (b"D\nDold-1\n", b"D"),
+    ]:  # fmt: skip
+        client._answers, ours = os.pipe()
+        theirs, client._requests = os.pipe()
+        client._awaited = b"new-1"
+        os.write(ours, said)
+        assert client._exchange(b"x", None) == answer
+        for fd in (client._answers, client._requests, ours, theirs):
+            os.close(fd)
 
 
 def test_a_big_request_to_a_launcher_that_is_gone(client, tmp_path) -> None:

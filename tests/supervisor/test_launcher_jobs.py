@@ -272,6 +272,7 @@ def test_a_killed_reserve_is_replaced(caller, tmp_path) -> None:
     spare = eventually(lambda: proctree.descendants(proctree.snapshot(), {caller.fork.pid})[1:])[0]
     os.kill(spare.pid, signal.SIGKILL)
     eventually(lambda: not proctree.start_ticks(spare.pid))  # else it might take the request with it
+    assert caller.answer() == b"D\n"  # it had none, but only a caller can know that it had sent none
     assert caller.submit(request(tmp_path / "job", role("true"))) == b"K\n"
     assert state(tmp_path / "job").supervisor != spare.pid
     assert _ended(tmp_path / "job") == "SUCCEEDED"

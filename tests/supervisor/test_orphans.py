@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.supervisor.forks import Clock, Gate, eventually, forked, state, text
+from tests.supervisor.forks import Clock, Gate, eventually, forked, in_fork, state, text
 from torchx.supervisor import orphans, proctree
 from torchx.supervisor.orphans import end_job
 from torchx.supervisor.statefile import JobState, StateWriter, read_bytes
@@ -49,7 +49,8 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def _start(processes, gate, **env: str) -> proctree.Process:
-    processes.append(subprocess.Popen(["/bin/sh", "-c", f"{gate.wait}; true"], env=env))
+    # a session of its own, as each replica has
+    processes.append(subprocess.Popen(["/bin/sh", "-c", f"{gate.wait}; true"], env=env, start_new_session=True))
     return proctree.snapshot()[processes[-1].pid]
 
 
@@ -126,7 +127,8 @@ def test_processes_of_the_job_are_ended_and_no_others(tmp_path, processes, gate)
 
 def test_children_without_a_mark_go_with_their_parent(tmp_path, processes, gate, up) -> None:
     """A replica's child that cleared its environment is found below it."""
-    processes.append(subprocess.Popen(["/bin/sh", "-c", f"env -i sh -c '{up.pass_on}; {gate.wait}; true' & wait"]))
+    script = f"env -i sh -c '{up.pass_on}; {gate.wait}; true' & wait"
+    processes.append(subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True))
     up.reached()
     replica = proctree.snapshot()[processes[0].pid]
     child = proctree.descendants(proctree.snapshot(), {replica.pid})[1]
@@ -135,6 +137,89 @@ def test_children_without_a_mark_go_with_their_parent(tmp_path, processes, gate,
     _write(tmp_path, job)
     assert end_job(str(tmp_path), "x")
     eventually(lambda: proctree.start_ticks(child.pid) != child.ticks)
+
+
+def test_a_pid_alone_is_no_proof(tmp_path, processes, gate) -> None:
+    """A process of the recorded pid and start that leads no session, and has no mark of the job, is not its replica."""
+    processes.append(subprocess.Popen(["/bin/sh", "-c", f"{gate.wait}; true"], env={}))
+    other = proctree.snapshot()[processes[0].pid]
+    job = _job(tmp_path, "RUNNING")
+    job.replicas[0].pid, job.replicas[0].ticks = other.pid, other.ticks
+    _write(tmp_path, job)
+    assert end_job(str(tmp_path), "x")
+    assert proctree.start_ticks(other.pid) == other.ticks
+
+
+def test_a_daemon_that_cleared_all_is_found_by_its_mark(tmp_path, gate, up) -> None:
+    """It forked twice, made a session and an empty environment: the limit of file locks tells whose it is."""
+    job = _job(tmp_path, "RUNNING")
+    seen = tmp_path / "pid"
+
+    def start() -> None:
+        mark = proctree.set_mark()
+        (tmp_path / "mark").write_text(mark)
+        script = f"echo $$ > '{seen}'; {up.pass_on}; {gate.wait}; true"
+        subprocess.run(["env", "-i", "setsid", "-f", "sh", "-c", script], check=True)
+
+    pid = os.fork()  # not a subreaper: as when supervisor and guardian are both gone
+    if not pid:
+        start()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    up.reached()
+    daemon = proctree.snapshot()[int(text(seen))]
+    assert proctree.environment(daemon.pid, proctree.ENV_JOB) is None
+    job.facts["mark"] = text(tmp_path / "mark")
+    _write(tmp_path, job)
+    assert not proctree.has_mark(os.getpid(), job.facts["mark"])
+    assert end_job(str(tmp_path), "x")
+    assert proctree.start_ticks(daemon.pid) != daemon.ticks
+
+
+def test_marks_differ_and_none_is_no_mark() -> None:
+    """Two jobs of one supervisor have two; a process without one is not taken for that of a job without one."""
+
+    def steps() -> None:
+        first, second = proctree.set_mark(), proctree.set_mark()
+        assert first and second and first != second
+        assert (proctree.has_mark(os.getpid(), first), proctree.has_mark(os.getpid(), second)) == (False, True)
+        assert not proctree.has_mark(os.getpid(), "")
+
+    in_fork(steps)
+
+
+def test_a_replica_whose_end_nobody_saw_is_lost(tmp_path, processes, gate) -> None:
+    """It is gone, and not by us: it may have succeeded, and FAILED would be a lie; one that we ended was cancelled."""
+    gone = _start(processes, gate)
+    gate.open()
+    assert processes[0].wait() == 0
+    there = _start(processes, gate)
+    job = _job(tmp_path, "RUNNING", "RUNNING", "SUCCEEDED")
+    for line, process in zip(job.replicas, (gone, there), strict=False):
+        line.pid, line.ticks = process.pid, process.ticks
+    _write(tmp_path, job)
+    assert end_job(str(tmp_path), "the supervisor of the job was killed; its processes were ended")
+    read = state(tmp_path)
+    assert [(r.state, r.exit) for r in read.replicas] == [("UNKNOWN", None), ("CANCELLED", None), ("SUCCEEDED", None)]
+    assert (read.state, read.msg) == ("FAILED", "the supervisor of the job was killed; nobody saw how r/0 ended")
+
+
+@pytest.mark.parametrize(
+    ("code", "seen", "outcome"),
+    [(0, "SUCCEEDED", "SUCCEEDED"), (3, "FAILED", "FAILED"), (-9, "CANCELLED", "FAILED"), (-11, "FAILED", "FAILED")],
+)
+def test_an_end_that_the_guardian_saw(tmp_path, processes, gate, code, seen, outcome) -> None:
+    """It counts as if the supervisor had seen it; a job of which all replicas succeeded did, too."""
+    gone = _start(processes, gate)
+    gate.open()
+    processes[0].wait()
+    job = _job(tmp_path, "RUNNING", "SUCCEEDED")
+    job.replicas[0].pid, job.replicas[0].ticks = gone.pid, gone.ticks
+    _write(tmp_path, job)
+    assert end_job(str(tmp_path), "it was killed", {gone.pid: code, 1: 7})
+    read = state(tmp_path)
+    assert (read.state, read.msg) == (outcome, "" if outcome == "SUCCEEDED" else "it was killed")
+    assert (read.replicas[0].state, read.replicas[0].exit) == (seen, None if code == -9 else code)
 
 
 @pytest.mark.parametrize("facts", [{"boot": "another"}, {"pidns": "another"}], ids=["boot", "namespace"])

@@ -13,7 +13,7 @@ import pytest
 from tests.supervisor.forks import PATIENCE_S, Clock, Gate, eventually, forked, state
 from torchx.supervisor import orphans, proctree, reader, statefile
 from torchx.supervisor.reader import JobReader, ask_to_cancel, has_supervisor, wait_for_end
-from torchx.supervisor.statefile import JobState, StateFileError, StateWriter
+from torchx.supervisor.statefile import ForeignJobError, JobState, StateFileError, StateWriter
 
 
 class Written:
@@ -227,6 +227,38 @@ def test_a_job_of_another_user(written, monkeypatch) -> None:
     read = JobReader(written.folder).read()
     assert read is not None and (read.state, "was killed" in read.msg) == ("FAILED", True)
     assert state(written.folder).state == "RUNNING"
+
+
+# -- who may be believed -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["folder writable", "state writable", "state a FIFO", "state a link"])
+def test_a_job_that_others_could_have_forged(written, tmp_path, what) -> None:
+    """It is refused before it is opened, in a sentence; no process is ended, and nothing is written."""
+    path = tmp_path / "state"
+    if what == "folder writable":
+        os.chmod(tmp_path, 0o777)
+    elif what == "state writable":
+        os.chmod(path, 0o620)
+    elif what == "state a link":
+        os.rename(path, tmp_path / "other")
+        os.symlink("other", path)
+    else:
+        os.unlink(path)
+        os.mkfifo(path)
+    with pytest.raises(
+        ForeignJobError, match=r"^(others can write to `.*` \(mode 0[67][27][07]\)|`.*state` is not a reg)"
+    ):
+        JobReader(written.folder).read()
+    if what.endswith("writable"):
+        assert state(written.folder).state == "RUNNING"
+
+
+def test_a_job_in_a_folder_of_another_user(written, monkeypatch) -> None:
+    """Whoever made the folder could have written anything; root is no exception."""
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(ForeignJobError, match=rf"`{written.folder}` belongs to user {os.getuid()}, and you are user"):
+        JobReader(written.folder).read()
 
 
 # -- the FIFO ------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from tests.supervisor.forks import (
     until_dead,
 )
 from torchx.supervisor import proctree, supervise
+from torchx.supervisor.statefile import read_bytes
 from torchx.supervisor.supervise import Supervisor
 
 
@@ -146,10 +147,38 @@ def test_grace_is_to_the_moment(job, gate, up, clock) -> None:
         assert replica.kills == 1
         until_dead(replica.line.pid)
         assert not supervisor._is_over(1010.1)
+        clock.now = 1011.0
         supervisor._reap(1011.0)
         assert (replica.line.state, replica.line.exit, replica.line.ended) == ("CANCELLED", -9, 1011.0)
         supervisor._sweep(1011.0)
         assert supervisor._is_over(1011.0)
+
+    in_fork(steps)
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_moves_no_deadline(job, gate, up, clock, step) -> None:
+    """Back by an hour: SIGKILL comes when its time is there, and the logs are followed; forth: it does not come before."""
+
+    def steps() -> None:
+        supervisor = started(job, role(f"trap '' TERM; echo out; {up.pass_on}; {gate.wait}"), grace_s=10.0)
+        up.reached()
+        replica = supervisor.replicas[0]
+        clock.stepped = step
+        clock.now += 3.0
+        supervisor._follow(clock.monotonic())
+        assert read_bytes(job + "/r/0/combined.log") == b"out\n"
+        supervisor._cancel("told")
+        assert replica.deadline == 1013.0
+        assert 1.0 <= supervisor._timeout_ms() <= 20.0
+        clock.now = 1012.9
+        supervisor._sweep(clock.monotonic())
+        assert proctree.start_ticks(replica.line.pid) == replica.line.ticks
+        clock.now = 1013.1
+        supervisor._sweep(clock.monotonic())
+        until_dead(replica.line.pid)
+        supervisor._reap(clock.monotonic())
+        assert replica.line.ended == 1013.1 + step  # what is written down is the time of the wall
 
     in_fork(steps)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from torchx.settings import make_private
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
@@ -82,7 +84,7 @@ def create(path: str) -> None:
     import sqlite3
 
     directory = os.path.dirname(path)
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    make_private(directory)
     draft = f"{path}.new-{os.getpid()}-{os.urandom(4).hex()}"
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:

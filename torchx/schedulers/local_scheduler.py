@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, NotFoundError, SpecError
 from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
-from torchx.schedulers.local.jobs import LocalJob, LocalJobs
+from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs
 from torchx.schedulers.local.options import Opts
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -235,6 +236,9 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         for folder in self._jobs.all():
             try:
                 job = LocalJob(folder).read()
+            except ForeignError as e:
+                logger("torchx.schedulers.local").warning(str(e))
+                continue
             except BackendError:
                 continue  # one damaged job must not hide the others
             if job is not None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAGIC = b"txrq"
+DIED = b"D"
 ANSWER_S = 60.0
 
 
@@ -38,6 +39,7 @@ class LauncherClient:
         self._requests = -1
         self._answers = -1
         self._starter = 0
+        self._awaited = b""
 
     def start(self) -> None:
         """Start the launcher if there is none. It gets ready while the caller goes on."""
@@ -80,8 +82,11 @@ class LauncherClient:
         """
         body = marshal.dumps(request, 2)
         message = MAGIC + len(body).to_bytes(8, "big") + body
+        fifo = os.path.join(request["job"], CONTROL_FIFO)
         self.start()
         with self._lock:
+            self._awaited = os.fsencode(os.path.basename(request["job"]))
+            in_doubt = False  # whether the request of an earlier attempt may still be taken
             for last in (False, True):
                 self.start()
                 try:
@@ -90,18 +95,21 @@ class LauncherClient:
                 except BaseException:
                     self._drop()  # a late answer must not be taken for that to the next request
                     raise
-                if answer.startswith(b"K"):
+                if answer.startswith(b"K") or (answer.startswith(b"E") and in_doubt and os.path.exists(fifo)):
                     return
-                if answer:
+                if answer.startswith(b"E"):
                     raise LauncherError(answer[1:].decode("utf-8", "replace").strip())
-                # The launcher is gone; was the job taken before?
-                self._drop()
-                if has_supervisor(request["job"]):
-                    return
+                # Nobody will answer. A supervisor starts nothing before it has, and takes no job that has a FIFO.
+                if len(answer) <= 1:
+                    self._drop()
+                    if has_supervisor(request["job"]):
+                        return
                 if last:
                     raise LauncherError("the launcher of local jobs ended unexpectedly")
-                for name in (CONTROL_FIFO, STATE_FILE):
-                    _unlink(os.path.join(request["job"], name))
+                in_doubt = answer == DIED
+                if not in_doubt:
+                    for path in (fifo, os.path.join(request["job"], STATE_FILE)):
+                        _unlink(path)
 
     def close(self) -> None:
         """Let go of the launcher; it ends when the last of its jobs does."""
@@ -109,7 +117,11 @@ class LauncherClient:
             self._drop()
 
     def _exchange(self, message: bytes, meanwhile: Callable[[], None] | None) -> bytes:
-        """The answer to a message; empty when the launcher is gone."""
+        """The answer to a message; empty when the launcher is gone.
+
+        It is ``K`` when the job was taken, ``E`` and why when it was not, ``D`` and the name of its folder when the
+        supervisor was killed that had taken it, and ``D`` when one was of which nobody knows whether it had.
+        """
         view = memoryview(message)
         try:
             while view:
@@ -122,13 +134,21 @@ class LauncherClient:
 
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
-        if not poll.poll(ANSWER_S * 1000):
-            raise LauncherError(f"the launcher of local jobs did not answer within {ANSWER_S:.0f} s")
-        answer = os.read(self._answers, 1 << 16)
+        died = answer = b""
+        while not answer and not died:
+            if not poll.poll(ANSWER_S * 1000):
+                raise LauncherError(f"the launcher of local jobs did not answer within {ANSWER_S:.0f} s")
+            answer = os.read(self._answers, 1 << 16)
+            if not answer:
+                break
+            while answer.startswith(DIED):  # of which an old one may still be there
+                line, _, answer = answer.partition(b"\n")
+                if line in (DIED, DIED + self._awaited):
+                    died = line
         if self._starter:  # it has forked the launcher proper, and ended, long ago
             _reap(self._starter)
             self._starter = 0
-        return answer
+        return answer or died
 
     def _drop(self) -> None:
         for fd in (self._requests, self._answers):

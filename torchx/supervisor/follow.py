@@ -31,7 +31,7 @@ class Follower:
 
     Args:
         folder: where its logs are.
-        now: Unix time.
+        now: of a clock that never steps back.
         latest_s: longest pause between two looks at a replica that writes nothing.
 
     Attributes:
@@ -93,10 +93,11 @@ class Follower:
             os.truncate(os.path.join(folder, COMBINED_LOG), follower._combined)
         return follower
 
-    def look(self, now: float, *, last: bool = False) -> bool:
+    def look(self, now: float, *, last: bool = False, wall: float | None = None) -> bool:
         """Copy what is new. True when there was something.
 
         Args:
+            wall: Unix time for the index; as ``now`` when None.
             last: the replica has ended: a line without an end is taken too, and nothing is left behind.
         """
         moved = False
@@ -105,7 +106,7 @@ class Follower:
                 moved = self._advance(which, os.path.join(self._folder, name), last) or moved
             self._unrecorded = self._unrecorded or moved
             if self._unrecorded:
-                self._record(now, always=last or not moved)
+                self._record(now, now if wall is None else wall, always=last or not moved)
             self.failed = ""
         except OSError as e:  # a full disk: the lines are still in the replica's own files; tried again later
             self.failed = e.strerror or str(e)
@@ -189,7 +190,7 @@ class Follower:
         self._open_line = self._inside[which] = open_line
         self._last_source = which
 
-    def _record(self, now: float, *, always: bool) -> None:
+    def _record(self, now: float, wall: float, *, always: bool) -> None:
         # Fine at first, coarser as the job gets old, so that the index stays small however long it runs.
         spacing = min(1.0, max(0.05, (now - self._begun) / 1000))
         if not always and now - self._last_record < spacing:
@@ -197,7 +198,7 @@ class Follower:
         path = os.path.join(self._folder, TIMES_INDEX)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            os.write(fd, RECORD.pack(now, *self._copied, self._combined))
+            os.write(fd, RECORD.pack(wall, *self._copied, self._combined))
         finally:
             os.close(fd)
         self._last_record = now

@@ -58,6 +58,8 @@ class Launcher:
         self._wake, self._wake_writer = os.pipe()
         for fd in (self._news, self._wake, self._wake_writer):
             os.set_blocking(fd, False)
+        self._answered: set[int] = set()  # pids of those in `jobs` whose caller has its answer
+        self._ends: dict[int, int] = {}  # exit codes of replicas of supervisors that were killed
         self._partial = b""
         self._last_return = -_STREAM_S
         guardian = (os.getpid(), proctree.start_ticks(os.getpid()))
@@ -98,7 +100,8 @@ class Launcher:
             os._exit(code)
 
     def _read_news(self) -> bool:
-        """``pid folder`` of a supervisor that took a request, ``pid`` of one that is free again; NUL at the end.
+        """``pid folder`` of a supervisor that took a request, ``pid +`` when it has answered that, ``pid`` when it is
+        free again; NUL at the end.
 
         False when there can be no more of them: no process is left that would take a request.
         """
@@ -111,33 +114,56 @@ class Launcher:
         for line in lines:
             word, _, folder = line.partition(b" ")
             pid = int(word)
-            if folder:
+            if folder == b"+":
+                self._answered.add(pid)
+            elif folder:
                 self.jobs[pid] = os.fsdecode(folder)
                 self.idle.discard(pid)
             else:
                 del self.jobs[pid]
+                self._answered.discard(pid)
                 self.idle.add(pid)
                 self._last_return = time.monotonic()
         return bool(data)
 
     def _reap(self) -> None:
+        died = []
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                self.jobs.clear()  # whoever had one is gone: nothing would ever end our waiting for it
-                return
-            if not pid:
-                return
+                pid = -1
+            if pid <= 0:
+                break
             self._read_news()  # it may have taken a request and died since we looked
             code = os.waitstatus_to_exitcode(status)
-            if pid in self.idle:
+            folder = self.jobs.pop(pid, None)
+            if folder is not None and code != 0:
+                died.append((pid, folder, code))
+            elif pid in self.idle:
                 self.idle.discard(pid)
                 if code in (_NO_MORE, _CRASHED):  # a spare that crashed would do so again
                     self._close()
-            folder = self.jobs.pop(pid, None)
-            if folder is not None and code != 0:
-                self._supervisor_died(folder, code)
+                elif code:
+                    self._say_died("")
+            elif folder is None:
+                self._ends[pid] = code
+        for supervisor, folder, code in died:
+            self._supervisor_died(folder, code)
+            if supervisor not in self._answered:
+                self._say_died(folder)
+        self._answered &= self.jobs.keys()
+        self._ends.clear()
+        if pid < 0:
+            self.jobs.clear()  # whoever had one is gone: nothing would ever end our waiting for it
+
+    def _say_died(self, folder: str) -> None:
+        """Tell the caller that nobody will answer the request for a job; of any job when the folder is not known."""
+        if self.open and select.select([], [self.reserve.answers], [], 0)[1]:
+            try:
+                os.write(self.reserve.answers, b"D" + os.fsencode(os.path.basename(folder)) + b"\n")
+            except OSError:
+                pass  # the caller is gone
 
     def _close(self) -> None:
         if self.open:
@@ -148,15 +174,23 @@ class Launcher:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"crashed with exit code {code}"
         # Its orphans are our children now, and we have no other children than supervisors.
         for _ in range(200):
-            keep = {*self.jobs, *self.idle, os.getpid()}
-            left = (proctree.children_of_self() or set()) - keep
-            processes = proctree.snapshot() if left else {}
-            family = [p for p in proctree.descendants(processes, left) if p.state not in "ZX"]
-            if not family:
+            left = (proctree.children_of_self() or set()) - {*self.jobs, *self.idle}
+            left -= {pid for pid in left if self._has_ended(pid)}
+            if not left:
                 break
-            proctree.send_all(family, signal.SIGKILL)
+            proctree.send_all(proctree.descendants(proctree.snapshot(), left), signal.SIGKILL)
             select.select([], [], [], 0.002)
-        orphans.end_job(folder, f"the supervisor of the job {how}; its processes were ended")
+        orphans.end_job(folder, f"the supervisor of the job {how}; its processes were ended", self._ends)
+
+    def _has_ended(self, pid: int) -> bool:
+        """Whether a child has ended; how is kept for its job's record."""
+        try:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if ended:
+            self._ends[pid] = os.waitstatus_to_exitcode(status)
+        return bool(ended)
 
 
 def serve(reserve: Reserve) -> int:
@@ -186,6 +220,7 @@ def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
         os.write(reserve.answers, b"K\n")
     except OSError:
         pass  # the caller was killed: the job goes on
+    reserve.report_answer()
     reserve.let_next_read()
     try:
         supervisor.run()

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import os
+
 REQUEST_FILE = "job.json"
 STATE_FILE = "state"
 CONTROL_FIFO = "control"
@@ -50,6 +52,16 @@ def replica_folder(logs: str, role: str, k: int) -> str:
 def replica_folders(logs: str, roles: list[tuple[str, int]]) -> list[str]:
     """The folders of all replicas, in order."""
     return [replica_folder(logs, role, k) for role, count in roles for k in range(count)]
+
+
+def make_folder(path: str, *, private: bool) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone, or for whom the umask allows."""
+    umask = os.umask(0o077) if private else None
+    try:
+        os.makedirs(path, exist_ok=True)
+    finally:
+        if umask is not None:
+            os.umask(umask)
 
 
 def _escaped(character: str) -> str:

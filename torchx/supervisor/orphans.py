@@ -14,25 +14,39 @@ from torchx.supervisor.layout import STATE_FILE, replica_folder
 from torchx.supervisor.statefile import (
     CANCELLED,
     FAILED,
+    LOST,
     PENDING,
     RUNNING,
+    SUCCEEDED,
     TERMINAL,
+    JobState,
+    ReplicaLine,
     StateFileError,
     StateWriter,
     parse_state,
     read_bytes,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NAMED = 3  # of the replicas whose end nobody saw
 _GIVE_UP_S = 5.0  # a process in an uninterruptible wait does not even die of SIGKILL
 _LEAST_KILLS = 50  # by the clock alone whoever was stopped meanwhile would leave what it had not seen yet
 
 
-def end_job(folder: str, reason: str) -> bool:
+def end_job(folder: str, reason: str, ends: Mapping[int, int] | None = None) -> bool:
     """End all processes of a job without a supervisor and write FAILED, with the reason, into its state.
 
     Any number of processes may call this at once: a lock lets one do the work. Nothing is touched when the job has
     ended properly. Processes are ended only where it is certain that they are the job's: on the same boot of the same
-    machine, by the mark in their environment, or by a pid whose start time is the recorded one.
+    machine, by the marks that they inherited, or as the leader of a session whose pid and start time are the recorded
+    ones. A replica that is gone, and whose end nobody saw, is lost: it is not said to have failed.
+
+    Args:
+        reason: why; what follows a semicolon is true only when no replica is lost.
+        ends: exit codes of replicas, by pid, that the caller saw; ``-n`` for signal n.
 
     Returns:
         True when the state says that the job is over.
@@ -47,32 +61,34 @@ def end_job(folder: str, reason: str) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
             pass  # a file system without locks: twice the same is written
-        return _end_job(folder, path, reason)
+        return _end_job(folder, path, reason, ends or {})
     except (OSError, StateFileError):
         return False
     finally:
         os.close(lock)
 
 
-def _end_job(folder: str, path: str, reason: str) -> bool:
+def _end_job(folder: str, path: str, reason: str, ends: Mapping[int, int]) -> bool:
     data = read_bytes(path)
     job = parse_state(data)
     if job.state in TERMINAL:
         return True
+    running = [r for r in job.replicas if r.state == RUNNING and r.ticks]
     if job.facts.get("boot") == proctree.boot_id() and job.facts.get("pidns") == proctree.pid_namespace():
-        _end_processes(folder, {(r.pid, r.ticks) for r in job.replicas if r.state == RUNNING and r.ticks})
+        killed = _end_processes(folder, {(r.pid, r.ticks) for r in running}, job.facts.get("mark", ""))
+    else:
+        killed = {r.pid for r in running}  # with the machine, or out of sight
     now = time.time()
     writer = StateWriter(path, job, header=int(data.split(b" ", 3)[2]))
     try:
         for index, replica in enumerate(job.replicas):
             if replica.state in (PENDING, RUNNING):
-                replica.state = CANCELLED
+                _settle(replica, ends.get(replica.pid), killed)
                 replica.ended = now
                 writer.replica_changed(index)
             _complete_logs(job.facts.get("logs", folder), job.position(index), now)
-        job.state = FAILED
+        job.state, job.msg = _outcome(job, reason)
         job.ended = now
-        job.msg = reason
         writer.header_changed()
         writer.flush()
     finally:
@@ -80,19 +96,44 @@ def _end_job(folder: str, path: str, reason: str) -> bool:
     return True
 
 
-def _end_processes(folder: str, recorded: set[tuple[int, int]]) -> None:
+def _settle(replica: ReplicaLine, code: int | None, killed: set[int]) -> None:
+    if replica.state == RUNNING and code is not None and code != -signal.SIGKILL:  # that was us
+        replica.exit = code
+        replica.state = SUCCEEDED if code == 0 else FAILED
+    elif replica.state == RUNNING and replica.ticks and code is None and replica.pid not in killed:
+        replica.state = LOST
+    else:
+        replica.state = CANCELLED
+
+
+def _outcome(job: JobState, reason: str) -> tuple[str, str]:
+    if all(replica.state == SUCCEEDED for replica in job.replicas):
+        return SUCCEEDED, ""  # there was nothing left for the supervisor to do
+    lost = [job.position(index) for index, replica in enumerate(job.replicas) if replica.state == LOST]
+    if not lost:
+        return FAILED, reason
+    names = ", ".join(f"{role}/{k}" for role, k in lost[:_NAMED]) + (", ..." if len(lost) > _NAMED else "")
+    return FAILED, f"{reason.partition(';')[0]}; nobody saw how {names} ended"
+
+
+def _end_processes(folder: str, recorded: set[tuple[int, int]], mark: str) -> set[int]:
+    """End all that is left of a job; returns which of the recorded pids were."""
     deadline = time.monotonic() + _GIVE_UP_S
     kills = 0
+    killed: set[int] = set()
     while kills < _LEAST_KILLS or time.monotonic() < deadline:
         kills += 1
         processes = proctree.snapshot()
-        ours = {p.pid: p for p in processes.values() if (p.pid, p.ticks) in recorded and p.state not in "ZX"}
-        ours.update((p.pid, p) for p in proctree.marked(folder))
+        leaders = {p.pid: p for p in processes.values() if p.session == p.pid and p.state not in "ZX"}
+        ours = {pid: p for pid, p in leaders.items() if (pid, p.ticks) in recorded}
+        ours.update((p.pid, p) for p in proctree.marked(folder, mark))
         if not ours:
-            return
-        family = {p.pid: p for p in proctree.descendants(processes, set(ours))}
-        proctree.send_all(list((ours | family).values()), signal.SIGKILL)
+            break
+        family = {p.pid: p for p in proctree.descendants(processes, set(ours))} | ours
+        killed.update(pid for pid, ticks in recorded if pid in family and family[pid].ticks == ticks)
+        proctree.send_all(list(family.values()), signal.SIGKILL)
         time.sleep(0.005)
+    return killed
 
 
 def _complete_logs(logs: str, position: tuple[str, int], now: float) -> None:

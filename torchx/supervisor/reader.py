@@ -8,7 +8,16 @@ import time
 
 from torchx.supervisor import proctree
 from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
-from torchx.supervisor.statefile import FAILED, TERMINAL, JobState, StateFileError, parse_state, read_bytes, read_state
+from torchx.supervisor.statefile import (
+    FAILED,
+    TERMINAL,
+    JobState,
+    StateFileError,
+    check_owner,
+    parse_state,
+    read_bytes,
+    read_state,
+)
 
 GUARDIAN_S = 2.0  # how long a living guardian may take to end a job whose supervisor was killed
 
@@ -29,7 +38,8 @@ class JobReader:
         A job whose supervisor is gone is ended first: what is left of it is killed, and it has FAILED.
 
         Raises:
-            StateFileError: the file is damaged, or of another version's format.
+            ForeignJobError: somebody else may have written the file.
+            StateFileError: it is damaged, or of another version's format.
         """
         job = self._read()
         if job is None or job.state in TERMINAL:
@@ -68,6 +78,8 @@ class JobReader:
             if self._job is not None and self._job.state in TERMINAL:
                 os.stat(path)  # it may have been deleted; it can become nothing else any more
                 return self._job
+            if self._job is None:
+                check_owner(self.folder)
             data = read_bytes(path)
         except (FileNotFoundError, NotADirectoryError):
             return None

@@ -65,6 +65,10 @@ class Reserve:
         """Report to the guardian which job this process has taken; False when it is gone."""
         return self._write(b"%d %s\0" % (os.getpid(), os.fsencode(folder)))
 
+    def report_answer(self) -> None:
+        """Report that the caller has been told: should this process be killed now, the caller does not wait for it."""
+        self._write(b"%d +\0" % os.getpid())
+
     def let_next_read(self) -> None:
         """Let another process read the next request."""
         if self._locks is not None:

@@ -7,7 +7,7 @@ import os
 import time
 
 from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES, STATE_FILE, replica_folders
-from torchx.supervisor.statefile import TERMINAL, JobState, StateFileError, read_state
+from torchx.supervisor.statefile import TERMINAL, JobState, StateFileError, check_owner, read_state
 
 _STALE_S = 3600.0  # a folder without a state: its submission was killed
 
@@ -24,6 +24,7 @@ def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
     finished: list[tuple[float, str, JobState]] = []
     for folder in _job_folders(base):
         try:
+            check_owner(folder)
             job = read_state(os.path.join(folder, STATE_FILE))
         except FileNotFoundError:
             if now - _changed_at(folder, now) > _STALE_S:

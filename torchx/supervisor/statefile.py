@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import binascii
 import os
+import stat
+
+from torchx.supervisor.layout import STATE_FILE
 
 MAGIC = "torchx-local-job"
 FORMAT = 1
@@ -25,6 +28,8 @@ SUCCEEDED = "SUCCEEDED"
 FAILED = "FAILED"
 CANCELLED = "CANCELLED"
 TERMINAL = frozenset((SUCCEEDED, FAILED, CANCELLED))
+LOST = "UNKNOWN"
+"""Of a replica alone: it ended when neither supervisor nor guardian lived to see how."""
 
 _LINE = 112  # bytes of a replica's line, checksum and line end included
 _ROOM_FOR_CHANGES = 512  # bytes of the header kept for the fields that change
@@ -35,6 +40,10 @@ class StateFileError(ValueError):
     """The bytes are not a state file, or not one of this format."""
 
 
+class ForeignJobError(StateFileError):
+    """Somebody else made the job's folder, or could have changed what is in it: none of it is believed."""
+
+
 class ReplicaLine:
     """What became of one replica.
 
@@ -42,7 +51,8 @@ class ReplicaLine:
         attempt: 0 for its first process, 1 for the next.
         pid: of the process that was started last; 0 before the first.
         ticks: start time of that process as the kernel counts it: pid and ticks together never come again.
-        exit: exit code, ``-n`` for signal n; None while it has not ended.
+        state: one of those above; ``LOST`` when it ended and nobody saw how.
+        exit: exit code, ``-n`` for signal n; None while it has not ended, and when it is lost.
         started: Unix time at which the last process was started; 0 before.
         ended: Unix time of its end; 0 before.
     """
@@ -64,7 +74,7 @@ class JobState:
 
     Attributes:
         facts: what never changes: ``app_id``, ``name``, ``session``, ``handle``, ``host``, ``boot``, ``pidns``,
-            ``logs``.
+            ``logs``, ``mark`` (see :func:`torchx.supervisor.proctree.set_mark`).
         roles: names of the roles with their numbers of replicas; replicas are counted through all roles in this order.
         first: index of the replica that failed first; -1 when none did.
         restarts: how often a replica, role or application was started again.
@@ -165,6 +175,25 @@ def read_state(path: str) -> JobState:
         except StateFileError as e:
             problem = str(e)
     raise StateFileError(f"`{path}`: {problem}")
+
+
+def check_owner(folder: str) -> None:
+    """Refuse a job that another user may have put there: by what a state file says processes and files come to an end.
+
+    Raises:
+        OSError: there is no such job.
+        ForeignJobError: its folder or its state is not this user's, or others may write there.
+    """
+    for path, is_right in ((folder, stat.S_ISDIR), (f"{folder}/{STATE_FILE}", stat.S_ISREG)):
+        found = os.lstat(path)
+        if not is_right(found.st_mode):
+            if path == folder:
+                raise NotADirectoryError(path)
+            raise ForeignJobError(f"`{path}` is not a regular file")
+        if found.st_uid != os.geteuid():
+            raise ForeignJobError(f"`{path}` belongs to user {found.st_uid}, and you are user {os.geteuid()}")
+        if found.st_mode & 0o022:
+            raise ForeignJobError(f"others can write to `{path}` (mode {stat.S_IMODE(found.st_mode):04o})")
 
 
 def read_bytes(path: str) -> bytes:

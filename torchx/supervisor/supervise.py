@@ -14,7 +14,7 @@ from torchx.supervisor import proctree
 from torchx.supervisor.again import may_start_again
 from torchx.supervisor.follow import Follower
 from torchx.supervisor.gang import Gang, RoleRules
-from torchx.supervisor.layout import CONTROL_FIFO, ERROR_FILE, STATE_FILE
+from torchx.supervisor.layout import CONTROL_FIFO, ERROR_FILE, STATE_FILE, make_folder
 from torchx.supervisor.statefile import (
     CANCELLED,
     FAILED,
@@ -92,8 +92,10 @@ class Supervisor:
         self._again: list[str] = request.get("again", [])
         roles = request["roles"]
         self.gang = Gang([RoleRules(r["max_retries"], r["policy"], r["min_replicas"]) for r in roles])
-        job = JobState(request["facts"], [(r["name"], len(r["replicas"])) for r in roles])
+        facts = {**request["facts"], "mark": proctree.set_mark()}
+        job = JobState(facts, [(r["name"], len(r["replicas"])) for r in roles])
         job.created = time.time()
+        self._began = time.monotonic()  # every wait is by this clock: the other one may be set back
         job.supervisor = os.getpid()
         job.guardian = guardian
         self.job = job
@@ -134,7 +136,6 @@ class Supervisor:
 
     def run(self) -> None:
         """Bring the job to its end, and write it down."""
-        job = self.job
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -148,13 +149,13 @@ class Supervisor:
                     self._cancel("")
             if self._told_to_stop:
                 self._cancel("the supervisor got SIGTERM: the machine or the session is shutting down")
-            now = time.time()
+            now = time.monotonic()
             self._reap(now)
             self._sweep(now)
             self._follow(now)
             if self._is_over(now):
                 break
-            if self._lasting is not None and now > job.created + _SHORT_S:
+            if self._lasting is not None and now > self._began + _SHORT_S:
                 self._lasting()
                 self._lasting = None
         self._finish()
@@ -175,10 +176,10 @@ class Supervisor:
         if self._unclean or self._outcome or any(r.stopping for r in self._by_pid.values()):
             due.append(self._next_sweep)
         if self._lasting is not None:
-            due.append(self.job.created + _SHORT_S)
+            due.append(self._began + _SHORT_S)
         if not due:
             return None
-        return max(1.0, (min(due) - time.time()) * 1000)
+        return max(1.0, (min(due) - time.monotonic()) * 1000)
 
     def _is_over(self, now: float) -> bool:
         if self._by_pid or self._pending or self._unclean:
@@ -191,7 +192,7 @@ class Supervisor:
     def _finish(self) -> None:
         job = self.job
         for follower in (r.follower for r in self.replicas if r.follower):
-            follower.look(time.time(), last=True)
+            follower.look(time.monotonic(), last=True, wall=time.time())
             if follower.failed and not job.msg:
                 job.msg = f"combined.log is incomplete: {follower.failed}"
         job.state = self._outcome
@@ -224,7 +225,7 @@ class Supervisor:
         line.exit = None
         line.pid = 0
         if replica.follower is None:
-            replica.follower = Follower(replica.request["folder"], line.started, self._latest_look_s)
+            replica.follower = Follower(replica.request["folder"], time.monotonic(), self._latest_look_s)
         try:
             line.pid = self._spawn(replica)
         except OSError as e:
@@ -242,7 +243,7 @@ class Supervisor:
 
     def _spawn(self, replica: Replica) -> int:
         request = replica.request
-        os.makedirs(request["folder"], exist_ok=True)
+        make_folder(request["folder"], private=request["folder"].startswith(self.folder))
         if replica.line.attempt:
             _remove(os.path.join(request["folder"], ERROR_FILE))
         env = {**self.env, **request["env"]}
@@ -275,8 +276,7 @@ class Supervisor:
         except OSError:
             self.job.msg = reason  # the folder itself could not be made: a full disk
             self.writer.header_changed()
-        replica.line.ended = time.time()
-        self._ended(replica, 127 if error.errno == errno.ENOENT else 126, replica.line.ended)
+        self._ended(replica, 127 if error.errno == errno.ENOENT else 126, time.monotonic())
 
     # -- ends of replicas ------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class Supervisor:
     def _ended(self, replica: Replica, code: int, now: float) -> None:
         line = replica.line
         line.exit = code
-        line.ended = now
+        line.ended = time.time()
         if replica.stopping:
             line.state = CANCELLED
         else:
@@ -341,7 +341,7 @@ class Supervisor:
     def _cancel(self, reason: str) -> None:
         if not self._outcome:  # else it is ending already
             self.job.msg = reason
-            self._give_up(CANCELLED, time.time())
+            self._give_up(CANCELLED, time.monotonic())
             self.writer.header_changed()
 
     def _give_up(self, outcome: str, now: float) -> None:
@@ -435,7 +435,7 @@ class Supervisor:
                     proctree.signal_group(replica.line.pid, signal.SIGKILL)
                 self._unclean.discard(replica)
                 if replica.follower:
-                    replica.follower.look(now)
+                    replica.follower.look(now, wall=time.time())
         waves = {r.restart for r in self.replicas if r.restart is not None} if self.job.restarts else set()
         for wave in waves:
             members = [r for r in self.replicas if r.restart is wave]
@@ -476,7 +476,7 @@ class Supervisor:
     def _follow(self, now: float) -> None:
         for replica in (*self._by_pid.values(), *self._unclean):
             if replica.follower and replica.follower.due <= now:
-                replica.follower.look(now)
+                replica.follower.look(now, wall=time.time())
 
     def _states(self) -> list[list[str]]:
         states: list[list[str]] = [[] for _ in self.gang.rules]

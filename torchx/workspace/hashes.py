@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from torchx.settings import torchx_home
+from torchx.settings import make_private, torchx_home
 from torchx.workspace.content import Entry, sha256_of
 
 TYPE_CHECKING = False
@@ -90,7 +90,7 @@ class FileHashes:
         lines = (" ".join((*map(str, identity), digest)) for identity, digest in self._used.items())
         draft = f"{self._path}.{os.getpid()}-{os.urandom(4).hex()}"
         try:
-            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            make_private(os.path.dirname(self._path))
             try:
                 with open(draft, "x") as f:
                     f.write(_HEAD + "\n".join(lines))

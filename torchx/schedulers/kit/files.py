@@ -6,6 +6,7 @@ import os
 import time
 
 from torchx.errors import BackendError
+from torchx.settings import make_private, torchx_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ class LocalFiles:
 
     def torchx_home(self, *parts: str) -> str:
         """A path below torchx's own folder; nothing is created."""
-        from torchx.settings import torchx_home
-
         return torchx_home(*parts)
 
     def cwd(self) -> str:
@@ -62,7 +61,7 @@ class LocalFiles:
     def make_folder(self, path: str) -> None:
         """Make a folder and those above it; new ones are the user's alone. Quiet when it is there."""
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
+            make_private(path)
         except OSError as e:
             raise _refused("be made", path, e) from e
 

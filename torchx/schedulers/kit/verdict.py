@@ -251,6 +251,8 @@ def _shown(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: Rep
             return AppState.CANCELLED
     if is_terminal(own) or not is_terminal(state) or (facts.unattended and own is AppState.RUNNING):
         return own
+    if replica.kind == "lost":
+        return AppState.UNKNOWN
     return AppState.SUCCEEDED if state is AppState.SUCCEEDED else AppState.CANCELLED
 
 

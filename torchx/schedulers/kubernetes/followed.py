@@ -61,7 +61,9 @@ class FollowedLines:
 
     def _write(self, text: str) -> None:
         try:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            from torchx.settings import make_private
+
+            make_private(self._folder)
             self._forget_old()
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with open(fd, "w", encoding="utf-8", newline="") as file:

@@ -9,7 +9,7 @@ from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
 from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
-from torchx.supervisor.statefile import CANCELLED, SUCCEEDED, TERMINAL
+from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TERMINAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         state=AppState[job.state],
         native=job.state,
         reason=job.msg,
+        kind="lost" if any(line.state == LOST for line in job.replicas) else "",
         restarts=job.restarts,
         attempts=attempts,
         started=job.created or None,
@@ -114,6 +115,7 @@ def _replica(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFacts:
         started=line.started,
         ended=line.ended,
         stopped=line.state == CANCELLED,
+        kind="lost" if line.state == LOST else "",
     )
 
 

@@ -10,11 +10,11 @@ from functools import partial
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, torchx_home
+from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, make_private, torchx_home
 from torchx.specs.copies import copy_data
 from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, replica_folder
 from torchx.supervisor.reader import JobReader
-from torchx.supervisor.statefile import TERMINAL, JobState, StateFileError
+from torchx.supervisor.statefile import TERMINAL, ForeignJobError, JobState, StateFileError
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 _TIDY_EVERY_S = 3600.0
 _LEAST_FREE_BYTES = 1 << 18
 _DELETE_S = 60.0
+_LOOK_S = 1.0
 _DEFAULT_DAYS = 30.0
 _DEFAULT_GB = 20.0
+
+
+class ForeignError(BackendError):
+    """A job's folder that another user may have made."""
 
 
 class LocalJob:
@@ -50,10 +55,15 @@ class LocalJob:
         """What became of it; None when it does not exist (any more).
 
         Raises:
-            BackendError: its state cannot be read.
+            BackendError: its state cannot be read, or others may have forged it.
         """
         try:
             return self._reader.read()
+        except ForeignJobError as e:
+            raise ForeignError(
+                f"the local job in `{self.folder}` is not believed: {e}",
+                hint="only you may own and write a job's folder; remove this one unless you know that it is yours",
+            ) from e
         except StateFileError as e:
             raise BackendError(
                 f"the state of the local job in `{self.folder}` cannot be read: {e}",
@@ -195,13 +205,12 @@ class LocalJobs:
             folder = os.path.join(session, folder_name(app_id))
             try:
                 if self._made != session:
-                    os.makedirs(os.path.dirname(base), mode=0o700, exist_ok=True)
-                    os.makedirs(session, mode=0o700, exist_ok=True)
+                    make_private(session)
                 _refuse_full_disk(session)
                 try:
                     os.mkdir(folder, 0o700)
                 except FileNotFoundError:  # removed since
-                    os.makedirs(folder, mode=0o700)
+                    make_private(folder)
             except FileExistsError as e:
                 if os.path.isdir(folder):
                     raise BackendError(
@@ -256,18 +265,29 @@ def delete(job: LocalJob) -> None:
     Raises:
         BackendError: it does not end, or runs on another machine.
     """
+    from torchx.supervisor.proctree import is_stopped
     from torchx.supervisor.reader import ask_to_cancel, wait_for_end
     from torchx.supervisor.retention import remove_job
 
     state = job.read()
     if state is not None and state.state not in TERMINAL:
+        import time
+
         ask_to_cancel(job.folder)
-        wait_for_end(job.folder, _DELETE_S)
+        deadline = time.monotonic() + _DELETE_S
+        while wait_for_end(job.folder, _LOOK_S) and not is_stopped(state.supervisor) and time.monotonic() < deadline:
+            pass
         state = job.read()
     if state is not None and state.state not in TERMINAL:
+        host, app_id = state.facts.get("host"), state.facts.get("app_id")
+        if host == os.uname().nodename:
+            stopped = is_stopped(state.supervisor)
+            raise BackendError(
+                f"job `{app_id}` is {state.state} and does not end{': its supervisor is stopped' if stopped else ''}",
+                hint=f"let the supervisor go on: `kill -CONT {state.supervisor}`" if stopped else "try again later",
+            )
         raise BackendError(
-            f"job `{state.facts.get('app_id')}` is {state.state} on host `{state.facts.get('host')}` and does not end",
-            hint="cancel it there first",
+            f"job `{app_id}` is {state.state} on host `{host}` and does not end", hint="cancel it there first"
         )
     if state is not None:
         remove_job(job.folder, state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from torchx.settings import torchx_home
+from torchx.settings import make_private, torchx_home
 
 
 class Cache:
@@ -32,7 +32,7 @@ class Cache:
         path = self._path(key)
         draft = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
         try:
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            make_private(os.path.dirname(path))
             try:
                 with open(draft, "xb") as f:
                     f.write(content)

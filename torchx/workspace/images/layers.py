@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import SpecError
-from torchx.settings import torchx_home
+from torchx.settings import make_private, torchx_home
 from torchx.util.records import dataclass, field
 from torchx.workspace.content import DIRECTORY, FILE, LINK, Entry
 from torchx.workspace.images.registry import Blob
@@ -274,7 +274,7 @@ class _Spool:
 
         folder = torchx_home("cache")
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            make_private(folder)
             where = folder if os.access(folder, os.W_OK) else None
         except OSError:
             where = None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from torchx.errors import CommandError, ConfigError, TransientError
 from torchx.schedulers.batch.ssh.errors import LoginError, login_error
-from torchx.settings import torchx_home
+from torchx.settings import make_private, torchx_home
 
 LOGIN_S = 30.0
 """How long a login without questions may take."""
@@ -215,7 +215,8 @@ def _socket_folder() -> str:
     if len(os.path.join(folder, "x" * 18)) > _LONGEST_SOCKET:
         folder = f"/tmp/torchx-ssh-{os.getuid()}"  # noqa: S108  # made 0700, and checked
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if not os.path.isdir(folder):
+            make_private(folder)
         status = os.lstat(folder)
     except OSError as e:
         raise ConfigError(f"folder `{folder}` for SSH connections cannot be made: {e.strerror}") from e
