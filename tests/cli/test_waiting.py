@@ -143,3 +143,21 @@ def test_ctrl_c_is_told_by_the_exit_code(clock: FakeClock) -> None:
     with pytest.raises(SystemExit) as e:
         _wait(runner)
     assert (e.value.code, calls) == (130, [1, HANDLE, 1])
+
+
+class _SetBack(FakeClock):
+    """Somebody sets the clock of the wall back by an hour with each look at it."""
+
+    def time(self) -> float:
+        self.stepped = getattr(self, "stepped", 0.0) - 3600.0
+        return self.now + self.stepped
+
+
+def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that nobody submits is given up after two minutes all the same."""
+    clock = _SetBack()
+    monkeypatch.setattr(waiting, "time", clock)
+    began = clock.now
+    with pytest.raises(BackendError, match="is UNSUBMITTED"):
+        _wait(Runner(clock, 1e5, now=AppState.UNSUBMITTED))
+    assert 120 < clock.now - began <= 120 + waiting._LOOK_S

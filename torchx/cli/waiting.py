@@ -35,7 +35,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         UnknownAppException: the scheduler has lost it.
         BackendError: the scheduler says for :data:`UNSUBMITTED_S` that it was not submitted.
     """
-    started = time.time()
+    started = time.monotonic()
     tee = None
     interrupted = False
     try:
@@ -60,7 +60,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         from torchx.cli.status_json import handle_fields, status_fields
 
         print(document({**handle_fields(handle), **status_fields(status)}), flush=True)
-    _say_how_it_ended(handle, status, time.time() - started)
+    _say_how_it_ended(handle, status, time.monotonic() - started)
     if interrupted:
         sys.exit(EXIT_INTERRUPTED)
     if code := exit_code_of(status):
@@ -78,8 +78,8 @@ def _wait(
             except TimeoutError:
                 status = runner.status(handle)
             submitted = submitted or status is None or str(status.state) != "UNSUBMITTED"
-            if not submitted and time.time() - since > UNSUBMITTED_S:
-                raise never_submitted(handle, time.time() - since)
+            if not submitted and time.monotonic() - since > UNSUBMITTED_S:
+                raise never_submitted(handle, time.monotonic() - since)
             if shows and status is not None:
                 _show_progress(status, since, killed_at)
     finally:
@@ -95,9 +95,9 @@ def _show_progress(status: AppStatus, since: float, killed_at: float | None = No
     for role in status.roles:
         running = sum(str(r.state) == "RUNNING" for r in role.replicas)
         parts.append(f"{role.role} {running}/{len(role.replicas)}")
-    killed_in = 0.0 if killed_at is None else max(killed_at - time.time(), 0)
+    killed_in = 0.0 if killed_at is None else max(killed_at - time.monotonic(), 0)
     what = "Ctrl-C cancels" if killed_at is None else f"cancelling, killed in {killed_in:.0f} s"
-    line = " · ".join([duration(time.time() - since), what, *parts])
+    line = " · ".join([duration(time.monotonic() - since), what, *parts])
     # A line that wraps could not be cleared.
     line = fit(line, width(sys.stderr) - len(str(status.state)) - 2, pad=False)
     progress(f"{state_text(status.state, color=color)} {gray(line, color=color)}")
@@ -116,7 +116,7 @@ def _cancel(runner: Runner, handle: str, *, since: float, shows: bool) -> AppSta
         note(f"{start}cancelling the job; Ctrl-C again leaves at once" if is_tty(sys.stderr) else "cancelling the job")
         runner.cancel(handle)
         grace = grace_s(runner, handle) if shows else None
-        killed_at = None if grace is None else time.time() + grace
+        killed_at = None if grace is None else time.monotonic() + grace
         return _wait(runner, handle, shows=shows, since=since, killed_at=killed_at)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
