@@ -4,7 +4,8 @@ import os
 import stat
 
 ENV_HOME = "TORCHX_HOME"
-"""Where torchx keeps its own files: run registry, local jobs, caches. Default ``~/.torchx``."""
+"""Where torchx keeps its own files: run registry, local jobs, caches. Default ``~/.torchx``. A relative path is below
+the current directory, so another one in each directory."""
 
 ENV_CONFIG = "TORCHXCONFIG"
 """Path of the one ``.torchxconfig`` to read instead of the home and project files."""
@@ -69,6 +70,8 @@ def torchx_home(*parts: str) -> str:
     True
     """
     top = os.environ.get(ENV_HOME) or os.path.expanduser("~/.torchx")
+    if not top.startswith("/"):  # what outlives this process has other ideas of where it is
+        top = os.path.abspath(top)
     return "/".join((top.rstrip("/"), *parts)) if parts else top
 
 

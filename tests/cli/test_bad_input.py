@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,10 @@ def no_roles() -> specs.AppDef:
 def untyped(x) -> specs.AppDef:
     """untyped"""
     return specs.AppDef("x", [])
+
+def ends(how: str) -> specs.AppDef:
+    """ends the program"""
+    raise {"exit": SystemExit("bye"), "generator": GeneratorExit(), "base": BaseException("base")}[how]
 '''
 
 
@@ -42,6 +49,7 @@ def here(project: Path) -> Path:
     (project / "mine.py").write_text(COMPONENTS)
     (project / "syntax.py").write_text("def f(:\n")
     (project / "imports.py").write_text("import no_such_module\n")
+    (project / "leaves.py").write_text("raise SystemExit('bye')\n")
     return project
 
 
@@ -111,6 +119,10 @@ MALFORMED: dict[str, Case] = {
 
 BROKEN: dict[str, Case] = {
     "raises": (["run", "mine.py:raises"], 2, "RuntimeError: boom from the component", "DEBUG"),
+    "ends the program": (["run", "mine.py:ends", "--how", "exit"], 2, "raised SystemExit: bye", ""),
+    "ends a generator": (["run", "mine.py:ends", "--how", "generator"], 2, "raised GeneratorExit", ""),
+    "raises what is no Exception": (["run", "mine.py:ends", "--how", "base"], 2, "raised BaseException: base", ""),
+    "ends the import": (["run", "leaves.py:f"], 2, "SystemExit: bye", ""),
     "wrong type": (["run", "mine.py:wrong"], 2, "`dict`, not an AppDef", "AppDef"),
     "no roles": (["run", "mine.py:no_roles"], 2, "no roles", ""),
     "no type": (["run", "mine.py:untyped"], 2, "mine.py:16", ""),
@@ -178,8 +190,9 @@ def test_unknown_role_of_status(torchx: Call, paper: Any) -> None:
         (b"[local_cwd]\nprepend_cwd = perhaps\n", [".torchxconfig:2", "`perhaps`"]),
         (b"[cli:run]\nwait = perhaps\n", ["`wait = perhaps`"]),
         (b"\xff\xfe[local_cwd]\n", [".torchxconfig"]),
+        (b"[local_cwd]\nlog_dir = /tmp/a\0b\n", [".torchxconfig:2", "NUL"]),
     ],
-    ids=["no section", "wrong value", "wrong flag", "no text"],
+    ids=["no section", "wrong value", "wrong flag", "no text", "nul"],
 )
 def test_unreadable_config(torchx: Call, here: Path, text: bytes, parts: list[str]) -> None:
     """A config file that cannot be read is named with its line."""
@@ -318,3 +331,46 @@ def test_hostile_argument_reaches_the_job_as_it_is(torchx: Call, here: Path, nam
     assert torchx("run", "--wait", "utils.python", "-c", "import sys; print(sys.argv[1])", "--", text).code == 0
     assert torchx("log", "--no-prefix", "@last").out == text + "\n"
     assert not (here / "hacked").exists()
+
+
+# -- odd surroundings ----------------------------------------------------------------------------
+
+
+def test_a_deleted_current_directory(torchx: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named as what is missing, by each verb that needs one."""
+    gone = tmp_path / "gone"
+    for argv in (["run", "--dryrun", "-s", "local_cwd", "utils.echo"], ["configure"]):
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        assert_one_line(torchx(*argv), 74, "the current directory was deleted", hint="cd ~")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("home", ["relative", "h\udcff"], ids=["relative", "not UTF-8"])
+def test_an_odd_home(torchx: Call, here: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    """A path from here, or with bytes that are not UTF-8: a job runs, and each verb finds it."""
+    monkeypatch.setenv("TORCHX_HOME", home if home == "relative" else str(here / home))
+    assert torchx("run", "--wait", "-s", "local_cwd", "utils.echo", "--msg", "hi").code == 0
+    for verb in ("status", "describe", "log", "delete"):
+        outcome = torchx(verb, "@last")
+        assert (outcome.code, outcome.err) == (0, ""), verb
+    assert (here / home / "runs.db").exists()
+
+
+@pytest.mark.parametrize(
+    "surroundings", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+)
+def test_an_output_that_knows_ascii_alone(here: Path, surroundings: dict[str, str]) -> None:
+    """What it has no sign for is a question mark for people, and an escape for programs: nothing is lost to them."""
+    (here / "odd.py").write_text(
+        "import torchx.specs as specs\n\ndef odd() -> specs.AppDef:\n"
+        "    return specs.AppDef('x', [specs.Role('r', '', entrypoint='echo', args=['gr\\xfc\\u2603'])])\n"
+    )
+
+    def call(*argv: str) -> bytes:
+        command = [sys.executable, "-m", "torchx.cli.main", "run", "-s", "local_cwd", "--dryrun", *argv, "odd.py:odd"]
+        return subprocess.run(command, env={**os.environ, **surroundings}, capture_output=True, check=True).stdout
+
+    assert b"gr??" in call()
+    assert json.loads(call("--json"))["app"]["roles"][0]["args"] == ["gr\xfc\u2603"]

@@ -281,6 +281,12 @@ LOOP["itself"] = LOOP
         pytest.param(echo_app(metadata=LOOP), "levels deep", id="metadata-loop"),
         pytest.param(AppDef("a", echo_app().roles, metadata=LOOP), "levels deep", id="app-metadata-loop"),
         pytest.param(AppDef("\ud800", echo_app().roles), "which is not text", id="name-surrogate"),
+        pytest.param(echo_app(image="\ud800"), "half of a surrogate pair", id="image-surrogate"),
+        pytest.param(echo_app(resource=Resource("a", 0, 1)), "`'a'` as `cpu`", id="cpu-type"),  # type: ignore[arg-type]
+        pytest.param(echo_app(resource=Resource(1, None, 1)), "`None` as `gpu`", id="gpu-type"),
+        pytest.param(echo_app(resource=Resource(1, float("nan"), 1)), "`nan` as `gpu`", id="gpu-nan"),  # type: ignore[arg-type]
+        pytest.param(echo_app(resource="big"), "as `cpu` of its resource", id="resource-type"),
+        pytest.param(echo_app(mounts=[1]), "a mount `1`", id="mount-type"),
     ],
 )
 def test_an_app_that_cannot_run_is_refused(runner, app, problem):

@@ -144,6 +144,20 @@ def test_a_read_only_file_can_still_be_read(registry, monkeypatch):
     again.close()
 
 
+def test_what_was_opened_on_a_full_disk_is_written_once_there_is_room(registry, monkeypatch, caplog):
+    """A look at a full disk opens the file to read alone; the deletion that made room is written down all the same."""
+    add(registry, "a")
+    registry.close()
+    again = RunRegistry(registry.path)
+    with monkeypatch.context() as full:
+        full.setattr(schema, "version_of", lambda db: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error")))
+        [run] = again.list()
+    again.forget(run.handle)
+    assert again.list() == []
+    assert warnings_of(caplog) == []
+    again.close()
+
+
 _FULL = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -199,6 +199,7 @@ def test_a_default_is_never_shared() -> None:
         ({"queue": "q", "mounts": "a"}, "mounts", "list[str] is expected"),
         ({"queue": "q", "mounts": [1]}, "mounts", "list[str] is expected"),
         ({"queue": "q", "env": {"a": 1}}, "env", "dict[str, str] is expected"),
+        ({"queue": "a\0b"}, "queue", "`'a\\x00b'` has a NUL character in it"),
     ],
 )
 def test_resolve_refuses(cfg: dict[str, Any], key: str, message: str) -> None:

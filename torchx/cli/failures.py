@@ -59,9 +59,12 @@ def guard(work: Callable[[], None]) -> int:
         if e.filename is None:
             _silence_stdout()  # a full disk behind stdout would complain once more, here and at exit
         where = f"`{e.filename}`: " if e.filename else ""
+        if not where and isinstance(e, FileNotFoundError) and _is_nowhere():
+            error("the current directory was deleted", hint="go to one that is there: `cd ~`")
+            return EXIT_IO
         error(f"{where}{e.strerror or e}", hint="" if _wants_traceback() else _how_to_see_more())
         return EXIT_IO
-    except Exception as e:
+    except BaseException as e:
         _traceback_if_wanted()
         said = " ".join(str(e).split()) or "no message"
         error(f"{type(e).__name__}: {said}", hint=f"this is a bug in torchx{_place(e)}; {_how_to_see_more()}")
@@ -119,6 +122,14 @@ def _say(kind: str, message: str, color: str) -> None:
     print(f"{color}{head}\033[0m {text}" if has_color(sys.stderr) else f"{head} {text}", file=sys.stderr)
 
 
+def _is_nowhere() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _wants_traceback() -> bool:
     return _debug or os.environ.get("TORCHX_DEBUG", "0") not in ("", "0")
 
@@ -138,7 +149,7 @@ def _how_to_see_more() -> str:
     return "TORCHX_DEBUG=1 shows the traceback"
 
 
-def _place(e: Exception) -> str:
+def _place(e: BaseException) -> str:
     """In whose code it was raised: ours, or a plugin's."""
     tb = e.__traceback__
     while tb is not None and tb.tb_next is not None:

@@ -199,7 +199,7 @@ def _open_what_is_closed() -> None:
 def _write_what_cannot_be_encoded_as_question_marks() -> None:
     """A terminal that knows no `…`, or an argument that is not valid UTF-8, must not end in an error."""
     out = sys.stdout
-    if out is sys.__stdout__ and getattr(out, "errors", "") == "strict":
+    if out is sys.__stdout__ and getattr(out, "errors", "") in ("strict", "surrogateescape"):
         out.reconfigure(errors="replace")  # type: ignore[union-attr]  # the process's own is a TextIOWrapper
 
 

@@ -122,8 +122,8 @@ def document(data: Any) -> str:
     indent = 2 if is_tty(sys.stdout) else None
     text = json.dumps(data, indent=indent, ensure_ascii=False, default=str)
     try:
-        text.encode()
-    except UnicodeEncodeError:  # bytes of an argument that are not UTF-8: escapes keep them
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # an output of ASCII, or bytes of an argument that are not UTF-8: escapes keep them
         text = json.dumps(data, indent=indent, default=str)
     return text
 

@@ -146,7 +146,11 @@ def _call(fn: Callable[..., AppDef], args: ComponentArgs, name: str) -> AppDef:
             app = fn(*args.positional_args.values(), *args.var_args, **args.kwargs)
     except TorchXError:
         raise  # it says already what is wrong with which argument
-    except Exception as e:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:
+        if isinstance(e, SystemExit) and not e.code:
+            raise  # it has printed what was asked of it
         from torchx.component_reader.source import blame
 
         raise SpecError(

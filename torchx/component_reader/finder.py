@@ -141,7 +141,9 @@ class CustomComponentsFinder(ComponentsFinder):
                 reason = f"cannot be read: {e.strerror}"
                 raise ComponentValidationException(f"component file `{self._filepath}` {reason}") from e
             error: BaseException = e
-        except (Exception, SystemExit) as e:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
             error = e
         what = "has a mistake" if isinstance(error, SyntaxError) else "raised while it was imported"
         raise ComponentValidationException(
@@ -307,7 +309,9 @@ def _below(module: ModuleType, names: list[str]) -> Any:
         if e.name is not None and f"{target}.".startswith(f"{e.name}."):
             return None
         raise _broken_module(target, e) from e
-    except (Exception, SystemExit) as e:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:
         raise _broken_module(target, e) from e
     return _component_of(sys.modules[target], names[-1])
 
@@ -397,7 +401,9 @@ def _resolve(module: ModuleType, dotted: str) -> Any:
 def _import(module: str) -> ModuleType:
     try:
         __import__(module)
-    except (Exception, SystemExit) as e:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:
         raise _broken_module(module, e) from e
     return sys.modules[module]
 

@@ -77,6 +77,8 @@ def parse(lines: Iterable[str], path: str) -> Sections:
     values: list[tuple[Entry, list[str]]] = []
     key_indent = sys.maxsize
     for number, line in enumerate(lines, start=1):
+        if "\0" in line:
+            raise ConfigError(f"{path}:{number}: there is a NUL character in it", hint="a config file is plain text")
         text = line.strip()
         if text[:1] in ("#", ";"):
             continue

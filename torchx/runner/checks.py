@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx.errors import SpecError
 from torchx.schedulers.kit.shell import is_name
-from torchx.specs.api import MISSING
+from torchx.specs.api import MISSING, BindMount, DeviceMount, VolumeMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,16 @@ def _check_role(role: Role) -> None:
             f"role `{role.name}` has no entrypoint", hint="say what to run: `Role(..., entrypoint='python')`"
         )
     _check_text(role, "its entrypoint", role.entrypoint)
+    if role.image:
+        _check_text(role, "its image", role.image)
     _check_counts(role)
+    _check_resource(role)
+    for mount in role.mounts:
+        if not isinstance(mount, (BindMount, VolumeMount, DeviceMount)):
+            raise SpecError(
+                f"role `{role.name}` has a mount `{mount!r}`, which is none",
+                hint="use BindMount, VolumeMount, DeviceMount",
+            )
     if isinstance(role.args, str):
         raise SpecError(
             f"role `{role.name}` has `args={role.args!r}`, one string", hint="give a list: `args=['-c', 'foo']`"
@@ -89,6 +98,18 @@ def _check_counts(role: Role) -> None:
             f"role `{role.name}` has `min_replicas={least_of}` and `num_replicas={role.num_replicas}`",
             hint="the former is between 1 and the latter",
         )
+
+
+def _check_resource(role: Role) -> None:
+    for what in ("cpu", "gpu", "memMB"):
+        amount = getattr(role.resource, what, "nothing")
+        if amount is None and what == "memMB":
+            continue
+        if not isinstance(amount, (int, float)) or isinstance(amount, bool) or not abs(amount) < 1e18:
+            raise SpecError(
+                f"role `{role.name}` has `{amount!r}` as `{what}` of its resource",
+                hint="it is a number: `Resource(cpu=4, gpu=1, memMB=16384)`",
+            )
 
 
 def _check_name(name: object, whose: str) -> None:

@@ -43,6 +43,7 @@ class Store:
         self._lock = allocate_lock()
         self._db: sqlite3.Connection | None = None
         self._inode = -1
+        self._immutable = False  # it was opened to read, where nothing could be written
         atexit.register(self.close)
 
     def write(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
@@ -97,10 +98,10 @@ class Store:
                 return None
             schema.create(self.path)
             inode = os.stat(self.path).st_ino
-        if self._db is not None and inode == self._inode:
+        if self._db is not None and inode == self._inode and not (create and self._immutable):
             return self._db
         self._drop()
-        self._inode = inode
+        self._inode, self._immutable = inode, False
         self._db = self._open(writable=create)
         return self._db
 
@@ -123,7 +124,8 @@ class Store:
             db.close()
             if writable or "locked" in str(e):
                 raise
-            # A read-only file system: WAL's companion files cannot be made, the main file can be read.
+            # A read-only or full file system: WAL's companion files cannot be made, the main file can be read.
+            self._immutable = True
             return _connect(self.path, immutable=True)
         except BaseException:
             db.close()
@@ -157,7 +159,11 @@ class Store:
 
     def _warn(self, error: Exception, *, writing: bool) -> None:
         self._drop()
-        effect = "new runs will not be in `torchx list`" if writing else "runs on record cannot be shown"
+        effect = (
+            "new runs will not be in `torchx list`, and deleted ones stay there"
+            if writing
+            else "runs on record cannot be shown"
+        )
         text = f"the run registry `{self.path}` cannot be {'written' if writing else 'read'} ({error}): {effect}"
         _warn_once(self.path, "io", text)
 

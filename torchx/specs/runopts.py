@@ -211,6 +211,8 @@ class runopts:  # noqa: N801 - a public name
                     name,
                     cfg,
                 )
+            elif value.__class__ is str and "\0" in value:
+                raise InvalidRunConfigException(f"`{value!a}` has a NUL character in it", name, cfg)
         return resolved
 
     def cfg_from_str(self, cfg_str: str) -> dict[str, CfgVal]:

@@ -164,4 +164,4 @@ def _url_path(path: str) -> str:
         return path
     from urllib.parse import quote
 
-    return quote(path)
+    return quote(os.fsencode(path))
