@@ -91,6 +91,7 @@ CAPABILITIES = Capabilities(
     elastic=True,
     multi_role=True,
     mounts=("bind", "volume", "device"),
+    secrets=("value",),
     workspaces=True,
     gpus=True,
     resources=True,
@@ -158,7 +159,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
                 self.push_images(job.images_to_push)
             for role, digest in submission.find_images(self._on_engine, job).items():
                 report_image_digest(dryrun_info, role, digest)
-            submission.start(self._on_engine, job)
+            submission.start(self._on_engine, job, dryrun_info._secrets)
         return job.app_id
 
     # -- what became of it -----------------------------------------------------------------------

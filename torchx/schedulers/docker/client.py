@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
+from torchx.schedulers.docker import secrets
 from torchx.schedulers.docker.container_names import Mark, join
 from torchx.schedulers.docker.containers import LABEL_APP_ID
 from torchx.schedulers.docker.errors import explanation, is_conflict, is_missing, translate
@@ -75,13 +76,26 @@ def pull(client: Any, image: str) -> str:
         ) from e
 
 
-def create(client: Any, container: DockerContainer) -> Any:
-    """The engine's container; that of an attempt whose answer was lost is taken."""
+def create(client: Any, container: DockerContainer, secret: dict[str, str] | None = None) -> Any:
+    """The engine's container; that of an attempt whose answer was lost is taken.
+
+    Args:
+        secret: variables with their values.
+    """
+    words = container.command
+    if not secret:
+        return _create(client, container, words)
+    made = _create(client, container, secrets.command(words, may_restart=container.may_restart))
+    secrets.put(made, secret)
+    return made
+
+
+def _create(client: Any, container: DockerContainer, words: list[str]) -> Any:
     import docker.errors
 
     name = container.kwargs.get("name")
     try:
-        made = client.containers.create(container.image, container.command, **container.kwargs)
+        made = client.containers.create(container.image, words, **container.kwargs)
     except docker.errors.APIError as e:
         if name and is_conflict(e):
             found = client.containers.get(name)

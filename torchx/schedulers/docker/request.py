@@ -22,6 +22,7 @@ from torchx.schedulers.docker.evidence import ERROR_FILE
 from torchx.schedulers.docker.gangs import LABEL_RULES, REPLICA, rules_for
 from torchx.schedulers.kit.names import DNS_LABEL, NameRule
 from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.kit.secrets import split
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, BindMount, VolumeMount
 from torchx.util.records import dataclass, field
@@ -55,11 +56,15 @@ class DockerContainer:
     Attributes:
         command: the entrypoint and its arguments.
         kwargs: all others, ``name``, ``environment``, ``labels`` and so on.
+        secret: variables that are no part of ``environment``, which everybody can look at; see `secrets.py`.
+        may_restart: it may be started again, by the engine or with its gang.
     """
 
     image: str
     command: list[str]
     kwargs: dict[str, object] = field(default_factory=dict)
+    secret: dict[str, str] = field(default_factory=dict)
+    may_restart: bool = False
 
     @property
     def role(self) -> str:
@@ -79,7 +84,7 @@ class DockerContainer:
                 f"{self.kwargs.get('name', '')}: {shlex.join(mask_args([str(word) for word in self.command]))}",
                 f"  image: {self.image}",
                 *(f"  {name}: {_readable(name, value)}" for name, value in shown.items()),
-                *(f"  {name}={value}" for name, value in sorted(mask_env(env).items())),
+                *(f"  {name}={value}" for name, value in sorted(mask_env({**env, **self.secret}).items())),
             ]
         )
 
@@ -141,6 +146,7 @@ def render_job(
     }
     env = {**_copied(opts.copy_env or [], environ), **(opts.env or {})}
     gpus = _GpuShares(app)
+    may_restart = any(role.max_retries for role in app.roles)
     made = []
     for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST):
         role, k = replica.role, replica.k
@@ -148,6 +154,7 @@ def render_job(
         labels = {**common, LABEL_ROLE_NAME: role.name, LABEL_REPLICA_ID: str(k)}
         if k == 0:
             labels[LABEL_ROLE] = _definition(next(r for r in app.roles if r.name == role.name))
+        plain, secret = split({**env, **role.env})
         name = f"{app_id}-{host}"  # an alias as well: the container may be renamed
         kwargs: dict[str, object] = {
             "name": name,
@@ -156,8 +163,7 @@ def render_job(
                 ENV_IMAGE: role.image,
                 ENV_RANK0_HOST: f"{hosts[role.name]}-0",
                 ENV_ERROR_FILE: ERROR_FILE,
-                **env,
-                **role.env,
+                **plain,
             },
             "labels": labels,
             "network": app_id,
@@ -170,7 +176,7 @@ def render_job(
             "restart_policy": _render_retries(*rules.retries[role.name]),
             "privileged": opts.privileged,
         }
-        made.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs))
+        made.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
     return DockerJob(app_id, made)
 
 

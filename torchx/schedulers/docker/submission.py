@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_VERSION
 from torchx.schedulers.docker.errors import engine_errors
+from torchx.schedulers.kit.secrets import revealed
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.version import __version__
@@ -22,15 +23,18 @@ def find_images(jobs: EngineJobs, job: DockerJob) -> dict[str, str]:
     return {role: digests[image] for role, image in images.items()}
 
 
-def start(jobs: EngineJobs, job: DockerJob) -> None:
+def start(jobs: EngineJobs, job: DockerJob, known: dict[str, str]) -> None:
     """Make network and containers, and start them, rank 0 first.
+
+    Args:
+        known: values of secrets that were looked up.
 
     Raises:
         BackendError: the engine refused. What had been made is removed.
     """
     watcher = jobs.watch(job.app_id) if len(job.containers) > 1 else None
     try:
-        _start(jobs, job)
+        _start(jobs, job, known)
     except BaseException:
         _undo(jobs, job.app_id)
         if watcher is not None:
@@ -40,12 +44,12 @@ def start(jobs: EngineJobs, job: DockerJob) -> None:
         watcher.go()
 
 
-def _start(jobs: EngineJobs, job: DockerJob) -> None:
+def _start(jobs: EngineJobs, job: DockerJob, known: dict[str, str]) -> None:
     engine = jobs.engine()
     with engine_errors(f"the network of job `{job.app_id}` could not be made"):
         labels = {LABEL_APP_ID: job.app_id, LABEL_VERSION: __version__}
         client.make_network(engine, job.app_id, labels, busy=lambda: _going_on(jobs))
-    made = client.side_by_side(lambda container: client.create(engine, container), job.containers)
+    made = client.side_by_side(lambda c: client.create(engine, c, revealed(c.secret, known)), job.containers)
     first, *others = zip(made, job.containers, strict=True)  # the others look for its name at once
     client.start(first)
     client.side_by_side(client.start, others)
