@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torchx.config.files import active_profile
-from torchx.errors import ConfigError, NotSupportedError, SpecError
-from torchx.schedulers.kit.secrets import is_value, revealed, split
-from torchx.specs.secret import VALUES, Secret
+from torchx.errors import ConfigError, SpecError
+from torchx.schedulers.kit.secrets import check, is_value, revealed, split
+from torchx.specs.secret import Secret
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef, AppDryRunInfo
 
 SECTION = "secrets"
-_FORMS = {"k8s": "`k8s:NAME/KEY`", "aws-sm": "`aws-sm:ARN`"}
 
 
 def settle(app: AppDef, scheduler: str, backend: Scheduler[Any], files: ConfigFiles) -> None:
@@ -30,8 +29,8 @@ def settle(app: AppDef, scheduler: str, backend: Scheduler[Any], files: ConfigFi
     for role in app.roles:
         for name, value in role.env.items():
             if isinstance(value, Secret):
-                role.env[name] = secret = _configured(value, files)
-                _check(name, secret, scheduler, backend.capabilities.secrets)
+                role.env[name] = _configured(value, files)
+        check(role.env, backend.capabilities.secrets, scheduler)
 
 
 def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
@@ -76,13 +75,3 @@ def _configured(secret: Secret, files: ConfigFiles) -> Secret:
             f"{entry.where()}: `{secret}`: a kind is missing", hint="write `env:NAME`, `cmd:COMMAND`, ..."
         )
     return found
-
-
-def _check(name: str, secret: Secret, scheduler: str, taken: tuple[str, ...]) -> None:
-    if ("value" if secret.kind in VALUES else secret.kind) in taken:
-        return
-    forms = [*(f"`{kind}:`" for kind in VALUES if "value" in taken), *(_FORMS[k] for k in taken if k in _FORMS)]
-    raise NotSupportedError(
-        f"`{scheduler}` cannot take secret `{name}` from `{secret}`",
-        hint=f"it takes {', '.join(forms)}" if forms else "let the program fetch it by itself",
-    )

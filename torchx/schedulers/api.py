@@ -167,6 +167,11 @@ class Scheduler(_Generic["T"], ABC):
         """
         given: Any = cfg
         resolved: T = dict(given) if isinstance(given, ResolvedCfg) else self.run_opts().resolve(given)  # type: ignore[assignment]  # T is a mapping of options
+        if any(value.__class__ is not str for role in app.roles for value in role.env.values()):
+            from torchx.schedulers.kit.secrets import check
+
+            for role in app.roles:
+                check(role.env, self.capabilities.secrets, self.backend)
         info = self._submit_dryrun(app, resolved)
         for role in app.roles:
             info = role.pre_proc(self.backend, info)

@@ -92,6 +92,7 @@ CAPABILITIES = Capabilities(
     retries=("APPLICATION",),
     multi_role=True,
     mounts=("bind", "volume", "device"),
+    secrets=("aws-sm",),
     workspaces=True,
     priority=True,
     gpus=True,

@@ -26,6 +26,7 @@ from torchx.specs.api import (
     macros,
 )
 from torchx.specs.named_resources_aws import NAMED_RESOURCES
+from torchx.specs.secret import Secret
 
 
 def role(*args, n=1, name="w", **more):
@@ -193,6 +194,31 @@ def test_options():
     assert job.request()["tags"]["torchx.pytorch.org/user"] == "ada"
     assert job.request()["tags"]["cost"] == "42"
     assert job.job_def["propagateTags"] is True
+
+
+def test_secrets_by_their_arns():
+    """They are no part of the environment: Batch itself reads them, by the execution role."""
+    env = {"HF_TOKEN": Secret("aws-sm:arn:hf"), "A": "b"}
+    for n in (1, 2):
+        job = request(role(env=env, n=n), execution_role_arn="arn:exec", secrets={"B": "arn:b"})
+        made = container(job) if n == 1 else nodes(job)[0]["container"]
+        assert made["secrets"] == [{"name": "B", "valueFrom": "arn:b"}, {"name": "HF_TOKEN", "valueFrom": "arn:hf"}]
+        names = {variable["name"] for variable in made["environment"]}
+        assert "A" in names
+        assert "HF_TOKEN" not in names
+
+
+def test_secrets_need_who_reads_them():
+    """Without an execution role the job would fail at its start."""
+    with pytest.raises(ConfigError, match="`execution_role_arn` is missing"):
+        request(role(env={"HF_TOKEN": Secret("aws-sm:arn:hf")}))
+
+
+def test_values_are_refused():
+    """With what to do: in a job definition everybody could read them."""
+    with pytest.raises(NotSupportedError, match="`aws_batch` cannot take secret `HF_TOKEN` from `env:HF_TOKEN`") as e:
+        request(role(env={"HF_TOKEN": Secret("env:HF_TOKEN")}))
+    assert "aws secretsmanager create-secret" in e.value.hint
 
 
 @pytest.mark.parametrize(

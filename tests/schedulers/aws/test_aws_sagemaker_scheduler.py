@@ -25,6 +25,7 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import AppDef, AppState, BindMount, Role, macros
 from torchx.specs.failures import parse_failure
 from torchx.specs.named_resources_aws import NAMED_RESOURCES
+from torchx.specs.secret import Secret
 
 CFG = {"role": "arn:aws:iam::123456789012:role/train", "instance_type": "ml.m5.xlarge"}
 
@@ -212,6 +213,14 @@ def test_what_sagemaker_cannot(what, cfg, error, said):
     """It is refused before anything is asked."""
     with pytest.raises(error, match=said):
         request(what, **cfg)
+
+
+@pytest.mark.parametrize("reference", ["env:HF_TOKEN", "aws-sm:arn:x"])
+def test_secrets_are_refused(reference):
+    """SageMaker shows a job's environment to whoever may describe it, and takes no references."""
+    with pytest.raises(NotSupportedError, match="`aws_sagemaker` cannot take secret `HF_TOKEN`") as e:
+        request(AppDef("a", [role(env={"HF_TOKEN": Secret(reference)})]))
+    assert e.value.hint == "let the program fetch it by itself"
 
 
 def test_secrets_are_masked():

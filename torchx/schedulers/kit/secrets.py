@@ -8,13 +8,13 @@ A backend that can hand a value to the replicas and to nobody else has ``"value"
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from torchx.errors import ConfigError
+from torchx.errors import ConfigError, NotSupportedError
 from torchx.specs.secret import VALUES, Secret
 from torchx.util.secrets import is_secret_name, learn
 
-__all__ = ["is_secret", "is_value", "look_up", "revealed", "sources", "split"]
+__all__ = ["check", "is_secret", "is_value", "look_up", "revealed", "sources", "split"]
 
 MOST_BYTES = 128 << 10
 """Linux passes no longer variable to a program."""
@@ -44,6 +44,30 @@ def split(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """
     secret = {name: value for name, value in env.items() if is_secret(name, value)}
     return {name: value for name, value in env.items() if name not in secret}, secret
+
+
+def check(env: Mapping[str, str], taken: Collection[str], scheduler: str) -> None:
+    """Refuses Secrets that a scheduler cannot take.
+
+    Args:
+        taken: what it takes, as its capabilities say.
+
+    Raises:
+        NotSupportedError: says what would work.
+
+    >>> check({"HF_TOKEN": Secret("env:HF_TOKEN")}, ["value"], "slurm")
+    """
+    for name, secret in env.items():
+        if not isinstance(secret, Secret) or ("value" if is_value(secret) else secret.kind) in taken:
+            continue
+        forms = [
+            *(f"`{kind}:`" for kind in VALUES if "value" in taken),
+            *(["`k8s:NAME/KEY`"] if "k8s" in taken else []),
+        ]
+        hint = f"it takes {', '.join(forms)}" if forms else "let the program fetch it by itself"
+        if "aws-sm" in taken:
+            hint = f"store it (`aws secretsmanager create-secret`), and name it by its ARN: `{name}=aws-sm:ARN`"
+        raise NotSupportedError(f"`{scheduler}` cannot take secret `{name}` from `{secret}`", hint=hint)
 
 
 def revealed(env: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:

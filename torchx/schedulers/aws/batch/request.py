@@ -24,6 +24,7 @@ from torchx.schedulers.kit.names import NameRule
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
+from torchx.specs.secret import Secret
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, field
 
@@ -183,6 +184,8 @@ def _render_container(
         rank0_env=ENV_RANK0_HOST,
     )
     applied = values.apply(role)
+    arns = {name: value.removeprefix("aws-sm:") for name, value in role.env.items() if isinstance(value, Secret)}
+    applied.env = {name: value for name, value in applied.env.items() if name not in arns}
     words = [applied.entrypoint, *applied.args]
     env = {ENV_ROLE_INDEX: str(index), ENV_ROLE_NAME: role.name, ENV_IMAGE: role.image}
     if first is not None:
@@ -207,12 +210,17 @@ def _render_container(
     }
     if volumes:
         container.update(volumes=volumes, mountPoints=points)
-    container.update(_container_options(opts))
+    container.update(_container_options(opts, arns))
     return container, parts.variables(late)
 
 
-def _container_options(opts: AWSBatchOpts) -> _Object:
-    secrets = [{"name": name, "valueFrom": arn} for name, arn in sorted((opts.secrets or {}).items())]
+def _container_options(opts: AWSBatchOpts, arns: dict[str, str]) -> _Object:
+    if arns and not opts.execution_role_arn:
+        raise ConfigError(
+            f"secret `{next(iter(arns))}` is read by the execution role, and `execution_role_arn` is missing",
+            hint="`-cfg execution_role_arn=ARN`, of a role that may read it",
+        )
+    secrets = [{"name": name, "valueFrom": arn} for name, arn in sorted({**(opts.secrets or {}), **arns}.items())]
     log_group = {"logDriver": "awslogs", "options": {"awslogs-group": opts.log_group}} if opts.log_group else None
     options = {
         "jobRoleArn": opts.job_role_arn,
