@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from torchx.util.secrets import mask_args, mask_env
 
 TYPE_CHECKING = False
@@ -9,6 +11,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     _Object = dict[str, Any]
+
+# `1e-4`, `0o17`, `2026-1-2`, `1_000`, `12e03` and the like: https://yaml.org/spec/1.2.2/#103-core-schema,
+# https://yaml.org/type/. Too many are quoted rather than too few.
+_ODD = (
+    ("float", r"^[-+]?\.?[0-9][0-9a-fA-FxXoOpP_.,:+TtZz -]*$", "-+.0123456789"),
+    ("float", r"^[-+]?\.(?i:inf|nan)$", "-+."),
+    ("bool", r"^[yYnN]$", "yYnN"),
+)
 
 
 def to_yaml(item: _Object) -> str:
@@ -20,7 +30,13 @@ def to_yaml(item: _Object) -> str:
         import json
 
         return json.dumps(shown, indent=2)
-    text: str = yaml.safe_dump(shown, sort_keys=False, default_flow_style=False, width=120)
+
+    class Dumper(yaml.SafeDumper):
+        """Quotes what other readers than PyYAML, that of kubectl for one, take for something else than a string."""
+
+    for tag, pattern, first in _ODD:
+        Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), list(first))  # type: ignore[no-untyped-call]  # PyYAML's
+    text: str = yaml.dump(shown, Dumper=Dumper, sort_keys=False, default_flow_style=False, width=120)
     return text
 
 
