@@ -35,7 +35,7 @@ def to_yaml(item: _Object) -> str:
         """Quotes what other readers than PyYAML, that of kubectl for one, take for something else than a string."""
 
     for tag, pattern, first in _ODD:
-        Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), list(first))  # type: ignore[no-untyped-call]  # PyYAML's
+        Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), list(first))
     text: str = yaml.dump(shown, Dumper=Dumper, sort_keys=False, default_flow_style=False, width=120)
     return text
 
