@@ -38,7 +38,7 @@ class TorchXError(Exception):
 
     Args:
         message: what failed, with the offending value in backticks, and why.
-        hint: what to do about it; the command line prints it on a line of its own.
+        hint: what to do about it; the command line prints it on a line of its own, and a traceback below the message.
     """
 
     exit_code: int = EXIT_USAGE
@@ -47,6 +47,8 @@ class TorchXError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.__notes__ = [f"hint: {hint}"]  # as add_note does, from Python 3.11 on
 
     def __str__(self) -> str:
         return self.message

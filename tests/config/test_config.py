@@ -157,10 +157,18 @@ def test_an_unknown_key_on_the_command_line_is_an_error(opts):
     assert "`queue`" in e.value.hint
 
 
-def test_an_unknown_key_from_code_is_passed_on_with_a_warning(opts, caplog):
-    """Programs give one cfg to several schedulers; a typo is said, and the scheduler gets what it was given."""
-    assert resolve("sched", opts, {"queu": "gpu"})["queu"] == Setting("gpu", "code")
-    assert "did you mean `queue`?" in warnings_of(caplog)[0]
+@pytest.mark.parametrize(("scheduler", "key"), [("sched", "queu"), ("slurm", "colour")], ids=["typo", "of ours"])
+def test_an_unknown_key_from_code_is_an_error(opts, scheduler, key):
+    """As on the command line: the job would run without what was meant."""
+    with pytest.raises(ConfigError, match=f"`{key}`") as e:
+        resolve(scheduler, opts, {key: "gpu"})
+    assert e.value.message.startswith("`cfg`: ")
+
+
+def test_an_unknown_key_for_a_plugin_is_passed_on_with_a_warning(opts, caplog):
+    """Its scheduler may read options that it does not declare."""
+    assert resolve("sched", opts, {"colour": "red"})["colour"] == Setting("red", "code")
+    assert "has no run option `colour`" in warnings_of(caplog)[0]
 
 
 def test_a_scheduler_without_declared_options_takes_any(caplog):

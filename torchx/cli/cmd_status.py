@@ -33,7 +33,8 @@ class CmdStatus(SubCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        subparser.add_argument("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
+        subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
+        subparser.add_argument("more", type=job_reference, nargs="*", metavar="JOB", help="further jobs")
         subparser.add_argument("--roles", type=parse_list_arg, metavar="ROLE,...", help="only these roles")
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
         subparser.add_argument(
@@ -52,7 +53,7 @@ class CmdStatus(SubCommand):
         """
         from torchx.runner import get_runner
 
-        references = args.app_handle if isinstance(args.app_handle, list) else [args.app_handle]
+        references = [args.app_handle, *args.more]
         alone = len(references) == 1
         codes: list[int] = []
         documents: list[dict[str, Any]] = []

@@ -256,6 +256,7 @@ _SOURCES: dict[str, Callable[[str, dict[str, str]], Candidates]] = {
     "component_name_and_args": _components,
     "print_component": _components,
     "app_handle": _jobs,
+    "more": _jobs,
     "RUN_ID": _jobs,
     "parent_run_id": _jobs,
     "tracker": _trackers,

@@ -145,9 +145,9 @@ def resolve(
         files: what :func:`load_files` has just returned, for callers that ask it for more; None: those in force.
 
     Raises:
-        ConfigError: a value is not of its option's type, a required one is missing, a key of a :class:`SourcedCfg` is
-            unknown, or a config file is malformed. An unknown key in a file or from code is warned about; the
-            latter is passed on.
+        ConfigError: a value is not of its option's type, a required one is missing, a key is unknown, or a config file
+            is malformed. An unknown key in a file is warned about; so is one that code gives to the scheduler of a
+            plugin, unless it is near the name of an option: it is passed on.
 
     >>> from torchx.specs import runopts
     >>> opts = runopts()
@@ -358,8 +358,19 @@ def _check_known(scheduler: str, opts: runopts, cfg: Mapping[str, CfgVal]) -> No
     for key in opts.unknown(cfg):
         if source != CODE:
             raise unknown_option(scheduler, opts, key, source)
-        if len(opts):  # a scheduler that declares no options takes any
-            _warn_once(f"{_unknown(scheduler, opts, key)} (passed on as it is)")
+        if not len(opts):
+            continue  # a scheduler that declares no options takes any
+        text = _unknown(scheduler, opts, key)
+        if _is_ours(scheduler) or "did you mean" in text:
+            raise unknown_option(scheduler, opts, key, "`cfg`")
+        _warn_once(f"{text} (passed on as it is)")
+
+
+def _is_ours(scheduler: str) -> bool:
+    """Whether it reads no option but those that it declares; a plugin's may."""
+    from torchx.schedulers import DEFAULT_SCHEDULER_MODULES
+
+    return scheduler in DEFAULT_SCHEDULER_MODULES
 
 
 def unknown_option(scheduler: str, opts: runopts, key: str, source: str = COMMAND_LINE) -> ConfigError:
