@@ -16,7 +16,7 @@ from torchx.specs import AppDef, CfgVal, Role, Workspace
 from torchx.workspace import docker_workspace
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin, print_push_events
 from torchx.workspace.images import docker_build
-from torchx.workspace.images.docker_context import write_build_context
+from torchx.workspace.images.docker_context import context_chunks
 from torchx.workspace.images.progress import Display, Transfer
 
 ID = "sha256:" + "ab" * 32
@@ -96,7 +96,7 @@ def roles(source: str, names: str = "a", image: str = "base:1") -> list[Role]:
 
 def context_of(workspace: Workspace | str) -> dict[str, tarfile.TarInfo]:
     out = io.BytesIO()
-    write_build_context(out, workspace)
+    out.writelines(context_chunks(workspace))
     out.seek(0)
     with tarfile.open(fileobj=out, errors="surrogateescape") as tar:
         return {m.name: m for m in tar.getmembers()}
@@ -132,8 +132,8 @@ def test_own_dockerfile_is_honoured(source: str, ignore: str) -> None:
 def test_context_is_reproducible(source: str) -> None:
     """The same files give the same bytes."""
     first, second = io.BytesIO(), io.BytesIO()
-    write_build_context(first, source)
-    write_build_context(second, source)
+    first.writelines(context_chunks(source))
+    second.writelines(context_chunks(source))
     assert first.getvalue() == second.getvalue()
 
 
@@ -162,7 +162,7 @@ def test_context_from_memory() -> None:
     memory.pipe({"/ws_d/a.py": b"abc"})
     out = io.BytesIO()
     try:
-        write_build_context(out, "memory://ws_d")
+        out.writelines(context_chunks("memory://ws_d"))
     finally:
         memory.rm("/ws_d", recursive=True)
     with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as tar:

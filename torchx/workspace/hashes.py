@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 
-from torchx.settings import make_private, torchx_home
 from torchx.workspace.content import Entry, sha256_of
+from torchx.workspace.images.cache import Cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TICK_S = 2.0
 
 _HEAD = "torchx-hashes-1\n"
+_CACHE = Cache("workspaces", most=500)
 
 
 class FileHashes:
@@ -39,10 +40,7 @@ class FileHashes:
     """
 
     def __init__(self, workspace: str) -> None:
-        import hashlib
-
-        name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
-        self._path = torchx_home("cache", "workspaces", f"{name}.txt")
+        self._workspace = workspace
         self._known: dict[tuple[int, ...], str] | None = None
         self._used: dict[tuple[int, ...], str] = {}
         self._fresh = False
@@ -66,7 +64,7 @@ class FileHashes:
     def known(self, entry: Entry) -> str:
         """The hash, if the file is as it was; else empty."""
         if self._known is None:
-            self._known = _load(self._path)
+            self._known = _load(_CACHE.recall(self._workspace))
         digest = self._known.get(entry.identity, "")
         if digest:
             self._used[entry.identity] = digest
@@ -79,7 +77,7 @@ class FileHashes:
             read_at: when reading began, in seconds since the epoch.
         """
         changed_at = max(entry.identity[-2:], default=0) / 1e9
-        if entry.identity and changed_at < read_at - TICK_S and _identity(entry.local) == entry.identity:
+        if entry.identity and changed_at < read_at - TICK_S and identity(entry.local) == entry.identity:
             self._used[entry.identity] = digest
             self._fresh = True
 
@@ -87,19 +85,8 @@ class FileHashes:
         """Writes down what was used; hashes of files that are no more are dropped."""
         if not self._fresh and len(self._used) == len(self._known or ()):
             return
-        lines = (" ".join((*map(str, identity), digest)) for identity, digest in self._used.items())
-        draft = f"{self._path}.{os.getpid()}-{os.urandom(4).hex()}"
-        try:
-            make_private(os.path.dirname(self._path))
-            try:
-                with open(draft, "x") as f:
-                    f.write(_HEAD + "\n".join(lines))
-                os.replace(draft, self._path)
-            except OSError:
-                if os.path.lexists(draft):
-                    os.unlink(draft)
-        except OSError:
-            pass  # a home that cannot be written
+        lines = (" ".join((*map(str, known), digest)) for known, digest in self._used.items())
+        _CACHE.remember(self._workspace, (_HEAD + "\n".join(lines)).encode())
 
     def __enter__(self) -> FileHashes:
         return self
@@ -111,23 +98,22 @@ class FileHashes:
             self.save()
 
 
-def _load(path: str) -> dict[tuple[int, ...], str]:
+def _load(content: bytes) -> dict[tuple[int, ...], str]:
     found: dict[tuple[int, ...], str] = {}
     try:
-        with open(path) as f:
-            if f.readline() != _HEAD:
+        head, *lines = content.decode("ascii").splitlines(keepends=True)
+        for line in lines if head == _HEAD else ():
+            *numbers, digest = line.split()
+            if len(numbers) != 5 or len(digest) != 64:
                 return {}
-            for line in f:
-                *identity, digest = line.split()
-                if len(identity) != 5 or len(digest) != 64:
-                    return {}
-                found[tuple(map(int, identity))] = digest
-    except (OSError, ValueError):  # there is none yet, or it is damaged
+            found[tuple(map(int, numbers))] = digest
+    except ValueError:  # there is none yet, or it is damaged
         return {}
     return found
 
 
-def _identity(path: str) -> tuple[int, ...]:
+def identity(path: str) -> tuple[int, ...]:
+    """What changes when a local file is written to; empty when there is none."""
     try:
         now = os.stat(path, follow_symlinks=False)
     except OSError:

@@ -98,17 +98,11 @@ class Pushed:
         import json
 
         try:
-            known = json.loads(_CACHE.recall(self._key))
-            return [
-                Layer(
-                    str(one["digest"]),
-                    str(one["diff_id"]),
-                    int(one["size"]),
-                    bool(one["compressed"]),
-                    {str(path): (str(key), int(size)) for path, (key, size) in one["contents"].items()},
-                )
-                for one in known["layers"]
+            known = json.loads(_CACHE.recall(self._key))["layers"]
+            contents = [
+                {str(path): (str(key), int(size)) for path, (key, size) in one["contents"].items()} for one in known
             ]
+            return [Layer(**{**one, "contents": of}) for one, of in zip(known, contents, strict=True)]
         except (ValueError, LookupError, TypeError, AttributeError):  # there is none yet, or it is damaged
             return []
 
@@ -116,16 +110,5 @@ class Pushed:
         """Remembers the layers, bottom first."""
         import json
 
-        known = {
-            "layers": [
-                {
-                    "digest": layer.digest,
-                    "diff_id": layer.diff_id,
-                    "size": layer.size,
-                    "compressed": layer.compressed,
-                    "contents": layer.contents,
-                }
-                for layer in layers
-            ]
-        }
+        known = {"layers": [vars(layer) for layer in layers]}
         _CACHE.remember(self._key, json.dumps(known).encode())

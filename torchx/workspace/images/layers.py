@@ -12,18 +12,18 @@ import os
 from torchx.errors import SpecError
 from torchx.settings import make_private, torchx_home
 from torchx.util.records import dataclass, field
-from torchx.workspace.content import DIRECTORY, FILE, LINK, Entry
+from torchx.workspace.content import FILE, LINK, Entry, sha256_of
+from torchx.workspace.hashes import identity
+from torchx.workspace.images import archive
 from torchx.workspace.images.registry import Blob
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import tarfile
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 # 1981: what zip archives, and so wheels that a job builds, can hold in every time zone.
 TIME = 347155200
-_BLOCK = 512
 _CHUNK = 1 << 20
 _IN_MEMORY = 1 << 20
 _SAMPLES = 32
@@ -107,17 +107,17 @@ def pack(items: list[Item], place: str, above: list[Folder]) -> tuple[Layer, Blo
 
     contents = {i.entry.path: (i.key, i.size) for i in items}
 
-    def archive() -> Iterator[bytes]:
-        return _gathered(_blocks(items, place, above))
+    def plainly() -> Iterator[bytes]:
+        return (chunk for chunk, _ in archive.gathered((block, True) for block, _ in _blocks(items, place, above)))
 
     plain = hashlib.sha256()
     if not _worth_compressing(items):
         size = 0
-        for chunk in archive():
+        for chunk in plainly():
             plain.update(chunk)
             size += len(chunk)
         digest = f"sha256:{plain.hexdigest()}"
-        return Layer(digest, digest, size, False, contents), Blob(digest, size, archive)
+        return Layer(digest, digest, size, False, contents), Blob(digest, size, plainly)
     packed = hashlib.sha256()
     spool = _Spool()
     for chunk in _gzip(_blocks(items, place, above), plain):
@@ -136,7 +136,7 @@ def _gzip(blocks: Iterable[tuple[bytes, bool]], plain: object) -> Iterator[bytes
     import zlib
 
     squeeze, squeezes = None, True
-    for chunk, pays in _gathered_by(blocks):
+    for chunk, pays in archive.gathered(blocks):
         plain.update(chunk)  # type: ignore[attr-defined]  # hashlib has no public name for its type
         if squeeze is None or pays != squeezes:
             if squeeze is not None:
@@ -148,68 +148,27 @@ def _gzip(blocks: Iterable[tuple[bytes, bool]], plain: object) -> Iterator[bytes
         yield squeeze.flush()
 
 
-def _gathered_by(blocks: Iterable[tuple[bytes, bool]]) -> Iterator[tuple[bytes, bool]]:
-    """In chunks of about a megabyte, for most files are small; each of blocks of one kind."""
-    gathered, kind = bytearray(), True
-    for block, pays in blocks:
-        if gathered and (pays != kind or len(gathered) >= _CHUNK):
-            yield bytes(gathered), kind
-            gathered.clear()
-        kind = pays
-        gathered += block
-    yield bytes(gathered), kind
-
-
-def _gathered(blocks: Iterable[tuple[bytes, bool]]) -> Iterator[bytes]:
-    return (chunk for chunk, _ in _gathered_by((block, True) for block, _ in blocks))
-
-
 def _blocks(items: list[Item], place: str, above: list[Folder]) -> Iterator[tuple[bytes, bool]]:
     """The tar archive, in pieces, with whether it pays to compress them."""
-    import tarfile
-
     for folder in above:
-        info = _info(folder.path, folder.mode)
-        info.type, info.uid, info.gid = tarfile.DIRTYPE, folder.uid, folder.gid
-        yield _header(info), True
+        owner = (folder.uid, folder.gid)
+        yield archive.header(folder.path, folder.mode, mtime=TIME, folder=True, owner=owner), True
     for one in items:
         entry = one.entry
-        info = _info(f"{place}/{entry.path}" if place else entry.path, entry.mode)
-        if entry.kind == DIRECTORY:
-            info.type = tarfile.DIRTYPE
-        elif entry.kind == LINK:
-            info.type, info.linkname = tarfile.SYMTYPE, entry.target
-        else:
-            info.size = entry.size
-        yield _header(info), True
+        yield archive.header_of(entry, f"{place}/{entry.path}" if place else entry.path, TIME), True
         if entry.kind == FILE:
             pays = None if entry.size >= _SAMPLED else True
             for chunk in _content(one):
                 pays = _pays(chunk[:_SAMPLE]) if pays is None else pays
                 yield chunk, pays
-            yield b"\0" * (-entry.size % _BLOCK), pays is not False
-    yield b"\0" * (2 * _BLOCK), True
+            yield archive.padding(entry.size), pays is not False
+    yield archive.END, True
 
 
 def _pays(sample: bytes) -> bool:
     import zlib
 
     return len(zlib.compress(sample, 1)) < _PAYS * len(sample)
-
-
-def _info(path: str, mode: int) -> tarfile.TarInfo:
-    import tarfile
-
-    info = tarfile.TarInfo(path)
-    info.mode, info.mtime = mode, TIME
-    return info
-
-
-def _header(info: tarfile.TarInfo) -> bytes:
-    import tarfile
-
-    # GNU's format holds any name and any size, with no text encoding; engines read it through Go's archive/tar.
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
 def _content(one: Item) -> Iterator[bytes]:
@@ -222,30 +181,16 @@ def _content(one: Item) -> Iterator[bytes]:
         if digest:
             digest.update(chunk)
         yield chunk
-    same = _identity(entry.local) == entry.identity if digest is None else one.key.endswith(digest.hexdigest())
+    same = identity(entry.local) == entry.identity if digest is None else one.key.endswith(digest.hexdigest())
     # A file that only grows has the same first bytes, which are all that was read. Whatever else happened to it shows
     # in its hash, and a log that a job writes to must not keep another job from being launched.
     if not same and digest is None:
-        same = one.key.endswith(_sha256(entry))
+        same = one.key.endswith(sha256_of(entry))
     if not same:
         raise SpecError(
             f"workspace file `{entry.path}` was changed while the image was made",
             hint="try again when nothing writes to it, or name it in `.torchxignore`",
         )
-
-
-def _sha256(entry: Entry) -> str:
-    from torchx.workspace.content import sha256_of
-
-    return sha256_of(entry)
-
-
-def _identity(path: str) -> tuple[int, ...]:
-    try:
-        now = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return ()
-    return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
 
 
 def _worth_compressing(items: list[Item]) -> bool:

@@ -1,0 +1,62 @@
+"""Tar archives of workspace entries, block by block: what layers and build contexts have in common."""
+
+from __future__ import annotations
+
+from torchx.workspace.content import DIRECTORY, LINK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torchx.workspace.content import Entry
+
+_BLOCK = 512
+_CHUNK = 1 << 20
+END = b"\0" * (2 * _BLOCK)
+
+
+def header(  # a header's fields
+    path: str,
+    mode: int,
+    *,
+    mtime: int = 0,
+    size: int = 0,
+    link: str = "",
+    folder: bool = False,
+    owner: tuple[int, int] = (0, 0),
+) -> bytes:
+    """The header of a file, of a link to ``link``, or of a folder."""
+    import tarfile
+
+    info = tarfile.TarInfo(path)
+    info.mode, info.mtime, info.size, info.linkname = mode, mtime, size, link
+    info.type = tarfile.DIRTYPE if folder else tarfile.SYMTYPE if link else tarfile.REGTYPE
+    info.uid, info.gid = owner
+    # GNU's format holds any name and any size, with no text encoding; engines read it through Go's archive/tar.
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def header_of(entry: Entry, path: str, mtime: int) -> bytes:
+    """The header of a workspace entry."""
+    if entry.kind == DIRECTORY:
+        return header(path, entry.mode, mtime=mtime, folder=True)
+    if entry.kind == LINK:
+        return header(path, entry.mode, mtime=mtime, link=entry.target)
+    return header(path, entry.mode, mtime=mtime, size=entry.size)
+
+
+def padding(size: int) -> bytes:
+    """What follows a content of so many bytes."""
+    return b"\0" * (-size % _BLOCK)
+
+
+def gathered(blocks: Iterable[tuple[bytes, bool]]) -> Iterator[tuple[bytes, bool]]:
+    """In chunks of about a megabyte, for most files are small; each of blocks of one kind."""
+    taken, kind = bytearray(), True
+    for block, this in blocks:
+        if taken and (this != kind or len(taken) >= _CHUNK):
+            yield bytes(taken), kind
+            taken.clear()
+        kind = this
+        taken += block
+    yield bytes(taken), kind
