@@ -8,27 +8,12 @@ Limits: as of ``kubernetes``; a v1beta1 AppWrapper that is cancelled is removed,
 
 from __future__ import annotations
 
-from torchx.schedulers.kubernetes import appwrapper, mcad_aliases, request, verbs
+from torchx.schedulers.kubernetes import appwrapper, request, verbs
 from torchx.schedulers.kubernetes.appwrapper import KubernetesMCADJob
 from torchx.schedulers.kubernetes.base import KubeScheduler
-from torchx.schedulers.kubernetes.mcad_aliases import *  # noqa: F403  # each by its name, in `__all__`
-from torchx.schedulers.kubernetes.names import (
-    ANNOTATION_ISTIO_SIDECAR,
-    APPWRAPPER,
-    LABEL_APP_NAME,
-    LABEL_INSTANCE_TYPE,
-    LABEL_KUBE_APP_NAME,
-    LABEL_ORGANIZATION,
-    LABEL_REPLICA_ID,
-    LABEL_ROLE_INDEX,
-    LABEL_ROLE_NAME,
-    LABEL_UNIQUE_NAME,
-    LABEL_VERSION,
-    OLD_APPWRAPPER,
-    V1BETA2,
-)
+from torchx.schedulers.kubernetes.names import APPWRAPPER, OLD_APPWRAPPER, V1BETA2
 from torchx.schedulers.kubernetes.options import KubernetesMCADOpts
-from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU, PodRules
+from torchx.schedulers.kubernetes.pods import PodRules
 from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
 
@@ -41,28 +26,22 @@ if TYPE_CHECKING:
 else:
     from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+    __getattr__ = reexports(
+        __name__,
+        {
+            "torchx.schedulers.kubernetes.aliases": "sanitize_for_serialization",
+            "torchx.schedulers.kubernetes.mcad_aliases": """
+                JOB_STATE RETRY_POLICIES TASK_STATE app_to_resource cleanup_str create_pod_group enable_retry
+                get_appwrapper_status get_port_for_service get_role_information get_tasks_status_description
+                get_unique_truncated_appid mcad_svc object_labels pod_labels role_to_pod""",
+            "torchx.schedulers.kubernetes.names": """
+                ANNOTATION_ISTIO_SIDECAR LABEL_APP_NAME LABEL_INSTANCE_TYPE LABEL_KUBE_APP_NAME
+                LABEL_ORGANIZATION LABEL_REPLICA_ID LABEL_ROLE_INDEX LABEL_ROLE_NAME LABEL_UNIQUE_NAME LABEL_VERSION""",
+            "torchx.schedulers.kubernetes.pods": "RESERVED_MEMMB RESERVED_MILLICPU",
+        },
+    )
 
-__all__ = [
-    "ANNOTATION_ISTIO_SIDECAR",
-    "LABEL_APP_NAME",
-    "LABEL_INSTANCE_TYPE",
-    "LABEL_KUBE_APP_NAME",
-    "LABEL_ORGANIZATION",
-    "LABEL_REPLICA_ID",
-    "LABEL_ROLE_INDEX",
-    "LABEL_ROLE_NAME",
-    "LABEL_UNIQUE_NAME",
-    "LABEL_VERSION",
-    "RESERVED_MEMMB",
-    "RESERVED_MILLICPU",
-    "KubernetesMCADJob",
-    "KubernetesMCADOpts",
-    "KubernetesMCADScheduler",
-    "Opts",
-    "create_scheduler",
-]
-__all__ += mcad_aliases.__all__
+__all__ = ["KubernetesMCADJob", "KubernetesMCADOpts", "KubernetesMCADScheduler", "Opts", "create_scheduler"]
 
 Opts = KubernetesMCADOpts
 

@@ -14,29 +14,12 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 from __future__ import annotations
 
 from torchx.errors import BackendError
-from torchx.schedulers.kubernetes import aliases, request, verbs
-from torchx.schedulers.kubernetes.aliases import *  # noqa: F403  # each by its name, in `__all__`
+from torchx.schedulers.kubernetes import request, verbs
 from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.names import (
-    ANNOTATION_ISTIO_SIDECAR,
-    JOB,
-    JOBSET,
-    LABEL_APP_NAME,
-    LABEL_INSTANCE_TYPE,
-    LABEL_KUBE_APP_NAME,
-    LABEL_ORGANIZATION,
-    LABEL_REPLICA_ID,
-    LABEL_ROLE_INDEX,
-    LABEL_ROLE_NAME,
-    LABEL_UNIQUE_NAME,
-    LABEL_VERSION,
-    OWNERS,
-    VOLCANO,
-)
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, OWNERS, VOLCANO
 from torchx.schedulers.kubernetes.options import AUTO, KubernetesOpts
-from torchx.schedulers.kubernetes.pods import PLACEHOLDER_FIELD_PATH, RESERVED_MEMMB, RESERVED_MILLICPU
-from torchx.schedulers.kubernetes.request import RETRY_POLICIES, KubernetesJob
+from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
 from torchx.util.notices import logger
@@ -50,30 +33,21 @@ if TYPE_CHECKING:
 else:
     from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+    __getattr__ = reexports(
+        __name__,
+        {
+            "torchx.schedulers.kubernetes.aliases": """
+                BLUE ENDC JOB_STATE TASK_STATE app_to_resource pod_labels prefix_container_name role_to_pod
+                sanitize_for_serialization""",
+            "torchx.schedulers.kubernetes.names": """
+                ANNOTATION_ISTIO_SIDECAR LABEL_APP_NAME LABEL_INSTANCE_TYPE LABEL_KUBE_APP_NAME
+                LABEL_ORGANIZATION LABEL_REPLICA_ID LABEL_ROLE_INDEX LABEL_ROLE_NAME LABEL_UNIQUE_NAME LABEL_VERSION""",
+            "torchx.schedulers.kubernetes.pods": "PLACEHOLDER_FIELD_PATH RESERVED_MEMMB RESERVED_MILLICPU",
+            "torchx.schedulers.kubernetes.request": "RETRY_POLICIES",
+        },
+    )
 
-__all__ = [
-    "ANNOTATION_ISTIO_SIDECAR",
-    "LABEL_APP_NAME",
-    "LABEL_INSTANCE_TYPE",
-    "LABEL_KUBE_APP_NAME",
-    "LABEL_ORGANIZATION",
-    "LABEL_REPLICA_ID",
-    "LABEL_ROLE_INDEX",
-    "LABEL_ROLE_NAME",
-    "LABEL_UNIQUE_NAME",
-    "LABEL_VERSION",
-    "PLACEHOLDER_FIELD_PATH",
-    "RESERVED_MEMMB",
-    "RESERVED_MILLICPU",
-    "RETRY_POLICIES",
-    "KubernetesJob",
-    "KubernetesOpts",
-    "KubernetesScheduler",
-    "Opts",
-    "create_scheduler",
-]
-__all__ += aliases.__all__
+__all__ = ["KubernetesJob", "KubernetesOpts", "KubernetesScheduler", "Opts", "create_scheduler"]
 
 Opts = KubernetesOpts
 

@@ -14,7 +14,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 _HOMES = {
@@ -117,14 +117,21 @@ _REEXPORTS = {
 """Module to the names that can be imported from it, and that it does not define."""
 
 
-def reexports(module: str) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module: the names of others that it has had, imported when they are first used."""
+def reexports(module: str, own: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module: the names of others that it has had, imported when they are first used.
+
+    Args:
+        own: further ones, that no other module re-exports: module to the names that it defines.
+    """
 
     def getattr_(name: str) -> Any:
+        homes = own or {}
         if name in _REEXPORTS[module].split():
+            homes = {**homes, **_HOMES}
+        home = next((home for home, names in homes.items() if name in names.split()), None)
+        if home is not None:
             from importlib import import_module
 
-            home = next(home for home, names in _HOMES.items() if name in names.split())
             value = getattr(import_module(home), name)
             setattr(sys.modules[module], name, value)
             return value

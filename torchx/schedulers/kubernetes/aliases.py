@@ -13,18 +13,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-__all__ = [
-    "BLUE",
-    "ENDC",
-    "JOB_STATE",
-    "TASK_STATE",
-    "app_to_resource",
-    "pod_labels",
-    "prefix_container_name",
-    "role_to_pod",
-    "sanitize_for_serialization",
-]
-
 BLUE = "\033[34m"
 ENDC = "\033[0m"
 

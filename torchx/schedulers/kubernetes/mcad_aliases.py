@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.schedulers.kubernetes import appwrapper, pods, request
-from torchx.schedulers.kubernetes.aliases import sanitize_for_serialization, to_model
+from torchx.schedulers.kubernetes.aliases import to_model
 from torchx.schedulers.kubernetes.answers import appwrapper_state
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, LABEL_ROLE_NAME
 from torchx.schedulers.kubernetes.reasons import APPWRAPPER_STATES
@@ -16,26 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     _Object = dict[str, Any]
-
-__all__ = [
-    "JOB_STATE",
-    "RETRY_POLICIES",
-    "TASK_STATE",
-    "app_to_resource",
-    "cleanup_str",
-    "create_pod_group",
-    "enable_retry",
-    "get_appwrapper_status",
-    "get_port_for_service",
-    "get_role_information",
-    "get_tasks_status_description",
-    "get_unique_truncated_appid",
-    "mcad_svc",
-    "object_labels",
-    "pod_labels",
-    "role_to_pod",
-    "sanitize_for_serialization",
-]
 
 JOB_STATE: dict[str, AppState] = {name: APPWRAPPER_STATES[name] for name in ("Pending", "Running", "Failed", "Deleted")}
 TASK_STATE: dict[str, ReplicaState] = {
