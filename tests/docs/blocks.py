@@ -1,10 +1,11 @@
 """Find the code blocks of a Markdown page, and run them as a reader would, one after the other.
 
 A block runs by its language: ``python`` in one namespace for the page; ``bash`` and ``shell`` with ``bash -e``; ``console`` line by line,
-each ``$ command`` against the output shown below it, where ``...`` stands for any text, and alone on a line for any lines.
-Other languages are not run. A comment on the line above a block changes that:
+each ``$ command`` against the output shown below it. That is a real one: what differs from run to run (:func:`normal`) is not compared. ``...``
+stands for any text, and alone on a line for any lines. Other languages are not run. Comments on the lines above a block change that:
 
 * ``<!-- file: NAME -->`` the block is the content of that file
+* ``<!-- terminal: COLUMNS -->`` the commands run on a terminal of that width, as people see them; their exit codes do not matter
 * ``<!-- needs: MODULE -->`` the block runs where that module is installed
 * ``<!-- not run: REASON -->``
 """
@@ -14,11 +15,26 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "docs"))
+from _site import terminal  # the path is set above
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<note>[^\n]*?) -->\n)?```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^(?P<notes>(?:<!-- [^\n]*? -->\n)*)```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
+_NOTE = re.compile(r"^<!-- (file|terminal|needs|not run): (.*?) -->$", re.MULTILINE)
+_DIFFERS = (
+    (r"(?<=-)[b-z][b-z0-9]{13}\b", "<id>"),
+    (r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+Z)?", "<date>"),
+    (r"\b\d+(?:\.\d+)? (?:ms|s|min|h|days?)\b", "<duration>"),
+    (r"\b\d+\.\d\d+\b", "<number>"),
+    (r"(?<=process )\d+\b", "<number>"),
+    (r"[ \t]+", " "),
+)
+"""What differs from run to run: ids, times, durations, results of a computation; and with these the width of columns."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,7 @@ class Block:
     language: str
     body: str
     file: str = ""
+    terminal: str = ""
     needs: str = ""
     not_run: str = ""
 
@@ -41,9 +58,7 @@ def blocks(page: str) -> list[Block]:
         text = file.read()
     found = []
     for match in _BLOCK.finditer(text):
-        kind, _, value = (match["note"] or "").partition(": ")
-        notes = {"file": "file", "needs": "needs", "not run": "not_run"}
-        said = {notes[kind]: value} if kind in notes else {}
+        said = {kind.replace(" ", "_"): value for kind, value in _NOTE.findall(match["notes"])}
         line = text.count("\n", 0, match.start("body"))
         found.append(Block(page, line, match["language"], match["body"], **said))
     return found
@@ -61,12 +76,23 @@ def run(block: Block, namespace: dict[str, object]) -> None:
         _output(block, ["bash", "-e", "-o", "pipefail", "-c", block.body])
     elif block.language == "console":
         for command, expected in _steps(block.body):
-            seen = _output(block, ["bash", "-e", "-c", command])
+            seen = _seen(block, command) if block.terminal else _output(block, ["bash", "-e", "-c", command])
             assert matches(expected, seen), f"{block.where}: $ {command}\nshows\n{expected}\nbut printed\n{seen}"
 
 
+def normal(text: str) -> str:
+    """The text without what differs from run to run.
+
+    >>> normal("echo-k492mg39v99w60  SUCCEEDED  24 s ago")
+    'echo-<id> SUCCEEDED <duration> ago'
+    """
+    for pattern, word in _DIFFERS:
+        text = re.sub(pattern, word, text)
+    return text
+
+
 def matches(expected: str, seen: str) -> bool:
-    """Whether ``seen`` is as shown; trailing blanks, and blank lines at the end, do not count.
+    """Whether ``seen`` is as shown, but for what differs from run to run; blanks at the end do not count.
 
     >>> matches("a ... c", "a b c\\n")
     True
@@ -76,12 +102,12 @@ def matches(expected: str, seen: str) -> bool:
     False
     """
     pattern = []
-    for line in expected.rstrip().splitlines():
+    for line in normal(expected.rstrip()).splitlines():
         if line.strip() == "...":
             pattern.append(r"(?:.*\n)*?")
         else:
             pattern.append(r".*?".join(re.escape(part) for part in line.rstrip().split("...")) + r"[ \t]*\n")
-    text = seen.rstrip()
+    text = normal(seen.rstrip())
     return re.fullmatch("".join(pattern), f"{text}\n" if text else "") is not None
 
 
@@ -98,6 +124,20 @@ def _steps(body: str) -> list[tuple[str, str]]:
     return [("\n".join(command), "\n".join(output)) for command, output in steps]
 
 
+def _seen(block: Block, command: str) -> str:
+    """What a person has before them at the end."""
+    screen = terminal.Screen(int(block.terminal))
+    env = {**os.environ, "NO_COLOR": "1", "TERM": "xterm"}
+    for _, written in terminal.chunks(command, env=env, columns=screen.columns):
+        screen.feed(written)
+    return _anywhere("\n".join(screen.texts()))
+
+
+def _anywhere(said: str) -> str:
+    """Without a warning that depends on the reader's machine."""
+    return re.sub(r"^torchx: warning: the replicas ask for more than .*\n", "", said, flags=re.MULTILINE)
+
+
 def _output(block: Block, argv: list[str]) -> str:
     done = subprocess.run(
         argv,
@@ -109,5 +149,4 @@ def _output(block: Block, argv: list[str]) -> str:
         check=False,
     )
     assert done.returncode == 0, f"{block.where}: exit code {done.returncode} of\n{argv[-1]}\n{done.stdout}"
-    # Whether this is said depends on the reader's machine.
-    return re.sub(r"^torchx: warning: the replicas ask for more than .*\n", "", done.stdout, flags=re.MULTILINE)
+    return _anywhere(done.stdout)

@@ -81,3 +81,17 @@ def test_a_wrong_page_fails(reader: Path) -> None:
         run(Block("page.md", 1, "bash", "exit 3"), {})
     assert matches("one ...\n...\nfour", "one two\nthree\nfour\n")
     assert not matches("one", "one\ntwo\n")
+
+
+def test_a_transcript_is_compared_as_a_person_sees_it(reader: Path) -> None:
+    """On a terminal: its width, the text that a progress line leaves, stderr too; ids and times do not count."""
+    shown = """$ tput cols; printf '10 %%\\rdone\\033[K\\n' >&2; echo run-k492mg39v99w60 after 3 s
+88
+done
+run-bcdfghjklmnpqr after 21.5 s
+"""
+    run(Block("page.md", 1, "console", shown, terminal="88"), {})
+    with pytest.raises(AssertionError, match="but printed"):
+        run(Block("page.md", 1, "console", shown.replace("done\n", "10 %\n"), terminal="88"), {})
+    with pytest.raises(AssertionError, match="but printed"):
+        run(Block("page.md", 1, "console", shown.replace("run-b", "job-b"), terminal="88"), {})
