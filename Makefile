@@ -8,14 +8,15 @@
 # make fuzz    let atheris look for input that breaks a promise (EACH=60: seconds for each target)
 # make mutants ROOM=runs N=40 SEED=1   plant small changes in torchx/runs, print those that no unit test notices
 # make bench   the benchmark table (BENCH=--quick: a short one)
+# make picture the moving picture of README, from a real run
 # make format  put the code in shape
 #
 # Everything is installed below .venv, .cache and ~/.cache/torchx-ci (large things); PYTHON=... names the interpreter.
 
-.PHONY: help demo test check check-real coverage lint types unit docs fuzz mutants bench format clean
+.PHONY: help demo test check check-real coverage lint types unit docs fuzz mutants bench picture format clean
 .DEFAULT_GOAL := help
 SCRIPTS := .ci/run scripts/demo scripts/env scripts/real $(wildcard torchx/schedulers/*/*.sh torchx/schedulers/*/*/*.sh)
-CODE := torchx tests examples benchmarks docs/conf.py docs/_site conftest.py scripts/release
+CODE := torchx tests examples benchmarks docs/conf.py docs/_site conftest.py scripts/release scripts/picture
 UNIT := .venv/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
 help:
@@ -75,6 +76,10 @@ mutants:
 bench:
 	@scripts/env dev
 	.venv/bin/python -m benchmarks $(BENCH)
+
+picture:
+	@scripts/env demo
+	@"$$(scripts/env where)/bin/python" scripts/picture
 
 format:
 	@scripts/env dev
