@@ -62,4 +62,19 @@ html_static_path = ["_site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
-html_theme_options = {"navigation_with_keys": True}
+html_favicon = "_site/static/icon.svg"
+html_theme_options = {
+    "navigation_with_keys": True,
+    "light_logo": "icon.svg",
+    "dark_logo": "icon.svg",
+    "light_css_variables": {
+        "color-brand-primary": "#b43403",
+        "color-brand-content": "#b43403",
+        "color-sidebar-link-text": "#3f4650",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#fb923c",
+        "color-brand-content": "#fb923c",
+        "color-sidebar-link-text": "#b5bac1",
+    },
+}

@@ -3,50 +3,73 @@
 from __future__ import annotations
 
 SECTIONS = {
-    "Learn": ["quickstart", "tutorial", "coming-from", "when"],
-    "How to": [
-        "components",
-        "train",
-        "hydra",
-        "tensorboard",
-        "interpret",
-        "serve",
-        "runs",
-        "python",
-        "config",
-        "secrets",
-        "retries",
-        "workspaces",
-        "images",
-        "trackers",
-        "notebook",
-        "cli-json",
-        "plugins",
-        "adding-a-scheduler",
-        "adding-an-api-scheduler",
-    ],
-    "Where to run": ["local", "docker", "slurm", "lsf", "ssh", "kubernetes", "aws"],
-    "Reference": [
-        "quick-reference",
-        "reference/cli",
-        "reference/components",
-        "reference/run-options",
-        "reference/capabilities",
-        "reference/resources",
-        "reference/environment",
-        "errors",
-        "reference/python",
-    ],
-    "Understand": ["concepts", "glossary", "benchmarks", "contributing/design", "contributing/open-points"],
+    "Start": {
+        "quickstart": "Quickstart",
+        "tutorial": "Tutorial",
+        "concepts": "Concepts",
+        "quick-reference": "Quick reference",
+        "when": "When to use torchx",
+        "coming-from": "Coming from elsewhere",
+    },
+    "Describe jobs": {
+        "components": "Components",
+        "train": "Training",
+        "python": "Recipes in Python",
+        "notebook": "Notebooks",
+        "hydra": "Hydra",
+        "tensorboard": "TensorBoard",
+        "interpret": "Interpreting a model",
+        "serve": "Serving a model",
+    },
+    "Run them": {
+        "runs": "Runs: find, follow, end",
+        "config": "Configuration",
+        "secrets": "Secrets",
+        "retries": "Retries",
+        "workspaces": "Workspaces",
+        "images": "Images",
+        "trackers": "Trackers",
+        "cli-json": "JSON for programs",
+    },
+    "Where": {
+        "local": "This machine",
+        "docker": "Docker, Podman",
+        "slurm": "Slurm",
+        "lsf": "LSF",
+        "ssh": "Clusters over SSH",
+        "kubernetes": "Kubernetes",
+        "aws": "AWS Batch, SageMaker",
+    },
+    "Reference": {
+        "reference/cli": "Command line",
+        "reference/components": "Components",
+        "reference/run-options": "Run options",
+        "reference/capabilities": "What schedulers can do",
+        "reference/resources": "Named resources",
+        "reference/environment": "Environment variables",
+        "errors": "Errors, exit codes",
+        "reference/python": "Python interface",
+        "glossary": "Glossary",
+    },
+    "Extend": {
+        "plugins": "Plugins",
+        "adding-a-scheduler": "A scheduler",
+        "adding-an-api-scheduler": "A scheduler with an API",
+    },
+    "About": {
+        "benchmarks": "Benchmarks",
+        "contributing/design": "Design",
+        "contributing/open-points": "Open points",
+    },
 }
-"""Caption -> pages; those that are not there are left out. A page in no section is a warning, which fails the build."""
+"""Caption -> page -> its title here. Pages that do not exist are omitted; one in no section fails the build."""
 
 WIDE = {"index", "coming-from", "reference/capabilities", "reference/resources"}
 """Pages without a table of contents beside them."""
 
 
-def toctree(caption: str, pages: list[str]) -> str:
-    rows = "\n".join(pages)
+def toctree(caption: str, pages: dict[str, str]) -> str:
+    rows = "\n".join(f"{title} <{page}>" for page, title in pages.items())
     return f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{rows}\n```\n"
 
 
@@ -54,7 +77,7 @@ def add_sections(app, page, source) -> None:
     if page == app.config.root_doc:
         known = app.env.found_docs
         for caption, pages in SECTIONS.items():
-            source[0] += toctree(caption, [name for name in pages if name in known])
+            source[0] += toctree(caption, {page: title for page, title in pages.items() if page in known})
 
 
 def hide_contents(app, doctree) -> None:

@@ -15,7 +15,7 @@ from _site.terminal import Screen
 
 WIDTH, HEIGHT = 8.4, 20.0  # of a cell, in pixels
 MARGIN, BAR = 18.0, 34.0
-LONGEST_PAUSE_S, KEY_S, READ_S, END_S = 0.6, 0.045, 2.0, 6.0
+LONGEST_PAUSE_S, THINK_S, KEY_S, READ_S, END_S = 0.6, 0.5, 0.045, 2.0, 6.0
 PROMPT = "$ "
 RED, GREEN, YELLOW, BLUE, PURPLE, CYAN = "#ff7b72", "#56d364", "#e3b341", "#79c0ff", "#d2a8ff", "#76e3ea"
 COLORS = dict(zip(["31", "32", "33", "34", "35", "36"], (RED, GREEN, YELLOW, BLUE, PURPLE, CYAN), strict=True))
@@ -59,7 +59,7 @@ class Film:
 
     columns: int
     rows: int
-    now: float = 0.6
+    now: float = 0.0
     pieces: list[Piece] = field(default_factory=list)
     typed: list[tuple[int, str, float]] = field(default_factory=list)
     scrolls: list[tuple[float, int]] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Film:
         self.typed.append((self.screen.row, command, self.now))
         self.screen.feed(f"{PROMPT}\x1b[1m{command}\x1b[0m")
         self._look()
-        self.now += KEY_S * len(command) + 0.4
+        self.now += THINK_S + KEY_S * len(command) + THINK_S
         self.screen.feed("\r\n")
 
     def write(self, chunks: Iterator[tuple[float, str]]) -> None:
@@ -135,7 +135,8 @@ def _shown(rules: list[str], piece: Piece, total: float) -> str:
     """The class of what is seen from one moment to another."""
     name = f"k{len(rules)}"
     off = f"{_at(piece.until, total)}{{opacity:0}}" if piece.until else ""
-    rules.append(f"@keyframes {name}{{0%{{opacity:0}}{_at(piece.since, total)}{{opacity:1}}{off}}}")
+    before = "0%{opacity:0}" if piece.since else ""
+    rules.append(f"@keyframes {name}{{{before}{_at(piece.since, total)}{{opacity:1}}{off}}}")
     rules.append(f".{name}{{opacity:{0 if piece.until else 1};{_runs(name, total)}}}\n")
     return name
 
@@ -159,10 +160,13 @@ def _text(piece: Piece, name: str) -> str:
 def _cover(row: int, command: str, since: float, rules: list[str], total: float, columns: int) -> str:
     """Hides a command, and gives way from key to key; its left edge is the cursor."""
     name, keys = f"c{len(rules)}", len(command)
-    end, moved = since + KEY_S * keys, f"transform:translateX({keys * WIDTH:g}px)"
-    begins = f"{_at(since, total)}{{opacity:1;transform:none;animation-timing-function:steps({keys})}}"
-    ends = f"{_at(end, total)}{{opacity:1;{moved}}}{_at(end + 0.3, total)}{{opacity:0;{moved}}}"
-    rules.append(f"@keyframes {name}{{0%{{opacity:0}}{begins}{ends}100%{{opacity:0}}}}")
+    begin, moved = since + THINK_S, f"transform:translateX({keys * WIDTH:g}px)"
+    end = begin + KEY_S * keys
+    there = f"{_at(since, total)}{{opacity:1;transform:none}}"
+    begins = f"{_at(begin, total)}{{opacity:1;transform:none;animation-timing-function:steps({keys})}}"
+    ends = f"{_at(end, total)}{{opacity:1;{moved}}}{_at(end + THINK_S, total)}{{opacity:0;{moved}}}"
+    before = "0%{opacity:0}" if since else ""
+    rules.append(f"@keyframes {name}{{{before}{there}{begins}{ends}100%{{opacity:0}}}}")
     rules.append(f".{name}{{opacity:0;{_runs(name, total)}}}\n")
     left, top = len(PROMPT) * WIDTH, row * HEIGHT
     room = columns * WIDTH - left
