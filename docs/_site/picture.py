@@ -15,7 +15,7 @@ from _site.terminal import Screen
 
 WIDTH, HEIGHT = 8.4, 20.0  # of a cell, in pixels
 MARGIN, BAR = 18.0, 34.0
-LONGEST_PAUSE_S, THINK_S, KEY_S, READ_S, END_S = 0.6, 0.5, 0.045, 2.0, 6.0
+LONGEST_PAUSE_S, THINK_S, KEY_S, READ_S, END_S = 0.6, 0.5, 0.045, 3.0, 6.0
 PROMPT = "$ "
 RED, GREEN, YELLOW, BLUE, PURPLE, CYAN = "#ff7b72", "#56d364", "#e3b341", "#79c0ff", "#d2a8ff", "#76e3ea"
 COLORS = dict(zip(["31", "32", "33", "34", "35", "36"], (RED, GREEN, YELLOW, BLUE, PURPLE, CYAN), strict=True))
@@ -45,12 +45,12 @@ Cells = list[tuple[str, str]]
 
 @dataclass
 class Piece:
-    """A line as it looks from one moment to another; ``until`` is 0 for what stays."""
+    """A line as it looks from one moment to another; ``until`` is None for what stays."""
 
     row: int
     cells: Cells
     since: float
-    until: float = 0.0
+    until: float | None = None
 
 
 @dataclass
