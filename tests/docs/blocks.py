@@ -30,11 +30,13 @@ _DIFFERS = (
     (r"(?<=-)[b-z][b-z0-9]{13}\b", "<id>"),
     (r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+Z)?", "<date>"),
     (r"\b\d+(?:\.\d+)? (?:ms|s|min|h|days?)\b", "<duration>"),
+    (r"\bjust now\b", "<duration> ago"),
+    (r"file:///\S*/(?=local/torchx/)", "<home>/"),
     (r"\b\d+\.\d\d+\b", "<number>"),
     (r"(?<=process )\d+\b", "<number>"),
     (r"[ \t]+", " "),
 )
-"""What differs from run to run: ids, times, durations, results of a computation; and with these the width of columns."""
+"""What differs from run to run: ids, times, folders, results of a computation; and with these the width of columns."""
 
 
 @dataclass(frozen=True)
