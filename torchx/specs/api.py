@@ -231,7 +231,8 @@ class Role:
         metadata: anything that only one scheduler understands.
         mounts: what is mounted into the file system of a replica.
         workspace: the code to put onto the image.
-        overrides: values of other fields that become known late; see :meth:`resolve_overrides`.
+        overrides: values of other fields that become known late: whoever reads such a field reads what stands here; see
+            :meth:`resolve_overrides`.
 
     >>> trainer = Role("trainer", image="pytorch:latest", entrypoint="python", args=["-m", "train"])
     >>> trainer.num_replicas, trainer.resource == Resource(cpu=1, memMB=128)
@@ -275,11 +276,13 @@ class Role:
             SpecError: a name is not a field of the role.
 
         >>> role = Role("trainer", image="base", overrides={"image": lambda: "patched:1"})
+        >>> role.image
+        'patched:1'
         >>> role.resolve_overrides()
         >>> role.image, role.overrides
         ('patched:1', {})
         """
-        if self.overrides:
+        if self.__dict__["overrides"]:
             from torchx.specs.overrides import resolve_into
 
             resolve_into(self)
@@ -289,6 +292,40 @@ class Role:
         new: Role = copy_fields(self, shallow="overrides")
         memo[id(self)] = new
         return new
+
+
+class _Overrides:
+    """The field ``overrides`` of a role. Where there are some, or somebody may add some, fields are read through them:
+    from then on, for no other role shall pay for it."""
+
+    def __get__(self, role: Role, owner: type[Role] | None = None) -> dict[str, Any]:
+        self._watch()
+        overrides: dict[str, Any] = role.__dict__["overrides"]
+        return overrides
+
+    def __set__(self, role: Role, overrides: dict[str, Any]) -> None:
+        if overrides:
+            self._watch()
+        role.__dict__["overrides"] = overrides
+
+    def _watch(self) -> None:
+        if "__getattribute__" not in Role.__dict__:
+            setattr(Role, "__getattribute__", _read_field)  # noqa: B010  # mypy refuses an assignment
+
+
+def _read_field(role: Role, name: str) -> Any:
+    """An override is seen when the field that it names is read."""
+    own = object.__getattribute__(role, "__dict__")
+    overrides = own.get("overrides")
+    if overrides and name in overrides and name in own:
+        from torchx.specs.overrides import value_of
+
+        overrides[name] = value_of(overrides[name])  # kept: a coroutine can be awaited once
+        return overrides[name]
+    return object.__getattribute__(role, name)
+
+
+setattr(Role, "overrides", _Overrides())  # noqa: B010  # as above
 
 
 @dataclass

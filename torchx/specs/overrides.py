@@ -23,12 +23,13 @@ def resolve_into(role: Role) -> None:
                 f"role `{role.name}` overrides `{name}`, which is not one of its fields",
                 hint=did_you_mean(name, names) or f"one of: {', '.join(names)}",
             )
-    for name, value in role.overrides.items():
-        setattr(role, name, _value_of(value))
-    role.overrides = {}
+    late, role.overrides = role.overrides, {}
+    for name, value in late.items():
+        setattr(role, name, value_of(value))
 
 
-def _value_of(value: Any) -> Any:
+def value_of(value: Any) -> Any:
+    """What an override stands for: what a function returns, what an awaitable yields, or the value itself."""
     if callable(value):
         value = value()
     return _await(value) if hasattr(value, "__await__") else value

@@ -152,27 +152,29 @@ def _mask_values(value: Any) -> Any:
 
 
 def _role(role: Role) -> dict[str, Any]:
+    own = vars(role)  # as it is: a field does not show the override that is beside it
+    resource: Resource = own["resource"]
     return {
-        "name": role.name,
-        "image": role.image,
-        "min_replicas": role.min_replicas,
-        "entrypoint": role.entrypoint,
-        "args": role.args,
-        "env": {k: v if v.__class__ is str else _reference(v) for k, v in role.env.items()},
-        "num_replicas": role.num_replicas,
-        "max_retries": role.max_retries,
-        "retry_policy": str(getattr(role.retry_policy, "value", role.retry_policy)),
+        "name": own["name"],
+        "image": own["image"],
+        "min_replicas": own["min_replicas"],
+        "entrypoint": own["entrypoint"],
+        "args": own["args"],
+        "env": {k: v if v.__class__ is str else _reference(v) for k, v in own["env"].items()},
+        "num_replicas": own["num_replicas"],
+        "max_retries": own["max_retries"],
+        "retry_policy": str(getattr(own["retry_policy"], "value", own["retry_policy"])),
         "resource": {
-            **{name: -1 if role.resource.is_unset else getattr(role.resource, name) for name in _NULL},
-            "capabilities": role.resource.capabilities,
-            "devices": role.resource.devices,
-            "tags": role.resource.tags,
+            **{name: -1 if resource.is_unset else getattr(resource, name) for name in _NULL},
+            "capabilities": resource.capabilities,
+            "devices": resource.devices,
+            "tags": resource.tags,
         },
-        "port_map": role.port_map,
-        "metadata": role.metadata,
-        "mounts": [_mount(mount) for mount in role.mounts],
-        "workspace": None if role.workspace is None else {"projects": role.workspace.projects},
-        "overrides": role.overrides,
+        "port_map": own["port_map"],
+        "metadata": own["metadata"],
+        "mounts": [_mount(mount) for mount in own["mounts"]],
+        "workspace": None if own["workspace"] is None else {"projects": own["workspace"].projects},
+        "overrides": own["overrides"],
     }
 
 

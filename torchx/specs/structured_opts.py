@@ -58,11 +58,11 @@ class StructuredOpts(Mapping[str, "CfgVal"]):
         """
         values: dict[str, CfgVal] = {}
         missing: list[str] = []
-        names = {name for name, _, _, _ in _fields(cls)}
-        otherwise = {cases.option(key): value for key, value in cfg.items() if key not in names}
+        otherwise = {cases.option(key): cfg[key] for key in cfg if not key.islower() or "-" in key}
         for name, _, _, has_default in _fields(cls):
             value = cfg.get(name)
-            value = otherwise.get(name) if value is None else value
+            if value is None and otherwise:
+                value = otherwise.get(name)
             if value is not None:
                 values[name] = value
             elif not has_default:
