@@ -104,9 +104,12 @@ def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, m
     pause = first_s
     while True:
         status = runner.status(app_handle)
-        if status is None or status.is_terminal() or status.gone or str(status.state) == "RUNNING":
+        if status is None or status.is_terminal() or status.gone:
             return status
-        time.sleep(waiter.bear(app_handle, status) or pause)
+        nap = waiter.bear(app_handle, status)
+        if not nap and str(status.state) == "RUNNING":
+            return status
+        time.sleep(nap or pause)
         pause = min(2 * pause, most_s)
 
 

@@ -7,6 +7,7 @@ from types import MethodType
 
 from torchx.errors import EXIT_BACKEND, BackendError, TorchXError, TransientError
 from torchx.runner.backends import is_near
+from torchx.schedulers.kit.outages import Outage
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 UNSUBMITTED_S = 120.0
 """A scheduler that has said for so long of a job it took that nobody submitted it is not waited for any longer."""
 
-OUTAGE_S = 600.0
-"""A scheduler that cannot be reached, for a reason that may pass, is asked again for so long by those who wait."""
-
 GONE_S = 15.0
 """A cluster has to say for so long that it does not have a job before that is believed: it may be starting up."""
 
@@ -31,8 +29,6 @@ _EARLY_S = 0.0005
 _TOLD_S = 0.05  # a scheduler that tells is not asked more often than this, however short the interval
 _MOST_NEAR_S = 0.1
 _GROWTH = 1.5
-_FIRST_OUTAGE_PAUSE_S = 1.0
-_MOST_OUTAGE_PAUSE_S = 15.0
 _GONE_PAUSE_S = 5.0
 
 
@@ -46,7 +42,7 @@ class Waiter:
     """Waits for jobs; bears with schedulers that cannot be reached for a while, an engine that is restarted for one."""
 
     def __init__(self) -> None:
-        self._outages: dict[str, tuple[float, float]] = {}  # of a job: since when, and the pause before the last look
+        self._outages: dict[str, Outage] = {}  # by job
         self._gone: dict[str, float] = {}  # of a job: since when
 
     def until_over(
@@ -71,7 +67,7 @@ class Waiter:
 
         Raises:
             WaitTimeoutError: the time is over.
-            BackendError: the scheduler cannot be asked, for :data:`OUTAGE_S` where that may pass; or it says for
+            BackendError: the scheduler cannot be asked, for ten minutes where that may pass; or it says for
                 :data:`UNSUBMITTED_S` that the job was not submitted.
         """
         began = time.monotonic()
@@ -122,23 +118,15 @@ class Waiter:
         From one call to the next it is the same outage.
 
         Raises:
-            BackendError: why it cannot be asked: that does not pass, or has not for :data:`OUTAGE_S`.
+            BackendError: why it cannot be asked: that does not pass, or has not for ten minutes.
         """
-        error = status.error
         self._gone.pop(what, None)
-        if error is None:
+        if status.error is None:
             self._outages.pop(what, None)
             return 0.0
-        now = time.monotonic()
-        since, pause = self._outages.get(what, (now, 0.0))
-        if not isinstance(error, TransientError) or now - since > OUTAGE_S:
-            self._outages.pop(what, None)  # who waits once more is patient once more
-            raise error
-        if not pause:
-            warn(f"{error}; `{what}` goes on; torchx keeps asking for {OUTAGE_S / 60:.0f} minutes")
-        pause = min(2 * pause or _FIRST_OUTAGE_PAUSE_S, _MOST_OUTAGE_PAUSE_S)
-        self._outages[what] = (since, pause)
-        return pause
+        if what not in self._outages:
+            self._outages[what] = Outage(f"`{what}`", warn, now=time.monotonic)
+        return self._outages[what].bear(status.error)
 
 
 def never_submitted(what: str, seconds: float) -> BackendError:

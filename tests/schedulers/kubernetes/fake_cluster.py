@@ -45,6 +45,8 @@ class Cluster:
         cuts: bytes after which the next logs break off, one after the other.
         rights: what the user may do, as ``(verb, group, resource)``; None: everything.
         used: the rights that were needed so far.
+        away: called with the method and path of each call before the server sees it; what it returns is the answer,
+            or is raised.
         cold: so many calls are answered as by a server whose RBAC caches are not there yet.
 
     Args:
@@ -68,6 +70,7 @@ class Cluster:
         self.cuts = []
         self.rights = None
         self.used = set()
+        self.away = lambda method, path: None
         self.cold = 0
         self._numbers = itertools.count()
 
@@ -83,6 +86,10 @@ class Cluster:
         query = {k: v[0] for k, v in parse_qs(parts.query).items()}
         self.calls.append((method, parts.path, query))
         assert headers["authorization"] == "Bearer sesame"
+        if (away := self.away(method, parts.path)) is not None:
+            if isinstance(away, Exception):
+                raise away
+            return away
         fault = next((f for f in self.faults if f[0] == method and f[1] in parts.path), None)
         if fault:
             self.faults.remove(fault)

@@ -16,6 +16,7 @@ from torchx.schedulers.kubernetes.client import KubeApi, unless_forbidden
 from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.specs.api import AppState, is_terminal, make_app_handle
+from torchx.util.notices import logger
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
 TYPE_CHECKING = False
@@ -232,12 +233,14 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
+        from torchx.schedulers.kit.outages import Outage
         from torchx.schedulers.kubernetes.followed import FollowedLines
         from torchx.schedulers.kubernetes.logs import Glance, replica_log
 
         api = self._api_of(app_id)
         if query.follow:  # one for all replicas: that many followers ask no more often than one
-            glance = self._glances.setdefault(app_id, Glance(functools.partial(self._look, app_id)))
+            outage = Outage(f"the log of `{app_id}`", logger("torchx.schedulers").warning)
+            glance = self._glances.setdefault(app_id, Glance(functools.partial(self._look, app_id), outage=outage))
         else:
             glance = Glance(functools.partial(self._look_at_pods, app_id), once=True)
         return [

@@ -98,6 +98,10 @@ class ApiError(BackendError):
         self.reason = reason
 
 
+class BusyError(ApiError, TransientError):
+    """The API server refused for a reason that may pass."""
+
+
 def unless_forbidden(ask: Callable[[], _T], otherwise: _Other) -> _T | _Other:
     """What ``ask`` returns, or ``otherwise`` where the rights for it are missing."""
     try:
@@ -124,6 +128,7 @@ class KubeApi:
         self._namespace = ""
         self.sleep = sleep
         self._warned: set[str] = set()
+        self._answered: set[tuple[str, str]] = set()
 
     @property
     def client(self) -> Any:
@@ -354,11 +359,14 @@ class KubeApi:
                 self.sleep(_pause(None, attempt))
                 continue
             if response.status < 300:
+                self._answered.add(_right(request))
                 if request.body is not None:
                     self._warn(response)
                 return response
-            error = _error(request, response)
-            if response.status not in _PASSING or attempt == _ATTEMPTS:
+            # A server that starts up does not know all rights at once, nor all kinds of objects.
+            known = _right(request) in self._answered
+            error = _error(request, response, known=known)
+            if not isinstance(error, BusyError) or attempt == _ATTEMPTS:
                 raise error
             self.sleep(_pause(response.headers.get("Retry-After"), attempt))
 
@@ -424,8 +432,23 @@ def _unseen(page: _Object, seen: set[str]) -> list[_Object]:
     return found
 
 
-def _error(request: _Request, response: Any) -> BackendError | NotFoundError:
+def _right(request: _Request) -> tuple[str, str]:
+    """What has to be allowed for a request: the verb, and the path without the name of the object.
+
+    >>> _right(_Request("GET", "/api/v1/namespaces/team/pods/a-0/log", {}))
+    ('GET', '/api/v1/namespaces/team/pods/*/log')
+    """
+    import re
+
+    of = r"(/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/[^/]+)/[^/]+"
+    return f"{'WATCH ' if 'watch' in request.query else ''}{request.method}", re.sub(of, r"\1/*", request.path)
+
+
+def _error(request: _Request, response: Any, *, known: bool) -> BackendError | NotFoundError:
     """What the server says of its refusal.
+
+    Args:
+        known: the same was answered before.
 
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
     """
@@ -447,14 +470,17 @@ def _error(request: _Request, response: Any) -> BackendError | NotFoundError:
     status = status if isinstance(status, dict) else {}
     message = str(status.get("message") or text.strip().partition("\n")[0][:500] or f"HTTP {response.status}")
     reason = str(status.get("reason") or "")
-    if response.status == 404:
+    rights = response.status == 403 and re.search(r" cannot \w+ resource ", message)  # a policy has other words
+    no_such_kind = response.status == 404 and "could not find the requested" in message
+    if response.status == 404 and not (known and no_such_kind):
         return NotFoundError(f"Kubernetes has no `{request.path}`: {message}")
     hint = ""
     if response.status == 401:
         hint = "the credentials of kubeconfig are refused: log in again"
-    elif response.status == 403 and re.search(r" cannot \w+ resource ", message):  # a policy's refusal has other words
+    elif rights:
         hint = "the cluster's administrator can grant it: `kubectl auth can-i --list` shows what you may do"
-    return ApiError(
+    passing = response.status in _PASSING or (known and (rights or no_such_kind))
+    return (BusyError if passing else ApiError)(
         f"the Kubernetes API refused `{request.method} {request.path}`: {message}",
         status=response.status,
         reason=reason,

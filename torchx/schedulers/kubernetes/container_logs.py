@@ -51,6 +51,7 @@ class ContainerLog:
         self._last = 0
         self._same = 0
         self._begun = (0, 0)
+        self._later: tuple[int, int] | None = None
         self._runs = 0
         self._ended = False
         self._vain = self._skip = 0
@@ -65,8 +66,8 @@ class ContainerLog:
         restarts = int(status.get("restartCount") or 0)
         if restarts > self._runs:
             # The run before the present one is kept; what an older one wrote is not.
-            self._runs, self._ended = restarts, False
             yield from self._read_previous()
+            self._runs, self._ended = restarts, False
         over = "terminated" in state
         if self._ended or not (over or "running" in state):
             return
@@ -90,13 +91,13 @@ class ContainerLog:
         Should it have ended between the look at the pod and the last read, then that read the present run in its place,
         and all that was read is later than anything of the run before: it comes late, but it comes.
         """
-        now = (self._last, self._same)
-        skipped = 0 < self._end_of_previous() < self._last
-        if skipped:
+        if self._later is None and 0 < self._end_of_previous() < self._last:
+            self._later = (self._last, self._same)
             self._last, self._same = self._begun
         yield from self._read_all(previous=True)
-        if skipped:
-            self._last, self._same = now
+        if self._later is not None:
+            self._last, self._same = self._later
+            self._later = None
 
     def _end_of_previous(self) -> int:
         """Time (ns) of the last line of the run before the present one; 0: there is none."""
@@ -107,12 +108,14 @@ class ContainerLog:
         query = {"container": self._name, "timestamps": "true", "previous": "true", "tailLines": "1"}
         try:
             response = self._api.stream(self._path, query, timeout_s=_SILENCE_S)
+        except TransientError:
+            raise
         except (NotFoundError, BackendError):
             return 0
         try:
             return max((_split(raw)[0] or 0 for raw in _lines(response)), default=0)
         except urllib3.exceptions.HTTPError:
-            return 0
+            raise TransientError(f"the log of `{self._name}` breaks off") from None
         finally:
             response.close()
             response.release_conn()
@@ -142,8 +145,8 @@ class ContainerLog:
             response = self._api.stream(self._path, query, timeout_s=_SILENCE_S)
         except NotFoundError:
             return True  # removed meanwhile, or its previous run is no longer kept
-        except BackendError:
-            if previous:
+        except BackendError as e:
+            if previous and not isinstance(e, TransientError):
                 return True
             raise
         try:

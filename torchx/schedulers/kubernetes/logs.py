@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 
-from torchx.errors import NotFoundError, NotSupportedError, TorchXError
+from torchx.errors import NotFoundError, NotSupportedError, TorchXError, TransientError
+from torchx.schedulers.kit.outages import Outage
 from torchx.schedulers.kubernetes.client import path_of
 from torchx.schedulers.kubernetes.container_logs import ContainerLog
 from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, label_value
 from torchx.schedulers.kubernetes.pod_answers import by_age, main_container, read_pod, replica_of
 from torchx.specs.api import is_terminal
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,26 +69,48 @@ class Glance:
     Args:
         look: asks.
         once: what was seen first is good for all; else it is looked again after a second.
+        outage: bears those of the cluster; None: they are raised.
     """
 
-    def __init__(self, look: Callable[[], Seen], *, once: bool = False) -> None:
+    def __init__(self, look: Callable[[], Seen], *, once: bool = False, outage: Outage | None = None) -> None:
         import threading
 
+        self._outage = outage
+        self._warned = False
         self._ask = look
         self._once = once
         self._lock = threading.Lock()
         self._due = 0.0
         self._seen: Seen | None = None
 
+    def warn(self, message: str) -> None:
+        """Says that a log cannot be read just now, of the first one alone."""
+        if not self._warned:
+            self._warned = True
+            logger("torchx.schedulers").warning(message)
+
     def now(self) -> Seen:
         """What there is now, or was a second ago."""
         with self._lock:
             begun = time.monotonic()
             if self._seen is None or (begun >= self._due and not self._once):
-                self._seen = self._ask()
+                self._seen = self._answer()
                 now = time.monotonic()
                 self._due = max(begun + _EVERY_S, now + min((now - begun) * (_SHARE - 1), _SELDOM_S))
             return self._seen
+
+    def _answer(self) -> Seen:
+        while True:
+            try:
+                seen = self._ask()
+            except TransientError as e:
+                if self._outage is None:
+                    raise
+                time.sleep(self._outage.bear(e))  # whoever else wants to know waits at the lock
+                continue
+            if self._outage is not None:
+                self._outage.over()
+            return seen
 
 
 def replica_log(
@@ -130,15 +154,23 @@ def _live_or_last(
     sleep: Callable[[float], None],
 ) -> Iterator[str]:
     logs: dict[str, PodLog] = {}
+    outage = Outage(f"the log of {replica[0]}/{replica[1]}", glance.warn)
     while True:
         seen = glance.now()
         pods = seen.pods_of(*replica)
         if not pods and not logs and (seen.ended or not query.follow):
             yield from kept.last()
             return
-        for pod in pods:
-            log = logs.setdefault(str(pod["metadata"].get("uid")), PodLog(api, query))
-            yield from log.lines(pod)
+        try:
+            for pod in pods:
+                log = logs.setdefault(str(pod["metadata"].get("uid")), PodLog(api, query))
+                yield from log.lines(pod)
+        except TransientError as e:
+            if not query.follow:
+                raise
+            sleep(outage.bear(e))
+            continue
+        outage.over()
         there = {str(pod["metadata"].get("uid")) for pod in pods}
         if not query.follow or (seen.ended and all(log.done or uid not in there for uid, log in logs.items())):
             return
@@ -173,12 +205,20 @@ class PodLog:
         else:
             from heapq import merge
 
-            batches = [
-                list(self._log(pod, c, "" if c.get("name") == own else f"[{c.get('name')}] ").lines(c, follow=False))
-                for c in containers
-            ]
+            batches: list[list[tuple[int, str]]] = []
+            outage = None
+            for c in containers:
+                batches.append([])
+                log = self._log(pod, c, "" if c.get("name") == own else f"[{c.get('name')}] ")
+                try:
+                    for pair in log.lines(c, follow=False):
+                        batches[-1].append(pair)
+                except TransientError as e:
+                    outage = e
             for _, line in merge(*batches, key=lambda pair: pair[0]):
                 yield line
+            if outage is not None:  # what was read is not read again
+                raise outage
         # A pod that never got so far as to run has no log.
         self.done = over
 

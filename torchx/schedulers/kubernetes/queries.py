@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from torchx.errors import NotFoundError, TorchXError
+from torchx.errors import NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes.answers import Found, is_elastic, read_owner
 from torchx.schedulers.kubernetes.client import FORBIDDEN, ApiError, path_of, unless_forbidden
 from torchx.schedulers.kubernetes.names import (
@@ -76,8 +76,8 @@ def _owners(
             except NotFoundError:
                 break  # the cluster has no such kind
             except ApiError as e:
-                if e.status != FORBIDDEN:
-                    raise
+                if e.status != FORBIDDEN or isinstance(e, TransientError):
+                    raise  # an empty answer would be taken for one: there is no such job
                 refused = refused or e  # so it says of kinds that it has not, too
                 continue
             allowed = True
