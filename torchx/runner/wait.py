@@ -7,8 +7,8 @@ from types import MethodType
 
 from torchx.errors import EXIT_BACKEND, BackendError, TorchXError, TransientError
 from torchx.runner.backends import is_near
-from torchx.schedulers.kit.outages import Outage
 from torchx.util.notices import logger
+from torchx.util.outages import Outage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

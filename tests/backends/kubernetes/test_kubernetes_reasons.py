@@ -203,7 +203,7 @@ def test_a_job_with_a_ttl_takes_its_service_with_it(jobs, eventually):
 def test_a_role_that_a_ttl_took_had_ended(jobs, gate, eventually):
     """The other role goes on, and the job succeeds with it; who waits for it is told."""
     quick, slow = jobs.role(name="quick"), jobs.role(gate.wait("go"), name="slow", mounts=[gate.mount])
-    app_id = jobs.run(AppDef("two", [quick, slow]), cfg={"ttl_s": 1})
+    app_id = jobs.run(AppDef("two", [quick, slow]), cfg={"ttl_s": 8})
     kind = ("jobs", "", "apis/batch/v1")
     eventually(lambda: len(cluster.call("GET", jobs.path(*kind))["items"]) == 1, timeout_s=240)
     found = jobs.until(app_id, lambda job: job.roles_statuses[1].replicas[0].state is AppState.RUNNING)

@@ -107,6 +107,40 @@ def test_a_role_of_whose_end_nobody_knows(two, blind):
     assert scheduler.describe(app_id) is None
 
 
+@pytest.mark.parametrize(("condition", "state"), [("Complete", AppState.SUCCEEDED), ("Failed", AppState.FAILED)])
+def test_a_ttl_that_is_quicker_than_who_waits(condition, state):
+    """The watch has heard how the Job ended, in the event of its removal: that is told once, and then on record."""
+    cluster = Cluster()
+    scheduler, app_id = submit(cluster, ttl_s=0)
+    assert scheduler.describe(app_id).state is AppState.PENDING
+    (job,) = cluster.of("jobs")
+    ended = {**job, "status": {"conditions": [{"type": condition, "status": "True"}]}}
+    cluster.watched = [{"type": "DELETED", "object": ended}]
+    cluster.take(job)
+    scheduler.wait_for_end(app_id, 60)
+    assert scheduler.describe(app_id).state is state
+    assert scheduler.describe(app_id) is None
+
+
+def test_who_waits_for_a_job_that_kubectl_deletes():
+    """Its pod is being ended: the job runs until that is over, has then not failed, and is gone."""
+    cluster = Cluster()
+    scheduler, app_id = submit(cluster)
+    (job,) = cluster.of("jobs")
+    cluster.run_pods(job, RUNNING)
+    assert scheduler.describe(app_id).state is AppState.RUNNING
+    cluster.take(job)
+    cluster.run_pods(job, RUNNING)
+    pods = cluster.of("pods")
+    for pod in pods:
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
+    assert scheduler.describe(app_id).state is AppState.RUNNING
+    for pod in pods:
+        terminated = {"terminated": {"exitCode": 143, "reason": "Error"}}
+        pod["status"] = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": terminated}]}
+    assert scheduler.describe(app_id) is None
+
+
 def test_the_last_job_takes_all_along(two):
     """Nothing is left, and nobody knows the job."""
     cluster, scheduler, app_id = two

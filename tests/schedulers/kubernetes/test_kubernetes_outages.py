@@ -9,12 +9,12 @@ from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
 from torchx.errors import BackendError, TransientError
 from torchx.runner import Runner
 from torchx.runner import wait as runner_wait
-from torchx.schedulers.kit import outages
 from torchx.schedulers.kubernetes import base, logs, queries
 from torchx.schedulers.kubernetes import client as kube_api
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.testing import FakeClock
+from torchx.util import outages
 
 JOBSETS = "jobset.x-k8s.io/v1alpha2"
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}

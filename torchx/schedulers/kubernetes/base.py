@@ -12,9 +12,10 @@ from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResp
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
 from torchx.schedulers.kubernetes import answers, queries, verbs
 from torchx.schedulers.kubernetes.answers import Found
-from torchx.schedulers.kubernetes.client import KubeApi, unless_forbidden
+from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
+from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.specs.api import AppState, is_terminal, make_app_handle
 from torchx.util.notices import logger
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
@@ -139,10 +140,17 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
             for i in range(0, len(group), queries.AT_ONCE):
                 chunk = {split_id(app_id)[1]: app_id for app_id in group[i : i + queries.AT_ONCE]}
                 api = self._api_of(group[0])
-                for name, found in queries.look(api, namespace, chunk, self._likeliest(group)).items():
-                    if name in chunk:
-                        described[chunk[name]] = self._described(api, chunk[name], found)
+                there = queries.look(api, namespace, chunk, self._likeliest(group))
+                for name, app_id in chunk.items():
+                    found = there.get(name) or self._heard(app_id)
+                    described[app_id] = self._described(api, app_id, found) if found is not None else None
         return described
+
+    def _heard(self, app_id: str) -> Found | None:
+        """What a watch has heard of a job that has ended, and was removed before anybody asked."""
+        found = self._found.pop(app_id, None)
+        over = found is not None and found.owners and all(queries.is_over(found.kind, i) for i in found.owners)
+        return found if over else None
 
     def exists(self, app_id: str) -> bool:
         namespace, name = split_id(app_id)
@@ -233,9 +241,9 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        from torchx.schedulers.kit.outages import Outage
         from torchx.schedulers.kubernetes.followed import FollowedLines
         from torchx.schedulers.kubernetes.logs import Glance, replica_log
+        from torchx.util.outages import Outage
 
         api = self._api_of(app_id)
         if query.follow:  # one for all replicas: that many followers ask no more often than one
@@ -290,6 +298,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     def _delete_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
         verbs.delete(api, found or Found(self.owners[0]), *split_id(app_id))
+        self._found.pop(app_id, None)
 
     def close(self) -> None:
         for api in self._apis.values():

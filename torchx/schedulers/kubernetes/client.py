@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, NotFoundError, TransientError
+from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, refusal, unless_forbidden
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any, TypeVar
 
     _T = TypeVar("_T")
@@ -42,7 +43,6 @@ PLURALS = {
 }
 """What we call a kind of objects -> where the API has them."""
 
-FORBIDDEN = 403
 PAGE = 500
 """Objects of one answer of a list, as kubectl asks for."""
 
@@ -52,7 +52,6 @@ _CONNECT_S = 10.0
 _ANSWER_S = 30.0
 _JSON = "application/json"
 _CHUNK = 1 << 16
-_PASSING = frozenset((429, 500, 502, 503, 504))
 
 
 def path_of(kind: str, namespace: str | None, name: str = "") -> str:
@@ -87,29 +86,6 @@ class _Request:
     body: _Object | None = None
     content_type: str = _JSON
     timeout_s: float | None = _ANSWER_S
-
-
-class ApiError(BackendError):
-    """The API server refused. ``status`` is the HTTP status, ``reason`` the API's own word."""
-
-    def __init__(self, message: str, *, status: int, reason: str = "", hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
-        self.reason = reason
-
-
-class BusyError(ApiError, TransientError):
-    """The API server refused for a reason that may pass."""
-
-
-def unless_forbidden(ask: Callable[[], _T], otherwise: _Other) -> _T | _Other:
-    """What ``ask`` returns, or ``otherwise`` where the rights for it are missing."""
-    try:
-        return ask()
-    except ApiError as e:
-        if e.status != FORBIDDEN:
-            raise
-        return otherwise
 
 
 class KubeApi:
@@ -365,7 +341,7 @@ class KubeApi:
                 return response
             # A server that starts up does not know all rights at once, nor all kinds of objects.
             known = _right(request) in self._answered
-            error = _error(request, response, known=known)
+            error = refusal(request.method, request.path, response, known=known)
             if not isinstance(error, BusyError) or attempt == _ATTEMPTS:
                 raise error
             self.sleep(_pause(response.headers.get("Retry-After"), attempt))
@@ -442,50 +418,6 @@ def _right(request: _Request) -> tuple[str, str]:
 
     of = r"(/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/[^/]+)/[^/]+"
     return f"{'WATCH ' if 'watch' in request.query else ''}{request.method}", re.sub(of, r"\1/*", request.path)
-
-
-def _error(request: _Request, response: Any, *, known: bool) -> BackendError | NotFoundError:
-    """What the server says of its refusal.
-
-    Args:
-        known: the same was answered before.
-
-    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
-    """
-    import json
-    import re
-
-    import urllib3
-
-    try:
-        text = response.read().decode("utf-8", "replace")
-    except urllib3.exceptions.HTTPError:  # it broke off: the status says what there is to know
-        text = ""
-    finally:
-        response.release_conn()
-    try:
-        status = json.loads(text)
-    except ValueError:
-        status = {}
-    status = status if isinstance(status, dict) else {}
-    message = str(status.get("message") or text.strip().partition("\n")[0][:500] or f"HTTP {response.status}")
-    reason = str(status.get("reason") or "")
-    rights = response.status == 403 and re.search(r" cannot \w+ resource ", message)  # a policy has other words
-    no_such_kind = response.status == 404 and "could not find the requested" in message
-    if response.status == 404 and not (known and no_such_kind):
-        return NotFoundError(f"Kubernetes has no `{request.path}`: {message}")
-    hint = ""
-    if response.status == 401:
-        hint = "the credentials of kubeconfig are refused: log in again"
-    elif rights:
-        hint = "the cluster's administrator can grant it: `kubectl auth can-i --list` shows what you may do"
-    passing = response.status in _PASSING or (known and (rights or no_such_kind))
-    return (BusyError if passing else ApiError)(
-        f"the Kubernetes API refused `{request.method} {request.path}`: {message}",
-        status=response.status,
-        reason=reason,
-        hint=hint,
-    )
 
 
 def _pause(retry_after: str | None, attempt: int) -> float:

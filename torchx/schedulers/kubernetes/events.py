@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.kubernetes.client import path_of, unless_forbidden
+from torchx.schedulers.kubernetes.client import path_of
 from torchx.schedulers.kubernetes.names import JOBSET, LABEL_QUEUE, VOLCANO
 from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED
+from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.specs.api import AppState
 
 TYPE_CHECKING = False

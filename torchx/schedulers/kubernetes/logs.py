@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 
 from torchx.errors import NotFoundError, NotSupportedError, TorchXError, TransientError
-from torchx.schedulers.kit.outages import Outage
 from torchx.schedulers.kubernetes.client import path_of
 from torchx.schedulers.kubernetes.container_logs import ContainerLog
 from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, label_value
 from torchx.schedulers.kubernetes.pod_answers import by_age, main_container, read_pod, replica_of
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
+from torchx.util.outages import Outage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

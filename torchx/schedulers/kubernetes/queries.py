@@ -6,13 +6,14 @@ import time
 
 from torchx.errors import NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes.answers import Found, is_elastic, read_owner
-from torchx.schedulers.kubernetes.client import FORBIDDEN, ApiError, path_of, unless_forbidden
+from torchx.schedulers.kubernetes.client import path_of
 from torchx.schedulers.kubernetes.names import (
     LABEL_ORGANIZATION,
     LABEL_UNIQUE_NAME,
     ORGANIZATION,
     OWNERS,
 )
+from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
 from torchx.specs.api import AppState, is_terminal
 
 TYPE_CHECKING = False
@@ -55,7 +56,13 @@ def look(
             break
     for pod in parts_of(api, "Pod", namespace, wanted) if pods else ():
         found.setdefault(name_of(pod), Found(next(iter(choice)))).pods.append(pod)
-    return found
+    return {name: job for name, job in found.items() if job.owners or not all(map(_goes, job.pods))}
+
+
+def _goes(pod: _Object) -> bool:
+    """Whether a pod has ended because it is being removed: one whose owner is gone did not fail by itself."""
+    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return ended and bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def _owners(
@@ -143,7 +150,7 @@ def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> 
         job_id.partition(":")[2]
         for job_id, job in jobs.items()
         if space in (None, job_id.partition(":")[0])
-        and (is_elastic(job.owners) or not all(_over(job.kind, item) for item in job.owners))
+        and (is_elastic(job.owners) or not all(is_over(job.kind, item) for item in job.owners))
     ]
     chunks = [going[i : i + AT_ONCE] for i in range(0, len(going), AT_ONCE)]
 
@@ -162,11 +169,13 @@ def _id_of(item: _Object) -> str:
 def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, timeout_s: float) -> None:
     """Returns when a job ends or is removed, when nothing more is heard of it, or when the time is over.
 
+    ``found`` then has what was heard of its owners last.
+
     The watch begins at what ``found`` shows, so that nothing is missed in between.
     https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
     """
     deadline = time.monotonic() + timeout_s
-    going = {i["metadata"]["name"] for i in found.owners if not _over(found.kind, i)}
+    going = {i["metadata"]["name"] for i in found.owners if not is_over(found.kind, i)}
     if not going:  # it has ended as far as its owners know, or has none
         time.sleep(min(_PAUSE_S, timeout_s))
         return
@@ -185,6 +194,9 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, tim
                     return  # the next look starts afresh
                 break
             removed = event.get("type") == "DELETED"
+            if item.get("status"):  # a TTL may take it before anybody asks again
+                same = item["metadata"]["name"]
+                found.owners = [item if i["metadata"]["name"] == same else i for i in found.owners]
             state = read_owner(found.kind, item).state
             if not removed and (state is None or not is_terminal(state)):
                 continue
@@ -198,7 +210,8 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, tim
     time.sleep(max(min(deadline - time.monotonic(), _PAUSE_S), 0))
 
 
-def _over(kind: str, item: _Object) -> bool:
+def is_over(kind: str, item: _Object) -> bool:
+    """Whether an owner says that it has ended."""
     state = read_owner(kind, item).state
     return state is not None and is_terminal(state)
 

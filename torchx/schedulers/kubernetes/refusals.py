@@ -1,0 +1,83 @@
+"""What the API server refuses: whether that may pass, whether rights are missing, and what to do about it."""
+
+from __future__ import annotations
+
+from torchx.errors import BackendError, NotFoundError, TransientError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
+    _Other = TypeVar("_Other")
+
+FORBIDDEN = 403
+_PASSING = frozenset((429, 500, 502, 503, 504))
+
+
+class ApiError(BackendError):
+    """The API server refused. ``status`` is the HTTP status, ``reason`` the API's own word."""
+
+    def __init__(self, message: str, *, status: int, reason: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.reason = reason
+
+
+class BusyError(ApiError, TransientError):
+    """The API server refused for a reason that may pass."""
+
+
+def unless_forbidden(ask: Callable[[], _T], otherwise: _Other) -> _T | _Other:
+    """What ``ask`` returns, or ``otherwise`` where the rights for it are missing."""
+    try:
+        return ask()
+    except ApiError as e:
+        if e.status != FORBIDDEN:
+            raise
+        return otherwise
+
+
+def refusal(method: str, path: str, response: Any, *, known: bool) -> BackendError | NotFoundError:
+    """What the server says of its refusal.
+
+    Args:
+        known: the same was answered before.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
+    """
+    import json
+    import re
+
+    import urllib3
+
+    try:
+        text = response.read().decode("utf-8", "replace")
+    except urllib3.exceptions.HTTPError:  # it broke off: the status says what there is to know
+        text = ""
+    finally:
+        response.release_conn()
+    try:
+        status = json.loads(text)
+    except ValueError:
+        status = {}
+    status = status if isinstance(status, dict) else {}
+    message = str(status.get("message") or text.strip().partition("\n")[0][:500] or f"HTTP {response.status}")
+    reason = str(status.get("reason") or "")
+    rights = response.status == 403 and re.search(r" cannot \w+ resource ", message)  # a policy has other words
+    no_such_kind = response.status == 404 and "could not find the requested" in message
+    if response.status == 404 and not (known and no_such_kind):
+        return NotFoundError(f"Kubernetes has no `{path}`: {message}")
+    hint = ""
+    if response.status == 401:
+        hint = "the credentials of kubeconfig are refused: log in again"
+    elif rights:
+        hint = "the cluster's administrator can grant it: `kubectl auth can-i --list` shows what you may do"
+    passing = response.status in _PASSING or (known and (rights or no_such_kind))
+    return (BusyError if passing else ApiError)(
+        f"the Kubernetes API refused `{method} {path}`: {message}",
+        status=response.status,
+        reason=reason,
+        hint=hint,
+    )
