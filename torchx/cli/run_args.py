@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torchx.specs import CfgVal
     from torchx.specs.secret import Secret
 
-
 STDIN = "--stdin"
 _EXAMPLES = "for example `--secret HF_TOKEN`, or where the value is: `--secret HF_TOKEN=file:PATH`, `=cmd:COMMAND`"
 

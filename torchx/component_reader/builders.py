@@ -20,7 +20,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-
 __all__ = [
     "ComponentArgs",
     "component_args_from_str",

@@ -35,7 +35,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-
 BUILTINS = {
     "dist": ("ddp", "spmd", "torchrun"),
     "metrics": ("tensorboard",),

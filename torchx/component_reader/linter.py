@@ -27,7 +27,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-
 _TYPING_NAMES = {*SCALARS, *ANYTHING, *LISTS, *DICTS, "None", "Optional", "Union", "Annotated", "Literal"}
 
 

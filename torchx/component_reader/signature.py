@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 
 

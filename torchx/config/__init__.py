@@ -51,7 +51,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-
 __all__ = [
     "CONFIG_FILE",
     "CONFIG_PREFIX_DELIM",

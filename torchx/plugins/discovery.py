@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-
 SCHEDULERS = "torchx.schedulers"
 COMPONENTS = "torchx.components"
 NAMED_RESOURCES = "torchx.named_resources"

@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-
 __all__ = ["Failure", "parse_failure"]
 
 _NONE = "<NONE>"

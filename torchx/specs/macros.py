@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from torchx.specs.api import Role
     from torchx.specs.mounts import BindMount, DeviceMount, VolumeMount
 
-
 __all__ = ["macros"]
 
 

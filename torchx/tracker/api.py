@@ -24,7 +24,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-
 ENV_TORCHX_JOB_ID = ENV_JOB_ID
 ENV_TORCHX_PARENT_RUN_ID = ENV_PARENT_RUN_ID
 ENV_TORCHX_TRACKERS = ENV_TRACKERS

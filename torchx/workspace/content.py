@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from torchx.specs.workspaces import Workspace
 
-
 FILE, DIRECTORY, LINK = "file", "directory", "link"
 CHUNK = 1 << 20  # bytes: files are streamed, never held
 

@@ -26,7 +26,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-
 __all__ = ["TORCHX_DOCKERFILE", "DockerWorkspaceMixin", "print_push_events"]
 
 AUTO, DOCKER, OCI = "auto", "docker", "oci"

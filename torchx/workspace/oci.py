@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-
 _FORMAT = "torchx-image-1"  # a part of what the tag is a hash of
 _OVERLAYFS_LAYERS = 125
 _AT_ONCE = 6

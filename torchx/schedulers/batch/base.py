@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     _Jobs = list[ListAppResponse]
     _Replicas = list[tuple[str, int]]
 
-
 __all__ = ["COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Known", "Site", "Submission"]
 
 

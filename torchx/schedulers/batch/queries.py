@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     Answers = dict[str, DescribeAppResponse | None]
 
-
 _WATCHED_S = 60.0
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.failures import Evidence
 
-
 ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which nobody shares
 """Where torchelastic writes the error of a replica; read out of the container after its end."""
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.docker.containers import Container, Job
     from torchx.specs.api import AppDef
 
-
 LABEL_RULES = "torchx.pytorch.org/rules"
 """On each container, :class:`Rules` as JSON."""
 

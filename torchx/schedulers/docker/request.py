@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.docker.options import Opts
     from torchx.specs.api import Resource, Role
 
-
 # https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate; 63 is DNS's.
 NAME_RULE = NameRule(63)
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"

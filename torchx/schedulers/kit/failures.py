@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.torchrun import Report, Worker
     from torchx.schedulers.kit.tracebacks import Trace
 
-
 __all__ = ["Evidence", "is_aftermath", "read_failure", "says_nothing", "signal_name"]
 
 _SHELL = 128  # and the number of a signal is how shells and engines report it

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     _Position = tuple[str, int]
 
-
 _AT_ONCE = 8
 """Failed replicas that are looked into together."""
 

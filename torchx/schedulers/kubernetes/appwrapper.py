@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """Of Multus: which networks a pod is attached to besides the cluster's own."""
 POD_GROUP_LABEL = "pod-group.scheduling.sigs.k8s.io"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-
 PLURALS = {
     "Service": ("api/v1", "services"),
     "Secret": ("api/v1", "secrets"),

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-
 AUTO = "auto"
 KINDS = (AUTO, JOB, JOBSET, VOLCANO)
 FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}

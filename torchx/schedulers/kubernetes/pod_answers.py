@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-
 _CUT = 2000
 """A message that is nearly as long as the 2 KiB of a log that Kubernetes keeps may lack its beginning."""
 

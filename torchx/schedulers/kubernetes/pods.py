@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-
 RESERVED_MILLICPU = 100
 """Of the CPUs that a role asks for, so many thousandths are left to what runs on every node."""
 RESERVED_MEMMB = 1024

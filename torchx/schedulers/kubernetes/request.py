@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-
 NEWEST = (1, 37)
 """The newest version of Kubernetes that this is made for."""
 INDEXED_SINCE = (1, 22)

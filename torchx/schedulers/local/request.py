@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.local.options import Opts
     from torchx.specs.api import AppDef, Role
 
-
 ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     Exits = Mapping[tuple[int, int], "Exit"]
 
-
 _DEPENDS = "Job dependency condition not satisfied"
 _NOT_FOUND = "its host does not see the job's folder, or has no bash; `jobdir` is on shared storage"
 _NO_BASH = "127"

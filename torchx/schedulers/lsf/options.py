@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from torchx.specs.api import AppDef, CfgVal
 
-
 _TIME = re.compile(r"(\d+:)?\d+")
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.lsf.options import Opts
     from torchx.specs.api import AppDef, Role
 
-
 RANK0_HOST = "RANK0_HOST"
 """Stands for the host of replica 0 as long as LSF has not chosen it."""
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.slurm.records import JobRecord
     from torchx.specs.api import Role
 
-
 _SUSPECTS = 4  # steps whose logs may say which node failed
 _FAR_S = 30 * 86400.0  # where nobody says how long jobs take, Slurm expects the worst
 _SHELL = 128  # a shell adds it to the number of a signal

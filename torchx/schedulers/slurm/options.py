@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     Options = dict[str, str | None]
 
-
 # A field of a class has no dash in its name; the options that Slurm's users know have.
 _DASHED = {"mail_type": "mail-type", "mail_user": "mail-user"}
 

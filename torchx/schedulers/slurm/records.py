@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-
 SEPARATOR = "\x1f"  # in no name
 
 # https://slurm.schedmd.com/squeue.html, --Format. What a user can write into comes last.

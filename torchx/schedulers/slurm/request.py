@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from torchx.specs.api import AppDef, Role
 
-
 APP_ID = "@TORCHX_APP_ID@"
 """Stands in requests for the id of the job, which Slurm gives it."""
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from torchx.specs.api import Workspace
 
-
 LABEL_VERSION = "torchx.pytorch.org/version"
 _MOST_KEPT_LINES = 2000
 # The engine writes the errors of a command in red, on terminals and elsewhere.

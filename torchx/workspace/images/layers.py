@@ -21,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-
 # 1981: what zip archives, and so wheels that a job builds, can hold in every time zone.
 TIME = 347155200
 _CHUNK = 1 << 20

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-
 DEFAULT_PLATFORM = "linux/amd64"
 # Of a base image's layers only small ones are looked into, for the owners of the few directories above the workspace:
 # the layer that `WORKDIR` makes is small, and to pull gigabytes is what we are here to avoid.

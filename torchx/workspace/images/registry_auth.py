@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-
 # The name under which Docker keeps what belongs to its own registry.
 _DOCKER_HUB_KEY = "https://index.docker.io/v1/"
 _HELPER_NAME = re.compile(r"[A-Za-z0-9_.-]+")

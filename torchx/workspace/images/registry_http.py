@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-
 ATTEMPTS = 6
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 120.0  # a registry that asks for more is not waited for

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-
 LOG_GROUP = "/aws/batch/job"
 
 

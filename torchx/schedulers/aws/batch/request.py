@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
 NAME_RULE = NameRule(128, "A-Za-z0-9_-")
 # https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-
 NAME_RULE = NameRule(63, "A-Za-z0-9-")
 TAG_MANAGED_BY = "torchx.pytorch.org/managed-by"
 MANAGED_BY = "torchx"

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-
 PROGRAM, ARCHIVE, REGION = "sagemaker_program", "sagemaker_submit_directory", "sagemaker_region"
 LAUNCHER = "torchx_run.sh"
 """The script that is added to a folder."""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from torchx.specs.api import Workspace
     from torchx.workspace.content import Entry
 
-
 _NOT_EMPTY = 45  # exit code of our script
 _SEND_S = 3600.0
 _PLACE_S = 600.0
