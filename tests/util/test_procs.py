@@ -9,7 +9,7 @@ import pytest
 
 from torchx.util.io import get_abspath, read_conf_file
 from torchx.util.machine import cpu_count, gpu_ids, memory_mb
-from torchx.util.procs import find_program, prepend_path
+from torchx.util.procs import find_program
 from torchx.util.session import TORCHX_INTERNAL_SESSION_ID, get_session_id_or_create_new, get_torchx_session_id
 
 
@@ -31,7 +31,6 @@ def test_a_program_is_found_as_a_shell_would(tmp_path) -> None:
     assert find_program("tool", "a", str(tmp_path)) == first
     assert find_program("dir", path, "/") is None
     assert find_program("nope", path, "/") is None
-    assert prepend_path("/x:/y", "/a") == "/a:/x:/y"
 
 
 def test_what_the_machine_has() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, CommandError
 from torchx.schedulers.api import NONE, Capabilities, ListAppResponse
@@ -48,10 +48,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from torchx.schedulers.kit.commands import CommandRunner, Completed
+    from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.failures import Evidence
-    from torchx.schedulers.kit.files import Files
 
     _Jobs = list[ListAppResponse]
 else:
@@ -107,11 +106,7 @@ CAPABILITIES = Capabilities(
 
 
 class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
-    """Runs jobs on a Slurm cluster.
-
-    Args:
-        session_name: groups the jobs.
-    """
+    """Runs jobs on a Slurm cluster. Further arguments: see :class:`BatchScheduler`."""
 
     capabilities = CAPABILITIES
     transient = re.compile(
@@ -121,16 +116,8 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     )
     programs = "Slurm's commands"
 
-    def __init__(
-        self,
-        session_name: str,
-        *,
-        commands: CommandRunner | None = None,
-        files: Files | None = None,
-        sleep: Callable[[float], None] | None = None,
-    ) -> None:
-        more = {} if sleep is None else {"sleep": sleep}
-        super().__init__("slurm", session_name, commands=commands, files=files, **more)
+    def __init__(self, session_name: str, **parts: Any) -> None:
+        super().__init__("slurm", session_name, **parts)
         self._asked: dict[int, SlurmQueries] = {}
 
     def _run_opts(self) -> runopts:

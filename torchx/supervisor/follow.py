@@ -39,23 +39,6 @@ class Follower:
         failed: why the last attempt to write failed; empty when it did not.
     """
 
-    __slots__ = (
-        "_begun",
-        "_combined",
-        "_copied",
-        "_folder",
-        "_inside",
-        "_last_record",
-        "_last_source",
-        "_latest_s",
-        "_open_line",
-        "_pause",
-        "_scanned",
-        "_unrecorded",
-        "due",
-        "failed",
-    )
-
     def __init__(self, folder: str, now: float, latest_s: float = 1.0) -> None:
         self._folder = folder
         self._copied = [0, 0]  # of stdout and stderr

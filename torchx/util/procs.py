@@ -24,8 +24,3 @@ def find_program(name: str, path: str, cwd: str) -> str | None:
         if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
             return os.path.abspath(candidate)
     return None
-
-
-def prepend_path(path: str, *folders: str) -> str:
-    """A ``PATH`` that looks in ``folders`` first."""
-    return os.pathsep.join([*folders, *([path] if path else [])])

@@ -138,4 +138,5 @@ def test_stdout_of_workers_is_read_though_torchrun_writes_to_stderr(tmp_path: Pa
     place.mkdir(parents=True)
     (place / "stderr.log").write_text(record["stderr"])
     (place / "stdout.log").write_text(record["stdout"])
-    assert folder.failure("w", 0, exit_code=1).summary() == "exit code 3: fatal: the tokenizer has no vocabulary"
+    (left,) = folder.evidence([("w", 0)])
+    assert read_failure(left, exit_code=1).summary() == "exit code 3: fatal: the tokenizer has no vocabulary"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from torchx.schedulers.batch.folders import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.lsf import replicas
 from torchx.schedulers.lsf.replicas import (
@@ -19,6 +18,7 @@ from torchx.schedulers.lsf.replicas import (
     RESTARTS_FILE,
     STARTED_FILE,
 )
+from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
 
 PROGRAM = read_script(replicas.__file__, "replica.sh")
 

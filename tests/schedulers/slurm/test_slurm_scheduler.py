@@ -425,7 +425,7 @@ def counting_looks(scheduler: SlurmScheduler) -> list[list[str]]:
 
 
 def test_many_failed_replicas_are_one_look(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """The files of eight replicas are read together; those whose stderr says nothing have said it on stdout."""
+    """The files of eight replicas are read together; where stderr says nothing stdout has it."""
     folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=8)]))
     for k in range(8):
         (folder / "w" / str(k)).mkdir(parents=True)
@@ -437,7 +437,7 @@ def test_many_failed_replicas_are_one_look(scheduler: SlurmScheduler, fake: Fake
     job = scheduler.describe("7")
     assert job is not None
     assert job.msg == "w/0 on n0: exit code 1: fatal: no disk"
-    assert len(looks) == 4  # markers; job and notes; error files, stderr, what Slurm said; stdout
+    assert len(looks) == 3  # markers; job and notes; error files, stderr, stdout, what Slurm said
 
 
 ENDING = "100 start 0 7\n101 up w/0 n0\n101 up w/1 n1\n"

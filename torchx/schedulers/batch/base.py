@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import posixpath
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -36,10 +35,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.batch.logs import BatchLog, Growth
-    from torchx.schedulers.kit.commands import CommandRunner
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.failures import Evidence
-    from torchx.schedulers.kit.files import Files
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDryRunInfo
 
@@ -83,16 +80,8 @@ class BatchScheduler(SiteScheduler):
     fresh_s: float = 0.5
     """Answers younger than this are used again, seconds: many who wait share one query."""
 
-    def __init__(
-        self,
-        backend: str,
-        session_name: str,
-        *,
-        commands: CommandRunner | None = None,
-        files: Files | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        super().__init__(backend, session_name, commands=commands, files=files, sleep=sleep)
+    def __init__(self, backend: str, session_name: str, **parts: Any) -> None:
+        super().__init__(backend, session_name, **parts)
         self._queries = JobQueries()
         self._attempts = itertools.count()
         self._growth: dict[int, Growth] = {}

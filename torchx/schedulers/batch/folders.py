@@ -19,29 +19,25 @@ from __future__ import annotations
 import posixpath
 
 from torchx.errors import BackendError
+from torchx.schedulers.kit.files import left_by
+from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG, TIMES_INDEX
 from torchx.util.notices import logger
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.kit.files import Files
     from torchx.specs.api import AppDef, Role
-    from torchx.specs.failures import Failure
 
 JOB_FILE = "job.json"
 SECRETS_FILE = "secrets.sh"
-STDOUT_LOG = "stdout.log"
-STDERR_LOG = "stderr.log"
-TIMES_INDEX = "times.idx"
-ERROR_FILE = "error.json"
 IN_JOB_DIR = "torchx-jobs"
 _IDS = "ids"
 _DELETED = b"deleted"
-TAIL_BYTES = 1 << 16
-"""This much of the end of its output is read to find out why a replica failed."""
 
 
 class JobFolders:
@@ -148,65 +144,23 @@ class JobFolder:
         base = self.replica(role, k)
         return LogPaths(*(posixpath.join(base, name) for name in (STDOUT_LOG, STDERR_LOG, TIMES_INDEX)))
 
-    def failure(self, role: str, k: int, *, exit_code: int | None, signal_name: str = "", ended: float = 0) -> Failure:
-        """Why a replica failed: out of torchelastic's error file, else the end of its output."""
-        from torchx.schedulers.kit.failures import read_failure
-
-        (left,) = self.evidence([(role, k)])
-        return read_failure(left, exit_code=exit_code, signal=signal_name, ended=ended)
-
     def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:
         """What failed replicas left behind, by one look at the files of all of them.
 
-        There is a second look, at stdout, where stderr says nothing.
-
         Args:
             replicas: names of roles, and numbers.
-            said: name of the file in a replica's folder that has the system's own words; empty where there is none.
+            said: see :func:`~torchx.schedulers.kit.files.left_by`.
         """
-        from torchx.schedulers.kit.failures import Evidence, says_nothing
-
-        places = [self.replica(role, k) for role, k in replicas]
-        wanted = {ERROR_FILE: 0, STDERR_LOG: -TAIL_BYTES, **({said: -TAIL_BYTES} if said else {})}
-        texts = self.texts({posixpath.join(place, name): at for place in places for name, at in wanted.items()})
-        silent = [place for place in places if says_nothing(texts.get(posixpath.join(place, STDERR_LOG), ""))]
-        texts.update(self.texts({posixpath.join(place, STDOUT_LOG): -TAIL_BYTES for place in silent}))
-
-        def text(place: str, name: str) -> str:
-            return texts.get(posixpath.join(place, name), "")
-
-        return [
-            Evidence(
-                error_file=texts.get(posixpath.join(place, ERROR_FILE)),
-                stderr=text(place, STDERR_LOG),
-                stdout=text(place, STDOUT_LOG),
-                said=text(place, said) if said else "",
-            )
-            for place in places
-        ]
-
-    def texts(self, offsets: Mapping[str, int]) -> dict[str, str]:
-        """What is in files from the offsets on, by one look; those that are not there, or empty, are left out.
-
-        Args:
-            offsets: path to offset; a negative one counts from the end, and a line that it cuts is left out.
-        """
-        found = {}
-        for path, data in (self.files.grown(offsets) if offsets else {}).items():
-            cut = len(data) == -offsets[path]
-            found[path] = (data[data.find(b"\n") + 1 :] if cut else data).decode("utf-8", "replace")
-        return found
+        return left_by(self.files, [self.replica(role, k) for role, k in replicas], said=said)
 
 
+@dataclass
 class LogPaths:
     """The files of one replica's output. Where stderr goes to stdout, or there are no times, the path is empty."""
 
-    __slots__ = ("stderr", "stdout", "times")
-
-    def __init__(self, stdout: str, stderr: str = "", times: str = "") -> None:
-        self.stdout = stdout
-        self.stderr = stderr
-        self.times = times
+    stdout: str
+    stderr: str = ""
+    times: str = ""
 
 
 def roles_of(record: bytes | None) -> list[Role]:

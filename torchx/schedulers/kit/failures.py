@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.torchrun import Report, Worker
     from torchx.schedulers.kit.tracebacks import Trace
 
-__all__ = ["Evidence", "is_aftermath", "read_failure", "says_nothing", "signal_name"]
+__all__ = ["Evidence", "is_aftermath", "read_failure", "signal_name"]
 
 _SHELL = 128  # and the number of a signal is how shells and engines report it
 _CONTEXT_LINES = 40
@@ -61,7 +61,7 @@ class Evidence:
     Attributes:
         error_file: torchelastic's error file; None where there is none.
         stderr: its end, up to 64 KiB.
-        stdout: its end, where it is a stream of its own; read only when stderr says nothing.
+        stdout: its end, where it is a stream of its own.
         said: what the system said of the end of the process: slurmstepd's words, ``OOMKilled``, ...
         reason: why it ended, in the backend's own terms, where only the look shows it; a sentence without full stop.
         kind: class of the cause where that reason decides it.
@@ -120,15 +120,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number - _SHELL if number > _SHELL else number).name
     except ValueError:
         return f"signal {number}" if 0 < number <= signal.NSIG - 1 else ""
-
-
-def says_nothing(stderr: str) -> bool:
-    """Whether no cause is in stderr, only logging of torchrun, warnings and progress: then stdout is worth a look.
-
-    >>> says_nothing("train.py:3: UserWarning: slow\\n"), says_nothing("no data in /data\\n")
-    (True, False)
-    """
-    return not read_failure(Evidence(stderr=stderr), exit_code=1).message
 
 
 # -- one program ---------------------------------------------------------------------------------------

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import time
+from collections.abc import Iterator
 
 from torchx.errors import BackendError
 from torchx.settings import make_private, torchx_home
+from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Protocol
+
+    from torchx.schedulers.kit.failures import Evidence
 
     class Files(Protocol):
         """Files of the machine where the scheduler's commands run. See :class:`LocalFiles`, method by method."""
@@ -29,6 +35,9 @@ if TYPE_CHECKING:
         def names(self, folder: str) -> list[str]: ...
         def remove(self, folder: str) -> None: ...
 
+
+TAIL_BYTES = 1 << 16
+"""This much of the end of its output is read to find out why a replica failed."""
 
 MOST_GROWN = 1 << 20
 """The most bytes of one file that one call of ``grown`` returns; the rest comes with the next."""
@@ -60,39 +69,33 @@ class LocalFiles:
 
     def make_folder(self, path: str) -> None:
         """Make a folder and those above it; new ones are the user's alone. Quiet when it is there."""
-        try:
+        with _asked_to("be made", path):
             make_private(path)
-        except OSError as e:
-            raise _refused("be made", path, e) from e
 
     def write(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         """Write a file, whole or not at all; the folder must be there."""
         temporary = f"{path}.{os.getpid()}.new"
-        try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
-            finally:
-                os.close(fd)
+        with _asked_to("be written", path):
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as f:
+                f.write(data)
             os.replace(temporary, path)
-        except OSError as e:
-            raise _refused("be written", path, e) from e
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes | None:
         """What is in a file from ``offset`` on, at most ``size`` bytes; None when there is no such file.
 
         A negative offset counts from the end of the file.
         """
-        try:
-            with open(path, "rb", buffering=0) as f:
-                f.seek(offset if offset >= 0 else max(0, os.fstat(f.fileno()).st_size + offset))
+        with (
+            _asked_to("be read", path),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            # what a job put there instead of a file must not be waited for
+            open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as f,
+        ):
+            found = os.fstat(f.fileno())
+            if stat.S_ISREG(found.st_mode):
+                f.seek(offset if offset >= 0 else max(0, found.st_size + offset))
                 return f.read(size)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as e:
-            raise _refused("be read", path, e) from e
+        return None
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
         """Size of each file, bytes; None when there is no such file."""
@@ -123,27 +126,58 @@ class LocalFiles:
 
     def names(self, folder: str) -> list[str]:
         """What is in a folder; nothing when there is none."""
-        try:
+        with _asked_to("be read", folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return os.listdir(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as e:
-            raise _refused("be read", folder, e) from e
+        return []
 
     def remove(self, folder: str) -> None:
         """Remove a folder with all in it, or one file. Quiet when it is not there; links are not followed."""
         import shutil
 
-        try:
+        with _asked_to("be removed", folder), contextlib.suppress(FileNotFoundError):
             if os.path.isdir(folder) and not os.path.islink(folder):
                 shutil.rmtree(folder)
             else:
                 os.unlink(folder)
-        except FileNotFoundError:
-            return
-        except OSError as e:
-            raise _refused("be removed", folder, e) from e
 
 
-def _refused(what: str, path: str, error: OSError) -> BackendError:
-    return BackendError(f"`{path}` cannot {what}: {error.strerror or error}")
+@contextlib.contextmanager
+def _asked_to(what: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise BackendError(f"`{path}` cannot {what}: {e.strerror or e}") from e
+
+
+def left_by(
+    files: Files, folders: Sequence[str], *, said: str = "", begins: Mapping[str, int] | None = None
+) -> list[Evidence]:
+    """What failed replicas left behind in their folders, by one look at all of them.
+
+    Args:
+        said: name of the file in a replica's folder that has the system's own words; empty where there is none.
+        begins: paths of files of which only what stands from an offset on is meant: that of the last attempt.
+    """
+    from torchx.schedulers.kit.failures import Evidence
+
+    ends = (STDERR_LOG, STDOUT_LOG, said) if said else (STDERR_LOG, STDOUT_LOG)
+    offsets = {f"{folder}/{name}": -TAIL_BYTES - 1 for folder in folders for name in ends}
+    begins = begins or {}
+    for path, size in files.sizes(begins).items():
+        offsets[path] = max(begins[path], (size or 0) - TAIL_BYTES - 1)
+    found = files.grown({**offsets, **{f"{folder}/{ERROR_FILE}": 0 for folder in folders}}) if folders else {}
+
+    def end(folder: str, name: str) -> str:
+        data = found.get(f"{folder}/{name}", b"")
+        cut = len(data) > TAIL_BYTES  # in the middle of a line
+        return (data[data.find(b"\n") + 1 :] if cut else data).decode("utf-8", "replace")
+
+    return [
+        Evidence(
+            error_file=found.get(f"{folder}/{ERROR_FILE}", b"").decode("utf-8", "replace") or None,
+            stderr=end(folder, STDERR_LOG),
+            stdout=end(folder, STDOUT_LOG),
+            said=end(folder, said) if said else "",
+        )
+        for folder in folders
+    ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 
+from torchx.errors import BackendError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
-from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
+from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TERMINAL
 
 TYPE_CHECKING = False
@@ -24,8 +24,6 @@ RETRY_FACT = "retry"
 
 SIZES = "sizes"
 """The key of ``Attempt.more`` for the sizes of each replica's stdout and stderr when the attempt ended."""
-
-_TAIL_BYTES = 1 << 16
 
 
 def facts_of(job: JobState, folder: str) -> JobFacts:
@@ -129,34 +127,19 @@ def look(
         sizes: where the output of the last attempt begins, in stdout and in stderr, by ``role/number``.
     """
     from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.kit.files import LocalFiles, left_by
 
-    found = []
-    for replica in replicas:
-        folder = replica_folder(logs, replica.role, replica.replica)
-        error = _tail(os.path.join(folder, ERROR_FILE), 1 << 20)
-        out, err = (sizes or {}).get(f"{replica.role}/{replica.replica}", (0, 0))
-        stderr = _tail(os.path.join(folder, STDERR_LOG), start=err)
-        stdout = _tail(os.path.join(folder, STDOUT_LOG), start=out)
-        found.append(Evidence(error_file=error, stderr=stderr or "", stdout=stdout or ""))
-    return found
-
-
-def _tail(path: str, most: int = _TAIL_BYTES, start: int = 0) -> str | None:
-    """The end of what stands in a file from ``start`` on, in whole lines; None when it cannot be read."""
+    folders = {f"{r.role}/{r.replica}": replica_folder(logs, r.role, r.replica) for r in replicas}
+    begins = {
+        f"{folders[who]}/{name}": at
+        for who, pair in (sizes or {}).items()
+        if who in folders
+        for name, at in zip((STDOUT_LOG, STDERR_LOG), pair, strict=True)
+    }
     try:
-        # what a job put there instead of a file must not be waited for
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as f:
-            size = os.fstat(f.fileno()).st_size
-            if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
-                return None
-            size -= min(start, size)
-            f.seek(-min(size, most), os.SEEK_END)
-            data = f.read(most)
-    except OSError:
-        return None
-    if size > most:
-        data = data[data.find(b"\n") + 1 :]
-    return data.decode("utf-8", "replace")
+        return left_by(LocalFiles(), list(folders.values()), begins=begins)
+    except BackendError:  # they cannot be read: how they ended is still known
+        return [Evidence() for _ in replicas]
 
 
 def _url_path(path: str) -> str:

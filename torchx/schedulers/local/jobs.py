@@ -1,5 +1,4 @@
 """Local jobs as folders: found by their id, described from what their supervisors wrote."""
-# contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
@@ -97,18 +96,11 @@ class LocalJob:
         """
         job = self._seen or self.read()
         counts = dict(job.roles) if job else {}
-        if role not in counts:
-            from torchx.util.strings import did_you_mean
-
-            known = ", ".join(f"`{name}`" for name in counts)
+        if not 0 <= k < counts.get(role, 0):
+            known = ", ".join(f"`{name}` (0 to {count - 1})" for name, count in counts.items())
             raise NotFoundError(
-                f"job `{os.path.basename(self.folder)}` has no role `{role}`",
-                hint=did_you_mean(role, counts) or f"its roles are {known}",
-            )
-        if not 0 <= k < counts[role]:
-            raise NotFoundError(
-                f"role `{role}` of job `{os.path.basename(self.folder)}` has no replica `{k}`",
-                hint="its only replica is 0" if counts[role] == 1 else f"its replicas are 0 to {counts[role] - 1}",
+                f"job `{os.path.basename(self.folder)}` has no replica `{k}` of role `{role}`",
+                hint=f"its roles: {known}",
             )
         return replica_folder(self.logs(), role, k)
 

@@ -103,42 +103,26 @@ class RemoteFiles:
         self._torchx_home = ""
 
     def home(self) -> str:
-        """The user's home folder."""
         self._learn()
         return self._home
 
     def torchx_home(self, *parts: str) -> str:
-        """A path below torchx's own folder; nothing is created."""
         self._learn()
         return os.path.join(self._torchx_home, *parts)
 
-    def expanded(self, path: str) -> str:
-        """An absolute path; ``~`` is the home folder, and what is relative is below it."""
-        if path.startswith("/"):
-            return _checked(path)
-        rest = path[1:].lstrip("/") if path == "~" or path.startswith("~/") else path
-        return _checked(os.path.normpath(f"{self.home()}/{rest}"))
-
     def cwd(self) -> str:
-        """The folder that commands are run in."""
         return self.home()
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it; new ones are the user's alone. Quiet when it is there."""
         self._script(f"umask 077; mkdir -p -- {quote(_checked(path))}", path, "be made")
 
     def write(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-        """Write a file, whole or not at all; the folder must be there."""
         new = quote(f"{_checked(path)}.{os.urandom(4).hex()}.new")
         # The size is counted there: an input that ends early looks like one that is complete.
         script = _WRITE.format(path=quote(path), new=new, size=len(data), mode=f"{mode:04o}")
         self._script(script, path, "be written", stdin=data)
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes | None:
-        """What is in a file from ``offset`` on, at most ``size`` bytes; None when there is no such file.
-
-        A negative offset counts from the end of the file.
-        """
         read = f"tail -c {f'+{offset + 1}' if offset > 0 else -offset}" if offset else "cat"
         if size >= 0:
             read += f" | head -c {size}"
@@ -147,7 +131,7 @@ class RemoteFiles:
         return None if answer.returncode == _MISSING else answer.stdout
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
-        """Size of each file, bytes; None when there is no such file. One command for a thousand files."""
+        """One command for a thousand files."""
         found: dict[str, int | None] = dict.fromkeys(map(_checked, paths))
         for batch in _batches([*found]):
             answer = self._script(
@@ -160,14 +144,8 @@ class RemoteFiles:
         return found
 
     def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
-        """What came into files after the offsets, at most ``MOST_GROWN`` bytes of each; files without news left out.
-
-        One command for a thousand files, however long it waits. What it returns is whole: when the connection is cut in
-        between, the same bytes are asked for again.
-
-        Args:
-            offsets: path to the number of bytes that are known; negative: only so many bytes at the end are wanted.
-            wait_s: seconds to wait for the first news; 0: do not.
+        """One command for a thousand files, however long it waits. What it returns is whole: when the connection is
+        cut in between, the same bytes are asked for again.
         """
         deadline = time.monotonic() + wait_s
         batches = _batches([*map(_checked, offsets)])
@@ -185,17 +163,12 @@ class RemoteFiles:
         return {}
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; nothing when there is none."""
         script = _NAMES.format(folder=quote(_checked(folder)), missing=_MISSING)
         answer = self._script(script, folder, "be read", allowed=(_MISSING,))
         return [os.fsdecode(name) for name in answer.stdout.split(b"\0") if name]
 
     def remove(self, folder: str) -> None:
-        """Remove a folder with all in it, or one file. Quiet when it is not there; links are not followed.
-
-        Raises:
-            ConfigError: it is the root or the home folder.
-        """
+        """ConfigError where it is the root or the home folder."""
         path = os.path.normpath(_checked(folder))
         if path in ("/", "//", self.home()):
             raise ConfigError(f"`{path}` on `{self._runner.target}` cannot be removed")
