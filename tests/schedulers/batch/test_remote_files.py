@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import BackendError, ConfigError
-from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-from torchx.schedulers.kit.files import MOST_GROWN, TAIL_BYTES, LocalFiles
+from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
 
 AnyFiles = LocalFiles | RemoteFiles
 BYTES = bytes(range(256)) * 3

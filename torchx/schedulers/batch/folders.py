@@ -19,14 +19,13 @@ from __future__ import annotations
 import posixpath
 
 from torchx.errors import BackendError
-from torchx.schedulers.kit.files import left_by
-from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG, TIMES_INDEX
+from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from torchx.schedulers.kit.failures import Evidence
@@ -38,6 +37,8 @@ SECRETS_FILE = "secrets.sh"
 IN_JOB_DIR = "torchx-jobs"
 _IDS = "ids"
 _DELETED = b"deleted"
+TAIL_BYTES = 1 << 16
+"""This much of the end of its output is read to find out why a replica failed."""
 
 
 class JobFolders:
@@ -149,9 +150,43 @@ class JobFolder:
 
         Args:
             replicas: names of roles, and numbers.
-            said: see :func:`~torchx.schedulers.kit.files.left_by`.
+            said: see :func:`left_by`.
         """
         return left_by(self.files, [self.replica(role, k) for role, k in replicas], said=said)
+
+
+def left_by(
+    files: Files, folders: Sequence[str], *, said: str = "", begins: Mapping[str, int] | None = None
+) -> list[Evidence]:
+    """What failed replicas left behind in their folders, by one look at all of them.
+
+    Args:
+        said: name of the file in a replica's folder that has the system's own words; empty where there is none.
+        begins: paths of files of which only what stands from an offset on is meant: that of the last attempt.
+    """
+    from torchx.schedulers.kit.failures import Evidence
+
+    ends = (STDERR_LOG, STDOUT_LOG, said) if said else (STDERR_LOG, STDOUT_LOG)
+    offsets = {f"{folder}/{name}": -TAIL_BYTES - 1 for folder in folders for name in ends}
+    begins = begins or {}
+    for path, size in files.sizes(begins).items():
+        offsets[path] = max(begins[path], (size or 0) - TAIL_BYTES - 1)
+    found = files.grown({**offsets, **{f"{folder}/{ERROR_FILE}": 0 for folder in folders}}) if folders else {}
+
+    def end(folder: str, name: str) -> str:
+        data = found.get(f"{folder}/{name}", b"")
+        cut = len(data) > TAIL_BYTES  # in the middle of a line
+        return (data[data.find(b"\n") + 1 :] if cut else data).decode("utf-8", "replace")
+
+    return [
+        Evidence(
+            error_file=found.get(f"{folder}/{ERROR_FILE}", b"").decode("utf-8", "replace") or None,
+            stderr=end(folder, STDERR_LOG),
+            stdout=end(folder, STDOUT_LOG),
+            said=end(folder, said) if said else "",
+        )
+        for folder in folders
+    ]
 
 
 @dataclass

@@ -10,14 +10,11 @@ from collections.abc import Iterator
 
 from torchx.errors import BackendError
 from torchx.settings import make_private, torchx_home
-from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from typing import Protocol
-
-    from torchx.schedulers.kit.failures import Evidence
 
     class Files(Protocol):
         """Files of the machine where the scheduler's commands run. See :class:`LocalFiles`, method by method."""
@@ -35,9 +32,6 @@ if TYPE_CHECKING:
         def names(self, folder: str) -> list[str]: ...
         def remove(self, folder: str) -> None: ...
 
-
-TAIL_BYTES = 1 << 16
-"""This much of the end of its output is read to find out why a replica failed."""
 
 MOST_GROWN = 1 << 20
 """The most bytes of one file that one call of ``grown`` returns; the rest comes with the next."""
@@ -147,37 +141,3 @@ def _asked_to(what: str, path: str) -> Iterator[None]:
         yield
     except OSError as e:
         raise BackendError(f"`{path}` cannot {what}: {e.strerror or e}") from e
-
-
-def left_by(
-    files: Files, folders: Sequence[str], *, said: str = "", begins: Mapping[str, int] | None = None
-) -> list[Evidence]:
-    """What failed replicas left behind in their folders, by one look at all of them.
-
-    Args:
-        said: name of the file in a replica's folder that has the system's own words; empty where there is none.
-        begins: paths of files of which only what stands from an offset on is meant: that of the last attempt.
-    """
-    from torchx.schedulers.kit.failures import Evidence
-
-    ends = (STDERR_LOG, STDOUT_LOG, said) if said else (STDERR_LOG, STDOUT_LOG)
-    offsets = {f"{folder}/{name}": -TAIL_BYTES - 1 for folder in folders for name in ends}
-    begins = begins or {}
-    for path, size in files.sizes(begins).items():
-        offsets[path] = max(begins[path], (size or 0) - TAIL_BYTES - 1)
-    found = files.grown({**offsets, **{f"{folder}/{ERROR_FILE}": 0 for folder in folders}}) if folders else {}
-
-    def end(folder: str, name: str) -> str:
-        data = found.get(f"{folder}/{name}", b"")
-        cut = len(data) > TAIL_BYTES  # in the middle of a line
-        return (data[data.find(b"\n") + 1 :] if cut else data).decode("utf-8", "replace")
-
-    return [
-        Evidence(
-            error_file=found.get(f"{folder}/{ERROR_FILE}", b"").decode("utf-8", "replace") or None,
-            stderr=end(folder, STDERR_LOG),
-            stdout=end(folder, STDOUT_LOG),
-            said=end(folder, said) if said else "",
-        )
-        for folder in folders
-    ]

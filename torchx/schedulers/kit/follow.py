@@ -21,6 +21,7 @@ from io import BytesIO, StringIO
 
 from torchx.supervisor import lines as long_lines
 from torchx.supervisor.lines import Part
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -326,15 +327,13 @@ class Follower(Lines):
 _STAMP = rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?"
 
 
+@dataclass
 class Piece:
     """A piece of output: ``stream`` is 1 for stdout and 2 for stderr, ``time`` in nanoseconds since the epoch."""
 
-    __slots__ = ("stream", "text", "time")
-
-    def __init__(self, stream: int, time: int, text: bytes) -> None:
-        self.stream = stream
-        self.time = time
-        self.text = text
+    stream: int
+    time: int
+    text: bytes
 
 
 def whole_lines(pieces: Iterable[Piece]) -> Iterator[Piece]:

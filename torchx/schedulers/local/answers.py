@@ -126,8 +126,9 @@ def look(
         logs: folder of the replicas' folders.
         sizes: where the output of the last attempt begins, in stdout and in stderr, by ``role/number``.
     """
+    from torchx.schedulers.batch.folders import left_by
     from torchx.schedulers.kit.failures import Evidence
-    from torchx.schedulers.kit.files import LocalFiles, left_by
+    from torchx.schedulers.kit.files import LocalFiles
 
     folders = {f"{r.role}/{r.replica}": replica_folder(logs, r.role, r.replica) for r in replicas}
     begins = {

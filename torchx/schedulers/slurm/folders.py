@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
-from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, LogPaths, roles_of
-from torchx.schedulers.kit.files import TAIL_BYTES
+from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
 from torchx.schedulers.slurm.answers import Job, telling_files
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 
