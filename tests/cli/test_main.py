@@ -77,6 +77,23 @@ def test_every_verb_has_help(torchx: Call, verb: str) -> None:
     assert torchx("help", verb).out == page.out
 
 
+@pytest.mark.parametrize(
+    ("verb", "ours"),
+    [
+        *(("ps", "torchx list"), ("top", "torchx list"), ("kill", "torchx cancel"), ("stop", "torchx cancel")),
+        *(("rm", "torchx delete"), ("submit", "torchx run"), ("exec", "torchx status"), ("ssh", "torchx status")),
+        *(("logs", "torchx log"), ("rnu", "`run`")),
+    ],
+)
+def test_verbs_that_people_try(torchx: Call, verb: str, ours: str) -> None:
+    """The hint names the verb that does it here; each of these exists."""
+    outcome = torchx(verb)
+    assert (outcome.code, ours in outcome.hint()) == (2, True)
+    named = {text.split()[1] for text in outcome.hint().split("`")[1::2] if text.startswith("torchx ")}
+    assert named <= {*commands.names(), "--version"}
+    assert not {*commands.ELSEWHERE} & {*commands.VERBS}
+
+
 def test_every_verb_is_a_sub_command() -> None:
     """The lazy table and the classes agree."""
     found = get_default_sub_cmds()

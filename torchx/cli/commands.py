@@ -28,7 +28,9 @@ PLUGINS = "From plugins"
 HIDDEN = ""
 
 VERBS: dict[str, Verb] = {
-    "run": Verb(LAUNCH, "torchx.cli.cmd_run:CmdRun", "launch a component as a job; --dryrun shows what would be done"),
+    "run": Verb(
+        LAUNCH, "torchx.cli.cmd_run:CmdRun", "launch a script or a component; --dryrun shows what would be done"
+    ),
     "builtins": Verb(LAUNCH, "torchx.cli.cmd_builtins:CmdBuiltins", "the components that can be run by name"),
     "runopts": Verb(LAUNCH, "torchx.cli.cmd_runopts:CmdRunopts", "the options of a scheduler, for `run -cfg`"),
     "status": Verb(FOLLOW, "torchx.cli.cmd_status:CmdStatus", "what became of a job, and why"),
@@ -45,6 +47,31 @@ VERBS: dict[str, Verb] = {
     "__complete": Verb(HIDDEN, "torchx.cli.cmd_complete:CmdComplete", ""),
 }
 """Name of each built-in verb -> its row, in the order of the help page."""
+
+_LIST = "`torchx list` lists the runs on record, `torchx list --state running` those that run"
+_LOGIN = "torchx opens no shell in a job: `torchx status JOB` says on which hosts it runs"
+_CANCEL = "`torchx cancel JOB` ends a job, `torchx cancel --all` all of mine"
+_DELETE = "`torchx delete JOB` removes a job that has ended, with its logs and its record"
+_RUN = "`torchx run train.py` launches a job; `-s slurm` says where"
+_WATCH = "`torchx log -f JOB` follows what a job writes, `torchx wait JOB` waits for its end"
+ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(("ps", "ls", "jobs", "queue", "squeue", "top", "history", "runs"), _LIST),
+    **dict.fromkeys(("kill", "stop", "abort", "terminate", "scancel", "end"), _CANCEL),
+    **dict.fromkeys(("rm", "remove", "clean", "prune", "purge"), _DELETE),
+    **dict.fromkeys(("submit", "launch", "start", "create", "apply", "sbatch", "srun"), _RUN),
+    **dict.fromkeys(("exec", "ssh", "attach", "shell", "login", "enter"), _LOGIN),
+    **dict.fromkeys(("logs", "tail", "follow", "watch", "output"), _WATCH),
+    **dict.fromkeys(
+        ("get", "info", "show", "inspect"), "`torchx status JOB` says how a job is, `torchx describe JOB` what it is"
+    ),
+    **dict.fromkeys(("init", "config", "setup"), "`torchx configure` writes a .torchxconfig to fill in"),
+    **dict.fromkeys(
+        ("components", "schedulers"),
+        "`torchx builtins` lists components, `torchx runopts` schedulers and their options",
+    ),
+    "version": "`torchx --version` prints it",
+}
+"""What people try that is not a verb of ours -> what does it here."""
 
 
 def registry() -> Registry[type[SubCommand]]:

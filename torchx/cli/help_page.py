@@ -9,7 +9,7 @@ from torchx.cli.failures import EXIT_CODES
 from torchx.util.term import has_color
 
 EXAMPLES = """\
-  torchx run utils.echo --msg hello             a job on this machine
+  torchx run train.py --epochs 3                a script, on this machine; -d returns at once
   torchx run dist.ddp -j 2x2 --script train.py  distributed training, 2 nodes x 2 workers
   torchx status @last                           what became of it
   torchx log -f @last                           what it writes"""
@@ -39,7 +39,7 @@ def page(*, color: bool = False) -> str:
     lines += [
         "  --log_level   DEBUG, INFO, WARNING, ERROR or CRITICAL; DEBUG shows tracebacks",
         "  --version     print the version",
-        "  -h, --help    print this page; `torchx VERB --help` prints the verb's",
+        "  -h, --help    print this page; `torchx help VERB` prints the verb's",
     ]
     title, _, codes = EXIT_CODES.partition("\n")
     lines += ["", bold(title), codes]

@@ -128,7 +128,8 @@ def _dispatch(argv: list[str]) -> None:
     elif rest[0] not in commands.registry():
         from torchx.util.strings import did_you_mean
 
-        hint = did_you_mean(rest[0], commands.names()) or "`torchx --help` lists the verbs"
+        hint = commands.ELSEWHERE.get(rest[0]) or did_you_mean(rest[0], commands.names())
+        hint = hint or "`torchx --help` lists the verbs"
         raise UsageError(f"there is no verb `{rest[0]}`", hint=hint)
     else:
         _run({rest[0]: commands.find(rest[0])}, argv)

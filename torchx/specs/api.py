@@ -133,6 +133,8 @@ class Resource:
     True
     """
 
+    _brief_repr = True
+
     cpu: int
     gpu: int
     memMB: int  # noqa: N815 - a public name
@@ -239,6 +241,8 @@ class Role:
     (1, True)
     """
 
+    _brief_repr = True
+
     name: str
     image: str
     min_replicas: int | None = None
@@ -340,6 +344,8 @@ class AppDef:
     >>> AppDef("echo", roles=[Role("echo", image="/tmp", entrypoint="/bin/echo", args=["hello"])]).roles[0].args
     ['hello']
     """
+
+    _brief_repr = True
 
     name: str
     roles: list[Role] = field(default_factory=list)

@@ -40,6 +40,8 @@ class ReplicaStatus:
         hostaddr: address of the host.
     """
 
+    _brief_repr = True
+
     id: int
     state: AppState
     role: str
@@ -51,6 +53,8 @@ class ReplicaStatus:
 @dataclass
 class RoleStatus:
     """The status of all replicas of a role."""
+
+    _brief_repr = True
 
     role: str
     replicas: list[ReplicaStatus]
@@ -94,6 +98,8 @@ class AppStatus:
     >>> AppStatus(AppState.SUCCEEDED).is_terminal()
     True
     """
+
+    _brief_repr = True
 
     state: AppState
     num_restarts: int = 0

@@ -7,7 +7,8 @@ compute what ``dataclasses`` itself needs (``fields``, ``replace``, ``asdict``,
 is compiled at the first instance.
 
 Supported: ``frozen``, ``kw_only``, ``default``, ``default_factory``, ``repr=False``,
-``compare=False``, ``__post_init__``, inheritance from records and from real dataclasses. Type checkers see those of the
+``compare=False``, ``__post_init__``, inheritance from records and from real dataclasses; of ours is
+``_brief_repr = True``: a ``__repr__`` without what is at its default. Type checkers see those of the
 standard library under these names.
 
 >>> @dataclass
@@ -38,7 +39,7 @@ _FROZEN = "__torchx_frozen__"
 
 class _Missing:
     def __repr__(self) -> str:
-        return "MISSING"
+        return "<factory>"  # where it is seen: as the default of an argument in help()
 
 
 _MISSING = _Missing()
@@ -258,10 +259,22 @@ def _repr(self: Any) -> str:
     _BEING_SHOWN.add(id(self))
     try:
         fields: dict[str, _Field] = getattr(type(self), _FIELDS)
-        shown = ", ".join([f"{n}={getattr(self, n)!r}" for n, f in fields.items() if f.repr])
+        brief = getattr(type(self), "_brief_repr", False)
+        shown = ", ".join(
+            [
+                f"{n}={getattr(self, n)!r}"
+                for n, f in fields.items()
+                if f.repr and not (brief and _is_default(f, getattr(self, n)))
+            ]
+        )
     finally:
         _BEING_SHOWN.discard(id(self))
     return f"{type(self).__qualname__}({shown})"
+
+
+def _is_default(f: _Field, value: Any) -> bool:
+    default = f.default if f.factory is _MISSING else f.factory()
+    return type(value) is type(default) and bool(value == default)
 
 
 def _eq(self: Any, other: object) -> Any:
