@@ -122,7 +122,7 @@ class Recorder:
         put("ids.json", json.dumps(self.ids))
         put("version.txt", _run("squeue", "--version"))
         ids = list(self.ids.values())
-        put("squeue.txt", _run(*squeue_argv(ids, json=False)))
+        put("squeue.txt", _run(*squeue_argv(ids)))
         put("sacct.txt", _run(*sacct_argv(ids)))
         put("sacct-steps.txt", _run(*sacct_argv(ids, steps=True)))
         put("sinfo.txt", _run("sinfo"))
@@ -131,26 +131,13 @@ class Recorder:
         put("reasons.txt", self.reasons())
         shown = ",".join(self.ids[name] for name in _SHOWN)
         put("scontrol.txt", "".join(_run("scontrol", "show", "job", self.ids[name]) for name in _SHOWN))
-        if not (whole := _run(*squeue_argv(ids, json=True), check=False)):
-            put("squeue-json.stderr", _fails("squeue", "--json"))
-            return folder
-        put("squeue.json", whole)
         for name, argv in (
             ("sacct.json", ["sacct", "--json", f"--jobs={shown}"]),
             ("scontrol.json", ["scontrol", "show", "job", self.ids["failed"], "--json"]),
         ):
             if (said := _run(*argv, check=False)).startswith("{"):
                 put(name, said)
-        for parser in self.parsers(whole):
-            argv = [word.replace("--json", f"--json={parser}") for word in squeue_argv(ids, json=True)]
-            if (said := _run(*argv, check=False)).startswith("{"):  # some are offered that it cannot speak
-                put(f"squeue-{parser}.json", said)
         return folder
-
-    def parsers(self, whole: str) -> list[str]:
-        """The schemas that this release offers besides the one that it speaks by itself."""
-        offered = set(re.findall(r"v\d\.\d\.\d+", _run("sh", "-c", "squeue --json=list 2>&1", check=False)))
-        return sorted(offered - set(re.findall(r"v\d\.\d\.\d+", json.dumps(json.loads(whole).get("meta")))))
 
     def reasons(self) -> str:
         """All that its library can print: those of 22.05 that it has, and the words among them in its table."""

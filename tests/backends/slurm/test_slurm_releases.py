@@ -30,8 +30,8 @@ from tests.backends.slurm.test_slurm_jobs import (  # noqa: F401  # they run her
     test_two_roles_are_one_heterogeneous_job,
 )
 from torchx.errors import CommandError
-from torchx.schedulers.slurm.client import FILTERED_JSON, squeue_argv
-from torchx.schedulers.slurm.records import parse_squeue, parse_squeue_json
+from torchx.schedulers.slurm.client import squeue_argv
+from torchx.schedulers.slurm.records import parse_squeue
 from torchx.schedulers.slurm_scheduler import SlurmScheduler, create_scheduler, version
 from torchx.specs import AppDef, AppState, Resource, Role
 
@@ -75,30 +75,17 @@ def test_the_release_is_the_one(slurm: releases.Release) -> None:
     assert found == expected or (slurm.suite == "sid" and found > expected)
 
 
-def test_every_schema_tells_the_same(slurm: releases.Release, submit: Job, scheduler: SlurmScheduler) -> None:
-    """`squeue --json` in each schema that the release offers, and plain `squeue`: the same jobs in the same states."""
-    if version() < FILTERED_JSON:
-        pytest.skip("torchx asks for JSON from 23.02 on")
+def test_what_squeue_tells(slurm: releases.Release, submit: Job, scheduler: SlurmScheduler) -> None:
+    """The jobs, in their states."""
     jobs = [submit("true", cfg={"extra": ["--hold"]}), submit("exit 3"), submit("sleep 600", 2)]
     ended(scheduler, jobs[1])
     running(scheduler, jobs[2])
-    argv = squeue_argv(jobs, json=True)
-    schemas = [argv, *([word.replace("--json", f"--json={p}") for word in argv] for p in _schemas(slurm))]
-    found = [_facts(parse_squeue_json(command(*words))) for words in schemas]
-    plain = _facts(parse_squeue(command(*squeue_argv(jobs, json=False))))
-    assert found == [plain] * len(schemas)
+    plain = _facts(parse_squeue(command(*squeue_argv(jobs))))
     assert [row[1:3] for row in plain] == [
         ("PENDING", "JobHeldUser"),
         ("FAILED", "NonZeroExitCode"),
         ("RUNNING", "None"),
     ]
-
-
-def _schemas(slurm: releases.Release) -> list[str]:
-    """Those besides the release's own; 23.11 lists some that its commands do not take."""
-    listed = slurm.run("sh", "-c", "squeue --json=list 2>&1", check=False).split()
-    names = sorted({word.rpartition("/")[2] for word in listed if word.startswith("data_parser/")})
-    return [name for name in names if slurm.ok("squeue", f"--json={name}")] if version() > (23, 11) else []
 
 
 def _facts(records) -> list[tuple]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx.errors import ParseError
@@ -22,7 +21,6 @@ from torchx.schedulers.slurm.records import (
     JobRecord,
     parse_sacct,
     parse_squeue,
-    parse_squeue_json,
     split_id,
 )
 from torchx.specs import AppState
@@ -30,7 +28,6 @@ from torchx.testing.commands import Recordings
 
 RECORDED = Recordings(str(Path(__file__).parents[2] / "recorded"))
 VERSIONS = [v for v in RECORDED.versions("slurm") if v != "README.md"]
-JSON = sorted((path.parent.name, path.name) for path in Path(RECORDED.folder, "slurm").glob("*/squeue*.json"))
 EXPECTED = {
     "done": AppState.SUCCEEDED,
     "failed": AppState.FAILED,
@@ -84,31 +81,10 @@ class Recorded:
             assert [(r.reason, r.restarts) for r in self.of("requeued")] == [("BeginTime", 1)]
 
 
-@pytest.mark.parametrize(("version", "name"), JSON)
-def test_json_of_each_release(version: str, name: str) -> None:
-    """State as string and as list, numbers plain and as objects, nodes in both nestings, arrays, components."""
-    Recorded(version, parse_squeue_json(RECORDED.read("slurm", version, name))).check()
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 def test_plain_answers(version: str) -> None:
-    """Those tell the same, of every release."""
+    """They tell the same, of every release."""
     Recorded(version, parse_squeue(RECORDED.read("slurm", version, "squeue.txt"))).check()
-
-
-@pytest.mark.parametrize(("version", "name"), JSON)
-def test_plain_and_json_agree(version: str, name: str) -> None:
-    """Of one and the same moment, on a real cluster, in all that is used of both."""
-    wanted = ("job_id", "component", "state", "reason", "name", "folder", "submitted", "restarts")
-
-    def facts(records: list[JobRecord]) -> list[tuple[object, ...]]:
-        # 21.08 goes on to tell the nodes of a job that was requeued.
-        nodes = {id(r): "" if r.state == "PENDING" else r.nodes for r in records}
-        rows = [(*(getattr(r, f) for f in wanted), nodes[id(r)], r.exit_code, r.signal) for r in records]
-        return sorted(rows, key=str)
-
-    plain = parse_squeue(RECORDED.read("slurm", version, "squeue.txt"))
-    assert facts(plain) == facts(parse_squeue_json(RECORDED.read("slurm", version, name)))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -205,34 +181,15 @@ def test_every_state_of_the_interface_is_there() -> None:
 
 # -- garbage -----------------------------------------------------------------------------------------
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=8,
-)
-FIELDS = (
-    "job_id job_state het_job_id het_job_offset array_job_id array_task_id exit_code job_resources nodes start_time"
-    " restart_cnt name"
-)
-
 
 @given(st.text())
 def test_garbage_is_a_parse_error(text: str) -> None:
     """Any text is read, or raises ParseError with the text in it."""
-    for parse in (parse_squeue, parse_sacct, parse_squeue_json):
+    for parse in (parse_squeue, parse_sacct):
         try:
             parse(text)
         except ParseError as e:
             assert e.text == text
-
-
-@given(st.dictionaries(st.sampled_from(FIELDS.split()), json_values, max_size=8))
-@settings(max_examples=300)
-def test_json_of_any_shape(job: dict) -> None:
-    """Fields of the wrong type are read, or raise ParseError."""
-    with contextlib.suppress(ParseError):
-        for record in parse_squeue_json(json.dumps({"jobs": [job]})):
-            assert isinstance(app_state(record.state), AppState)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters=f"\n{SEPARATOR}"), max_size=12), min_size=13, max_size=13))

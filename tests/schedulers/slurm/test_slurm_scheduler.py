@@ -51,7 +51,6 @@ def row(job_id: str, state: str, reason: str = "None", *, status: int = 0, folde
 @pytest.fixture
 def fake() -> FakeCommandRunner:
     runner = FakeCommandRunner()
-    runner.on("squeue", "--version", stdout="slurm 22.05.8\n")
     runner.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout="")
     runner.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout="")
     runner.on("scancel", returncode=1, stderr="scancel: error: Invalid job id specified")
@@ -74,7 +73,6 @@ class TestContract(SchedulerContract):
 
     def create_scheduler(self, folder: str) -> SlurmScheduler:
         runner = FakeCommandRunner()
-        runner.on("squeue", "--version", stdout="slurm 22.05.8\n")
         runner.on("env", "SLURM_TIME_FORMAT=%s", "squeue", returncode=1, stderr="Invalid job id specified")
         runner.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout="")
         return SlurmScheduler("contract", commands=runner, sleep=lambda _: None)
@@ -622,18 +620,6 @@ def test_a_job_that_slurm_has_forgotten(scheduler: SlurmScheduler, fake: FakeCom
     assert job.state is AppState.FAILED
     assert job.msg == "w/0 on n1: exit code 3"
     assert len([argv for argv in fake.argvs("env") if "sacct" in argv]) == 2  # it says so once, and is not asked again
-
-
-def test_newer_slurm_is_asked_for_json(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """From 23.02 on; when that answer cannot be read, the plain one is."""
-    fake._scripts = [s for s in fake._scripts if s.prefix != ("squeue", "--version")]
-    fake.on("squeue", "--version", stdout="slurm 24.11.0\n")
-    job = {"job_id": 7, "job_state": ["RUNNING"], "name": "a"}
-    fake.on("squeue", "--json", stdout=json.dumps({"jobs": [job, {**job, "job_id": 8}]}))
-    fake.on("squeue", "--json", stdout="not json")
-    assert scheduler.describe("7").state is AppState.RUNNING
-    says(fake, row("7", "COMPLETED"))
-    assert scheduler.describe("7").state is AppState.SUCCEEDED
 
 
 def test_deleted_jobs_are_not_shown_again(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:

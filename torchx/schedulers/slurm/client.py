@@ -12,7 +12,6 @@ from torchx.schedulers.slurm.records import (
     SQUEUE_FIELDS,
     parse_sacct,
     parse_squeue,
-    parse_squeue_json,
     settled,
 )
 from torchx.util.notices import logger
@@ -45,9 +44,6 @@ _HINTS = (
         "ask the cluster's administrators for the limits of your account",
     ),
 )
-FILTERED_JSON = (23, 11)
-"""From this release on ``squeue --json`` shows the jobs that were asked for, and whether they have processes left."""
-
 _MOST_IDS = 500  # in one command
 _ACCOUNTING_PATIENCE_S = 2.0  # it only adds to what is known
 
@@ -61,12 +57,10 @@ def hint_for(stderr: str) -> str:
     return next((hint for pattern, hint in _HINTS if re.search(pattern, stderr, re.IGNORECASE)), "")
 
 
-def squeue_argv(app_ids: Iterable[str], *, json: bool) -> list[str]:
+def squeue_argv(app_ids: Iterable[str]) -> list[str]:
     """The query for jobs that Slurm still has in memory; for all of the user's when none is named."""
     ids = ",".join(app_ids)
     chosen = [f"--jobs={ids}"] if ids else ["--me"]
-    if json:
-        return ["squeue", "--json", "--states=all", *chosen]
     fields = ",".join(f"{name}:{SEPARATOR}" for name in SQUEUE_FIELDS)
     return ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", *chosen, f"--Format={fields}"]
 
@@ -130,14 +124,12 @@ class SlurmQueries:
 
     def __init__(self, run: Callable[..., Completed]) -> None:
         self._run = run
-        self._version: tuple[int, int] | None = None
         self._has_accounting = True
 
     def jobs(self, app_ids: Sequence[str] | None) -> Records:
         """Jobs that Slurm knows, by id; all of the user's when None. Others are left out.
 
-        While processes of a job still end, plain ``squeue`` says of it that it is ``COMPLETING``, and accounting how it
-        ended.
+        While processes of a job still end, ``squeue`` says that it is ``COMPLETING``, and accounting how it ended.
         """
         records = self.squeue(app_ids)
         ending = {i for i, found in records.items() if any(r.state == "COMPLETING" for r in found)}
@@ -149,7 +141,14 @@ class SlurmQueries:
 
     def squeue(self, app_ids: Sequence[str] | None) -> Records:
         """Jobs that Slurm has in memory, by id; all of the user's when None. Those that it has not are left out."""
-        return self._ask(app_ids, self._squeue)
+
+        def ask(ids: Sequence[str]) -> list[JobRecord]:
+            done = self._run(squeue_argv(ids))
+            if done.returncode and NO_SUCH_JOB.search(done.stderr):
+                return []  # the answer when none of them is in its memory
+            return parse_squeue(done.check().stdout)
+
+        return self._ask(app_ids, ask)
 
     def sacct(self, app_ids: Sequence[str] | None, *, steps: bool = False) -> Records:
         """Jobs that accounting knows, with their steps if wanted; none where there is no accounting."""
@@ -193,24 +192,6 @@ class SlurmQueries:
         """
         argv = ["sinfo", "--noheader", "--format=%m", *(f"--partition={name}" for name in sorted(partitions))]
         return any(size.rstrip("+") in ("0", "1") for size in self._run(argv).stdout.split())
-
-    def _squeue(self, ids: Sequence[str]) -> list[JobRecord]:
-        if self._release() >= FILTERED_JSON:
-            done = self._run(squeue_argv(ids, json=True))
-            try:
-                if done.returncode == 0:
-                    return [r for r in parse_squeue_json(done.stdout) if not ids or r.job_id in ids]
-            except ParseError:
-                pass  # of a release that is newer than this torchx: its plain answer is as it always was
-        done = self._run(squeue_argv(ids, json=False))
-        if done.returncode and NO_SUCH_JOB.search(done.stderr):
-            return []  # the answer when none of them is in its memory
-        return parse_squeue(done.check().stdout)
-
-    def _release(self) -> tuple[int, int]:
-        if self._version is None:
-            self._version = parse_version(self._run(["squeue", "--version"]).check().stdout)
-        return self._version
 
     @staticmethod
     def _ask(app_ids: Sequence[str] | None, ask: Callable[[Sequence[str]], list[JobRecord]]) -> Records:

@@ -1,4 +1,4 @@
-"""The answers of Slurm's commands as records: ``squeue --json``, plain ``squeue``, ``sacct``.
+"""The answers of Slurm's commands as records: ``squeue`` and ``sacct``, whose plain answers are alike in all releases.
 
 Parsers are total: they return records or raise ParseError. Jobs of others are records like any.
 """
@@ -15,7 +15,6 @@ from torchx.util.records import dataclass, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
 SEPARATOR = "\x1f"  # in no name
 
@@ -64,21 +63,6 @@ class JobRecord:
     exit_code: int | None = None
     signal: int = 0
     max_rss: int = 0
-
-
-def parse_squeue_json(text: str) -> list[JobRecord]:
-    """The answer of ``squeue --json``, of any release.
-
-    Raises:
-        ParseError: it is none.
-    """
-    import json
-
-    try:
-        jobs = json.loads(text)["jobs"]
-        return [_of_json(job) for job in jobs]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise ParseError(f"the answer of `squeue --json` cannot be read: {type(e).__name__}: {e}", text=text) from e
 
 
 def parse_squeue(text: str) -> list[JobRecord]:
@@ -185,58 +169,6 @@ def _rows(text: str, fields: tuple[str, ...], command: str) -> Iterable[dict[str
         yield {field: cell.strip() for field, cell in zip(fields, row, strict=True)}
 
 
-def _of_json(job: dict[str, Any]) -> JobRecord:
-    leader = _number(job.get("het_job_id"))
-    array, task = _number(job.get("array_job_id")), job.get("array_task_id")
-    is_task = array and task is not None and not (isinstance(task, dict) and not task.get("set", True))
-    job_id = f"{array}_{_number(task)}" if is_task else str(leader or int(job["job_id"]))
-    code, signal = _exit_of_json(job.get("exit_code"))
-    states = job.get("job_state") or ""
-    states = states if isinstance(states, (str, list)) else str(states)
-    return JobRecord(
-        job_id=job_id,
-        component=_number(job.get("het_job_offset")) if leader else 0,
-        state=base_state(states),
-        completing="COMPLETING" in states,
-        reason=str(job.get("state_reason") or ""),
-        name=str(job.get("name") or ""),
-        folder=str(job.get("current_working_directory") or ""),
-        nodes=_nodes_of_json(job),
-        submitted=_number(job.get("submit_time")) or None,
-        started=_number(job.get("start_time")) or None,
-        ended=_number(job.get("end_time")) or None,
-        restarts=_number(job.get("restart_cnt")),
-        exit_code=code,
-        signal=signal,
-    )
-
-
-def _nodes_of_json(job: dict[str, Any]) -> str:
-    """The allocated nodes: a string of the job, or, in other releases, in one of two places of its resources."""
-    if isinstance(job.get("nodes"), str) and job["nodes"]:
-        return str(job["nodes"])
-    resources = job.get("job_resources")
-    if not isinstance(resources, dict):
-        return ""
-    nodes = resources.get("nodes")
-    if isinstance(nodes, str):
-        return nodes
-    if isinstance(nodes, dict) and isinstance(nodes.get("list"), str):
-        return str(nodes["list"])
-    allocated = nodes.get("allocation") if isinstance(nodes, dict) else resources.get("allocated_nodes")
-    rows = allocated if isinstance(allocated, list) else []
-    names = [str(row.get("nodename") or row.get("name") or "") for row in rows if isinstance(row, dict)]
-    return ",".join(name for name in names if name)
-
-
-def _exit_of_json(value: Any) -> tuple[int | None, int]:
-    if not isinstance(value, dict):
-        return _wait_status(_number(value))
-    signal = value.get("signal")
-    number = _number(signal.get("id", signal.get("signal_id")) if isinstance(signal, dict) else signal)
-    return (None if number else _number(value.get("return_code"))), number
-
-
 def _exit_of_text(text: str) -> tuple[int | None, int]:
     """Exit code and signal of ``768``, or, in newer releases, ``3:0``."""
     code, colon, signal = text.partition(":")
@@ -244,15 +176,6 @@ def _exit_of_text(text: str) -> tuple[int | None, int]:
         return _wait_status(_whole(code))
     number = _whole(signal)
     return (None if number else _whole(code)), number
-
-
-def _number(value: Any) -> int:
-    """A number, or, in newer releases, ``{"set": true, "infinite": false, "number": 7}``."""
-    if isinstance(value, dict):
-        value = value.get("number") if value.get("set", True) and not value.get("infinite") else 0
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e18 < value < 1e18:
-        return 0
-    return int(value)
 
 
 def _wait_status(status: int) -> tuple[int | None, int]:
