@@ -1,21 +1,24 @@
-"""HTTP as registries need it: connections are kept, bodies are streamed, and what may pass is tried again."""
+"""HTTP as registries need it: bodies are streamed, and what may pass is tried again.
+
+Connections, proxies and TLS are the business of urllib3.
+"""
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 
-from torchx.errors import BackendError, TransientError
+from torchx.errors import BackendError, MissingDependencyError, TransientError, install_extra
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import http.client
     import ssl
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
-    from typing import TypeVar
+    from typing import Any, TypeVar
+
+    from urllib3 import BaseHTTPResponse, PoolManager
 
     T = TypeVar("T")
 
@@ -29,6 +32,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 5
 _LARGEST_ANSWER = 32 << 20  # of what is read into memory; manifests are at most 4 MiB
 _CHUNK = 1 << 20
+_KEPT = 8  # open connections to one host
 # https://docs.docker.com/engine/security/certificates/
 _CERTS_D = ("/etc/docker/certs.d", "~/.config/docker/certs.d", "/etc/containers/certs.d")
 
@@ -109,16 +113,18 @@ class Http:
     """Requests to any number of hosts; may be used by several threads at once."""
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        import threading
+
         self.sleep = sleep
         self._aborted = False
-        self._idle: dict[tuple[str, str], _Idle] = {}
-        self._contexts: dict[str, ssl.SSLContext] = {}
+        self._pools: dict[tuple[str, str], PoolManager] = {}
+        self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Closes idle connections, and those in use when they become idle. More requests open new ones."""
-        idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            connections.close()
+        """Closes idle connections. More requests open new ones."""
+        with self._lock:
+            for pool in self._pools.values():
+                pool.clear()
 
     def abort(self) -> None:
         """For good: requests of other threads end at the next chunk, and no new one is begun."""
@@ -167,137 +173,72 @@ class Http:
 
     def speaks_tls(self, netloc: str) -> bool:
         """Whether the host answers TLS; for this machine's registries, which may speak plain HTTP."""
+        import socket
         import ssl
+        from urllib.parse import urlsplit
 
-        connection = self._connect("https", netloc)
+        parts = urlsplit(f"https://{netloc}")
         try:
-            connection.connect()
+            with socket.create_connection((parts.hostname, parts.port or 443), _CONNECT_PATIENCE_S) as connection:
+                _context(netloc).wrap_socket(connection, server_hostname=parts.hostname).close()
         except ssl.SSLCertVerificationError:
             return True
         except (ssl.SSLError, ConnectionResetError):
             return False
         except OSError as e:
             raise _trouble(e) from e
-        finally:
-            connection.close()
         return True
 
-    def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes | Body | None) -> Stream:
-        import http.client
+    def _exchange(self, method: str, url: str, headers: dict[str, str], body: bytes | Body | None) -> Stream:
         import ssl
 
-        if isinstance(body, Body):
-            body = Body(body.size, functools.partial(self._unless_aborted, body.chunks))
         scheme, netloc, path = _split(url)
         self._check()
-        idle = self._idle.setdefault((scheme, netloc), _Idle())
-        while True:
-            kept = idle.take()
-            connection, reused = kept or self._connect(scheme, netloc), kept is not None
-            try:
-                response = _send(connection, method, path, headers, body)
-            except ssl.SSLCertVerificationError as e:
-                connection.close()
-                raise BackendError(
-                    f"the certificate of `{netloc}` is not trusted: {e.verify_message}",
-                    hint=f"put its CA into /etc/docker/certs.d/{netloc}/ca.crt, or set `SSL_CERT_FILE`",
-                ) from e
-            except (OSError, http.client.HTTPException) as e:
-                connection.close()
-                if reused and isinstance(e, ConnectionError):
-                    continue  # it was closed while nobody used it: says nothing about the registry
+        pool = self._pool(scheme, netloc)
+        from urllib3.exceptions import HTTPError, SSLError
+
+        sent: bytes | Iterator[bytes] | None
+        if isinstance(body, Body):
+            sent, headers = self._unless_aborted(body), {**headers, "Content-Length": str(body.size)}
+        else:
+            sent = body
+        as_is: dict[str, Any] = dict.fromkeys(("preload_content", "decode_content", "redirect", "retries"), False)
+        try:
+            response = pool.request(method, f"{scheme}://{netloc}{path}", body=sent, headers=headers, **as_is)
+        except (HTTPError, OSError) as e:
+            refused = e.args[0] if isinstance(e, SSLError) and e.args else None
+            if not isinstance(refused, ssl.SSLCertVerificationError):
                 raise _trouble(e) from e
-            except BaseException:
-                connection.close()  # half a request was sent
-                raise
-            if self._aborted:
-                idle.close()
-            return Stream(response, connection, idle, url)
+            raise BackendError(
+                f"the certificate of `{netloc}` is not trusted: {refused.verify_message}",
+                hint=f"put its CA into /etc/docker/certs.d/{netloc}/ca.crt, or set `SSL_CERT_FILE`",
+            ) from e
+        return Stream(response, url)
 
     def _check(self) -> None:
         if self._aborted:
             raise BackendError("given up, because something else failed")
 
-    def _unless_aborted(self, chunks: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
-        for chunk in chunks():
+    def _unless_aborted(self, body: Body) -> Iterator[bytes]:
+        for chunk in body.chunks():
             self._check()
             yield chunk
 
-    def _connect(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
-        import http.client
-        from urllib.parse import urlsplit
-
-        proxy = "" if is_loopback(netloc) else _proxy(scheme, netloc)
-        via = urlsplit(proxy if "//" in proxy else f"//{proxy}").netloc.rpartition("@")[2] if proxy else ""
-        if scheme == "https":
-            secure = http.client.HTTPSConnection(via or netloc, timeout=_PATIENCE_S, context=self._context(netloc))
-            if via:
-                secure.set_tunnel(netloc, headers=_proxy_login(proxy))
-            return secure
-        return http.client.HTTPConnection(netloc, timeout=_PATIENCE_S)
-
-    def _context(self, netloc: str) -> ssl.SSLContext:
-        """Trusts what the system does (``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` included) and the files for this host."""
-        import ssl
-
-        if netloc not in self._contexts:
-            context = ssl.create_default_context()
-            for bundle in (os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE")):
-                if bundle and os.path.isfile(bundle):
-                    context.load_verify_locations(bundle)
-            for folder in (os.path.join(os.path.expanduser(d), netloc) for d in _CERTS_D):
-                for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-                    path = os.path.join(folder, name)
-                    if name.endswith(".crt"):
-                        context.load_verify_locations(path)
-                    elif name.endswith(".cert"):
-                        context.load_cert_chain(path, path.removesuffix(".cert") + ".key")
-            self._contexts[netloc] = context
-        return self._contexts[netloc]
-
-
-class _Idle:
-    """Open connections to one host that nobody uses."""
-
-    def __init__(self) -> None:
-        import threading
-
-        self._lock = threading.Lock()
-        self._closed = False
-        self._connections: list[http.client.HTTPConnection] = []
-
-    def take(self) -> http.client.HTTPConnection | None:
+    def _pool(self, scheme: str, netloc: str) -> PoolManager:
         with self._lock:
-            return self._connections.pop() if self._connections else None
-
-    def put(self, connection: http.client.HTTPConnection) -> None:
-        with self._lock:
-            if not self._closed:
-                self._connections.append(connection)
-                return
-        connection.close()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-        for connection in self._connections:
-            connection.close()
+            if (scheme, netloc) not in self._pools:
+                self._pools[scheme, netloc] = _new_pool(scheme, netloc)
+            return self._pools[scheme, netloc]
 
 
 class Stream:
-    """An answer whose body is still to be read."""
+    """An answer whose body is still to be read. Header names are in lower case."""
 
-    def __init__(
-        self,
-        response: http.client.HTTPResponse,
-        connection: http.client.HTTPConnection,
-        idle: _Idle,
-        url: str,
-    ) -> None:
+    def __init__(self, response: BaseHTTPResponse, url: str) -> None:
         self.status = response.status
-        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
         self.url = url
-        self._response, self._connection, self._idle = response, connection, idle
+        self._response = response
 
     def chunks(self) -> Iterator[bytes]:
         """The body.
@@ -305,23 +246,15 @@ class Stream:
         Raises:
             Again: the connection failed before the body's end.
         """
-        import http.client
+        from urllib3.exceptions import HTTPError
 
         try:
-            while chunk := self._response.read(_CHUNK):
-                yield chunk
-        except (OSError, http.client.HTTPException) as e:
+            yield from self._response.stream(_CHUNK)
+        except (HTTPError, OSError) as e:
             raise _trouble(e) from e
-        if self._response.length:
-            raise Again("it cut the connection")
 
     def close(self) -> None:
-        """Gives the connection back if the whole body was read, else closes it."""
-        whole = self._response.isclosed()
-        if whole and not self._response.will_close:
-            self._idle.put(self._connection)
-        else:
-            self._connection.close()
+        """Closes the connection, unless the whole body was read: then the next request may use it."""
         self._response.close()
 
     def __enter__(self) -> Stream:
@@ -331,6 +264,49 @@ class Stream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _new_pool(scheme: str, netloc: str) -> PoolManager:
+    """Connections to one host, through the proxy of the environment; plain HTTP is never spoken to a distant one."""
+    try:
+        import urllib3
+    except ImportError:
+        raise MissingDependencyError(
+            "this needs the package `urllib3`, which is not installed", hint=install_extra("docker")
+        ) from None
+    from urllib.parse import unquote, urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    options: dict[str, Any] = {
+        "maxsize": _KEPT,
+        "timeout": urllib3.Timeout(connect=_CONNECT_PATIENCE_S, read=_PATIENCE_S),
+        "ssl_context": _context(netloc) if scheme == "https" else None,
+    }
+    proxy = getproxies().get(scheme, "") if scheme == "https" else ""
+    if not proxy or is_loopback(netloc) or proxy_bypass(netloc):
+        return urllib3.PoolManager(**options)
+    parts = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+    via = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return urllib3.ProxyManager(via, proxy_headers=urllib3.make_headers(proxy_basic_auth=login), **options)
+
+
+def _context(netloc: str) -> ssl.SSLContext:
+    """Trusts what the system does (``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` included) and the files for this host."""
+    import ssl
+
+    context = ssl.create_default_context()
+    for bundle in (os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE")):
+        if bundle and os.path.isfile(bundle):
+            context.load_verify_locations(bundle)
+    for folder in (os.path.join(os.path.expanduser(d), netloc) for d in _CERTS_D):
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+            path = os.path.join(folder, name)
+            if name.endswith(".crt"):
+                context.load_verify_locations(path)
+            elif name.endswith(".cert"):
+                context.load_cert_chain(path, path.removesuffix(".cert") + ".key")
+    return context
 
 
 def explain(body: bytes) -> str:
@@ -398,41 +374,22 @@ def _split(url: str) -> tuple[str, str, str]:
     return parts.scheme, host, (parts.path or "/") + query
 
 
-def _send(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    headers: Mapping[str, str],
-    body: bytes | Body | None,
-) -> http.client.HTTPResponse:
-    if connection.sock is None:
-        connection.timeout = _CONNECT_PATIENCE_S
-        connection.connect()
-        if connection.sock is not None:  # it is one now
-            connection.sock.settimeout(_PATIENCE_S)
-    try:
-        if isinstance(body, Body):
-            connection.request(method, path, body.chunks(), {**headers, "Content-Length": str(body.size)})
-        else:
-            connection.request(method, path, body, dict(headers))
-    except (BrokenPipeError, ConnectionResetError):
-        # The other side may have refused before it read everything, and said why.
-        response = connection.getresponse()
-        response.will_close = True
-        return response
-    return connection.getresponse()
-
-
-def _trouble(error: Exception) -> Again:
+def _trouble(error: BaseException) -> Again:
+    """What went wrong with a connection: urllib3 has the system's own error, or says it as a cause."""
     import socket
 
-    if isinstance(error, socket.gaierror):
+    from urllib3.exceptions import TimeoutError as Timeout
+
+    root = error
+    while not isinstance(root, OSError) and root.__cause__ is not None:
+        root = root.__cause__
+    if isinstance(root, socket.gaierror):
         return Again("its name cannot be resolved", hopeless_soon=True)
-    if isinstance(error, ConnectionRefusedError):
+    if isinstance(root, ConnectionRefusedError):
         return Again("nothing listens there", hopeless_soon=True)
-    if isinstance(error, TimeoutError):
+    if isinstance(root, TimeoutError) or isinstance(error, Timeout):
         return Again("it does not answer in time", hopeless_soon=True)
-    return Again(f"it cut the connection ({str(error) or type(error).__name__})")
+    return Again(f"it cut the connection ({str(root) or type(root).__name__})")
 
 
 def _retry_after(value: str) -> float | None:
@@ -447,21 +404,3 @@ def _retry_after(value: str) -> float | None:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (TypeError, ValueError):
         return None
-
-
-def _proxy(scheme: str, netloc: str) -> str:
-    """The proxy of the environment for a host, or nothing; plain HTTP to a distant host is never asked for."""
-    from urllib.request import getproxies, proxy_bypass
-
-    return "" if scheme != "https" or proxy_bypass(netloc) else getproxies().get(scheme, "")
-
-
-def _proxy_login(proxy: str) -> dict[str, str]:
-    import base64
-    from urllib.parse import unquote, urlsplit
-
-    parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
-    if not parts.username:
-        return {}
-    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Proxy-Authorization": "Basic " + base64.b64encode(login.encode()).decode()}
