@@ -220,15 +220,14 @@ def _of_path(path: str) -> Iterator[Distribution]:
         return
     for name in names:
         stem, _, suffix = name.rpartition(".")
-        if suffix in ("dist-info", "egg-info") and not name.startswith("~"):
-            # name-version.dist-info, name-version-py3.11.egg-info, name.egg-info
-            parts = stem.split("-")
-            where = f"{path}/{name}"
-            yield Distribution(parts[0], parts[1] if len(parts) > 1 else "", where, _read(f"{where}/entry_points.txt"))
-        elif name == "EGG-INFO" and path.endswith(".egg"):
-            parts = os.path.basename(path).removesuffix(".egg").split("-")
-            where = f"{path}/{name}"
-            yield Distribution(parts[0], parts[1] if len(parts) > 1 else "", where, _read(f"{where}/entry_points.txt"))
+        if name == "EGG-INFO" and path.endswith(".egg"):
+            stem = os.path.basename(path).removesuffix(".egg")
+        elif suffix not in ("dist-info", "egg-info") or name.startswith("~"):
+            continue
+        # name-version.dist-info, name-version-py3.11.egg-info, name.egg-info
+        dist, _, version = stem.partition("-")
+        where = f"{path}/{name}"
+        yield Distribution(dist, version.partition("-")[0], where, _read(f"{where}/entry_points.txt"))
 
 
 def _of_metadata(path: str) -> Iterator[Distribution]:

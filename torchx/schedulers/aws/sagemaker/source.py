@@ -213,29 +213,19 @@ def _runnable(words: list[str], folder: str) -> list[str]:
 def _archive(source: Source, file: IO[bytes]) -> None:
     """The folder as ``.tar.gz``, less what its ignore file names; the same files give the same bytes."""
     import gzip
-    import io
-    import tarfile
 
-    from torchx.workspace.content import DIRECTORY, FILE, entries
+    from torchx.workspace.content import FILE, entries
+    from torchx.workspace.images import archive
 
-    with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed, tarfile.open(fileobj=packed, mode="w|") as tar:
+    with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
         for entry in entries(source.folder):
-            info = tarfile.TarInfo(entry.path)
-            info.mode = entry.mode
-            if entry.kind == DIRECTORY:
-                info.type = tarfile.DIRTYPE
-                tar.addfile(info)
-            elif entry.kind == FILE:
-                info.size = entry.size
-                with entry.open() as content:
-                    tar.addfile(info, content)
-            else:
-                info.type, info.linkname = tarfile.SYMTYPE, entry.target
-                tar.addfile(info)
-        info = tarfile.TarInfo(LAUNCHER)
+            packed.write(archive.header_of(entry, entry.path, 0))
+            if entry.kind == FILE:
+                for chunk in entry.chunks():
+                    packed.write(chunk)
+                packed.write(archive.padding(entry.size))
         data = os.fsencode(source.launcher)
-        info.mode, info.size = 0o755, len(data)
-        tar.addfile(info, io.BytesIO(data))
+        packed.write(archive.header(LAUNCHER, 0o755, size=len(data)) + data + archive.padding(len(data)) + archive.END)
 
 
 def _make_bucket(client: Any, bucket: str, region: str) -> None:
