@@ -1,5 +1,7 @@
 """HTTP to a Docker engine with the standard library alone, for a process that stays: one connection a call.
 
+``http.client`` would save twenty lines, but no answer of it can be read on after a time limit, and events are.
+
 HTTP/1.0, which engines speak too: an answer ends where its connection does. Paths have no version of the API, the
 engine's own is meant; what is used here is in all of them. https://docs.docker.com/reference/api/engine/
 """
