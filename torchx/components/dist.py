@@ -191,27 +191,8 @@ def ddp(
         tee: streams of the workers that appear in the log: 0 as they are, 1 stdout, 2 stderr, 3 both, each line
             with the worker's rank
     """
-    return torchrun(
-        *script_args,
-        script=script,
-        m=m,
-        image=image,
-        name=name,
-        h=h,
-        cpu=cpu,
-        gpu=gpu,
-        memMB=memMB,
-        j=j,
-        env=env,
-        metadata=metadata,
-        max_retries=max_retries,
-        rdzv_port=rdzv_port,
-        rdzv_backend=rdzv_backend,
-        rdzv_conf=rdzv_conf,
-        mounts=mounts,
-        debug=debug,
-        tee=tee,
-    )
+    options = locals()  # each is one of torchrun's
+    return torchrun(*options.pop("script_args"), **options)
 
 
 def spmd(
@@ -248,20 +229,8 @@ def spmd(
         mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
         debug: whether to set the debug flags of torch
     """
-    return torchrun(
-        *args,
-        script=script,
-        m=m,
-        image=image,
-        name=name,
-        h=h,
-        j=j,
-        env=env,
-        metadata=metadata,
-        max_retries=max_retries,
-        mounts=mounts,
-        debug=debug,
-    )
+    options = locals()  # each is one of torchrun's
+    return torchrun(*options.pop("args"), **options)
 
 
 def get_role_name(script: str | None, m: str | None) -> str:
