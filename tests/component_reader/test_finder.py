@@ -223,16 +223,16 @@ class Group:
 @pytest.mark.parametrize(
     ("source", "message", "hint"),
     [
-        ("def say(:\n", r"comp.py` has a mistake: SyntaxError: .* at .*comp.py:1$", ""),
-        ("x = 1\n1 / 0\n", r"raised while it was imported: ZeroDivisionError: division by zero at .*comp.py:2$", ""),
-        ("import json\njson.loads('{')\n", r"JSONDecodeError: .* at .*comp.py:2$", ""),
+        ("def say(:\n", r"comp.py` has a mistake: SyntaxError: .* at .*comp.py:1(?m:$)", ""),
+        ("x = 1\n1 / 0\n", r"raised while it was imported: ZeroDivisionError: division by zero at .*comp.py:2(?m:$)", ""),
+        ("import json\njson.loads('{')\n", r"JSONDecodeError: .* at .*comp.py:2(?m:$)", ""),
         (
             "import no_such_module_x\n",
-            r"No module named 'no_such_module_x' at .*comp.py:1$",
+            r"No module named 'no_such_module_x' at .*comp.py:1(?m:$)",
             "install `no_such_module_x`",
         ),
-        ("import sys\nsys.exit(3)\n", r"SystemExit: 3 at .*comp.py:2$", ""),
-        ("open('/no/such/file')\n", r"FileNotFoundError: .* at .*comp.py:1$", ""),
+        ("import sys\nsys.exit(3)\n", r"SystemExit: 3 at .*comp.py:2(?m:$)", ""),
+        ("open('/no/such/file')\n", r"FileNotFoundError: .* at .*comp.py:1(?m:$)", ""),
         ("x = '\0'", r"comp.py` ", ""),
         ("def say(a) -> 'AppDef': ...\n", r"cannot be used: .*comp.py:1: argument `a` of `say`: it has no type", ""),
         ("def say(a: int): ...\n", r"cannot be used: .*comp.py:1: `say` has no return type", ""),
@@ -445,5 +445,5 @@ def test_a_component_that_raises_is_blamed_in_its_file(tmp_path: Path) -> None:
         "import json\nfrom torchx.specs import AppDef\ndef read():\n    return json.loads('{')\n"
         "def say() -> AppDef:\n    return read()\n"
     )
-    with pytest.raises(SpecError, match=rf"raised JSONDecodeError: .* at {tmp_path}/comp.py:4$"):
+    with pytest.raises(SpecError, match=rf"raised JSONDecodeError: .* at {tmp_path}/comp.py:4(?m:$)"):
         materialize_appdef(get_component(f"{tmp_path}/comp.py:say").fn, [])

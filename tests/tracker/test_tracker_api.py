@@ -243,6 +243,7 @@ def test_cheap_to_import() -> None:
         "torchx.util",
         "torchx.util.notices",
         "torchx.util.records",
+        "torchx.util.reexports",
         "torchx.version",
     }
     assert not loaded & {"dataclasses", "inspect", "typing", "logging", "re", "importlib.metadata", "fsspec"}
