@@ -224,7 +224,11 @@ class Group:
     ("source", "message", "hint"),
     [
         ("def say(:\n", r"comp.py` has a mistake: SyntaxError: .* at .*comp.py:1(?m:$)", ""),
-        ("x = 1\n1 / 0\n", r"raised while it was imported: ZeroDivisionError: division by zero at .*comp.py:2(?m:$)", ""),
+        (
+            "x = 1\n1 / 0\n",
+            r"raised while it was imported: ZeroDivisionError: division by zero at .*comp.py:2(?m:$)",
+            "",
+        ),
         ("import json\njson.loads('{')\n", r"JSONDecodeError: .* at .*comp.py:2(?m:$)", ""),
         (
             "import no_such_module_x\n",
