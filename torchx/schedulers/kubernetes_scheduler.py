@@ -103,6 +103,8 @@ class KubernetesScheduler(KubeScheduler):
                 raise BackendError(
                     f"Kubernetes {version[0]}.{version[1]} cannot suspend a Job until Kueue admits it; this needs 1.22"
                 )
+            if job.opts.claims and version < request.CLAIMS_SINCE:
+                raise BackendError(f"Kubernetes {version[0]}.{version[1]} has no `claims`; they need 1.34")
             if kind != job.kind or version < request.PER_INDEX_SINCE:
                 resource = self._render(kind, app, job.app_id, job.opts, version)
         objects = resource["items"] if resource["kind"] == "List" else [resource]

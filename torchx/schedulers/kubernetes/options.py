@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchx.errors import ConfigError, install_extra
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, V1BETA1, V1BETA2, VOLCANO
+from torchx.schedulers.kubernetes.placement import Placement
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
 from torchx.util.records import dataclass
 
@@ -71,6 +72,38 @@ class KubernetesOpts(StructuredOpts):
     ttl_s: int | None = None
     """seconds after its end at which the cluster removes the job; never by default"""
 
+    deadline_s: int | None = None
+    """seconds after its start at which the cluster ends the job; never by default"""
+
+    node_selector: dict[str, str] | None = None
+    """labels that the nodes must have: KEY=VALUE"""
+
+    tolerations: list[str] | None = None
+    """taints of nodes that do not keep the pods away: KEY[=VALUE][:EFFECT], or `*` for all"""
+
+    spread: list[str] | None = None
+    """labels of nodes over whose values the replicas of a role are spread evenly; KEY! where they must be"""
+
+    pack: str | None = None
+    """label of nodes that all pods should have in common, such as that of a rack; KEY! where they must"""
+
+    claims: dict[str, str] | None = None
+    """devices of each replica (DRA): NAME=TEMPLATE, a ResourceClaimTemplate of the namespace"""
+
+    topology: str | None = None
+    """level of Kueue's topology in which all pods of a role should be; KEY! where they must"""
+
+    def placement(self) -> Placement:
+        """What the options say of places."""
+        return Placement(
+            node_selector=self.node_selector or {},
+            tolerations=self.tolerations or (),
+            spread=self.spread or (),
+            pack=self.pack or "",
+            claims=self.claims or {},
+            topology=self.topology or "",
+        )
+
     def check(self) -> None:
         """Refuses options that nobody knows, or that contradict one another.
 
@@ -83,6 +116,11 @@ class KubernetesOpts(StructuredOpts):
             raise ConfigError(
                 f"`queue` belongs to Volcano, but kind is `{self.kind}`", hint="Kueue takes `local_queue`"
             )
+        if self.topology and not self.local_queue:
+            raise ConfigError("`topology` is a request to Kueue, and needs `local_queue`", hint="`pack` needs no Kueue")
+        if self.deadline_s is not None and self.deadline_s <= 0:
+            raise ConfigError(f"deadline_s `{self.deadline_s}` is not a positive number of seconds")
+        self.placement().check()
 
 
 @dataclass

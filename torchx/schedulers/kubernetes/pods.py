@@ -31,6 +31,7 @@ from torchx.schedulers.kubernetes.names import (
     ORGANIZATION,
     label_value,
 )
+from torchx.schedulers.kubernetes.placement import Placement
 from torchx.specs.api import BindMount, DeviceMount, Role, VolumeMount
 from torchx.specs.overlays import JOIN, apply_overlay, get_overlay, validate_overlay
 from torchx.util.records import dataclass, field
@@ -90,7 +91,8 @@ class PodRules:
         reserved_memmb: taken off the memory request, in MB.
         efa_device_count: EFA devices per replica, instead of what the resource says.
         secret_files: path in the container -> name of the Secret whose keys are the files below it.
-        overlay: laid over every pod, below the overlay of its role.
+        placement: where the pods may run.
+        overlay: laid over every pod, above that, and below the overlay of its role.
     """
 
     service_account: str | None = None
@@ -101,6 +103,7 @@ class PodRules:
     reserved_memmb: int = RESERVED_MEMMB
     efa_device_count: int | None = None
     secret_files: Mapping[str, str] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
     overlay: _Object = field(default_factory=dict)
 
 
@@ -173,6 +176,7 @@ def render_pod(
     if selector:
         spec["nodeSelector"] = selector
     pod = {"metadata": {"labels": dict(labels), "annotations": {ANNOTATION_ISTIO_SIDECAR: "false"}}, "spec": spec}
+    lay_over(pod, rules.placement.overlay(labels), name="placement")
     for name, overlay in (("pod overlay", rules.overlay), (f"pod overlay of role `{role.name}`", _own_overlay(role))):
         lay_over(pod, overlay, name=name)
     return pod

@@ -128,6 +128,7 @@ WHY_FAILED = {
     "FailedIndexes": ("", "some of its replicas failed"),
     "MaxFailedIndexesExceeded": ("", "more of its replicas failed than it can do without"),
     "FailedJobs": ("", "one of its jobs failed"),
+    "FailJobSetFailurePolicyAction": ("timeout", "it ran longer than its deadline"),
     "ReachedMaxRestarts": ("", "it was restarted as often as it may be"),
 }
 """Reason of the condition ``Failed`` of a Job or a JobSet -> class of the cause, and a sentence."""

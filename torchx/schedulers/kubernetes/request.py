@@ -49,6 +49,7 @@ NEWEST = (1, 37)
 INDEXED_SINCE = (1, 22)
 """Since then a Job numbers its pods; before, each replica is a Job of its own."""
 SUSPEND_SINCE = (1, 22)
+CLAIMS_SINCE = (1, 34)
 FAILURE_POLICY_SINCE = (1, 26)
 PER_INDEX_SINCE = (1, 29)
 _MAX_ANNOTATION = 200_000  # those of one object have 256 KiB together
@@ -67,6 +68,7 @@ class JobRules:
         queue: of Volcano.
         local_queue: of Kueue.
         ttl_s: seconds after its end at which the cluster removes the job; None: never.
+        deadline_s: seconds after its start at which the cluster ends the job; None: never.
         metadata: annotations of the first object that owns pods.
         version: of the cluster, major and minor; an older one has fewer fields.
     """
@@ -79,6 +81,7 @@ class JobRules:
     local_queue: str | None = None
     priority_class: str | None = None
     ttl_s: int | None = None
+    deadline_s: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     version: tuple[int, int] = NEWEST
 
@@ -122,6 +125,7 @@ def rules_of(
             reserved_memmb=opts.reserved_memmb,
             efa_device_count=opts.efa_device_count,
             secret_files=opts.secret_files or {},
+            placement=opts.placement(),
             overlay=read_overlay(opts.pod_overlay) if opts.pod_overlay else {},
         ),
         namespace=opts.namespace,
@@ -131,6 +135,7 @@ def rules_of(
         local_queue=opts.local_queue,
         priority_class=opts.priority_class,
         ttl_s=opts.ttl_s,
+        deadline_s=opts.deadline_s,
         metadata=definition_of(app),
         version=version,
     )
@@ -251,6 +256,8 @@ def _job_spec(role: Role, rules: JobRules, template: _Object, *, replicas: int, 
         spec["suspend"] = True
     if rules.ttl_s is not None:
         spec["ttlSecondsAfterFinished"] = rules.ttl_s
+    if rules.deadline_s is not None:
+        spec["activeDeadlineSeconds"] = rules.deadline_s
     return spec
 
 
@@ -306,6 +313,9 @@ def render_jobset(app: AppDef, app_id: str, rules: JobRules) -> _Object:
         "failurePolicy": {"maxRestarts": max((r.max_retries for r in app.roles if _whole_app(r)), default=0)},
         "replicatedJobs": replicated,
     }
+    if rules.deadline_s is not None:  # the only rule: what ends by it ran too long, and is not started again
+        rule = {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}
+        spec["failurePolicy"]["rules"] = [rule]
     if rules.local_queue:
         metadata["labels"][LABEL_QUEUE] = rules.local_queue
         spec["suspend"] = True
@@ -338,6 +348,8 @@ def render_volcano(app: AppDef, app_id: str, rules: JobRules) -> _Object:
             own = {**labels, LABEL_REPLICA_ID: str(k)}
             # <job>-<task>-<index in the task>.<job>, by the plugin `svc`
             template = template_of(role, rules, app_id, own, replica_id=str(k), rank0=f"{app_id}-{name}-0-0.{app_id}")
+            if rules.deadline_s is not None:
+                template["spec"]["activeDeadlineSeconds"] = rules.deadline_s
             task = {"name": f"{name}-{k}", "replicas": 1, "template": template}
             if role.max_retries:
                 task.update(maxRetry=role.max_retries, policies=RETRY_POLICIES[role.retry_policy])

@@ -1,0 +1,165 @@
+"""Options of placement: what they add to a pod, whether every server takes it, and what is refused before one is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.schedulers.kubernetes.fake_cluster import Cluster
+from tests.schedulers.kubernetes.test_kubernetes_golden import built_in
+from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
+from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs.failures import parse_failure
+from torchx.specs.overlays import set_overlay
+
+JOBSETS = "jobset.x-k8s.io/v1alpha2"
+ALL: dict[str, Any] = {
+    "node_selector": {"example.com/rack": "r1"},
+    "tolerations": ["nvidia.com/gpu:NoSchedule", "dedicated=ml", "*"],
+    "spread": ["kubernetes.io/hostname!", "topology.kubernetes.io/zone"],
+    "pack": "topology.kubernetes.io/zone",
+    "deadline_s": 3600,
+    "local_queue": "team",
+    "topology": "cloud.provider.com/topology-rack!",
+}
+
+
+def app(**fields):
+    resource = Resource(1, 0, 64, capabilities={"node.kubernetes.io/instance-type": "p5"})
+    return AppDef("train", [Role(n, "img", entrypoint="t", num_replicas=2, resource=resource, **fields) for n in "ab"])
+
+
+def rendered(kind="job", given=None, **cfg):
+    scheduler = create_scheduler("me")
+    info = scheduler.submit_dryrun(given or app(), {"kind": kind, **cfg})
+    return info.request.resource
+
+
+def templates(resource):
+    """Of the roles' pods."""
+    if resource["kind"] == "JobSet":
+        return [job["template"]["spec"]["template"] for job in resource["spec"]["replicatedJobs"]]
+    if resource["kind"] == "List":
+        return [item["spec"]["template"] for item in resource["items"][1:]]
+    return [task["template"] for task in resource["spec"]["tasks"]]
+
+
+@pytest.mark.parametrize("version", ["1.25", "1.30", "1.37"])
+@pytest.mark.parametrize("kind", ["job", "jobset", "volcano"])
+def test_the_schemas_agree(kind, version):
+    """With all options, in clusters old and new, each field known and of its type."""
+    validate = pytest.importorskip("kubernetes_validate")
+    cfg = dict(ALL)
+    if kind == "volcano":
+        del cfg["local_queue"], cfg["topology"]
+    scheduler = create_scheduler("me")
+    job = scheduler.submit_dryrun(app(), {"kind": kind, **cfg}).request
+    major, minor = map(int, version.split("."))
+    for part in built_in(scheduler._render(job.kind, app(), job.app_id, job.opts, (major, minor))):
+        validate.validate(part, version, strict=True)
+
+
+def test_claims_by_the_schema():
+    """Devices by DRA, for the role's container."""
+    validate = pytest.importorskip("kubernetes_validate")
+    resource = rendered(claims={"gpu": "two-gpus"})
+    for part in built_in(resource):
+        validate.validate(part, "1.37", strict=True)
+    spec = templates(resource)[0]["spec"]
+    assert spec["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "two-gpus"}]
+    assert spec["containers"][0]["resources"]["claims"] == [{"name": "gpu"}]
+    assert spec["containers"][0]["image"] == "img"
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_what_they_add_to_a_pod(kind):
+    """Beside what the role's resource asks for; each role is spread by itself, and all are packed together."""
+    for i, template in enumerate(templates(rendered(kind, **ALL))):
+        spec, labels = template["spec"], template["metadata"]["labels"]
+        assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": "p5", "example.com/rack": "r1"}
+        assert spec["tolerations"] == [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+            {"key": "dedicated", "operator": "Equal", "value": "ml"},
+            {"operator": "Exists"},
+        ]
+        spread = spec["topologySpreadConstraints"]
+        assert [s["whenUnsatisfiable"] for s in spread] == ["DoNotSchedule", "ScheduleAnyway"]
+        mine = spread[0]["labelSelector"]["matchLabels"]
+        assert mine == {key: labels[key] for key in mine} and mine["torchx.pytorch.org/role-index"] == str(i)
+        (near,) = spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert list(near["podAffinityTerm"]["labelSelector"]["matchLabels"]) == ["app.kubernetes.io/instance"]
+        notes = template["metadata"]["annotations"]
+        assert notes["kueue.x-k8s.io/podset-required-topology"] == "cloud.provider.com/topology-rack"
+
+
+def test_what_must_be_and_what_is_preferred():
+    """By the last character."""
+    (must, _) = templates(rendered(pack="rack!"))
+    (term,) = must["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "rack"
+    (wish, _) = templates(rendered(local_queue="q", topology="rack"))
+    assert wish["metadata"]["annotations"]["kueue.x-k8s.io/podset-preferred-topology"] == "rack"
+
+
+def test_an_overlay_goes_before():
+    """Options come first, then the overlay of the role: its words count."""
+    given = app()
+    set_overlay(given.roles[0], "kubernetes", "pod", {"spec": {"nodeSelector": {"example.com/rack": "r2"}}})
+    first, second = templates(rendered(given=given, node_selector={"example.com/rack": "r1"}))
+    assert first["spec"]["nodeSelector"]["example.com/rack"] == "r2"
+    assert second["spec"]["nodeSelector"]["example.com/rack"] == "r1"
+
+
+def test_without_options_nothing_is_added():
+    """No empty lists."""
+    (template, _) = templates(rendered())
+    assert not {"affinity", "tolerations", "topologySpreadConstraints", "resourceClaims"} & template["spec"].keys()
+
+
+@pytest.mark.parametrize(
+    ("cfg", "said"),
+    [
+        ({"tolerations": ["gpu:NoSuchEffect"]}, "tolerations `gpu:NoSuchEffect` is not"),
+        ({"tolerations": ["*=x"]}, r"tolerations `\*=x` is not"),
+        ({"tolerations": ["a b"]}, "tolerations `a b` is not"),
+        ({"tolerations": [""]}, "tolerations `` is not"),
+        ({"spread": ["a/b/c"]}, "spread `a/b/c` is not the key of a label"),
+        ({"pack": "-rack"}, "pack `-rack` is not the key of a label"),
+        ({"node_selector": {"rack": "a b"}}, "node_selector `rack=a b` has no valid value"),
+        ({"node_selector": {"": "a"}}, "node_selector `` is not the key"),
+        ({"claims": {"GPU": "x"}}, "claims `GPU=x` is not NAME=TEMPLATE"),
+        ({"topology": "rack"}, "needs `local_queue`"),
+        ({"local_queue": "q", "topology": "a b"}, "topology `a b` is not the key"),
+        ({"deadline_s": 0}, "deadline_s `0` is not a positive number"),
+    ],
+)
+def test_what_no_server_takes_is_refused(cfg, said):
+    """Before anything is built or asked."""
+    with pytest.raises(ConfigError, match=said):
+        rendered(**cfg)
+
+
+def test_claims_need_a_server_that_has_them():
+    """An older one drops the field, and the program would find no device."""
+    with pytest.raises(BackendError, match=r"Kubernetes 1\.33 has no `claims`"):
+        create_scheduler("me", client=Cluster(version=(1, 33))).submit(app(), {"claims": {"gpu": "two-gpus"}})
+
+
+def test_a_deadline_is_the_cause_whatever_the_job_is_made_of():
+    """Of a Job as of a JobSet, which is not started again then."""
+    reasons = {"job": "DeadlineExceeded", "jobset": "FailJobSetFailurePolicyAction"}
+    for kind, reason in reasons.items():
+        cluster = Cluster(groups=[JOBSETS])
+        scheduler = create_scheduler("me", client=cluster)
+        app_id = scheduler.submit(app(max_retries=2), {"kind": kind, "deadline_s": 60})
+        items = cluster.of("jobs" if kind == "job" else "jobsets")
+        for item in items:
+            item["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": reason}]}
+        found = scheduler.describe(app_id)
+        assert found.state is AppState.FAILED
+        assert "it ran longer than its deadline" in found.msg
+        assert parse_failure(found.structured_error_msg).kind == "timeout"
+    (rule,) = items[0]["spec"]["failurePolicy"]["rules"]
+    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["DeadlineExceeded"])

@@ -1,0 +1,118 @@
+"""Where pods may run, and near what: the run options of placement, checked, as an overlay of a pod's template."""
+
+from __future__ import annotations
+
+import re
+
+from torchx.errors import ConfigError
+from torchx.schedulers.kubernetes.names import LABEL_ROLE_INDEX, LABEL_UNIQUE_NAME, MAIN_CONTAINER
+from torchx.util.records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    _Object = dict[str, Any]
+
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What the run options of the same names say. What must be, and is not only preferred, ends with ``!``."""
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[str] = ()
+    spread: Sequence[str] = ()
+    pack: str = ""
+    claims: Mapping[str, str] = field(default_factory=dict)
+    topology: str = ""
+
+    def check(self) -> None:
+        """Refuses what no API server takes.
+
+        Raises:
+            ConfigError: which option, and what it should look like.
+        """
+        for option, keys in (
+            ("node_selector", list(self.node_selector)),
+            ("spread", self.spread),
+            ("pack", [self.pack] if self.pack else []),
+            ("topology", [self.topology] if self.topology else []),
+        ):
+            for key in keys:
+                if not _KEY.fullmatch(key.removesuffix("!")):
+                    raise ConfigError(f"{option} `{key}` is not the key of a label", hint="such as `example.com/rack`")
+        for key, value in self.node_selector.items():
+            if not _VALUE.fullmatch(value):
+                raise ConfigError(f"node_selector `{key}={value}` has no valid value of a label")
+        for pair in self.claims.items():
+            if not all(map(_NAME.fullmatch, pair)):
+                raise ConfigError(f"claims `{'='.join(pair)}` is not NAME=TEMPLATE", hint="such as `gpu=two-gpus`")
+        for text in self.tolerations:
+            _toleration(text)
+
+    def overlay(self, labels: Mapping[str, str]) -> _Object:
+        """What the options add to a pod.
+
+        Args:
+            labels: of the pods of the role.
+        """
+        mine = {key: labels[key] for key in (LABEL_UNIQUE_NAME, LABEL_ROLE_INDEX) if key in labels}
+        spec: _Object = {}
+        if self.node_selector:
+            spec["nodeSelector"] = dict(self.node_selector)
+        if self.tolerations:
+            spec["tolerations"] = [_toleration(text) for text in self.tolerations]
+        if self.spread:
+            spec["topologySpreadConstraints"] = [_spread(key, mine) for key in self.spread]
+        if self.pack:
+            spec["affinity"] = {"podAffinity": _pack(self.pack, {LABEL_UNIQUE_NAME: labels[LABEL_UNIQUE_NAME]})}
+        if self.claims:
+            spec["resourceClaims"] = [{"name": n, "resourceClaimTemplateName": t} for n, t in self.claims.items()]
+            claims = {"claims": [{"name": name} for name in self.claims]}
+            spec["containers"] = [{"name": MAIN_CONTAINER, "resources": claims}]
+        overlay: _Object = {"spec": spec} if spec else {}
+        if self.topology:
+            how = "required" if self.topology.endswith("!") else "preferred"
+            name = f"kueue.x-k8s.io/podset-{how}-topology"
+            overlay["metadata"] = {"annotations": {name: self.topology.removesuffix("!")}}
+        return overlay
+
+
+def _toleration(text: str) -> _Object:
+    """A toleration, written as ``kubectl taint`` writes taints: ``KEY[=VALUE][:EFFECT]``; ``*`` tolerates all of them.
+
+    >>> _toleration("nvidia.com/gpu:NoSchedule")
+    {'key': 'nvidia.com/gpu', 'operator': 'Exists', 'effect': 'NoSchedule'}
+    """
+    taint, colon, effect = text.partition(":")
+    key, equals, value = taint.partition("=")
+    good = (key == "*" and not equals) or (_KEY.fullmatch(key) and _VALUE.fullmatch(value))
+    if not good or (colon and effect not in _EFFECTS):
+        raise ConfigError(f"tolerations `{text}` is not KEY[=VALUE][:EFFECT]", hint=f"effects: {', '.join(_EFFECTS)}")
+    found: _Object = {} if key == "*" else {"key": key}
+    found.update({"operator": "Equal", "value": value} if equals else {"operator": "Exists"})
+    return {**found, "effect": effect} if effect else found
+
+
+def _spread(key: str, of: Mapping[str, str]) -> _Object:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/"""
+    return {
+        "maxSkew": 1,
+        "topologyKey": key.removesuffix("!"),
+        "whenUnsatisfiable": "DoNotSchedule" if key.endswith("!") else "ScheduleAnyway",
+        "labelSelector": {"matchLabels": dict(of)},
+    }
+
+
+def _pack(key: str, of: Mapping[str, str]) -> _Object:
+    term = {"topologyKey": key.removesuffix("!"), "labelSelector": {"matchLabels": dict(of)}}
+    if key.endswith("!"):
+        return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
