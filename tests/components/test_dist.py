@@ -224,10 +224,12 @@ def test_everything_else() -> None:
 
 
 def test_workers_from_the_resource(fake_bin: Path) -> None:
-    """`-j 4`: four nodes with a worker for each GPU, of a named resource or of `--gpu`."""
+    """`-j 4`: four nodes with a worker for each GPU, of a named resource or of `--gpu`; of `ddp` one node of four."""
+    words = launched(ddp(script="a.py", j="4", h="gpu.large"), fake_bin)
+    assert (option(words, "--nnodes"), option(words, "--nproc_per_node")) == ("1", "4")
     for app in (
-        ddp(script="a.py", j="4", h="gpu.large"),
-        ddp(script="a.py", j="4", gpu=4),
+        torchrun(script="a.py", j="4", h="gpu.large"),
+        torchrun(script="a.py", j="4", gpu=4),
         spmd(script="a.py", j="4", h="gpu.large"),
     ):
         words = launched(app, fake_bin, TORCHX_RANK0_HOST="h")
@@ -288,7 +290,7 @@ def test_helpers_that_programs_import() -> None:
         get_role_name(None, None)
     assert parse_nnodes("1x2") == (1, 1, 2, "1")
     assert parse_nnodes("2:4x8") == (2, 4, 8, "2:4")
-    assert parse_nnodes("3") == (3, 3, 1, "3")
+    assert parse_nnodes("3") == (1, 1, 3, "1")
 
 
 def test_the_old_role_factory_says_what_to_use() -> None:

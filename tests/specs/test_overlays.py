@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,3 +177,47 @@ def test_validate_accepts() -> None:
     """What is near to a forbidden place is not forbidden."""
     overlay = {"metadata": {"labels": {"name": "x"}}, "names": [1, "a", None, 1.5, True]}
     validate_overlay(overlay, blocklist=["metadata.name"], forbidden_keys={"image"})
+
+
+@pytest.mark.parametrize("target", [Role("r", "i"), AppDef("a")], ids=["role", "app"])
+@pytest.mark.parametrize(
+    ("one", "two", "both"),
+    [
+        ({"spec": {"a": 1}}, {"spec": {"b": 2}}, {"spec": {"a": 1, "b": 2}}),
+        ({"l": [1]}, {"l": [2]}, {"l": [1, 2]}),
+        ({"a": 1}, {"a": 2}, {"a": 2}),
+        ({"a": {"x": 1}}, {PUT("a"): {"y": 1}}, {PUT("a"): {"y": 1}}),
+        ({PUT("a"): {"y": 1}}, {"a": {"x": 1}}, {"a": {"x": 1}}),
+        ({PUT("a"): [1]}, {DEL("a"): None}, {DEL("a"): None}),
+        ({DEL("a"): None}, {PUT("a"): [1]}, {PUT("a"): [1]}),
+        ({DEL("a"): None}, {JOIN("a", on="n"): [{"n": 1}]}, {JOIN("a", on="n"): [{"n": 1}]}),
+        (
+            {JOIN("a", on="n"): [{"n": 1, "x": 1}]},
+            {JOIN("a", on="n"): [{"n": 1, "v": 2}]},
+            {JOIN("a", on="n"): [{"n": 1, "x": 1}, {"n": 1, "v": 2}]},
+        ),
+    ],
+)
+def test_a_second_overlay_adds(target: Any, one: Any, two: Any, both: Any) -> None:
+    """What is set twice is merged; of several ways to change one field the last one counts."""
+    target = copy.deepcopy(target)
+    set_overlay(target, "kubernetes", "pod", one)
+    set_overlay(target, "kubernetes", "pod", two)
+    assert get_overlay(target, "kubernetes", "pod") == both
+
+
+def test_metadata_may_name_a_file(tmp_path: Path) -> None:
+    """In the place of a namespace or of an overlay; YAML, or JSON by its name."""
+    pytest.importorskip("yaml")
+    flat, nested, json_file = tmp_path / "flat.yaml", tmp_path / "nested.yaml", tmp_path / "o.json"
+    flat.write_text("spec:\n  x: 1\n")
+    nested.write_text("pod:\n  spec:\n    x: 1\njob: {}\n")
+    json_file.write_text('{"spec": {"x": 1}}')
+    for metadata in (
+        {"kubernetes": f"file://{flat}"},
+        {"kubernetes": str(nested)},
+        {"kubernetes": {"pod": str(json_file)}},
+    ):
+        assert get_overlay(Role("r", "i", metadata=metadata), "kubernetes", "pod") == {"spec": {"x": 1}}
+    with pytest.raises(SpecError, match="cannot be read"):
+        get_overlay(Role("r", "i", metadata={"kubernetes": f"file://{tmp_path}/none.yaml"}), "kubernetes", "pod")

@@ -73,7 +73,7 @@ def test_raise_for_status(state: AppState) -> None:
 
 
 def test_to_json() -> None:
-    """The documented schema, in JSON types, filtered by role."""
+    """The documented schema, in JSON types, filtered by role: states of replicas are numbers, the page is `url`."""
     status = AppStatus(
         AppState.FAILED, 2, "m", "e", "http://ui", [role("a", [AppState.FAILED]), role("b", [AppState.RUNNING])]
     )
@@ -82,12 +82,19 @@ def test_to_json() -> None:
         "num_restarts": 2,
         "msg": "m",
         "structured_error_msg": "e",
-        "ui_url": "http://ui",
+        "url": "http://ui",
         "roles": [
             {
                 "role": "b",
                 "replicas": [
-                    {"id": 0, "state": "RUNNING", "hostname": "host0", "hostaddr": None, "structured_error_msg": NONE}
+                    {
+                        "id": 0,
+                        "state": 3,
+                        "role": "b",
+                        "hostname": "host0",
+                        "structured_error_msg": NONE,
+                        "hostaddr": "host0",
+                    }
                 ],
             }
         ],

@@ -328,13 +328,22 @@ def test_wrong_configs(config: str | None, words: str) -> None:
     assert words in str(e.value)
 
 
-@pytest.mark.parametrize("text", ["root_path = /x\n", "[other]\nroot_path = /x\n"])
+@pytest.mark.parametrize("text", ["root_path\n", "[other]\nroot_path = /x\n"])
 def test_files_that_are_no_config(tmp_path: Path, text: str) -> None:
     """A file without the section is named."""
     path = tmp_path / "t.ini"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"t\.ini` (is not an INI file|has no section `\[fsspec\]`)"):
         create(str(path))
+
+
+@pytest.mark.parametrize("head", ["", "[fsspec]\n", "[tracker:fsspec]\n"])
+def test_files_of_earlier_versions(tmp_path: Path, head: str) -> None:
+    """A file may be nothing but `key = value`, and its section may be called as in `.torchxconfig`."""
+    path = tmp_path / "fsspec.config"
+    path.write_text(f"{head}root_path = {tmp_path}/runs\nprotocol = file\nauto_mkdir = True\n")
+    create(str(path)).add_metadata("r", a=1)
+    assert (tmp_path / "runs").is_dir()
 
 
 def test_what_a_file_system_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ that failed, while the workers of the others go on in a new rendezvous (``torchr
 
 from __future__ import annotations
 
+import os
+
 import torchx
 from torchx import specs
 from torchx.components.structured_arg import JobSize, StructuredNameArgument, program_name
@@ -129,7 +131,7 @@ def torchrun(
         image=image,
         entrypoint="bash",
         args=["-c", _args_join(command)],
-        env=_env(env, full_name.experiment_name, debug=debug, restarts=max_restarts > 0),
+        env=_env(env, full_name, debug=debug, restarts=max_restarts > 0),
         num_replicas=size.max_nnodes,
         min_replicas=size.min_nnodes if size.elastic else None,
         max_retries=max_retries,
@@ -178,8 +180,8 @@ def ddp(
         cpu: CPUs of each node
         gpu: GPUs of each node
         memMB: memory of each node, in MiB
-        j: size: [min_nnodes:]nnodes[xnproc_per_node]. Without nproc_per_node there is a worker for each GPU of the
-            resource, or one if it has none; with min_nnodes the job is elastic
+        j: size: [[min_nnodes:]nnodesx]nproc_per_node; a number by itself is the workers of one node; with min_nnodes
+            the job is elastic
         env: environment variables: A=1,B=2
         metadata: metadata of the job: A=1,B=2
         max_retries: how often the scheduler starts the job (elastic: the failed node) again
@@ -191,7 +193,7 @@ def ddp(
         tee: streams of the workers that appear in the log: 0 as they are, 1 stdout, 2 stderr, 3 both, each line
             with the worker's rank
     """
-    options = locals()  # each is one of torchrun's
+    options = {**locals(), "j": _of_one_node(j)}  # each is one of torchrun's
     return torchrun(*options.pop("script_args"), **options)
 
 
@@ -251,7 +253,7 @@ def get_role_name(script: str | None, m: str | None) -> str:
 def parse_nnodes(j: str) -> tuple[int, int, int, str]:
     """What ``-j`` says: fewest nodes, most nodes, workers on each, and the nodes as ``torchrun --nnodes`` takes them.
 
-    Without a number of workers it is 1: this function knows of no resource.
+    A number by itself is the workers of one node.
 
     Raises:
         SpecError: it is malformed.
@@ -260,9 +262,15 @@ def parse_nnodes(j: str) -> tuple[int, int, int, str]:
     (2, 4, 8, '2:4')
     >>> parse_nnodes("2x8")
     (2, 2, 8, '2')
+    >>> parse_nnodes("8")
+    (1, 1, 8, '1')
     """
-    size = JobSize.parse(j)
+    size = JobSize.parse(_of_one_node(j))
     return size.min_nnodes, size.max_nnodes, size.nproc_per_node, size.nnodes
+
+
+def _of_one_node(j: str) -> str:
+    return f"1x{j}" if j.strip().isdigit() else j
 
 
 class _noquote(str):  # noqa: N801  # the name that programs import
@@ -318,11 +326,15 @@ def _rendezvous(size: JobSize, backend: str, endpoint: str | None, port: int, co
     return [*words, "--rdzv_conf", conf] if conf else words
 
 
-def _env(given: Mapping[str, str] | None, experiment: str, *, debug: bool, restarts: bool) -> dict[str, str]:
+def _env(
+    given: Mapping[str, str] | None, name: StructuredNameArgument, *, debug: bool, restarts: bool
+) -> dict[str, str]:
     """Environment of the nodes; what the user gives is stronger."""
     return {
         "PYTHONUNBUFFERED": "1",  # or the log stays empty until a worker ends
-        "TORCHX_TRACKING_EXPERIMENT_NAME": experiment,
+        "TORCHX_TRACKING_EXPERIMENT_NAME": name.experiment_name,
+        "TORCHX_TRACKING_RUN_NAME": name.run_name,
+        "LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING"),  # of torchrun
         # By default torchrun's agents share one store with all generations of workers, and gloo finds in it the
         # addresses of the dead: `connectFullMesh failed` (torch 2.13). This gives each generation a store of its own.
         **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),

@@ -68,7 +68,7 @@ def dry_run(
         session: the session that the job belongs to.
         settings: the run options.
         files: the config files, for what they say of trackers.
-        parent_run_id: the run that this one belongs to.
+        parent_run_id: the run that this one belongs to; None: the one in ``TORCHX_PARENT_RUN_ID``, if any.
     """
     from torchx.schedulers.api import ResolvedCfg, validate
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
@@ -84,6 +84,7 @@ def dry_run(
     for role in app.roles:
         role.resolve_overrides()
     validate(backend, app, scheduler, values)
+    parent_run_id = parent_run_id or os.environ.get(ENV_PARENT_RUN_ID)
     trackers = tracker_environment(get_configured_trackers(files))
     # The id is not known yet: its macro stands for it.
     _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)

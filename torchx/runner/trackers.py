@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from torchx import config
 from torchx.settings import ENV_TRACKERS
 
@@ -13,13 +15,18 @@ if TYPE_CHECKING:
 
 
 def get_configured_trackers(files: ConfigFiles | None = None) -> dict[str, str | None]:
-    """The trackers that section ``[torchx:tracker]`` of the config files names, each with its config or None.
+    """The trackers that ``TORCHX_TRACKERS`` or else section ``[torchx:tracker]`` of the config files names, each with
+    its config or None.
 
-    The config is ``config`` of section ``[tracker:NAME]``, else the value beside the name.
+    In the files, the config is ``config`` of section ``[tracker:NAME]``, else the value beside the name.
 
     Args:
         files: what :func:`torchx.config.load_files` has just returned; None: those in force.
     """
+    if os.environ.get(ENV_TRACKERS):
+        from torchx.tracker.api import trackers_in_environ
+
+        return dict(trackers_in_environ())
     files = config.load_files() if files is None else files
     if not files:
         return {}

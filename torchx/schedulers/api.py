@@ -125,6 +125,16 @@ class Scheduler(_Generic["T"], ABC):
         self.backend = backend
         self.session_name = session_name
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """A subclass with a ``describe`` of its own is asked by it, not by what its base answers without."""
+        super().__init_subclass__(**kwargs)
+        if "describe" not in cls.__dict__:
+            return
+        for name in ("describe_many", "exists", "log_replicas", "still_there"):
+            by = next(c for c in cls.__mro__ if name in c.__dict__)
+            if by is not cls and by is not Scheduler and getattr(by, "describe", None) is not Scheduler.describe:
+                setattr(cls, name, Scheduler.__dict__[name])
+
     # -- options ---------------------------------------------------------------------------------
 
     def run_opts(self) -> runopts:
@@ -398,18 +408,9 @@ def split_lines(text: str) -> list[str]:
 
 
 def split_lines_iterator(chunks: Iterable[str]) -> Iterable[str]:
-    r"""The lines of a text that arrives in pieces; a line may span pieces.
+    r"""The lines of each piece of a text; the end of a piece ends a line, too.
 
     >>> list(split_lines_iterator(["a\nb", "c\n", "d"]))
-    ['a\n', 'bc\n', 'd']
+    ['a\n', 'b', 'c\n', 'd']
     """
-    rest: list[str] = []
-    for chunk in chunks:
-        if "\n" not in chunk:
-            rest.append(chunk)
-            continue
-        lines = split_lines("".join((*rest, chunk)))
-        rest = [] if lines[-1].endswith("\n") else [lines.pop()]
-        yield from lines
-    if last := "".join(rest):
-        yield last
+    return (line for chunk in chunks for line in split_lines(chunk))

@@ -29,7 +29,7 @@ from torchx.schedulers.docker.reasons import CONTAINER_STATE
 from torchx.schedulers.docker.request import NAME_RULE, DockerContainer, DockerJob, render_job
 from torchx.schedulers.ids import make_unique
 from torchx.settings import ENV_IMAGE
-from torchx.specs.api import AppDryRunInfo, runopts
+from torchx.specs.api import AppDryRunInfo, AppState, runopts
 from torchx.version import __version__
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
@@ -200,6 +200,12 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
             raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
         view = JobView(job, lambda: self._find(app_id, _NO_LOG))
         return [ReplicaLog(self._client, view, role, k, query) for role, k in replicas]
+
+    def _get_app_state(self, container: Any) -> AppState:
+        """State of one container (a ``docker.models.containers.Container``); subclasses of programs call it."""
+        if container.status == "exited":
+            return AppState.FAILED if container.attrs["State"]["ExitCode"] else AppState.SUCCEEDED
+        return CONTAINER_STATE.get(container.status, AppState.UNKNOWN)
 
     def _find(self, app_id: str, doing: str) -> Job | None:
         return self._on_engine.find(app_id, doing % app_id)

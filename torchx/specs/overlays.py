@@ -81,6 +81,9 @@ def apply_overlay(base: _Overlay, overlay: _Overlay, *, _resolve: bool = True) -
 def get_overlay(target: AppDef | Role, namespace: str, kind: str) -> _Overlay:
     """A copy of the overlay of that kind; empty when there is none.
 
+    The metadata of a role may name a YAML or JSON file in the place of an overlay, or of all of a namespace
+    (``{"kubernetes": "file:///shared/overlay.yaml"}``); a file that has no such kind is the overlay.
+
     Args:
         target: whose overlay.
         namespace: the scheduler that it is for, for example ``kubernetes``.
@@ -93,7 +96,13 @@ def get_overlay(target: AppDef | Role, namespace: str, kind: str) -> _Overlay:
         found: Any = _read_json(target.metadata.get(_app_key(namespace, kind)), namespace, kind)
     else:
         in_namespace = target.metadata.get(namespace) or {}
-        found = in_namespace.get(kind) if isinstance(in_namespace, dict) else in_namespace
+        what = f"overlay `{namespace}.{kind}` of `{target.name}`"
+        if isinstance(in_namespace, str):
+            whole = _read_file(in_namespace, what)
+            found = whole.get(kind, whole) if isinstance(whole, dict) else whole
+        else:
+            found = in_namespace.get(kind) if isinstance(in_namespace, dict) else in_namespace
+            found = _read_file(found, what) if isinstance(found, str) else found
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -103,8 +112,9 @@ def get_overlay(target: AppDef | Role, namespace: str, kind: str) -> _Overlay:
 
 
 def set_overlay(target: AppDef | Role, namespace: str, kind: str, overlay: _Overlay) -> None:
-    """Gives ``target`` a copy of the overlay, in place of an earlier one of that namespace and kind.
+    """Adds a copy of the overlay to what ``target`` has of that namespace and kind.
 
+    Dicts are merged and lists appended; of ``PUT``, ``DEL``, ``JOIN`` and plain keys of one field the last one counts.
     It stands in the metadata: of a role as ``metadata[namespace][kind]``; of an app, whose metadata are strings, as
     JSON under ``namespace.kind``.
 
@@ -117,12 +127,12 @@ def set_overlay(target: AppDef | Role, namespace: str, kind: str, overlay: _Over
     if isinstance(target, AppDef):
         import json
 
-        target.metadata[_app_key(namespace, kind)] = json.dumps(overlay)
+        target.metadata[_app_key(namespace, kind)] = json.dumps(_added(get_overlay(target, namespace, kind), overlay))
         return
     in_namespace = target.metadata.setdefault(namespace, {})
     if not isinstance(in_namespace, dict):
         raise SpecError(f"metadata `{namespace}` of role `{target.name}` is `{in_namespace}`, and cannot hold overlays")
-    in_namespace[kind] = copy_data(overlay)
+    in_namespace[kind] = _added(get_overlay(target, namespace, kind), overlay)
 
 
 def validate_overlay(
@@ -249,6 +259,37 @@ def _compose(base: _Overlay, key: str, value: Any) -> None:
         base[key] = [*base[key], *copy_data(value)]
     else:
         base[key] = copy_data(value)
+
+
+def _added(overlay: _Overlay, more: _Overlay) -> _Overlay:
+    """The overlay, with ``more`` added to it."""
+    for key, value in more.items():
+        operator, name, _ = _parse(key)
+        for other in [k for k in overlay if k != key and _parse(k)[1] == name]:
+            del overlay[other]
+        old = overlay.get(key)
+        if isinstance(value, dict) and isinstance(old, dict) and not operator:
+            _added(old, value)
+        elif isinstance(value, list) and isinstance(old, list) and operator != _PUT:
+            overlay[key] = [*old, *copy_data(value)]
+        else:
+            overlay[key] = copy_data(value)
+    return overlay
+
+
+def _read_file(location: str, what: str) -> Any:
+    try:
+        with open(location.removeprefix("file://"), encoding="utf-8") as f:
+            text = f.read()
+        if location.endswith(".json"):
+            import json
+
+            return json.loads(text)
+        import yaml
+
+        return yaml.safe_load(text)
+    except Exception as e:  # of the file system, or what each parser raises
+        raise SpecError(f"{what}: the file `{location}` cannot be read: {e}") from None
 
 
 def _app_key(namespace: str, kind: str) -> str:

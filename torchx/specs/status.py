@@ -60,16 +60,17 @@ class RoleStatus:
     replicas: list[ReplicaStatus]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON types: ``{"role": str, "replicas": [...]}``, a replica without its role."""
+        """JSON types: ``{"role": str, "replicas": [...]}``; states of replicas as numbers."""
         return {
             "role": self.role,
             "replicas": [
                 {
                     "id": r.id,
-                    "state": str(r.state),
+                    "state": int(r.state),
+                    "role": r.role,
                     "hostname": r.hostname,
-                    "hostaddr": r.hostaddr,
                     "structured_error_msg": r.structured_error_msg,
+                    "hostaddr": r.hostaddr or r.hostname,
                 }
                 for r in self.replicas
             ],
@@ -129,11 +130,11 @@ class AppStatus:
             raise AppStatusError(self)
 
     def to_json(self, filter_roles: list[str] | None = None) -> dict[str, Any]:
-        """JSON types, one key for each field; states by name.
+        """JSON types; the state of the job by name, of the replicas as numbers.
 
-        ``{"state": "FAILED", "num_restarts": 0, "msg": "", "structured_error_msg": "<NONE>", "ui_url": null,
-        "roles": [{"role": "trainer", "replicas": [{"id": 0, "state": "FAILED", "hostname": "", "hostaddr": null,
-        "structured_error_msg": "<NONE>"}]}]}``
+        ``{"state": "FAILED", "num_restarts": 0, "roles": [{"role": "trainer", "replicas": [{"id": 0, "state": 5,
+        "role": "trainer", "hostname": "", "structured_error_msg": "<NONE>", "hostaddr": ""}]}], "msg": "",
+        "structured_error_msg": "<NONE>", "url": null}``
 
         Args:
             filter_roles: only these roles; None: all.
@@ -141,10 +142,10 @@ class AppStatus:
         return {
             "state": str(self.state),
             "num_restarts": self.num_restarts,
+            "roles": [role.to_json() for role in self._roles(filter_roles)],
             "msg": self.msg,
             "structured_error_msg": self.structured_error_msg,
-            "ui_url": self.ui_url,
-            "roles": [role.to_json() for role in self._roles(filter_roles)],
+            "url": self.ui_url,
         }
 
     def format(self, filter_roles: list[str] | None = None, *, color: bool = False) -> str:

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     T = TypeVar("T")
-else:
-    from torchx.util.reexports import reexports
-
-    __getattr__ = reexports(__name__)
 
 ENV_TORCHX_JOB_ID = ENV_JOB_ID
 ENV_TORCHX_PARENT_RUN_ID = ENV_PARENT_RUN_ID

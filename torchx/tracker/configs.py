@@ -14,7 +14,8 @@ def read_config(text: str, section: str) -> Mapping[str, object] | None:
     """The settings that a config gives, or None when it is an address.
 
     Args:
-        text: a JSON object, the path of an INI file with ``[section]``, or an address.
+        text: a JSON object, an address, or the path of an INI file with ``[section]``, ``[tracker:section]`` or no
+            sections at all.
         section: of the INI file.
 
     Raises:
@@ -51,7 +52,11 @@ def _ini(path: str, section: str) -> dict[str, object]:
     parser = configparser.ConfigParser(interpolation=None)
     try:
         with open(path, encoding="utf-8") as f:
-            parser.read_file(f)
+            text = f.read()
+        try:
+            parser.read_string(text, path)
+        except configparser.MissingSectionHeaderError:  # nothing but `key = value`
+            parser.read_string(f"[{section}]\n{text}", path)
     except OSError as e:
         raise ConfigError(
             f"the tracker's config file `{path}` cannot be read: {e.strerror}",
@@ -59,9 +64,10 @@ def _ini(path: str, section: str) -> dict[str, object]:
         ) from e
     except (configparser.Error, ValueError) as e:
         raise ConfigError(f"the tracker's config file `{path}` is not an INI file: {' '.join(str(e).split())}") from e
-    if not parser.has_section(section):
-        raise ConfigError(f"the tracker's config file `{path}` has no section `[{section}]`")
-    return {name: _value(text) for name, text in parser.items(section)}
+    for name in (section, f"tracker:{section}"):
+        if parser.has_section(name):
+            return {key: _value(text) for key, text in parser.items(name)}
+    raise ConfigError(f"the tracker's config file `{path}` has no section `[{section}]`")
 
 
 def _value(text: str) -> object:

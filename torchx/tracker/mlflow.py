@@ -65,6 +65,11 @@ class MLflowTracker(TrackerBase):
         return named or rest.partition("/")[0] or _DEFAULT_EXPERIMENT
 
     @property
+    def tracking_uri(self) -> str:
+        """Where the server is."""
+        return self._runs.uri
+
+    @property
     def experiment_name(self) -> str:
         """The experiment that runs are written to."""
         return self._runs.experiment_name

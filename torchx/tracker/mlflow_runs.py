@@ -52,7 +52,7 @@ class Runs:
         self.experiment_name = experiment_name
         self.artifact_location = artifact_location
         self.owned: set[str] = set()
-        self._uri = uri
+        self.uri = uri
         self._search_all = search_all
         self._experiment_id = ""
         self._reached = False
@@ -208,7 +208,7 @@ class Runs:
 
     def _reach(self) -> None:
         if not self._reached:
-            probe(self._uri)
+            probe(self.uri)
             self._reached = True
 
     def _log_param(self, run: str, param: Any) -> None:

@@ -52,7 +52,6 @@ _HOMES = {
     "torchx.tracker.api": """
         ENV_TORCHX_JOB_ID ENV_TORCHX_PARENT_RUN_ID ENV_TORCHX_TRACKERS TrackerBase build_trackers
         tracker_config_env_var_name""",
-    "torchx.util.modules": "load_module",
     "torchx.util.session": "TORCHX_INTERNAL_SESSION_ID",
     "torchx.util.strings": "normalize_str",
     "torchx.workspace.api": "WorkspaceMixin",
@@ -109,7 +108,6 @@ _REEXPORTS = {
         PopenProtocol PopenRequest ReplicaParam SignalException Tee""",
     "torchx.schedulers.lsf_scheduler": f"{_BACKEND} LogIterator",
     "torchx.schedulers.slurm_scheduler": f"{_BACKEND} LogIterator",
-    "torchx.tracker.api": "load_group load_module",
     "torchx.workspace.api": _WORKSPACE,
     "torchx.workspace.dir_workspace": _WORKSPACE,
     "torchx.workspace.docker_workspace": _WORKSPACE,

@@ -29,6 +29,12 @@ class ResultTracker(ABC):
     def get(self, key: KeyType) -> dict[str, ResultType]:
         """The results of a trial; empty when there are none."""
 
+    def __getitem__(self, key: KeyType) -> dict[str, ResultType]:
+        return self.get(key)
+
+    def __setitem__(self, key: KeyType, results: dict[str, ResultType]) -> None:
+        self.put(key, **results)
+
 
 class FsspecResultTracker(ResultTracker):
     """One JSON file a trial, below a directory of any file system that fsspec knows.

@@ -268,7 +268,7 @@ def check_trackers() -> None:
 def check_schedulers() -> None:
     assert list(filter_regex(regex="a", data=["a", "b"])) == ["a"]
     assert split_lines(text="a\nb") == ["a\n", "b"]
-    assert list(split_lines_iterator(chunks=["a", "\nb"])) == ["a\n", "b"]
+    assert list(split_lines_iterator(chunks=["a", "\nb"])) == ["a", "\n", "b"]
     assert ListAppResponse(app_id="a", state=specs.AppState.RUNNING, app_handle="h", name="n").name == "n"
     assert ids.make_unique(name="a", string_length=4).startswith("a-")
     assert len(ids.random_id(max_length=5)) <= 5
