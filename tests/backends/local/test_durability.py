@@ -269,7 +269,9 @@ import os, sys, time
 from types import SimpleNamespace
 sys.path.append({root!r})
 from torchx.supervisor import launcher, supervise
-supervise.time = SimpleNamespace(time=lambda: time.time() + 36000 * os.path.exists({slept!r}))
+def later(clock):
+    return lambda: clock() + 36000 * os.path.exists({slept!r})
+supervise.time = SimpleNamespace(time=later(time.time), monotonic=later(time.monotonic))
 launcher.main()
 """
 

@@ -37,7 +37,7 @@ def _patient(monkeypatch, tmp_path):
 
 
 def _state(scheduler, app_id):
-    return scheduler._apps[app_id].state()
+    return scheduler._apps[app_id].read()
 
 
 def _alive(pid: int) -> bool:
