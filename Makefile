@@ -6,6 +6,7 @@
 #              PART='slurm ssh': these folders of tests/backends alone; ALL=1: other releases of Slurm and Kubernetes, too
 # make coverage    what the unit tests reach, in lines and branches
 # make fuzz    let atheris look for input that breaks a promise (EACH=60: seconds for each target)
+# make torture MINUTES=10   kills, faults, garbage and hostile input for so long; a table of what was tried and what did not hold
 # make mutants ROOM=runs N=40 SEED=1   plant small changes in torchx/runs, print those that no unit test notices
 # make bench   the benchmark table (BENCH=--quick: a short one)
 # make picture the moving picture of README, from a real run
@@ -13,7 +14,7 @@
 #
 # Everything is installed below .venv, .cache and ~/.cache/torchx-ci (large things); PYTHON=... names the interpreter.
 
-.PHONY: help demo test check check-real coverage lint types unit docs fuzz mutants bench picture format clean
+.PHONY: help demo test check check-real coverage lint types unit docs fuzz torture mutants bench picture format clean
 .DEFAULT_GOAL := help
 SCRIPTS := .ci/run scripts/demo scripts/env scripts/real $(wildcard torchx/schedulers/*/*.sh torchx/schedulers/*/*/*.sh)
 CODE := torchx tests examples benchmarks docs/conf.py docs/_site conftest.py scripts/release scripts/picture scripts/resolve
@@ -65,6 +66,12 @@ fuzz:
 	@scripts/env dev
 	.venv/bin/pip install -q --only-binary :all: atheris
 	.venv/bin/python -m tests.fuzz.coverage_guided --seconds $(EACH) $(TARGET)
+
+# MINUTES: for all sweeps together; SWEEP: which of tests/torture, all when empty
+MINUTES := 10
+torture:
+	@scripts/env dev
+	.venv/bin/python -m tests.torture --minutes $(MINUTES) $(SWEEP)
 
 ROOM := kit
 N := 40
