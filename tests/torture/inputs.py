@@ -110,7 +110,7 @@ def _make(rng: random.Random, path: Path, kind: str) -> None:
         with socket.socket(socket.AF_UNIX) as s:
             s.bind(os.fspath(path))
     elif kind == "hard":
-        os.link(path.parents[len(path.parents) - 1] / "nowhere" if rng.random() < 0.1 else _other(path), path)
+        os.link(_other(path), path)
     else:
         path.write_bytes(rng.randbytes(rng.randrange(2000)))
         if kind == "closed":
@@ -129,16 +129,14 @@ def _pack(top: Path) -> int:
     from torchx.specs import Role, Workspace
     from torchx.workspace.content import content_hash, entries
     from torchx.workspace.dir_workspace import DirWorkspaceMixin
-    from torchx.workspace.images.docker_context import write_build_context
+    from torchx.workspace.images.docker_context import context_chunks
 
     workspace = Workspace({str(top / "ws"): ""})
     problems = []
     with contextlib.suppress(TorchXError):
         content_hash(entries(workspace))
-    packed = io.BytesIO()
     with contextlib.suppress(TorchXError):
-        write_build_context(packed, workspace)
-        problems += _of_archive(packed.getvalue())
+        problems += _of_archive(b"".join(context_chunks(workspace)))
     with contextlib.suppress(TorchXError):
         role = Role("r", "", entrypoint="e", workspace=workspace)
         DirWorkspaceMixin().caching_build_workspace_and_update_role(role, {"job_dir": str(top / "job")}, {})
