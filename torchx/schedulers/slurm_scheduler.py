@@ -94,6 +94,7 @@ CAPABILITIES = Capabilities(
     delete=True,
     list=True,
     retries=("REPLICA", "ROLE", "APPLICATION"),
+    retry_actions=("retry", "avoid", "mem", "checkpoint"),
     elastic=True,
     multi_role=True,
     secrets=("value",),
@@ -131,7 +132,13 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         opts = SlurmOpts.from_cfg(cfg)
         opts.check()
         name = make_unique(NAME_RULE.make(app.name, room=_RANDOM + 1), _RANDOM)
-        request = make_request(app, opts, name=name, cwd="" if cfg.get("ssh") else self._site_of(cfg).files.cwd())
+        cwd = "" if cfg.get("ssh") else self._site_of(cfg).files.cwd()
+        retry = None
+        if app.metadata:
+            from torchx.schedulers.slurm.attempts import policy
+
+            retry = policy(app, self.capabilities)
+        request = make_request(app, opts, name=name, cwd=cwd, retry=retry)
         request.check()
         return AppDryRunInfo(request, str)
 
@@ -147,6 +154,10 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"{folder}/{SCRIPT_FILE}"]
         script = request.materialize()
         files = {SCRIPT_FILE: script}
+        if request.retry:
+            from torchx.schedulers.slurm.attempts import PROGRAM_FILE, program
+
+            files[PROGRAM_FILE] = program()
         if len(script) > MOST_SCRIPT:
             files[LAUNCH_FILE] = launcher(script)
             argv[-1] = f"{folder}/{LAUNCH_FILE}"

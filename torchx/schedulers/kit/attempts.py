@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef
     from torchx.specs.failures import Failure
 
-__all__ = ["ATTEMPTS_FILE", "MOST_IN_A_ROW", "Decision", "decide", "digest", "policy_of", "read_attempts", "to_line"]
+__all__ = [
+    "ATTEMPTS_FILE",
+    "MOST_IN_A_ROW",
+    "Decision",
+    "decide",
+    "digest",
+    "of_last_attempt",
+    "policy_of",
+    "read_attempts",
+    "to_line",
+]
 
 ATTEMPTS_FILE = "attempts.jsonl"
 MOST_IN_A_ROW = 20
@@ -120,6 +130,18 @@ def digest(failure: Failure) -> str:
     places = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
     said = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", " ".join(failure.message.split()))
     return f"{binascii.crc32(chr(10).join([said, *places[-3:]]).encode('utf-8', 'replace')):08x}"
+
+
+def of_last_attempt(text: str) -> str:
+    """What the last attempt wrote, in a file to which all of them wrote: each but the first begins with a line of ours.
+
+    >>> of_last_attempt("first words\\ntorchx: attempt 2\\nlast words\\n")
+    'last words\\n'
+    """
+    at = text.rfind("torchx: attempt ")
+    if at < 0 or (at and text[at - 1] != "\n"):
+        return text
+    return text[at:].partition("\n")[2]
 
 
 def to_line(attempt: Attempt) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.slurm.events import ReplicaEvents
     from torchx.schedulers.slurm.records import JobRecord
     from torchx.specs.api import Role
+    from torchx.specs.retries import Attempt
 
 _SUSPECTS = 4  # steps whose logs may say which node failed
 _FAR_S = 30 * 86400.0  # where nobody says how long jobs take, Slurm expects the worst
@@ -50,6 +51,7 @@ class Job:
         events: its own notes.
         folder: None when it is not known: the job is not ours, or its folder was removed.
         texts: of the files that :func:`telling_files` names, by name.
+        attempts: those that have ended, of a job with a retry policy.
     """
 
     app_id: str
@@ -59,6 +61,7 @@ class Job:
     folder: JobFolder | None = None
     roles: Sequence[Role] = ()
     texts: dict[str, str] = field(default_factory=dict)
+    attempts: Sequence[Attempt] = ()
 
     @property
     def state(self) -> AppState:
@@ -111,6 +114,7 @@ def facts_of(job: Job, *, now: float | None = None) -> JobFacts:
         kind=kind,
         cancelled=state is AppState.CANCELLED,
         restarts=_restarts(job, state),
+        attempts=job.attempts,
         started=None if waits else events.started or (first.started if first else None),
         ended=(first.ended if first else None) or events.ended or None,
         definition=job.roles,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
+from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, read_attempts
 from torchx.schedulers.slurm.answers import Job, telling_files
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 
@@ -29,7 +30,9 @@ def files_of(
     for app_id, found in records.items():
         if app_id not in paths and found and found[0].folder.startswith("/"):
             paths[app_id] = found[0].folder
-    wanted = {posixpath.join(path, name): 0 for path in paths.values() for name in (JOB_FILE, EVENTS_FILE)}
+    wanted = {
+        posixpath.join(path, name): 0 for path in paths.values() for name in (JOB_FILE, EVENTS_FILE, ATTEMPTS_FILE)
+    }
     texts = _whole(files, wanted)
     jobs = {}
     for app_id in {**records, **folders}:
@@ -44,6 +47,7 @@ def files_of(
             events=parse_events(events.decode("utf-8", "replace")),
             folder=JobFolder(files, path) if record is not None else None,
             roles=roles_of(record),
+            attempts=read_attempts(texts.get(posixpath.join(path, ATTEMPTS_FILE), b"").decode().splitlines()),
         )
     _read_more(files, jobs.values())
     return jobs

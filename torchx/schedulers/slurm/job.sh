@@ -4,7 +4,8 @@
 # It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py puts what
 # differs between jobs in place of the line `# @JOB@`: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`,
 # `sizes`, `least`, `retries` and `policy`, the variables `cwd` and `secrets` (empty: none; `requeue`: they may be needed
-# after Slurm has ended the job), and a function `replica_N` for each replica.
+# after Slurm has ended the job), `python` (empty: there is no policy for retries by cause; else one to try first) and
+# `early` (the seconds by which its time limit is announced), and a function `replica_N` for each replica.
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
@@ -51,7 +52,14 @@ into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${secrets:+$secrets_
   command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
   exec "$@"'
 
-step() { exec srun --nodes=1 --ntasks=1 --export=ALL --chdir="$dir" "$@"; }
+step() {  # options of srun, sh, ...
+  local options=()
+  while [[ $1 == --* ]]; do  # what was asked for at first, times the factor of this attempt
+    if [[ $1 == --mem=* ]]; then options+=("--mem=$((${1#--mem=} * memory / 1000))"); else options+=("$1"); fi
+    shift
+  done
+  exec srun --nodes=1 --ntasks=1 --export=ALL --chdir="$dir" "${options[@]}" "$@"
+}
 
 choose_dir() {
   dir=$1
@@ -145,6 +153,8 @@ stamp() {  # [replica]
 }
 
 # -- the job -----------------------------------------------------------------------------------------
+memory=1000 due=0 due_at=0
+if [[ -n $python ]]; then begin_attempt; fi
 note start "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_ID"
 for group in "${!group_nodes[@]}"; do
   mapfile -t nodes < <(hosts_of "$group")
@@ -182,12 +192,22 @@ while ((alive)); do
     stamped=$SECONDS
   fi
   if ((stopping && SECONDS >= deadline)); then kill_steps; fi
+  if ((due && !stopping)) && [[ $SECONDS -ge $due_at || $folder/progress -nt $folder/checkpoint ]]; then
+    note due
+    stop
+  fi
   for role in "${!again[@]}"; do  # once more: an srun that has only just been started hears no signal
     if [[ ${again[$role]} == 1 ]]; then kill_steps "$role"; fi
   done
 done
 
-if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
+if [[ -n $python ]] && ((!terminated && (failed || (due && stopping)))); then
+  how=failed
+  ((failed)) || how=timeout
+  read -r verdict hosts factor < <(trap '' TERM; decide "$how")
+  if [[ $verdict == again ]]; then again "$hosts" "$factor"; fi
+  ((failed)) || code=1
+elif ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
   used=$(cat retried 2>/dev/null || echo 0)
   if ((used < retries[guilty])); then
     echo $((used + 1)) >retried

@@ -133,14 +133,52 @@ class SlurmOpts(StructuredOpts):
                 raise ConfigError(f"run option `extra`: `{name}` is set by torchx", hint="omit it")
 
 
-def job_words(opts: SlurmOpts) -> list[str]:
-    """The options of the whole job, for the command line of sbatch."""
+def early_warning(opts: SlurmOpts) -> int:
+    """By how many seconds the time limit of a job is announced that starts again after it.
+
+    Those of ``signal`` if it says so, else 120, but a quarter of a short limit.
+
+    >>> early_warning(SlurmOpts(signal="USR1@300")), early_warning(SlurmOpts()), early_warning(SlurmOpts(time="2:00"))
+    (300, 120, 30)
+    """
+    seconds = (opts.signal or "").partition("@")[2]
+    if seconds.isdigit():
+        return int(seconds)
+    limit = seconds_of(opts.time or "")
+    return min(120, limit // 4) if limit else 120
+
+
+def seconds_of(limit: str) -> int:
+    """A time limit as Slurm reads it: minutes, ``hours:minutes:seconds``, ``days-hours``; 0 when it is not one.
+
+    >>> seconds_of("90"), seconds_of("1:30"), seconds_of("1-12"), seconds_of("2:00:00"), seconds_of("UNLIMITED")
+    (5400, 90, 129600, 7200, 0)
+    """
+    days, dash, rest = limit.rpartition("-")
+    parts = [int(part) if part.isdigit() else -1 for part in (days or "0", *rest.split(":"))]
+    if min(parts) < 0 or len(parts) > 4:
+        return 0
+    if dash:
+        units = (86400, 3600, 60, 1)
+    elif len(parts) == 4:
+        units = (0, 3600, 60, 1)
+    else:
+        units = (0, 60, 1, 0)
+    return sum(part * unit for part, unit in zip(parts, units, strict=False))
+
+
+def job_words(opts: SlurmOpts, early: int = 0) -> list[str]:
+    """The options of the whole job, for the command line of sbatch.
+
+    Args:
+        early: seconds by which the script, it alone, hears of the time limit; 0: ``opts.signal`` goes to the replicas.
+    """
     given = {
         "comment": opts.comment,
         "mail-type": opts.mail_type,
         "mail-user": opts.mail_user,
         "licenses": opts.licenses,
-        "signal": opts.signal,
+        "signal": f"B:USR1@{early}" if early else opts.signal,
     }
     return [*(f"--{name}={value}" for name, value in given.items() if value), *(opts.extra or ())]
 

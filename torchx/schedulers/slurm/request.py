@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.batch.folders import SECRETS_FILE, folder_name
@@ -10,7 +11,7 @@ from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
-from torchx.schedulers.slurm.options import SlurmOpts, job_words, node_options
+from torchx.schedulers.slurm.options import SlurmOpts, early_warning, job_words, node_options
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs.api import AppDef, Role
+    from torchx.specs.retries import RetryRules
 
 APP_ID = "@TORCHX_APP_ID@"
 """Stands in requests for the id of the job, which Slurm gives it."""
@@ -29,6 +31,7 @@ RDZV_ID = "@TORCHX_RDZV_ID@"
 RANK0_ENV = "TORCHX_RANK0_HOST"
 
 SCRIPT_FILE = "job.sh"
+RETRIES_FILE = "retries.sh"
 LAUNCH_FILE = "launch.sh"
 MOST_SCRIPT = 3 << 20
 """Bytes of a script that ``sbatch`` is given itself: by default it takes 4 MiB (``max_script_size``)."""
@@ -134,6 +137,8 @@ class SlurmBatchRequest:
         name: the job's name, nobody else's.
         rules: by role; one that is not there is started again with the whole job.
         cwd: folder that replicas run in whose image is none.
+        retry: a policy by cause goes with the job; then ``rules`` and ``max_retries`` count nothing.
+        early: seconds by which its time limit is announced to the script; 0: it is not.
     """
 
     cmd: list[str]
@@ -143,6 +148,8 @@ class SlurmBatchRequest:
     name: str = "torchx"
     rules: dict[str, Rules] = field(default_factory=dict)
     cwd: str = "/"
+    retry: bool = False
+    early: int = 0
 
     def materialize(self) -> str:
         """The script."""
@@ -208,10 +215,13 @@ class SlurmBatchRequest:
     __repr__ = __str__
 
 
-def make_request(app: AppDef, opts: SlurmOpts, *, name: str, cwd: str) -> SlurmBatchRequest:
+def make_request(
+    app: AppDef, opts: SlurmOpts, *, name: str, cwd: str, retry: RetryRules | None = None
+) -> SlurmBatchRequest:
     """The request of a job.
 
     Args:
+        retry: its policy for retries by cause.
         name: the job's name, nobody else's.
         cwd: folder that replicas run in whose image is none.
 
@@ -227,18 +237,23 @@ def make_request(app: AppDef, opts: SlurmOpts, *, name: str, cwd: str) -> SlurmB
     for replica in replicas(app, APP_ID, rank0_env=RANK0_ENV, img_root=lambda role: role.image):
         named = f"{replica.role.name}-{replica.k}"
         found[named] = SlurmReplicaRequest.from_role(named, replica.role, opts, nomem=opts.nomem)
+    early = early_warning(opts) if retry and retry.rule("timeout").times else 0
     rules = {
-        role.name: Rules(role.max_retries, role.retry_policy.value, role.min_replicas or role.num_replicas)
+        role.name: Rules(
+            0 if retry else role.max_retries, role.retry_policy.value, role.min_replicas or role.num_replicas
+        )
         for role in app.roles
     }
     return SlurmBatchRequest(
-        cmd=["sbatch", "--parsable", *job_words(opts)],
+        cmd=["sbatch", "--parsable", *job_words(opts, early)],
         replicas=found,
         job_dir=opts.job_dir,
         max_retries=max((role.max_retries for role in app.roles), default=0),
         name=name,
         rules=rules,
         cwd=cwd,
+        retry=retry is not None,
+        early=early,
     )
 
 
@@ -258,6 +273,9 @@ def render(request: SlurmBatchRequest) -> str:
         preamble.strip(),
         f"cwd={quote(request.cwd)}",
         f"secrets={_lasting(request)}",
+        f"python={quote(sys.executable or 'python3') if request.retry else ''}",
+        f"early={request.early}",
+        *([read_script(__file__, RETRIES_FILE).strip()] if request.retry else []),
         *_arrays(request, groups),
         *(line for number, group in enumerate(groups) for line in _functions(replicas, number, group, len(groups))),
         program.strip(),
@@ -273,7 +291,7 @@ def _lasting(request: SlurmBatchRequest) -> str:
 
 
 def _is_requeued(request: SlurmBatchRequest) -> bool:
-    return any("requeue" in replica.sbatch_opts for replica in request.replicas.values())
+    return request.retry or any("requeue" in replica.sbatch_opts for replica in request.replicas.values())
 
 
 def _groups(replicas: list[SlurmReplicaRequest]) -> list[list[SlurmReplicaRequest]]:
@@ -300,7 +318,7 @@ def _group_options(request: SlurmBatchRequest, group: list[SlurmReplicaRequest])
         spare += max(0, size - rule.least) if rule is not None else 0
     again = _is_requeued(request)
     least = most - spare // per_node
-    options: dict[str, str | None] = {"nodes": str(most), "requeue" if again else "no-requeue": None}
+    options: dict[str, str | None] = {"nodes": str(most), **({"requeue": None} if again else {})}  # else the site's way
     options.update((k, v) for k, v in group[0].sbatch_opts.items() if k not in _REQUEUE)
     if least < most:
         # The job begins with fewer nodes, and goes on when one is lost. With a number of tasks for each node Slurm

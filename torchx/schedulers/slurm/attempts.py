@@ -1,0 +1,192 @@
+"""The attempts of a Slurm job with a retry policy. Its batch script asks after each one, on the node where it runs.
+
+The nodes need no torchx: what is asked is a zip archive of the modules that judge, which lies in the job's folder. A
+Python of 3.10 or newer has to be on the node; without one the job is not started again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from torchx.errors import SpecError
+from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, decide, digest, policy_of, to_line
+from torchx.specs.api import RetryPolicy
+from torchx.specs.retries import RETRY, Attempt, RetryRules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx.schedulers.kit.caps import Capabilities
+    from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.slurm.answers import Job
+    from torchx.specs.api import AppDef
+    from torchx.specs.failures import Failure
+
+PROGRAM_FILE = "retry.pyz"
+PROGRESS_FILE = "progress"
+_ROOMS = ("util", "specs", "plugins", "supervisor", "schedulers/kit", "schedulers/batch", "schedulers/slurm")
+_COMMAND_S = 30.0
+_DOWN = ("down", "drain", "fail", "unk", "not_resp", "no_resp")
+_STATES = {"failed": "FAILED", "timeout": "TIMEOUT"}
+
+
+def policy(app: AppDef, caps: Capabilities) -> RetryRules | None:
+    """The job's policy; None when it has none.
+
+    Raises:
+        SpecError: it cannot be kept for this job.
+    """
+    rules = policy_of(app, "slurm", caps)
+    if rules is None:
+        return None
+    for role in app.roles:
+        if role.retry_policy is not RetryPolicy.APPLICATION:
+            raise SpecError(
+                f"role `{role.name}` has the retry policy `{role.retry_policy.value}`: with `--retry` Slurm starts the"
+                " whole job again",
+                hint="use `APPLICATION`, the default, or omit `--retry`",
+            )
+    if len({(r.resource.cpu, r.resource.memMB, r.resource.gpu) for r in app.roles}) > 1:
+        # the components of a heterogeneous job ask for memory each for itself
+        return rules.within(tuple(a for a in caps.retry_actions if a != "mem"), "slurm, with roles that differ,")
+    return rules
+
+
+def program() -> str:
+    """The archive, each byte a character as in a file name (``os.fsdecode``)."""
+    import io
+    import zipfile
+
+    import torchx
+
+    top = os.path.dirname(os.path.abspath(torchx.__file__))
+    paths = [f"{top}/{name}.py" for name in ("errors", "settings", "version")]
+    paths += [f"{top}/schedulers/{name}.py" for name in ("__init__", "api", "ids", "devices", "streams")]
+    for room in _ROOMS:
+        for folder, _, names in os.walk(os.path.join(top, room)):
+            paths += [os.path.join(folder, name) for name in names if name.endswith(".py")]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__main__.py", "from torchx.schedulers.slurm.attempts import main\n\nmain()\n")
+        archive.writestr("torchx/__init__.py", "")
+        for path in sorted(paths):
+            archive.write(path, os.path.join("torchx", os.path.relpath(path, top)))
+    return buffer.getvalue().decode("utf-8", "surrogateescape")
+
+
+def main() -> None:
+    """Prints ``again HOSTS MEMORY`` (hosts to avoid, or ``-``; thousandths of the memory), or ``end``."""
+    attempt = attempt_ended(os.getcwd(), sys.argv[1])
+    answer = f"again {','.join(attempt.avoid) or '-'} {round(attempt.memory * 1000)}" if attempt.again else "end"
+    sys.stdout.write(answer + "\n")
+
+
+def attempt_ended(folder: str, how: str) -> Attempt:
+    """Writes down the attempt that has just ended, and whether there is another one.
+
+    Args:
+        how: ``failed``: a replica did; ``timeout``: the time limit is near; ``requeued``: Slurm has ended it, and has
+            started the job again by itself.
+
+    Returns:
+        The attempt. Of one that this job has written down before, that: it requeued itself.
+    """
+    from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.kit.files import LocalFiles
+    from torchx.schedulers.kit.verdict import judge, phrase
+    from torchx.schedulers.slurm.answers import explained, facts_of
+    from torchx.schedulers.slurm.events import STEP_LOG
+    from torchx.schedulers.slurm.folders import files_of
+    from torchx.schedulers.slurm.records import JobRecord
+
+    job_id = os.environ.get("SLURM_JOB_ID", "0")
+    with open(os.path.join(folder, "job.json"), encoding="utf-8") as f:
+        import json
+
+        rules = RetryRules.parse(json.load(f)["app"]["metadata"][RETRY])
+    files = LocalFiles()
+    record = JobRecord(job_id=job_id, state=_STATES.get(how) or _last_state(job_id), folder=folder, ended=time.time())
+    job = files_of(files, {job_id: [record]}, {})[job_id]
+    attempts = list(job.attempts)
+    if how == "requeued" and job.events.retrying:
+        return attempts[-1]
+    facts = facts_of(job)
+
+    def look(replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
+        left = JobFolder(files, folder).evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
+        return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
+
+    verdict = judge(facts, look)
+    failure = verdict.cause
+    kind = (failure.kind if failure else "") or "unknown"
+    attempt = Attempt(
+        started=job.events.started,
+        ended=time.time(),
+        kind=kind,
+        cause=phrase(failure) if failure and failure.summary() else verdict.sentence,
+        hosts=_hosts(job, kind, failure),
+        digest=digest(failure) if failure else "",
+    )
+    attempt.progress = _mtime(os.path.join(folder, PROGRESS_FILE)) >= attempt.started > 0
+    decision = decide(rules, [*attempts, attempt], hosts=_number_of_hosts())
+    attempt.again, attempt.why = decision.again, decision.why
+    attempt.avoid, attempt.memory = list(decision.avoid), decision.memory
+    with open(os.path.join(folder, ATTEMPTS_FILE), "a", encoding="utf-8") as f:
+        f.write(to_line(attempt))
+    return attempt
+
+
+def _last_state(job_id: str) -> str:
+    """How Slurm ended the last run of a job that it has put back: the state in its accounting, or ``NODE_FAIL``."""
+    from torchx.schedulers.slurm.reasons import base_state
+
+    states = [base_state(line) for line in _said("sacct", "-D", "-X", "-n", "-P", "-j", job_id, "-o", "State")]
+    before = [state for state in states if state not in ("RUNNING", "PENDING")]
+    if not before:
+        return "NODE_FAIL"
+    # an administrator, or a policy of the site, has put it back: somebody else got its place
+    return "PREEMPTED" if before[-1] in ("REQUEUED", "COMPLETED") else before[-1]
+
+
+def _hosts(job: Job, kind: str, failure: Failure | None) -> list[str]:
+    """The hosts that failed, or on which what failed first had run."""
+    if kind != "node":
+        return [failure.host] if failure and failure.host else []
+    known = sorted({e.host for e in job.events.replicas.values() if e.host})
+    named = [host for host in known if any(host in text for text in job.texts.values())]
+    if named or not known:
+        return named
+    rows = [line.split() for line in _said("sinfo", "-h", "-N", "-n", ",".join(known), "-o", "%N %t")]
+    down = sorted({row[0] for row in rows if len(row) == 2 and row[1].lower().startswith(_DOWN)})
+    return down or (known if len(known) == 1 else [])
+
+
+def _number_of_hosts() -> int:
+    """How many nodes the job's partition has; 0 when Slurm does not say."""
+    partition = os.environ.get("SLURM_JOB_PARTITION", "")
+    rows = _said("sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%D")
+    return sum(int(row) for row in rows if row.strip().isdigit())
+
+
+def _said(*argv: str) -> list[str]:
+    """The lines of a command's answer; none when it fails, or is not there."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def _mtime(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,65 @@
+#!/bin/bash
+# The part of a Slurm job's batch script that starts the job again by the cause of a failure. It stands in job.sh where the
+# job has a policy; the program that decides is retry.pyz in the job's folder, see torchx/schedulers/slurm/attempts.py.
+#
+# shellcheck disable=SC2034,SC2154
+
+decide() {  # how the attempt ended: failed, timeout or requeued. Prints `again HOSTS MEMORY`, or `end`
+  local candidate
+  for candidate in "$python" python3 python; do
+    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue
+    "$candidate" "$folder/retry.pyz" "$1" 2>>"$folder/retry.log" && return
+  done
+  echo "torchx: no Python 3.10 or newer on node ${SLURMD_NODENAME:-?}: the job is not started again" >>"$folder/retry.log"
+  echo end
+}
+
+ask_for_checkpoint() { [[ -z $python ]] || : >"$folder/checkpoint"; }
+
+change() {  # hosts to avoid, or -; thousandths of the memory asked for
+  local component=$SLURM_JOB_ID changes=()
+  [[ $1 == - ]] || changes+=("ExcNodeList=$1")
+  if (($2 > 1000 && ${SLURM_MEM_PER_NODE:-0} > 0)); then
+    changes+=("MinMemoryNode=$((SLURM_MEM_PER_NODE * $2 / memory))")
+  fi
+  ((${#changes[@]})) || return 0
+  for component in "$SLURM_JOB_ID" "${!SLURM_JOB_ID_HET_GROUP_@}"; do
+    [[ $component != SLURM_JOB_ID_* ]] || component=${!component}
+    for ((i = 0; i < 20; i++)); do  # while Slurm ends this attempt it takes changes to the next one, but not at once
+      if (trap '' TERM; scontrol update "JobId=$component" "${changes[@]}" 2>>"$folder/retry.log"); then break; fi
+      sleep 1
+    done
+  done
+}
+
+again() {  # hosts to avoid, or -; thousandths of the memory
+  note retry "$(wc -l <"$folder/attempts.jsonl")"
+  echo "$2" >"$folder/memory"
+  # Slurm ends all of the job while it answers: scontrol must be deaf to it, or a requeue would look like a refusal.
+  if (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID"); then
+    change "$1" "$2"
+    for ((i = 0; i < 60 || terminated; i++)); do sleep 1; done
+  fi
+  # Where a job cannot be requeued from within, it starts again on the nodes that it has.
+  ((terminated)) || TORCHX_TRY=$((${TORCHX_TRY:-0} + 1)) exec "$BASH" "$folder/job.sh"
+}
+
+begin_attempt() {
+  export TORCHX_CHECKPOINT_NOW=$folder/checkpoint TORCHX_PROGRESS=$folder/progress
+  trap 'terminated=1; ask_for_checkpoint' TERM
+  trap 'due=1 due_at=$((SECONDS + (early > 60 ? early - 40 : early / 3))); ask_for_checkpoint' USR1
+  if ((${SLURM_RESTART_COUNT:-0})) && [[ -z ${TORCHX_TRY-} ]]; then  # was it us, or Slurm?
+    read -r verdict hosts factor < <(decide requeued)
+    if [[ $verdict == end ]]; then
+      note end 1
+      exit 1
+    fi
+  fi
+  rm -f "$folder/checkpoint"
+  memory=$(cat "$folder/memory" 2>/dev/null || echo 1000)
+  if [[ -e attempts.jsonl ]]; then
+    for path in "${paths[@]}"; do  # where its words begin
+      echo "torchx: attempt $(($(wc -l <attempts.jsonl) + 1))" | tee -a "$path/stdout.log" >>"$path/stderr.log"
+    done
+  fi
+}
