@@ -50,7 +50,10 @@ GresTypes=gpu
 Licenses=matlab:2
 JobRequeue=1
 MinJobAge=300
-KillWait=30
+KillWait=10
+AuthInfo=cred_expire=20
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 InactiveLimit=0
 SlurmctldTimeout=30
 SlurmdTimeout=300
@@ -62,6 +65,7 @@ PartitionName=main Nodes=n[1-{len(NODES)}] Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=n1 MaxTime=10 MaxNodes=1 State=UP
 PartitionName=nomem Nodes=bare1 MaxTime=INFINITE DefMemPerCPU=0 State=UP
 PartitionName=closed Nodes=n4 State=DOWN
+PartitionName=urgent Nodes=n2 MaxTime=10 PriorityTier=10 State=UP
 PartitionName=frozen Nodes=n4 State=INACTIVE
 """
 

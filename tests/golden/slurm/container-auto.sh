@@ -1,7 +1,7 @@
 # submitted with: sbatch --parsable --chdir=<folder of <NAME>> job.sh
 #!/bin/bash
 #SBATCH --job-name=<NAME> --open-mode=append
-#SBATCH --nodes=1 --no-requeue --ntasks-per-node=1 --cpus-per-task=8 --mem=4096 --gres=gpu:4
+#SBATCH --nodes=1 --ntasks-per-node=1 --cpus-per-task=8 --mem=4096 --gres=gpu:4
 # Written by torchx. The working directory of the batch job is its folder.
 unset LC_ALL
 folder=$PWD
@@ -11,6 +11,8 @@ if [[ ! -s $folder/job.json ]]; then
 fi
 cwd=/tmp
 secrets=
+python=
+early=0
 paths=(trainer/0)
 role_of=(0)
 group_of=(0)
@@ -167,6 +169,8 @@ stamp() {  # [replica]
 }
 
 # -- the job -----------------------------------------------------------------------------------------
+due=0
+if [[ -n $python ]]; then begin_attempt; fi
 note start "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_ID"
 for group in "${!group_nodes[@]}"; do
   mapfile -t nodes < <(hosts_of "$group")
@@ -204,12 +208,22 @@ while ((alive)); do
     stamped=$SECONDS
   fi
   if ((stopping && SECONDS >= deadline)); then kill_steps; fi
+  if ((due && !stopping)) && [[ $SECONDS -ge $due_at || $folder/progress -nt $folder/checkpoint ]]; then
+    note due
+    stop
+  fi
   for role in "${!again[@]}"; do  # once more: an srun that has only just been started hears no signal
     if [[ ${again[$role]} == 1 ]]; then kill_steps "$role"; fi
   done
 done
 
-if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
+if [[ -n $python ]] && ((!terminated && (failed || (due && stopping)))); then
+  how=failed
+  ((failed)) || how=timeout
+  read -r verdict hosts factor < <(trap '' TERM; decide "$how")
+  if [[ $verdict == again ]]; then again "$hosts" "$factor"; fi
+  ((failed)) || code=1
+elif ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
   used=$(cat retried 2>/dev/null || echo 0)
   if ((used < retries[guilty])); then
     echo $((used + 1)) >retried
@@ -224,6 +238,13 @@ if ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
   fi
 fi
 # A job that Slurm ends may be one that it puts back into the queue, and has need of its secrets once more.
-if [[ $secrets == once ]] || ((!terminated)); then rm -f -- "$folder/secrets.sh"; fi
+if ((terminated)) && [[ $secrets == site ]]; then
+  case $(trap '' TERM; scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null) in
+    *JobState=PREEMPTED* | *JobState=PENDING* | *JobState=REQUEUE*) ;;
+    *) rm -f -- "$folder/secrets.sh" ;;
+  esac
+elif ((!terminated)); then
+  rm -f -- "$folder/secrets.sh"
+fi
 note end "$code"
 exit "$code"

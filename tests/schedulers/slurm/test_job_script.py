@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from torchx.schedulers.kit.attempts import read_attempts
+from torchx.schedulers.slurm.attempts import PROGRAM_FILE, program
 from torchx.schedulers.slurm.events import JobEvents, parse_events
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Resource, RetryPolicy, Role, macros
+from torchx.specs.retries import RETRY, Attempt
+from torchx.specs.serialize import appdef_to_dict
 
 SRUN = f"""#!{sys.executable} -IS
 import os, signal, sys
@@ -37,18 +42,29 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
-def run(programs: Path, *roles: Role, nodes: str = "n[1-4]", **cfg: Any) -> tuple[int, JobEvents, Path]:
+def run(
+    programs: Path,
+    *roles: Role,
+    nodes: str = "n[1-4]",
+    retry: str = "",
+    slurm: dict[str, str] | None = None,
+    **cfg: Any,
+) -> tuple[int, JobEvents, Path]:
     """Exit code, notes and folder of a job."""
     folder = programs.parent / "job"
-    folder.mkdir()
-    (folder / "job.json").write_text("{}")
-    request = SlurmScheduler("s").submit_dryrun(AppDef("job", list(roles)), cfg).request
+    folder.mkdir(exist_ok=True)
+    app = AppDef("job", list(roles), metadata={RETRY: retry} if retry else {})
+    (folder / "job.json").write_text(json.dumps({"app": appdef_to_dict(app)}))
+    request = SlurmScheduler("s").submit_dryrun(app, cfg).request
+    if retry:
+        (folder / PROGRAM_FILE).write_bytes(program().encode("utf-8", "surrogateescape"))
     (folder / "job.sh").write_text(request.materialize())
     env = {
         **{k: v for k, v in os.environ.items() if not k.startswith("SLURM")},
         "PATH": f"{programs}:{os.environ['PATH']}",
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": nodes,
+        **(slurm or {}),
     }
     for name in ("scontrol", "scancel"):  # of a cluster on this machine
         if not (programs / name).exists():
@@ -199,3 +215,70 @@ def test_a_folder_that_the_node_does_not_see(programs: Path) -> None:
     )
     assert done.returncode == 78
     assert "must be on a shared file system" in done.stderr
+
+
+# -- retries by cause --------------------------------------------------------------------------------
+
+
+def attempts_in(folder: Path) -> list[Attempt]:
+    return read_attempts((folder / "attempts.jsonl").read_text().splitlines())
+
+
+def test_a_bug_ends_the_job_and_is_on_record(programs: Path) -> None:
+    """The program in the job's folder judges with what the replica left behind, and the job is not started again."""
+    code, events, folder = run(programs, sh("echo 'ValueError: bad batch' >&2; exit 3"), retry="standard")
+    assert (code, events.starts) == (3, 1)
+    (attempt,) = attempts_in(folder)
+    assert (attempt.kind, attempt.cause, attempt.hosts) == (
+        "error",
+        "w/0 on n1: exit code 3: ValueError: bad batch",
+        ["n1"],
+    )
+    assert not attempt.again
+
+
+def test_each_attempt_is_judged_by_its_own_words(programs: Path) -> None:
+    """What the first attempt said is not the cause of the second, which ends in silence; the logs have both."""
+    said = programs.parent / "said"
+    script = f"[ -e {said} ] && exit 4; : > {said}; echo 'ValueError: first' >&2; exit 3"
+    code, events, folder = run(programs, sh(script), retry="error:1")
+    assert (code, events.starts) == (4, 2)
+    assert [a.cause for a in attempts_in(folder)] == [
+        "w/0 on n1: exit code 3: ValueError: first",
+        "w/0 on n1: exit code 4",
+    ]
+    assert (folder / "w/0/stderr.log").read_text() == "ValueError: first\ntorchx: attempt 2\n"
+
+
+def test_memory_that_ran_out(programs: Path) -> None:
+    """`srun` says so: the job goes back into the queue, and Slurm is told what the next attempt gets."""
+    said = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."
+    (programs / "srun").write_text(
+        SRUN.replace("os.execvp", f"print({said!r}, file=sys.stderr, flush=True); os.execvp")
+    )
+    (programs / "scontrol").write_text('#!/bin/sh\n[ $1 != show ] || exit 1\necho "$@" >> scontrol.log\n')
+    (programs / "sleep").write_text("#!/bin/sh\n! grep -qs update scontrol.log || kill -9 $PPID\n")
+    code, events, folder = run(
+        programs, sh("kill -9 $$"), retry="oom:2:mem*1.5, node:1:avoid", slurm={"SLURM_MEM_PER_NODE": "100"}
+    )
+    (attempt,) = attempts_in(folder)
+    assert (code, attempt.kind, attempt.again, attempt.memory) == (-9, "oom", True, 1.5)
+    assert (folder / "scontrol.log").read_text().splitlines() == [
+        "requeue 7",
+        "update JobId=7 MinMemoryNode=150",
+    ]
+    assert (folder / "memory").read_text() == "1500\n"
+    assert events.retrying
+
+
+def test_slurm_has_put_the_job_back(programs: Path) -> None:
+    """A run that did not get to say how it ended was preempted, or lost its node: the next one writes that down."""
+    run(programs, sh("exit 0"), retry="preempted:free")
+    folder = programs.parent / "job"
+    lines = (folder / "events").read_text().splitlines()
+    (folder / "events").write_text("\n".join(lines[:2]) + "\n")  # killed while it ran
+    (programs / "sacct").write_text("#!/bin/sh\necho PREEMPTED; echo RUNNING\n")
+    (programs / "sacct").chmod(0o755)
+    code, events, _ = run(programs, sh("exit 0"), retry="preempted:free", slurm={"SLURM_RESTART_COUNT": "1"})
+    assert (code, events.starts) == (0, 2)
+    assert [(a.kind, a.again) for a in attempts_in(folder)] == [("preempted", True)]

@@ -3,9 +3,10 @@
 #
 # It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py puts what
 # differs between jobs in place of the line `# @JOB@`: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`,
-# `sizes`, `least`, `retries` and `policy`, the variables `cwd` and `secrets` (empty: none; `requeue`: they may be needed
-# after Slurm has ended the job), `python` (empty: there is no policy for retries by cause; else one to try first) and
-# `early` (the seconds by which its time limit is announced), and a function `replica_N` for each replica.
+# `sizes`, `least`, `retries` and `policy`, the variables `cwd`, `secrets` (empty: none; `requeue`: they may be needed
+# after Slurm has ended the job; `site`: where the site puts it back by itself), `python` (empty: there is no policy for
+# retries by cause; else the one to try first) and `early` (seconds by which the time limit is announced), and a function
+# `replica_N` for each replica.
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
@@ -52,14 +53,7 @@ into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${secrets:+$secrets_
   command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
   exec "$@"'
 
-step() {  # options of srun, sh, ...
-  local options=()
-  while [[ $1 == --* ]]; do  # what was asked for at first, times the factor of this attempt
-    if [[ $1 == --mem=* ]]; then options+=("--mem=$((${1#--mem=} * memory / 1000))"); else options+=("$1"); fi
-    shift
-  done
-  exec srun --nodes=1 --ntasks=1 --export=ALL --chdir="$dir" "${options[@]}" "$@"
-}
+step() { exec srun --nodes=1 --ntasks=1 --export=ALL --chdir="$dir" "$@"; }
 
 choose_dir() {
   dir=$1
@@ -153,7 +147,7 @@ stamp() {  # [replica]
 }
 
 # -- the job -----------------------------------------------------------------------------------------
-memory=1000 due=0 due_at=0
+due=0
 if [[ -n $python ]]; then begin_attempt; fi
 note start "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_ID"
 for group in "${!group_nodes[@]}"; do
@@ -222,6 +216,13 @@ elif ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
   fi
 fi
 # A job that Slurm ends may be one that it puts back into the queue, and has need of its secrets once more.
-if [[ $secrets == once ]] || ((!terminated)); then rm -f -- "$folder/secrets.sh"; fi
+if ((terminated)) && [[ $secrets == site ]]; then
+  case $(trap '' TERM; scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null) in
+    *JobState=PREEMPTED* | *JobState=PENDING* | *JobState=REQUEUE*) ;;
+    *) rm -f -- "$folder/secrets.sh" ;;
+  esac
+elif ((!terminated)); then
+  rm -f -- "$folder/secrets.sh"
+fi
 note end "$code"
 exit "$code"

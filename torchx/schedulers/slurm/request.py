@@ -277,7 +277,11 @@ def render(request: SlurmBatchRequest) -> str:
         f"early={request.early}",
         *([read_script(__file__, RETRIES_FILE).strip()] if request.retry else []),
         *_arrays(request, groups),
-        *(line for number, group in enumerate(groups) for line in _functions(replicas, number, group, len(groups))),
+        *(
+            line
+            for number, group in enumerate(groups)
+            for line in _functions(replicas, number, group, len(groups), retry=request.retry)
+        ),
         program.strip(),
     ]
     return "\n".join(lines) + "\n"
@@ -287,7 +291,7 @@ def _lasting(request: SlurmBatchRequest) -> str:
     """How long the file with the secrets is needed; empty when there is none."""
     if not any(split(replica.env)[1] for replica in request.replicas.values()):
         return ""
-    return "requeue" if _is_requeued(request) else "once"
+    return "requeue" if _is_requeued(request) else "site"
 
 
 def _is_requeued(request: SlurmBatchRequest) -> bool:
@@ -357,7 +361,12 @@ def _arrays(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]])
 
 
 def _functions(
-    replicas: list[SlurmReplicaRequest], number: int, group: list[SlurmReplicaRequest], groups: int
+    replicas: list[SlurmReplicaRequest],
+    number: int,
+    group: list[SlurmReplicaRequest],
+    groups: int,
+    *,
+    retry: bool,
 ) -> list[str]:
     """A function for each replica of a group, and one for what all of them have in their environment."""
     index = {id(replica): i for i, replica in enumerate(replicas)}
@@ -370,6 +379,7 @@ def _functions(
         own = {k: v for k, v in envs[id(replica)].items() if k not in env}
         _, words = replica.materialize()
         options = len(replica.srun_opts)
+        asked = [_growing(word) if retry else word for word in words[:options]]
         placed = [f"--relative={at // _per_node(replica)}"]
         placed += [f"--het-group={number}"] if groups > 1 else []
         before, inside = container_words(replica)
@@ -379,12 +389,18 @@ def _functions(
             *(f"  {line}" for line in exports(own, _LATE)),
             f"  choose_dir {quote(_folder_of(replica), _LATE)}",
             *(f"  {line}" for line in setup_lines(replica)),
-            f"  step {' '.join([*placed, *words[:options], *before])} \\",
+            f"  step {' '.join([*placed, *asked, *before])} \\",
             f'    sh -c "$into" "$folder/"{quote(replica.folder or replica.name)} \\',
             f"    {' '.join([*inside, *words[options:]])}",
             "}",
         ]
     return lines
+
+
+def _growing(option: str) -> str:
+    """An option of a step: what it asks for in memory grows with the attempts of the job."""
+    size = option.removeprefix("--mem=")
+    return f"--mem=$(({size} * memory / 1000))" if option != size and size.isdigit() else option
 
 
 def directive(options: Mapping[str, str | None]) -> str:
