@@ -21,10 +21,10 @@ from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
     from typing import Any
 
-__all__ = ["FREE", "RETRY", "STANDARD", "Attempt", "RetryRule", "RetryRules"]
+__all__ = ["FREE", "RETRY", "STANDARD", "Attempt", "RetryRule", "RetryRules", "read_attempts", "to_line"]
 
 RETRY = "torchx/retry"
 """The key of ``AppDef.metadata`` that holds a job's policy."""
@@ -179,6 +179,42 @@ class Attempt:
     avoid: list[str] = field(default_factory=list)
     memory: float = 1.0
     more: dict[str, Any] = field(default_factory=dict)
+
+
+def to_line(attempt: Attempt) -> str:
+    """The attempt as one line of the file, its end included."""
+    import json
+
+    return json.dumps({"class" if key == "kind" else key: value for key, value in vars(attempt).items()}) + "\n"
+
+
+def read_attempts(lines: Iterable[str]) -> list[Attempt]:
+    """The attempts in a file; a line that was cut off is left out.
+
+    >>> read_attempts([to_line(Attempt(kind="oom")), '{"class": "er'])[0].kind
+    'oom'
+    """
+    import json
+
+    found = []
+    for line in lines:
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(data, dict):
+            attempt = Attempt()
+            for key, value in data.items():
+                name = "kind" if key == "class" else key
+                if isinstance(value, _types(getattr(attempt, name, None))):
+                    setattr(attempt, name, value)
+            found.append(attempt)
+    return found
+
+
+def _types(value: object) -> tuple[type, ...]:
+    """The types of what a field may hold, by what it holds at first; none for one that is not known."""
+    return () if value is None else (int, float) if isinstance(value, float) else (type(value),)
 
 
 def _rule(word: str) -> RetryRule:

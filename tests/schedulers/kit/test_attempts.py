@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.kit.attempts import MOST_IN_A_ROW, decide, digest, policy_of, read_attempts, to_line
+from torchx.schedulers.kit.attempts import MOST_IN_A_ROW, decide, digest, policy_of
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs.api import AppDef
 from torchx.specs.failures import Failure
-from torchx.specs.retries import RETRY, Attempt, RetryRules
+from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts, to_line
 
 STANDARD = RetryRules.parse("standard")
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.kit.attempts import read_attempts
 from torchx.schedulers.slurm.attempts import PROGRAM_FILE, program
 from torchx.schedulers.slurm.events import JobEvents, parse_events
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Resource, RetryPolicy, Role, macros
-from torchx.specs.retries import RETRY, Attempt
+from torchx.specs.retries import RETRY, Attempt, read_attempts
 from torchx.specs.serialize import appdef_to_dict
 
 SRUN = f"""#!{sys.executable} -IS
@@ -247,7 +246,7 @@ def test_each_attempt_is_judged_by_its_own_words(programs: Path) -> None:
         "w/0 on n1: exit code 3: ValueError: first",
         "w/0 on n1: exit code 4",
     ]
-    assert (folder / "w/0/stderr.log").read_text() == "ValueError: first\ntorchx: attempt 2\n"
+    assert (folder / "w/0/stderr.log").read_text() == "ValueError: first\n"
 
 
 def test_memory_that_ran_out(programs: Path) -> None:

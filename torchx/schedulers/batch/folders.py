@@ -107,6 +107,8 @@ class JobFolder:
     def __init__(self, files: Files, path: str) -> None:
         self.files = files
         self.path = path
+        self.begins: dict[str, int] = {}
+        """Where the output of the last attempt begins, see :func:`torchx.schedulers.kit.attempts.begins_of`."""
 
     def create(self, files: dict[str, str], app: AppDef | None, token: str, **facts: str) -> None:
         """Make the folder with ``job.json`` and these files (path within it to content) in it.
@@ -152,7 +154,8 @@ class JobFolder:
             replicas: names of roles, and numbers.
             said: see :func:`left_by`.
         """
-        return left_by(self.files, [self.replica(role, k) for role, k in replicas], said=said)
+        begins = {posixpath.join(self.path, path): at for path, at in self.begins.items()}
+        return left_by(self.files, [self.replica(role, k) for role, k in replicas], said=said, begins=begins)
 
 
 def left_by(
@@ -168,9 +171,9 @@ def left_by(
 
     ends = (STDERR_LOG, STDOUT_LOG, said) if said else (STDERR_LOG, STDOUT_LOG)
     offsets = {f"{folder}/{name}": -TAIL_BYTES - 1 for folder in folders for name in ends}
-    begins = begins or {}
-    for path, size in files.sizes(begins).items():
-        offsets[path] = max(begins[path], (size or 0) - TAIL_BYTES - 1)
+    later = {path: at for path, at in (begins or {}).items() if path in offsets}
+    for path, size in files.sizes(later).items() if later else ():
+        offsets[path] = max(later[path], (size or 0) - TAIL_BYTES - 1)
     found = files.grown({**offsets, **{f"{folder}/{ERROR_FILE}": 0 for folder in folders}}) if folders else {}
 
     def end(folder: str, name: str) -> str:

@@ -13,30 +13,36 @@ in a file of the job's folder, one JSON object a line, and asks :func:`decide`. 
 from __future__ import annotations
 
 from torchx.errors import NotSupportedError
-from torchx.specs.retries import RETRY, Attempt, RetryRules
+from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from torchx.schedulers.kit.caps import Capabilities
+    from torchx.schedulers.kit.verdict import Verdict
     from torchx.specs.api import AppDef
     from torchx.specs.failures import Failure
 
 __all__ = [
     "ATTEMPTS_FILE",
+    "BEGINS",
+    "CHECKPOINT_FILE",
     "MOST_IN_A_ROW",
+    "PROGRESS_FILE",
     "Decision",
+    "begins_of",
     "decide",
     "digest",
-    "of_last_attempt",
     "policy_of",
-    "read_attempts",
-    "to_line",
+    "put_down",
 ]
 
 ATTEMPTS_FILE = "attempts.jsonl"
+PROGRESS_FILE = "progress"
+CHECKPOINT_FILE = "checkpoint"
+BEGINS = "begins"
 MOST_IN_A_ROW = 20
 _AVOID_S = 24 * 3600.0
 _MOST_AVOIDED = 8
@@ -132,52 +138,43 @@ def digest(failure: Failure) -> str:
     return f"{binascii.crc32(chr(10).join([said, *places[-3:]]).encode('utf-8', 'replace')):08x}"
 
 
-def of_last_attempt(text: str) -> str:
-    """What the last attempt wrote, in a file to which all of them wrote: each but the first begins with a line of ours.
+def put_down(
+    folder: str, verdict: Verdict, rules: RetryRules, earlier: Sequence[Attempt], attempt: Attempt, *, hosts: int = 0
+) -> Attempt:
+    """Writes down an attempt that has just ended, with what the verdict says of it and whether there is another one.
 
-    >>> of_last_attempt("first words\\ntorchx: attempt 2\\nlast words\\n")
-    'last words\\n'
+    Args:
+        folder: of the job, on this machine; :data:`PROGRESS_FILE` in it says whether there was progress.
+        attempt: with its times, the hosts that failed, and what else the backend keeps.
+        hosts: see :func:`decide`.
     """
-    at = text.rfind("torchx: attempt ")
-    if at < 0 or (at and text[at - 1] != "\n"):
-        return text
-    return text[at:].partition("\n")[2]
+    import os
+
+    from torchx.schedulers.kit.verdict import phrase
+
+    failure = verdict.cause
+    attempt.kind = (failure.kind if failure else "") or "unknown"
+    attempt.cause = phrase(failure) if failure and failure.summary() else verdict.sentence
+    attempt.digest = digest(failure) if failure else ""
+    try:
+        attempt.progress = os.stat(os.path.join(folder, PROGRESS_FILE)).st_mtime >= attempt.started > 0
+    except OSError:
+        attempt.progress = False
+    decision = decide(rules, [*earlier, attempt], hosts=hosts)
+    attempt.again, attempt.why = decision.again, decision.why
+    attempt.avoid, attempt.memory = list(decision.avoid), decision.memory
+    with open(os.path.join(folder, ATTEMPTS_FILE), "a", encoding="utf-8") as f:
+        f.write(to_line(attempt))
+    return attempt
 
 
-def to_line(attempt: Attempt) -> str:
-    """The attempt as one line of the file, its end included."""
-    import json
-
-    return json.dumps({"class" if key == "kind" else key: value for key, value in vars(attempt).items()}) + "\n"
-
-
-def read_attempts(lines: Iterable[str]) -> list[Attempt]:
-    """The attempts in a file; a line that was cut off is left out.
-
-    >>> read_attempts([to_line(Attempt(kind="oom")), '{"class": "er'])[0].kind
-    'oom'
+def begins_of(attempts: Sequence[Attempt]) -> dict[str, int]:
+    """Where the output of the last attempt begins, in files to which all of them write: path within the job's folder
+    to offset in bytes. The attempt before has noted it in ``more[BEGINS]``.
     """
-    import json
-
-    found = []
-    for line in lines:
-        try:
-            data = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(data, dict):
-            attempt = Attempt()
-            for key, value in data.items():
-                name = "kind" if key == "class" else key
-                if isinstance(value, _types(getattr(attempt, name, None))):
-                    setattr(attempt, name, value)
-            found.append(attempt)
-    return found
-
-
-def _types(value: object) -> tuple[type, ...]:
-    """The types of what a field may hold, by what it holds at first; none for one that is not known."""
-    return () if value is None else (int, float) if isinstance(value, float) else (type(value),)
+    ended = [attempt for attempt in attempts if attempt.again]
+    found = ended[-1].more.get(BEGINS) if ended else None
+    return {path: at for path, at in found.items() if isinstance(at, int)} if isinstance(found, dict) else {}
 
 
 def _counted(attempts: Sequence[Attempt]) -> int:

@@ -8,7 +8,7 @@ from torchx.errors import BackendError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
-from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG, replica_folder
+from torchx.supervisor.layout import replica_folder
 from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TERMINAL
 
 TYPE_CHECKING = False
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 RETRY_FACT = "retry"
 """The key in a state file's header of a job with a retry policy."""
-
-SIZES = "sizes"
-"""The key of ``Attempt.more`` for the sizes of each replica's stdout and stderr when the attempt ended."""
 
 
 def facts_of(job: JobState, folder: str) -> JobFacts:
@@ -68,19 +65,14 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
 
 def attempts_of(folder: str) -> list[Attempt]:
     """The attempts that have ended; none where there is no such file."""
-    from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, read_attempts
+    from torchx.schedulers.kit.attempts import ATTEMPTS_FILE
+    from torchx.specs.retries import read_attempts
 
     try:
         with open(os.path.join(folder, ATTEMPTS_FILE), encoding="utf-8", errors="replace") as f:
             return read_attempts(f)
     except OSError:
         return []
-
-
-def sizes_of(attempts: Sequence[Attempt]) -> dict[str, list[int]]:
-    """How long the files of each replica's output were when the attempt now running, or the last one, began."""
-    ended = [attempt for attempt in attempts if attempt.again]
-    return ended[-1].more.get(SIZES, {}) if ended else {}
 
 
 def listed(job: JobState, folder: str) -> ListAppResponse:
@@ -117,28 +109,20 @@ def _replica(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFacts:
     )
 
 
-def look(
-    logs: str, replicas: Sequence[ReplicaFacts], sizes: Mapping[str, Sequence[int]] | None = None
-) -> list[Evidence]:
+def look(logs: str, replicas: Sequence[ReplicaFacts], begins: Mapping[str, int] | None = None) -> list[Evidence]:
     """What replicas left behind: torchelastic's error file, and the ends of their output.
 
     Args:
         logs: folder of the replicas' folders.
-        sizes: where the output of the last attempt begins, in stdout and in stderr, by ``role/number``.
+        begins: see :func:`torchx.schedulers.kit.attempts.begins_of`.
     """
     from torchx.schedulers.batch.folders import left_by
     from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.kit.files import LocalFiles
 
-    folders = {f"{r.role}/{r.replica}": replica_folder(logs, r.role, r.replica) for r in replicas}
-    begins = {
-        f"{folders[who]}/{name}": at
-        for who, pair in (sizes or {}).items()
-        if who in folders
-        for name, at in zip((STDOUT_LOG, STDERR_LOG), pair, strict=True)
-    }
+    folders = [replica_folder(logs, r.role, r.replica) for r in replicas]
     try:
-        return left_by(LocalFiles(), list(folders.values()), begins=begins)
+        return left_by(LocalFiles(), folders, begins={f"{logs}/{path}": at for path, at in (begins or {}).items()})
     except BackendError:  # they cannot be read: how they ended is still known
         return [Evidence() for _ in replicas]
 

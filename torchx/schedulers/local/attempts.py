@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, decide, digest, to_line
+from torchx.schedulers.kit.attempts import BEGINS, CHECKPOINT_FILE, begins_of, put_down
 from torchx.specs.api import AppState
 from torchx.specs.retries import Attempt, RetryRules
 from torchx.supervisor.layout import STATE_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
@@ -18,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import JobFacts
 
-PROGRESS_FILE = "progress"
-CHECKPOINT_FILE = "checkpoint"
 _WAITING = (AppState.RUNNING, AppState.PENDING)
 
 
@@ -42,58 +40,35 @@ def attempt_ended(folder: str, rules: RetryRules) -> Attempt:
     """Writes down the attempt that has just ended, and whether there is another one."""
     import time
 
-    from torchx.schedulers.kit.verdict import judge, phrase
-    from torchx.schedulers.local.answers import SIZES, attempts_of, facts_of, look, sizes_of
+    from torchx.schedulers.kit.verdict import judge
+    from torchx.schedulers.local.answers import attempts_of, facts_of, look
     from torchx.supervisor.statefile import read_state
     from torchx.util.records import replace
 
     job = read_state(os.path.join(folder, STATE_FILE))
     logs = job.facts.get("logs", folder)
-    attempts = attempts_of(folder)
+    earlier = attempts_of(folder)
     facts = facts_of(job, folder)
     over = [replace(r, replicas=[m for m in r.replicas if m.state not in _WAITING], state=None) for r in facts.roles]
     facts = replace(facts, roles=[role for role in over if role.replicas], state=AppState.FAILED)
-    verdict = judge(facts, lambda replicas: look(logs, replicas, sizes_of(attempts)))
-    failure = verdict.cause
+    verdict = judge(facts, lambda replicas: look(logs, replicas, begins_of(earlier)))
     now = time.time()
-    started = max((m.started for m in facts.replicas()), default=now)
     attempt = Attempt(
-        started=min((m.started for m in facts.replicas() if m.started), default=started),
+        started=min((m.started for m in facts.replicas() if m.started), default=now),
         ended=now,
-        kind=(failure.kind if failure else "") or "unknown",
-        cause=phrase(failure, tell_host=False) if failure else verdict.sentence,
         hosts=[job.facts.get("host", "")],
-        digest=digest(failure) if failure else "",
-        more={SIZES: _log_sizes(logs, facts)},
+        more={BEGINS: _sizes(logs, facts)},
     )
-    attempt.progress = _mtime(os.path.join(folder, PROGRESS_FILE)) >= attempt.started
-    decision = decide(rules, [*attempts, attempt])
-    attempt.again, attempt.why = decision.again, decision.why
-    attempt.avoid, attempt.memory = list(decision.avoid), decision.memory
-    with open(os.path.join(folder, ATTEMPTS_FILE), "a", encoding="utf-8") as f:
-        f.write(to_line(attempt))
+    put_down(folder, verdict, rules, earlier, attempt)
     if os.path.exists(asked := os.path.join(folder, CHECKPOINT_FILE)):
         os.unlink(asked)  # it was asked of the attempt that has ended
     return attempt
 
 
-def _log_sizes(logs: str, facts: JobFacts) -> dict[str, list[int]]:
+def _sizes(logs: str, facts: JobFacts) -> dict[str, int]:
     sizes = {}
     for replica in facts.replicas():
-        folder = replica_folder(logs, replica.role, replica.replica)
-        sizes[f"{replica.role}/{replica.replica}"] = [_size(f"{folder}/{name}") for name in (STDOUT_LOG, STDERR_LOG)]
+        for name in (STDOUT_LOG, STDERR_LOG):
+            path = f"{replica_folder(logs, replica.role, replica.replica)}/{name}"
+            sizes[os.path.relpath(path, logs)] = os.stat(path).st_size if os.path.exists(path) else 0
     return sizes
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
-def _mtime(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0

@@ -106,10 +106,15 @@ class LocalJob:
 
     def _describe(self, job: JobState) -> DescribeAppResponse:
         from torchx.schedulers.kit.verdict import describe
-        from torchx.schedulers.local.answers import facts_of, look, sizes_of
+        from torchx.schedulers.local.answers import facts_of, look
 
         facts = facts_of(job, self.folder)
-        return describe(facts, partial(look, job.facts.get("logs", self.folder), sizes=sizes_of(facts.attempts)))
+        begins: dict[str, int] = {}
+        if facts.attempts:
+            from torchx.schedulers.kit.attempts import begins_of
+
+            begins = begins_of(facts.attempts)
+        return describe(facts, partial(look, job.facts.get("logs", self.folder), begins=begins))
 
     def roles(self) -> list[Role]:
         """The roles as they were submitted, secrets masked; as much as the state shows where that was not recorded."""

@@ -85,7 +85,8 @@ def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> l
     """The program that decides on another attempt, and where replicas leave and find marks; empty without a policy."""
     if not policy:
         return []
-    from torchx.schedulers.local.attempts import CHECKPOINT_FILE, PROGRESS_FILE, command
+    from torchx.schedulers.kit.attempts import CHECKPOINT_FILE, PROGRESS_FILE
+    from torchx.schedulers.local.attempts import command
 
     marks = {ENV_CHECKPOINT: os.path.join(folder, CHECKPOINT_FILE), ENV_PROGRESS: os.path.join(folder, PROGRESS_FILE)}
     for replica in (replica for role in roles for replica in role["replicas"]):

@@ -11,7 +11,7 @@ import sys
 import time
 
 from torchx.errors import SpecError
-from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, decide, digest, policy_of, to_line
+from torchx.schedulers.kit.attempts import BEGINS, policy_of, put_down
 from torchx.specs.api import RetryPolicy
 from torchx.specs.retries import RETRY, Attempt, RetryRules
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torchx.specs.failures import Failure
 
 PROGRAM_FILE = "retry.pyz"
-PROGRESS_FILE = "progress"
 _ROOMS = ("util", "specs", "plugins", "supervisor", "schedulers/kit", "schedulers/batch", "schedulers/slurm")
 _COMMAND_S = 30.0
 _DOWN = ("down", "drain", "fail", "unk", "not_resp", "no_resp")
@@ -97,11 +96,12 @@ def attempt_ended(folder: str, how: str) -> Attempt:
     """
     from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.kit.files import LocalFiles
-    from torchx.schedulers.kit.verdict import judge, phrase
+    from torchx.schedulers.kit.verdict import judge
     from torchx.schedulers.slurm.answers import explained, facts_of
     from torchx.schedulers.slurm.events import STEP_LOG
     from torchx.schedulers.slurm.folders import files_of
     from torchx.schedulers.slurm.records import JobRecord
+    from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 
     job_id = os.environ.get("SLURM_JOB_ID", "0")
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as f:
@@ -114,30 +114,23 @@ def attempt_ended(folder: str, how: str) -> Attempt:
     attempts = list(job.attempts)
     if how == "requeued" and job.events.retrying:
         return attempts[-1]
-    facts = facts_of(job)
+    folder_of = job.folder or JobFolder(files, folder)
 
     def look(replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
-        left = JobFolder(files, folder).evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
+        left = folder_of.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
         return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
 
-    verdict = judge(facts, look)
-    failure = verdict.cause
-    kind = (failure.kind if failure else "") or "unknown"
+    verdict = judge(facts_of(job), look)
+    kind = verdict.cause.kind if verdict.cause else ""
+    paths = [f"{path}/{name}" for path in job.events.replicas for name in (STDOUT_LOG, STDERR_LOG)]
+    sizes = files.sizes([os.path.join(folder, path) for path in paths])
     attempt = Attempt(
         started=job.events.started,
         ended=time.time(),
-        kind=kind,
-        cause=phrase(failure) if failure and failure.summary() else verdict.sentence,
-        hosts=_hosts(job, kind, failure),
-        digest=digest(failure) if failure else "",
+        hosts=_hosts(job, kind, verdict.cause),
+        more={BEGINS: {path: sizes[os.path.join(folder, path)] or 0 for path in paths}},
     )
-    attempt.progress = _mtime(os.path.join(folder, PROGRESS_FILE)) >= attempt.started > 0
-    decision = decide(rules, [*attempts, attempt], hosts=_number_of_hosts())
-    attempt.again, attempt.why = decision.again, decision.why
-    attempt.avoid, attempt.memory = list(decision.avoid), decision.memory
-    with open(os.path.join(folder, ATTEMPTS_FILE), "a", encoding="utf-8") as f:
-        f.write(to_line(attempt))
-    return attempt
+    return put_down(folder, verdict, rules, attempts, attempt, hosts=_number_of_hosts())
 
 
 def _last_state(job_id: str) -> str:
@@ -183,10 +176,3 @@ def _said(*argv: str) -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []
-
-
-def _mtime(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import posixpath
 
 from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
-from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, read_attempts
+from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.slurm.answers import Job, telling_files
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+from torchx.specs.retries import read_attempts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,14 +41,19 @@ def files_of(
         record = texts.get(posixpath.join(path, JOB_FILE)) if path else None
         if record is None and not records.get(app_id):
             continue  # its folder is gone, and Slurm does not know it
+        noted = texts.get(posixpath.join(path, ATTEMPTS_FILE), b"")
+        attempts = read_attempts(noted.decode("utf-8", "replace").splitlines()) if noted else []
+        folder = JobFolder(files, path) if record is not None else None
+        if folder is not None and attempts:
+            folder.begins = begins_of(attempts)
         events = texts.get(posixpath.join(path, EVENTS_FILE), b"") if record is not None else b""
         jobs[app_id] = Job(
             app_id=app_id,
             records=list(records.get(app_id, ())),
             events=parse_events(events.decode("utf-8", "replace")),
-            folder=JobFolder(files, path) if record is not None else None,
+            folder=folder,
             roles=roles_of(record),
-            attempts=read_attempts(texts.get(posixpath.join(path, ATTEMPTS_FILE), b"").decode().splitlines()),
+            attempts=attempts,
         )
     _read_more(files, jobs.values())
     return jobs

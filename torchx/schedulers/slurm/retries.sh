@@ -57,9 +57,4 @@ begin_attempt() {
   fi
   rm -f "$folder/checkpoint"
   memory=$(cat "$folder/memory" 2>/dev/null || echo 1000)
-  if [[ -e attempts.jsonl ]]; then
-    for path in "${paths[@]}"; do  # where its words begin
-      echo "torchx: attempt $(($(wc -l <attempts.jsonl) + 1))" | tee -a "$path/stdout.log" >>"$path/stderr.log"
-    done
-  fi
 }
