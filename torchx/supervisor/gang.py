@@ -23,8 +23,6 @@ class RoleRules:
         min_replicas: an elastic role goes on while so many of its replicas run or have succeeded; None: all of them.
     """
 
-    __slots__ = ("max_retries", "min_replicas", "policy")
-
     def __init__(self, max_retries: int = 0, policy: str = "APPLICATION", min_replicas: int | None = None) -> None:
         self.max_retries = max_retries
         self.policy = policy

@@ -27,8 +27,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Process:
     """One process at the moment of a :func:`snapshot`; ``pid`` and ``ticks`` together never come again."""
 
-    __slots__ = ("pid", "ppid", "session", "state", "ticks")
-
     def __init__(self, pid: int, state: str, ppid: int, session: int, ticks: int) -> None:
         self.pid = pid
         self.state = state

@@ -25,8 +25,6 @@ GUARDIAN_S = 2.0  # how long a living guardian may take to end a job whose super
 class JobReader:
     """Reads the state of one job again and again; parses it only when it has changed."""
 
-    __slots__ = ("_data", "_job", "folder")
-
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._data = b""

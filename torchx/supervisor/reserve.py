@@ -31,8 +31,6 @@ class Reserve:
     Where the system has no such file each supervisor takes one job, and the launcher forks them one after the other.
     """
 
-    __slots__ = ("_locks", "_open", "_place", "answers", "guardian", "news", "requests")
-
     def __init__(self, requests: int, answers: int, news: int, guardian: tuple[int, int]) -> None:
         self.requests = requests
         self.answers = answers

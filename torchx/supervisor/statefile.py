@@ -57,8 +57,6 @@ class ReplicaLine:
         ended: Unix time of its end; 0 before.
     """
 
-    __slots__ = ("attempt", "ended", "exit", "pid", "started", "state", "ticks")
-
     def __init__(self) -> None:
         self.state = PENDING
         self.attempt = 0

@@ -53,8 +53,6 @@ class Replica:
         kills: how often that was done since it was started.
     """
 
-    __slots__ = ("deadline", "follower", "index", "k", "kills", "line", "request", "restart", "role", "stopping")
-
     def __init__(self, index: int, role: int, k: int, *, request: dict[str, Any], line: ReplicaLine) -> None:
         self.index = index
         self.role = role

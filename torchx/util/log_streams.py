@@ -207,56 +207,33 @@ def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] 
         raise funnel.errors[0]
 
 
-class _Polled:
-    """A source that is asked for news, the less often the longer it has had none."""
-
-    __slots__ = ("due", "lines", "pause", "show")
-
-    def __init__(self, show: LineFormat, lines: Any) -> None:
-        self.show = show
-        self.lines = lines
-        self.pause = _SOONEST_S
-        self.due = 0.0
-
-    def news(self, now: float, latest_s: float) -> bytes | None:
-        """What is new; None at the end."""
-        data: bytes | None = _unless_failed(self.lines).poll()
-        if data:
-            self.pause = _SOONEST_S
-            self.due = now
-        else:
-            self.due = now + self.pause
-            self.pause = min(self.pause * 1.5, latest_s)
-        return data
-
-
 def _copy_polled(sources: list[tuple[LineFormat, Any]], sink: Sink) -> None:
+    """Each is asked the less often the longer it has had no news."""
     import time
+    from heapq import heappop, heappush
 
     errors = []
-    going = [_Polled(show, lines) for show, lines in sources]
-    while going:
+    turns = [(0.0, number, _SOONEST_S) for number in range(len(sources))]  # when, whose, and how long until the next
+    while turns:
+        due, number, pause = heappop(turns)
+        if (early := due - time.monotonic()) > 0:
+            sink.flush()
+            time.sleep(max(early, _SOONEST_S))
+        show, lines = sources[number]
+        try:
+            data = _unless_failed(lines).poll()
+        except Exception as e:
+            errors.append(e)
+            continue
+        if data is None:
+            continue
         now = time.monotonic()
-        latest_s = max(_LATEST_S, _LATEST_EACH_S * len(going))
-        ended = set()
-        for source in going:
-            if source.due > now:
-                continue
-            try:
-                data = source.news(now, latest_s)
-            except Exception as e:
-                errors.append(e)
-                data = None
-            if data:
-                sink.block(source.show, data)
-            elif data is None:
-                ended.add(source)
-        if ended:
-            going = [source for source in going if source not in ended]
-        sink.flush()
-        due = min((source.due for source in going), default=now)
-        if due > now:
-            time.sleep(max(due - time.monotonic(), _SOONEST_S))
+        if data:
+            sink.block(show, data)
+            heappush(turns, (now, number, _SOONEST_S))
+        else:
+            latest_s = max(_LATEST_S, _LATEST_EACH_S * len(sources))
+            heappush(turns, (now + pause, number, min(pause * 1.5, latest_s)))
     sink.finish()
     if errors:
         raise errors[0]

@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -40,7 +41,7 @@ def job() -> Job:
 def log(tmp_path, job) -> Callable[..., LogIterator]:
     """A log of these bytes, the lines that match, between two offsets."""
 
-    def make(data: bytes, regex: str | None = None, *, follow: bool = False, **range_: int) -> LogIterator:
+    def make(data: bytes, regex: str | None = None, *, follow: bool = False, **range_: Any) -> LogIterator:
         (tmp_path / "log").write_bytes(data)
         query = LogQuery(follow=follow, regex=None if regex is None else re.compile(regex))
         found = LogIterator("job", str(tmp_path / "log"), job, follow, query=query)
@@ -163,9 +164,9 @@ def test_the_last_lines(log, lines: list[bytes], count: int, regex: str | None) 
 def test_the_last_lines_of_a_range(log) -> None:
     """Between two offsets."""
     data = b"".join(b"%03d\n" % i for i in range(100))
-    assert list(log(data, start=40, end=80).last(3)) == ["017\n", "018\n", "019\n"]
-    assert list(log(data, start=40, end=44).last(3)) == ["010\n"]
-    assert list(log(data, start=40, end=40).last(3)) == []
+    assert list(log(data, position=40, end=80).last(3)) == ["017\n", "018\n", "019\n"]
+    assert list(log(data, position=40, end=44).last(3)) == ["010\n"]
+    assert list(log(data, position=40, end=40).last(3)) == []
 
 
 def test_the_last_lines_and_what_follows(log, job, tmp_path) -> None:

@@ -55,7 +55,7 @@ class DockerContainer:
     Attributes:
         command: the entrypoint and its arguments.
         kwargs: all others, ``name``, ``environment``, ``labels`` and so on.
-        secret: variables that are no part of ``environment``, which everybody can look at; see `secrets.py`.
+        secret: variables that are not in ``environment``, which everybody can look at; see `secrets.py`.
         may_restart: it may be started again, by the engine or with its gang.
     """
 

@@ -105,6 +105,7 @@ def _matching(block: bytes, regex: re.Pattern[str]) -> bytes:
 # -- files -----------------------------------------------------------------------------------------
 
 
+@dataclass
 class Cursor:
     """A place in a file.
 
@@ -116,12 +117,14 @@ class Cursor:
         inside: the position is in a long line, whose beginning was given away.
     """
 
-    __slots__ = ("end", "inside", "path", "position", "scanned")
+    path: str
+    position: int = 0
+    end: int | None = None
+    scanned: int = 0
+    inside: bool = False
 
-    def __init__(self, path: str, start: int = 0, end: int | None = None) -> None:
-        self.path = path
-        self.end = end
-        self.begin_at(start)
+    def __post_init__(self) -> None:
+        self.scanned = self.position
 
     def begin_at(self, position: int, *, inside: bool = False) -> None:
         """Goes on at an offset."""
