@@ -102,9 +102,9 @@ def _isolated(_no_environment_leak: None, request: pytest.FixtureRequest, _homes
             patch.setenv("TMPDIR", str(next(_homes)))
             patch.setattr(tempfile, "tempdir", None)
         yield
-        from torchx.util import secrets
+        from torchx.util.redaction import forget
 
-        secrets._learned.clear()  # the values that it submitted
+        forget()  # the secrets that it submitted
 
 
 def pytest_configure() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchx.cli.cmd_run import torchx_run_args_from_json
+from torchx.util.redaction import MASK, forget
 
 from .conftest import Call
 
@@ -82,3 +83,41 @@ def test_from_json(torchx: Call) -> None:
     """`--stdin` has a key for them."""
     args = torchx_run_args_from_json({"component_name": "c", "scheduler": "s", "secrets": ["A=cmd:x"]})
     assert args.secrets == ["A=cmd:x"]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same process", "another shell"])
+def test_what_the_program_prints_of_it_is_masked(
+    torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    """In logs, in the cause of a failure and in JSON; another shell knows variables and files, and runs no command."""
+    monkeypatch.setenv("MY_KEY", CANARY)
+    monkeypatch.setenv("HF_TOKEN", f"{CANARY}-by-name")
+    (project / "key").write_text(f"{CANARY}-in-file\n")
+    options = ["--secret", "A=env:MY_KEY", "--secret", f"B=file:{project}/key"]
+    script = 'echo "out $A $B $HF_TOKEN"; echo "RuntimeError: bad key $A, $B or $HF_TOKEN" >&2; exit 3'
+    env = ["--env", f"HF_TOKEN={CANARY}-by-name"]
+    ran = torchx("run", "--wait", "--log", *options, "utils.sh", *env, "--", script)
+    assert ran.code == 1
+    assert "bad key" in ran.err
+    outcomes = [ran]
+    for argv in (
+        ["log", "@last"],
+        ["log", "--json", "@last"],
+        ["log", "--no-prefix", "--raw", "--streams=stderr", "@last"],
+        ["log", "--tail", "1", "@last"],
+        ["status", "@last"],
+        ["status", "--json", "@last"],
+        ["list"],
+        ["list", "--json"],
+        ["describe", "--json", "@last"],
+    ):
+        if elsewhere:
+            forget()
+        outcomes.append(torchx(*argv))
+        assert outcomes[-1].code in (0, 1), argv
+        assert CANARY not in outcomes[-1].out + outcomes[-1].err, argv
+    assert f"sh/0 out {MASK} {MASK} {MASK}" in outcomes[1].out
+    assert f"bad key {MASK}, {MASK} or {MASK}" in outcomes[5].out
+    assert CANARY not in ran.out + ran.err
+    database = b"".join(path.read_bytes() for path in Path(os.environ["TORCHX_HOME"]).glob("runs.db*"))
+    assert CANARY.encode() not in database

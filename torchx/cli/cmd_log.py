@@ -12,6 +12,7 @@ from torchx.runner.tee import log_openers, replica_formats, wait_until_started
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
+from torchx.util.redaction import redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def print_log_lines(  # noqa: PLR0917  # public signature
         for line in runner.log_lines(
             app_handle, role_name, replica_id, regex=regex, should_tail=should_tail, streams=streams
         ):
-            file.write(_prefix_line(prefix, line))
+            file.write(_prefix_line(prefix, redact(line)))
             file.flush()
     except Exception as e:
         exceptions.put(e)
@@ -215,6 +216,7 @@ def show_logs(
     replicas = runner.log_replicas(handle)
     if not replicas:
         raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows how it stands")
+    _learn_secrets(runner, handle)
     chosen = select(replicas, target._replace(reference=handle))
     formats = replica_formats(replicas, color=has_color(file))
     shows = [JsonFormat(role, k) if json else formats[role, k] if prefix else LineFormat("") for role, k in chosen]
@@ -226,6 +228,15 @@ def show_logs(
         copy_together(sources, sink, note)
     else:
         copy_in_turn(sources, sink)
+
+
+def _learn_secrets(runner: Runner, handle: str) -> None:
+    """Has the secrets of a job masked, as far as they are at hand."""
+    from torchx.runner.secrets import learn_roles
+
+    run = runner.recorded(handle)
+    app = run.appdef() if run is not None else None
+    learn_roles(app.roles if app is not None else ())
 
 
 def _wait_until_started(runner: Runner, handle: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
+from torchx.util.redaction import redact
 from torchx.util.term import fit, has_color, is_tty, printable, text_width, width
 
 TYPE_CHECKING = False
@@ -125,7 +126,7 @@ def document(data: Any) -> str:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:  # an output of ASCII, or bytes of an argument that are not UTF-8: escapes keep them
         text = json.dumps(data, indent=indent, default=str)
-    return text
+    return redact(text)
 
 
 def iso(seconds: float | None) -> str | None:

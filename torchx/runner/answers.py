@@ -35,8 +35,10 @@ def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
         near: the scheduler is on this machine, where a job starts when it is submitted.
     """
     if found.state is AppState.FAILED:
+        from torchx.runner.secrets import learn_roles
         from torchx.schedulers.kit.verdict import on_answer
 
+        learn_roles(found.roles)  # the cause may show one
         found = on_answer(found)
     return AppStatus(
         found.state,

@@ -113,6 +113,10 @@ def _ask(scheduler: Scheduler[Any], group: list[Run]) -> Answers | str:
 
 def _update(run: Run, answer: DescribeAppResponse) -> bool:
     """Puts what the scheduler says into ``run``; True when it is news."""
+    if answer.state is AppState.FAILED:
+        from torchx.runner.secrets import learn_roles
+
+        learn_roles(answer.roles)  # the cause may show one
     msg = message_of(answer)
     if (run.state, run.msg) == (answer.state, msg):
         return False

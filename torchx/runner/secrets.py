@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+
 from torchx.config.files import active_profile
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.kit.secrets import check, is_value, revealed, split
+from torchx.schedulers.kit.secrets import look_up as find_value
 from torchx.specs.secret import Secret
 from torchx.util.notices import logger
+from torchx.util.redaction import MASK, learn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +19,7 @@ if TYPE_CHECKING:
 
     from torchx.config.files import ConfigFiles
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo
+    from torchx.specs.api import AppDef, AppDryRunInfo, Role
 
 SECTION = "secrets"
 
@@ -48,13 +53,29 @@ def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
         _note([*plain], backend.capabilities.secrets)
 
 
+def learn_roles(roles: Iterable[Role]) -> None:
+    """Has the values of a recorded job's secrets masked in what this process prints, as far as they are at hand.
+
+    References to variables and files are followed; of a variable that is masked on record, that of this process
+    is taken. No command is run.
+    """
+    for role in roles:
+        for name, value in role.env.items():
+            try:
+                if isinstance(value, Secret) and value.kind in ("env", "file"):
+                    learn(find_value(name, value))
+                elif value == MASK:
+                    learn(os.environ.get(name, ""))
+            except ConfigError:
+                continue  # it is not here
+
+
 def _note(names: list[str], taken: tuple[str, ...]) -> None:
     """Says what becomes of variables that have the names of credentials and were not given as secrets."""
     listed = ", ".join(f"`{name}`" for name in names)
     if "value" in taken:
-        logger("torchx").info(
-            "handed over as %s, by the name: %s", "a secret" if len(names) == 1 else "secrets", listed
-        )
+        what = "a secret" if len(names) == 1 else "secrets"
+        logger("torchx").warning("handed over as %s, by the name: %s", what, listed)
     else:
         safer = "; `--secret NAME=aws-sm:ARN` would be safer" if "aws-sm" in taken else ""
         logger("torchx").warning("whoever may look at the job can read: %s%s", listed, safer)

@@ -14,6 +14,7 @@ from itertools import groupby, islice
 
 from torchx.supervisor.lines import Part
 from torchx.util.abilities import Ability
+from torchx.util.redaction import Redactor, knows_any
 from torchx.util.term import is_tty, only_colors
 
 TYPE_CHECKING = False
@@ -138,10 +139,13 @@ class Sink:
         self._goes_back = is_tty(file) or raw
         self._binary = getattr(file, "buffer", None)
         self._open: LineFormat | None = None  # whose line has no end yet
+        self._redactors: dict[LineFormat, Redactor] = {}
 
     def block(self, show: LineFormat, data: bytes) -> None:
         """Writes a block of a source, shown."""
         begun = self._open is show
+        if knows_any():
+            data = self._masked(show, data)
         if self._open is not None and not begun:
             self.data(b"\n")
         shown = show.chunk(data, begun=begun)
@@ -149,6 +153,11 @@ class Sink:
             shown = shown.replace(show.prefix.encode() + b"\r", b"").replace(b"\r", b"\n")
         self.data(shown)
         self._open = None if shown.endswith(b"\n") else show
+
+    def _masked(self, show: LineFormat, data: bytes) -> bytes:
+        more = isinstance(data, Part)
+        masked = self._redactors.setdefault(show, Redactor()).block(data, more=more)
+        return Part(masked) if more else masked
 
     def data(self, data: bytes) -> None:
         """Writes bytes; to a terminal, those of a job's sequences that colour text and no others."""
@@ -165,6 +174,8 @@ class Sink:
 
     def finish(self) -> None:
         """Ends the last line, where it stands after a name: a long one without an end."""
+        for redactor in self._redactors.values():
+            self.data(redactor.block(b"", more=False))
         if self._open is not None and self._open.prefix:
             self.data(b"\n")
             self._open = None

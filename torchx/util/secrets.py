@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+from torchx.util.redaction import MASK, redact
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from re import Match
 
-MASK = "********"
+__all__ = ["MASK", "is_secret_name", "mask_args", "mask_env", "mask_text", "mask_told"]
 
 # Words by which names of environment variables and options say that the value is a credential. Sets of words and
 # not one expression: compiling it would take every `torchx run` 4 ms.
@@ -174,8 +176,6 @@ _ASSIGNED = (
 )
 _REFERENCES = ("env:", "cmd:", "file:", "k8s:", "aws-sm:")  # kinds of torchx.specs.Secret
 _LEAST_SECRET = 4
-_LEAST_LEARNED = 6
-_learned: list[str] = []  # values, the longest first
 
 
 def is_secret_name(name: str) -> bool:
@@ -200,21 +200,6 @@ def is_secret_name(name: str) -> bool:
     )
 
 
-def learn(value: str) -> None:
-    """Has a value masked in all that this process shows. Lines of less than six characters are too common to be."""
-    for line in value.splitlines():
-        if len(line) >= _LEAST_LEARNED and line not in _learned:
-            _learned.append(line)
-            _learned.sort(key=len, reverse=True)
-
-
-def redact(text: str) -> str:
-    """``text`` with the values masked that :func:`learn` was given."""
-    for value in _learned:
-        text = text.replace(value, MASK)
-    return text
-
-
 def mask_text(text: str) -> str:
     """``text`` with the passwords of URLs masked, what it gives to a secret name, and values that are known.
 
@@ -223,7 +208,7 @@ def mask_text(text: str) -> str:
     >>> mask_text("train --hf-token abc --env A=1,API_KEY=abc,B=2")
     'train --hf-token ******** --env A=1,API_KEY=********,B=2'
     """
-    text = redact(text) if _learned else text
+    text = redact(text)
     if "://" in text and "@" in text:
         import re
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from torchx.util.redaction import redact
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
@@ -34,12 +36,15 @@ def has_color(stream: TextIO) -> bool:
 def printable(text: str, *, lines: bool = False) -> str:
     r"""Text without control characters: what a user or a job names, writes or says must not steer the terminal.
 
+    Nor with a secret that this process knows.
+
     Args:
         lines: keep line feeds and tabs; else the text becomes one line.
 
     >>> printable("a\x1b[31mb\nc"), printable("a\x1b]52;c;eA==\x07\n\tb", lines=True)
     ('a?[31mb c', 'a?]52;c;eA==?\n\tb')
     """
+    text = redact(text)
     if text.isprintable():
         return text
     kept = "\n\t" if lines else ""

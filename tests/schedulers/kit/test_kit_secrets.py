@@ -10,7 +10,7 @@ import pytest
 from torchx.errors import ConfigError
 from torchx.schedulers.kit.secrets import look_up, revealed, sources, split
 from torchx.specs import Secret
-from torchx.util.secrets import redact
+from torchx.util.redaction import redact
 
 
 def test_each_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.specs.secret import VALUES, Secret
-from torchx.util.secrets import is_secret_name, learn
+from torchx.util.redaction import learn
+from torchx.util.secrets import is_secret_name
 
 __all__ = ["check", "is_secret", "is_value", "look_up", "revealed", "sources", "split"]
 
