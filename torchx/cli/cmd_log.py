@@ -231,12 +231,14 @@ def show_logs(
 
 
 def _learn_secrets(runner: Runner, handle: str) -> None:
-    """Has the secrets of a job masked, as far as they are at hand."""
-    from torchx.runner.secrets import learn_roles
+    """Has the secrets of a job masked, as far as they are at hand. For a full handle no record is opened."""
+    from torchx.runner.secrets import learn_environment, learn_roles
 
-    run = runner.recorded(handle)
-    app = run.appdef() if run is not None else None
-    learn_roles(app.roles if app is not None else ())
+    learn_environment()
+    if "torchx.runs" in sys.modules:
+        run = runner.recorded(handle)
+        app = run.appdef() if run is not None else None
+        learn_roles(app.roles if app is not None else ())
 
 
 def _wait_until_started(runner: Runner, handle: str) -> None:

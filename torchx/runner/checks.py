@@ -8,6 +8,8 @@ from torchx.specs.api import MISSING, BindMount, DeviceMount, VolumeMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from torchx.specs.api import AppDef, Role
 
 MOST_REPLICAS = 1_000_000
@@ -61,8 +63,6 @@ def _check_role(role: Role) -> None:
         )
     for arg in role.args:
         _check_text(role, "an argument", arg)
-        if arg.__class__ is not str:
-            _refuse_secret(role, arg)
     for name, value in role.env.items():
         if not (isinstance(name, str) and is_name(name)):
             raise SpecError(
@@ -71,16 +71,6 @@ def _check_role(role: Role) -> None:
             )
         _check_text(role, f"the value of environment variable `{name}`", value)
     _check_depth(role.metadata, f"the metadata of role `{role.name}`")
-
-
-def _refuse_secret(role: Role, arg: str) -> None:
-    from torchx.specs.secret import Secret
-
-    if isinstance(arg, Secret):
-        raise SpecError(
-            f"role `{role.name}` has a Secret among its arguments, which every list of processes shows",
-            hint="make it a value of `env`",
-        )
 
 
 def _check_counts(role: Role) -> None:
@@ -120,14 +110,26 @@ def _check_name(name: object, whose: str) -> None:
         raise SpecError(f"{whose} has the name `{name!a}`, which is not text", hint="use letters of any script")
 
 
-def _check_text(role: Role, what: str, value: object) -> None:
+def _check_text(role: Role, what: str, value: Any) -> None:
+    if value.__class__ is not str:
+        _check_kind(role, what, value)
+    if "\0" in value or not _is_encodable(value):
+        odd = "a NUL character" if "\0" in value else "half of a surrogate pair"
+        raise SpecError(f"role `{role.name}`: {what}, `{value!a}`, has {odd} in it", hint="no program can be given one")
+
+
+def _check_kind(role: Role, what: str, value: object) -> None:
+    from torchx.specs.secret import Secret
+
     if not isinstance(value, str):
         raise SpecError(
             f"role `{role.name}`: {what}, `{value!r}`, is of type {type(value).__name__}", hint="write it as a string"
         )
-    if "\0" in value or not _is_encodable(value):
-        odd = "a NUL character" if "\0" in value else "half of a surrogate pair"
-        raise SpecError(f"role `{role.name}`: {what}, `{value!a}`, has {odd} in it", hint="no program can be given one")
+    if isinstance(value, Secret) and not what.startswith("the value of"):
+        raise SpecError(
+            f"role `{role.name}` has a Secret among its arguments, which every list of processes shows",
+            hint="make it a value of `env`",
+        )
 
 
 def _is_encodable(text: str) -> bool:

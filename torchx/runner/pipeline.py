@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _LITTLE_MB = 1024
 
+_STRINGS = frozenset({str})
+
 
 def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, backend: Scheduler[Any]) -> AppDef:
     """A copy of the app, its roles on the given workspace unless they have their own or ``backend`` builds none.
@@ -83,15 +85,15 @@ def dry_run(
         backend.build_workspaces(app.roles, values)
     for role in app.roles:
         role.resolve_overrides()
+        if not _STRINGS.issuperset(map(type, role.env.values())):
+            from torchx.runner.secrets import settle
+
+            settle(role, scheduler, backend, files)
     validate(backend, app, scheduler, values)
     parent_run_id = parent_run_id or os.environ.get(ENV_PARENT_RUN_ID)
     trackers = tracker_environment(get_configured_trackers(files))
     # The id is not known yet: its macro stands for it.
     _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)
-    if any(value.__class__ is not str for role in app.roles for value in role.env.values()):
-        from torchx.runner.secrets import settle
-
-        settle(app, scheduler, backend, files)
     info = backend.submit_dryrun(app, ResolvedCfg(values))
     info._app, info._cfg, info._scheduler = app, values, scheduler
     info._settings, info._parent_run_id = settings, parent_run_id

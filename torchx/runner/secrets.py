@@ -12,6 +12,7 @@ from torchx.schedulers.kit.secrets import look_up as find_value
 from torchx.specs.secret import Secret
 from torchx.util.notices import logger
 from torchx.util.redaction import MASK, learn
+from torchx.util.secrets import is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,23 +20,22 @@ if TYPE_CHECKING:
 
     from torchx.config.files import ConfigFiles
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo, Role
+    from torchx.specs.api import AppDryRunInfo, Role
 
 SECTION = "secrets"
 
 
-def settle(app: AppDef, scheduler: str, backend: Scheduler[Any], files: ConfigFiles) -> None:
+def settle(role: Role, scheduler: str, backend: Scheduler[Any], files: ConfigFiles) -> None:
     """Puts references in place of names that ``[secrets]`` knows, and refuses those that the backend cannot take.
 
     Raises:
         ConfigError: what a config file says of a name is not a reference.
         NotSupportedError: says what would work.
     """
-    for role in app.roles:
-        for name, value in role.env.items():
-            if isinstance(value, Secret):
-                role.env[name] = _configured(value, files)
-        check(role.env, backend.capabilities.secrets, scheduler)
+    for name, value in role.env.items():
+        if isinstance(value, Secret):
+            role.env[name] = _configured(value, files)
+    check(role.env, backend.capabilities.secrets, scheduler)
 
 
 def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
@@ -51,6 +51,13 @@ def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
         plain.update((name, None) for name, value in secret.items() if not isinstance(value, Secret))
     if plain and backend.backend != "local":  # where nothing is written down
         _note([*plain], backend.capabilities.secrets)
+
+
+def learn_environment() -> None:
+    """Has the values of this process's own credentials masked, for jobs may have been given them."""
+    for name, value in os.environ.items():
+        if is_secret_name(name) and not value.startswith("/"):  # nor a path: SSH_AUTH_SOCK
+            learn(value)
 
 
 def learn_roles(roles: Iterable[Role]) -> None:

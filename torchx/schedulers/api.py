@@ -100,6 +100,9 @@ if TYPE_CHECKING:
     _Replicas = list[tuple[str, int]]
 
 
+_STRINGS = frozenset({str})
+
+
 class ResolvedCfg(dict[str, object]):
     """Run options that have been resolved: :meth:`Scheduler.submit_dryrun` takes them as they are."""
 
@@ -177,13 +180,12 @@ class Scheduler(_Generic["T"], ABC):
         """
         given: Any = cfg
         resolved: T = dict(given) if isinstance(given, ResolvedCfg) else self.run_opts().resolve(given)  # type: ignore[assignment]  # T is a mapping of options
-        if any(value.__class__ is not str for role in app.roles for value in role.env.values()):
-            from torchx.schedulers.kit.secrets import check
-
-            for role in app.roles:
-                check(role.env, self.capabilities.secrets, self.backend)
         info = self._submit_dryrun(app, resolved)
         for role in app.roles:
+            if not _STRINGS.issuperset(map(type, role.env.values())):
+                from torchx.schedulers.kit.secrets import check
+
+                check(role.env, self.capabilities.secrets, self.backend)
             info = role.pre_proc(self.backend, info)
         info._app = app
         info._cfg = resolved  # type: ignore[assignment]  # T is a mapping of options

@@ -80,7 +80,7 @@ class KubernetesMCADScheduler(KubeScheduler):
         )
         wrapper = appwrapper.render(app, app_id, rules, form=form, priority=opts.priority, network=opts.network)
         job = KubernetesMCADJob(images, wrapper, app_id, opts.namespace, opts.context)
-        job.secret = request.secret_of(app, app_id, rules)
+        job.secret = request.secret_of(app, app_id, namespace=opts.namespace, session=self.session_name)
         return AppDryRunInfo(job, str)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesMCADJob]) -> str:

@@ -165,9 +165,10 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[_Object
     return render_jobs(app, app_id, rules)
 
 
-def secret_of(app: AppDef, app_id: str, rules: JobRules) -> _Object | None:
+def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> _Object | None:
     """The Secret of an app; None when it needs none."""
-    return render_secret(app, metadata_of(app_id, rules, pods.object_labels(app, app_id, session=rules.session)))
+    rules = JobRules(PodRules(), namespace=namespace, submission=app_id)
+    return render_secret(app, metadata_of(app_id, rules, pods.object_labels(app, app_id, session=session)))
 
 
 def unique_id(app: AppDef) -> str:
