@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.util.log_streams import JsonFormat, LineFormat, Part, Sink, copy_in_turn
+from torchx.supervisor.lines import Part
+from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn
 from torchx.util.redaction import MASK, Redactor, forget, learn, redact
 from torchx.util.term import printable
 
