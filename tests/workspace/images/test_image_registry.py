@@ -349,3 +349,16 @@ def test_a_redirect_to_what_is_no_url(target: str) -> None:
     """It is refused in one line."""
     with pytest.raises(BackendError, match="not a valid URL"):
         host_of(absolute("https://r.io/v2/", target))
+
+
+def test_an_upload_has_more_time_than_a_connection() -> None:
+    """A registry that is busy with what it has got may be slow to take more; that nobody answers is known soon."""
+    with Hosts("") as hosts:
+        url = f"http://127.0.0.1:{hosts.port_of('registry')}/"
+        pool = registry_http._new_pool("http", host_of(url)).connection_from_url(url)
+        assert pool.timeout.connect_timeout == registry_http._CONNECT_PATIENCE_S < registry_http._PATIENCE_S
+        connection = pool._get_conn()
+        connection.timeout = pool.timeout.connect_timeout
+        connection.connect()
+        assert connection.sock.gettimeout() == registry_http._PATIENCE_S
+        connection.close()

@@ -284,11 +284,28 @@ def _new_pool(scheme: str, netloc: str) -> PoolManager:
     }
     proxy = getproxies().get(scheme, "") if scheme == "https" else ""
     if not proxy or is_loopback(netloc) or proxy_bypass(netloc):
-        return urllib3.PoolManager(**options)
-    parts = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
-    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
-    via = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    return urllib3.ProxyManager(via, proxy_headers=urllib3.make_headers(proxy_basic_auth=login), **options)
+        pool = urllib3.PoolManager(**options)
+    else:
+        parts = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+        via = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        pool = urllib3.ProxyManager(via, proxy_headers=urllib3.make_headers(proxy_basic_auth=login), **options)
+    pool.pool_classes_by_scheme = {
+        "http": _patient(urllib3.HTTPConnectionPool),
+        "https": _patient(urllib3.HTTPSConnectionPool),
+    }
+    return pool
+
+
+def _patient(pool: Any) -> Any:
+    """Such a pool, whose limit for connecting is not that for sending: a registry may be busy with what it has got."""
+
+    class Connection(pool.ConnectionCls):  # type: ignore[misc]  # a class that is chosen at run time
+        def connect(self) -> None:
+            super().connect()
+            self.sock.settimeout(_PATIENCE_S)
+
+    return type("Pool", (pool,), {"ConnectionCls": Connection})
 
 
 def _context(netloc: str) -> ssl.SSLContext:
