@@ -203,20 +203,8 @@ def report(*, check: bool = True) -> list[PluginInfo]:
                     load(entry)
                 except PluginError as e:
                     status, error = FAILED, e.failure.reason
-            found.append(
-                PluginInfo(
-                    entry.name,
-                    kind,
-                    group,
-                    entry.value,
-                    entry.dist,
-                    entry.version,
-                    entry.where,
-                    status,
-                    error,
-                    replaces,
-                )
-            )
+            known = (entry.value, entry.dist, entry.version, entry.where)
+            found.append(PluginInfo(entry.name, kind, group, *known, status, error, replaces))
         for f in failures:
             found.append(PluginInfo(f.name, kind, group, f.value, "", "", f.where, FAILED, f.reason))
     return found
