@@ -68,7 +68,7 @@ def resource(
         UnknownNamedResourceError: there is no such name.
 
     >>> resource(cpu=2), resource(cpu=2, h="gpu.small").gpu
-    (Resource(cpu=2, gpu=0, memMB=1024, capabilities={}, devices={}, tags={}), 1)
+    (Resource(cpu=2, gpu=0, memMB=1024), 1)
     """
     if h:
         return get_named_resources(h)

@@ -5,8 +5,7 @@ memory (``MEM_TAX``). Its name is ``aws_`` and the instance type: ``aws_p3.2xlar
 the dot. The type travels in ``capabilities[K8S_ITYPE]``. Sizes: https://aws.amazon.com/ec2/instance-types/
 
 >>> aws_p3_2xlarge()
-Resource(cpu=8, gpu=1, memMB=59963, capabilities={'node.kubernetes.io/instance-type': 'p3.2xlarge'}, \
-devices={}, tags={})
+Resource(cpu=8, gpu=1, memMB=59963, capabilities={'node.kubernetes.io/instance-type': 'p3.2xlarge'})
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Named resources in t-shirt sizes, for any scheduler.
 
 >>> NAMED_RESOURCES["gpu.small"]()
-Resource(cpu=8, gpu=1, memMB=32768, capabilities={}, devices={}, tags={})
+Resource(cpu=8, gpu=1, memMB=32768)
 """
 
 from __future__ import annotations

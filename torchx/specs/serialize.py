@@ -70,7 +70,7 @@ def appdef_from_dict(data: dict[str, Any]) -> AppDef:
         SpecError: a key that is not known, a value of the wrong type, or a newer format.
 
     >>> appdef_from_dict({"version": 1, "name": "train"})
-    AppDef(name='train', roles=[], metadata={})
+    AppDef(name='train')
     """
     node = _Node(data, "app")
     version = node.take("version", int, FORMAT_VERSION)

@@ -77,7 +77,7 @@ def resource_from_resource_requirements(resource_requirements: list[dict[str, st
     """The inverse; what is not said is -1, and no GPU.
 
     >>> resource_from_resource_requirements([{"type": "VCPU", "value": "2"}, {"type": "MEMORY", "value": "64"}])
-    Resource(cpu=2, gpu=0, memMB=64, capabilities={}, devices={}, tags={})
+    Resource(cpu=2, gpu=0, memMB=64)
     """
     found = {ResourceType.from_str(r["type"]): float(r["value"]) for r in resource_requirements}
     cpu = found.get(ResourceType.VCPU, -1)
