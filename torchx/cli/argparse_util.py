@@ -25,9 +25,9 @@ class Parser(argparse.ArgumentParser):
 
     >>> parser = Parser(prog="torchx run")
     >>> _ = parser.add_argument("--wait", action="store_true")
-    >>> parser.parse_args(["--wiat"])
+    >>> parser.parse_args(["--wiat"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    torchx.cli.failures.UsageError: unknown option `--wiat`
+    torchx.cli.failures.UsageError: unknown option `--wiat`...
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -94,9 +94,9 @@ class ArgOnceAction(argparse.Action):
 
     >>> parser = Parser()
     >>> _ = parser.add_argument("--scheduler", action=ArgOnceAction)
-    >>> parser.parse_args(["--scheduler", "a", "--scheduler", "b"])
+    >>> parser.parse_args(["--scheduler", "a", "--scheduler", "b"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    torchx.cli.failures.UsageError: `--scheduler` is given more than once
+    torchx.cli.failures.UsageError: `--scheduler` is given more than once...
     """
 
     def __init__(  # noqa: PLR0917  # public signature

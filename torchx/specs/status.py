@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs.retries import Attempt
+else:
+    Attempt = object  # `typing.get_type_hints` finds the name, and nobody pays for the import
 
 __all__ = [
     "NONE",
