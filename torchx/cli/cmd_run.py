@@ -91,7 +91,8 @@ class CmdRun(SubCommand):
         )
         add("--profile", action=ArgOnceAction, metavar="NAME", help="use the sections [...@NAME] of .torchxconfig")
         add("-j", action=ArgOnceAction, dest="size", metavar="NODESxWORKERS", help="run the script under torchrun")
-        flag("--dryrun", help="show what would be submitted without submitting it")
+        flag("--dryrun", help="show what would be submitted without submitting it; no image is built")
+        flag("--full", help="with --dryrun: all of it, also what is the same for each job")
         flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
         flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")
         flag("--tee_logs", "--tee-logs", help="alias of --log")
@@ -168,11 +169,11 @@ class CmdRun(SubCommand):
             run_args.scheduler = default_scheduler()
         with get_runner() as runner:
             _set_cfg(runner, run_args, literals=getattr(args, "cfg", []), from_stdin=from_stdin)
+            as_json = getattr(args, "json", False)
             if run_args.dryrun:
-                _dryrun(runner, run_args, as_json=getattr(args, "json", False))
+                _dryrun(runner, run_args, as_json=as_json, full=getattr(args, "full", False))
             else:
-                as_json, detach = getattr(args, "json", False), getattr(args, "detach", False)
-                _launch(runner, run_args, as_json=as_json, detach=detach)
+                _launch(runner, run_args, as_json=as_json, detach=getattr(args, "detach", False))
 
 
 def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
@@ -301,11 +302,13 @@ def _asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
     return getattr(runner, verb)(app, run_args.scheduler, **given)
 
 
-def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool) -> None:
+def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, full: bool) -> None:
     from torchx.cli import spec_page
+    from torchx.specs.images import NamesOnly
 
-    info = _asked(runner, "dryrun", run_args)
-    spec_page.show_dryrun(info, scheduler=run_args.scheduler, as_json=as_json)
+    with NamesOnly():
+        info = _asked(runner, "dryrun", run_args)
+    spec_page.show_dryrun(info, scheduler=run_args.scheduler, as_json=as_json, full=full)
     runner.discard(info)
 
 

@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 
     from torchx.specs import AppDef, AppDryRunInfo, Resource, Role
 
+_SECTION = "\n# -- "  # by which the scripts of backends begin a section; the first ends what is about one job
 # Shorter values are too likely to be part of something else.
 _LEAST_SECRET = 4
 
 
-def show_dryrun(info: AppDryRunInfo[Any], *, scheduler: str, as_json: bool) -> None:
-    """Prints what ``torchx run`` would submit, secrets masked."""
+def show_dryrun(info: AppDryRunInfo[Any], *, scheduler: str, as_json: bool, full: bool = False) -> None:
+    """Prints what ``torchx run`` would submit, secrets masked.
+
+    Args:
+        full: also options at their default, and the sections of a script that are the same for each job.
+    """
+    from torchx.config import DEFAULT
     from torchx.runner.record import masked_settings
     from torchx.specs.serialize import appdef_to_dict, masked
 
@@ -33,11 +39,27 @@ def show_dryrun(info: AppDryRunInfo[Any], *, scheduler: str, as_json: bool) -> N
         return
     color = has_color(sys.stdout)
     parts = [] if shown is None else [app_page(shown, color=color)]
-    if cfg:
-        parts.append(cfg_page(cfg, title=f"options of {scheduler}", color=color))
+    chosen = cfg if full else {key: setting for key, setting in cfg.items() if setting.get("source") != DEFAULT}
+    if chosen:
+        parts.append(cfg_page(chosen, title=f"options of {scheduler}", color=color))
+    if not full:
+        request, left_out = _about_the_job(request)
+        count = len(cfg) - len(chosen)
+        more = [f"{count} options at their default"] * (count > 0)
+        more += [f"{left_out} lines of script, the same for each job"] * (left_out > 0)
     shown_request = printable(request.strip(), lines=True) if is_tty(sys.stdout) else request.strip()
     parts.append(f"{bold(f'request to {scheduler}', color=color)}\n{_indent(shown_request)}")
     print("\n\n".join(parts))
+    if not full and more and is_tty(sys.stderr):
+        from torchx.cli.failures import note
+
+        note(f"left out: {'; '.join(more)}; --full shows them")
+
+
+def _about_the_job(request: str) -> tuple[str, int]:
+    """A request up to the sections of a script that are the same for each job, and how many lines these have."""
+    head, mark, rest = request.partition(_SECTION)
+    return head, (mark + rest).strip().count("\n") + 1 if mark else 0
 
 
 def app_page(

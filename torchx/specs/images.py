@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDryRunInfo, Role
 
 __all__ = [
+    "NamesOnly",
     "digest_in",
     "image_digests",
     "report_image_digest",
@@ -47,6 +48,25 @@ __all__ = [
 # Compiled when there is one to read: most roles have none, and every command would pay for it.
 _DIGEST = r"(?:(?P<name>[^\s@]+)@)?(?P<digest>sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})"
 _ID = r"[0-9a-f]{64}"
+
+
+class NamesOnly:
+    """While it is entered, builders of images name the image that they would build, and build none: for dry runs.
+
+    >>> with NamesOnly():
+    ...     NamesOnly.on
+    True
+    >>> NamesOnly.on
+    False
+    """
+
+    on = False
+
+    def __enter__(self) -> None:
+        NamesOnly.on = True
+
+    def __exit__(self, *_: object) -> None:
+        NamesOnly.on = False
 
 
 def set_image_digest(role: Role, digest: str) -> None:

@@ -31,6 +31,8 @@ __all__ = ["TORCHX_DOCKERFILE", "DockerWorkspaceMixin", "print_push_events"]
 AUTO, DOCKER, OCI = "auto", "docker", "oci"
 BUILDERS = (AUTO, DOCKER, OCI)
 _LOCAL_IMAGE = "sha256:"
+_TO_BUILD = "to-be-built:"
+"""What a dry run shows in place of an image that would be built; the start of the code's hash comes behind it."""
 # The engine may be silent for minutes while it stores a layer; docker-py would give up after one.
 _PATIENCE_S = 600
 
@@ -111,6 +113,13 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
         _update(role, self._build(role.image, Workspace({workspace: ""}), cfg))
 
     def _build(self, image: str, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> _Built:
+        from torchx.specs.images import NamesOnly
+
+        if NamesOnly.on:
+            from torchx.workspace.oci import read_workspace
+
+            found = read_workspace(workspace).hash
+            return _Built(f"{_TO_BUILD}{found.rpartition(':')[2][:12]}", "", found)
         if self._builder(cfg) == OCI:
             return self._plan(image, workspace, cfg)
         from torchx.workspace.images import docker_build
@@ -173,13 +182,13 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
             if role.image in self.__plans:
                 repository, _, tag = role.image.rpartition(":")
                 images_to_push[role.image] = (repository, tag)
-            elif role.image.startswith(_LOCAL_IMAGE):
+            elif role.image.startswith((_LOCAL_IMAGE, _TO_BUILD)):
                 if not cfg.get("image_repo"):
                     raise ConfigError(
                         f"the image built for role `{role.name}` has to be pushed, and there is no `image_repo`",
                         hint="give one: `-cfg image_repo=<registry>/<name>`, or run with `--workspace=`",
                     )
-                repository, tag = str(cfg["image_repo"]), role.image.removeprefix(_LOCAL_IMAGE)
+                repository, tag = str(cfg["image_repo"]), role.image.removeprefix(_LOCAL_IMAGE).replace(":", "-")
                 images_to_push[role.image] = (repository, tag)
                 if cfg.get("quiet"):
                     self.__quiet.add(role.image)

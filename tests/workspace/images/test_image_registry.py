@@ -175,10 +175,9 @@ def test_lost_answer_of_an_upload() -> None:
 def test_upload_in_vain() -> None:
     """After the last attempt one sentence tells registry, repository, reason and number."""
     registry, _ = client(lambda method, *_: reply(404) if method == "HEAD" else Again("it answered 500"))
-    with pytest.raises(
-        TransientError, match=r"^registry `r.io` did not take a layer of `me/x`: it answered 500 \(6 attempts\)(?m:$)"
-    ):
+    with pytest.raises(TransientError) as e:
         registry.upload_blob("me/x", Blob("sha256:ab", 0, lambda: iter(())))
+    assert str(e.value) == "registry `r.io` did not take a layer of `me/x`: it answered 500 (6 attempts)"
 
 
 def test_waiting_grows() -> None:

@@ -1,0 +1,92 @@
+"""`torchx run --dryrun`: what is set and what is about the job, all of it with `--full`; no image and no network."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Call
+
+SLURM = ["-s", "slurm", "-cfg", "partition=gpu", "dist.ddp", "-j", "2x2", "--script", "train.py"]
+
+
+def test_what_is_about_the_job(torchx: Call, project: Path) -> None:
+    """Options that somebody set, and of a script what no other job's has."""
+    page = torchx("run", "--dryrun", *SLURM).out
+    assert "partition:  gpu  (-cfg)" in page
+    assert "(default)" not in page
+    assert "#SBATCH --nodes=2" in page
+    assert "replica_1() {" in page
+    assert "hosts_of()" not in page
+    assert len(page.splitlines()) < 70
+    full = torchx("run", "--dryrun", "--full", *SLURM).out
+    assert full.count("(default)") > 20
+    assert "hosts_of()" in full
+    document = json.loads(torchx("run", "--dryrun", "--json", *SLURM).out)
+    assert "hosts_of()" in document["request"]
+    assert document["cfg"]["nomem"]["source"] == "default"
+
+
+def test_what_was_left_out_is_said_to_people(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal: how much, and how to see it."""
+    monkeypatch.setattr("torchx.cli.spec_page.is_tty", lambda stream: True)
+    said = torchx("run", "--dryrun", *SLURM).err
+    assert said.startswith("left out: ")
+    assert "options at their default; " in said
+    assert "lines of script, the same for each job; --full shows them" in said
+    assert torchx("run", "--dryrun", "--full", *SLURM).err == ""
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "cfg"),
+    [
+        ("local_docker", ""),
+        ("local_docker", "image_repo=ghcr.io/me/x"),
+        ("kubernetes", "image_repo=ghcr.io/me/x"),
+        ("kubernetes_mcad", "image_repo=ghcr.io/me/x"),
+        ("aws_batch", "image_repo=ghcr.io/me/x,queue=q"),
+    ],
+)
+def test_no_image_is_built(
+    torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str, cfg: str
+) -> None:
+    """Nobody is asked for anything; the page names the image by the code that would be built in."""
+    pytest.importorskip("docker")
+    (project / "train.py").write_text("print(1)\n")
+
+    def offline(*_: Any) -> None:
+        raise AssertionError("a dry run has opened a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", offline)
+    argv = [
+        "run",
+        "--dryrun",
+        "--json",
+        "-s",
+        scheduler,
+        *(["-cfg", cfg] if cfg else []),
+        "utils.python",
+        "--script",
+        "train.py",
+    ]
+    documents = []
+    for code in ("print(1)\n", "print(2)\n", "print(1)\n"):
+        (project / "train.py").write_text(code)
+        outcome = torchx(*argv)
+        assert (outcome.code, outcome.err) == (0, "")
+        documents.append(json.loads(outcome.out))
+    images = [document["app"]["roles"][0]["image"] for document in documents]
+    assert images[0] == images[2] != images[1]
+    assert all("to-be-built" in image for image in images)
+    assert all(image in document["request"] for image, document in zip(images, documents, strict=True))
+
+
+def test_a_repository_is_missed_all_the_same(torchx: Call, project: Path) -> None:
+    """What the submission would refuse the dry run refuses."""
+    pytest.importorskip("docker")
+    outcome = torchx("run", "--dryrun", "-s", "kubernetes", "utils.python", "-c", "1")
+    assert (outcome.code, "there is no `image_repo`" in outcome.err) == (2, True)
