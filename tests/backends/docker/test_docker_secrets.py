@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,20 +38,28 @@ def kept(scheduler: DockerScheduler, canaries: Canaries) -> list[Path]:
     return canaries.files_below(scheduler._docker_client.info()["DockerRootDir"])
 
 
-@pytest.mark.parametrize("code", [0, 3])
-@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.fixture
+def image_of_nobody(scheduler: DockerScheduler, docker_image: str) -> Iterator[str]:
+    """An image whose programs do not run as root."""
+    api = scheduler._docker_client.api
+    container = api.create_container(docker_image, "true")
+    api.commit(container, "torchx-test-nobody", "1", changes=["USER 65534"])
+    api.remove_container(container)
+    yield "torchx-test-nobody:1"
+    api.remove_image("torchx-test-nobody:1", force=True)
+
+
+@pytest.mark.parametrize(("code", "user"), [(0, "root"), (3, "65534")])
 def test_the_program_has_them_and_nothing_else(
-    canaries: Canaries, scheduler: DockerScheduler, submit: Job, meet: Path, code: int, user: str
+    canaries: Canaries, scheduler: DockerScheduler, image_of_nobody: str, meet: Path, code: int, user: str
 ) -> None:
     """Two replicas, whoever they run as; no file has them while they run, nor after the end."""
-    drop = "" if user == "root" else "su -s /bin/sh nobody -c 'cat /.torchx-secrets; echo read' && "
-    app_id = submit(
-        f"{drop}{SHOW}; until [ -e /meet/go ]; do sleep 0.1; done; exit {code}", 2, env=canaries.env, mounts=at(meet)
-    )
+    image = {} if user == "root" else {"image": image_of_nobody}
+    script = f"id -u; {SHOW}; until [ -e /meet/go ]; do sleep 0.1; done; exit {code}"
+    app_id = scheduler.submit(AppDef("job", [role_of(script, 2, env=canaries.env, mounts=at(meet), **image)]), {})
     running(scheduler, app_id)
-    expected = [*(["read\n"] if drop else []), *canaries.shown()]
     for k in (0, 1):
-        wrote(scheduler, app_id, expected, k)
+        wrote(scheduler, app_id, ["0\n" if user == "root" else "65534\n", *canaries.shown()], k)
     assert canaries.command_lines() == []
     assert kept(scheduler, canaries) == []
     (meet / "go").touch()
