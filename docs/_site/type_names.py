@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 from types import ModuleType
+from typing import ForwardRef, get_args, get_origin
 
 from docutils import nodes
 
@@ -54,6 +55,13 @@ def provide(module: ModuleType) -> None:
             vars(module).setdefault(name, value)
 
 
+def plain_bases(app, name, obj, options, bases) -> None:
+    """A base class is shown without its arguments where one of them is a name in quotes, which Sphinx cannot link."""
+    bases[:] = [
+        get_origin(base) if any(isinstance(arg, ForwardRef) for arg in get_args(base)) else base for base in bases
+    ]
+
+
 _COLON = "\ue000"
 
 
@@ -79,6 +87,7 @@ def show_colons(app, what, name, obj, options, lines) -> None:
 def setup(app):
     app.connect("autodoc-process-docstring", hide_colons, priority=400)
     app.connect("autodoc-process-docstring", show_colons, priority=600)
+    app.connect("autodoc-process-bases", plain_bases)
     app.connect("doctree-read", tidy)
     for module in modules():
         provide(module)
