@@ -70,11 +70,11 @@ html_theme_options = {
     "light_css_variables": {
         "color-brand-primary": "#b43403",
         "color-brand-content": "#b43403",
-        "color-sidebar-link-text": "#3f4650",
+        "color-sidebar-link-text--top-level": "#3f4650",
     },
     "dark_css_variables": {
         "color-brand-primary": "#fb923c",
         "color-brand-content": "#fb923c",
-        "color-sidebar-link-text": "#b5bac1",
+        "color-sidebar-link-text--top-level": "#b5bac1",
     },
 }

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import pkgutil
 from types import ModuleType
-from typing import ForwardRef, get_args, get_origin
 
 from docutils import nodes
 
@@ -55,11 +54,9 @@ def provide(module: ModuleType) -> None:
             vars(module).setdefault(name, value)
 
 
-def plain_bases(app, name, obj, options, bases) -> None:
-    """A base class is shown without its arguments where one of them is a name in quotes, which Sphinx cannot link."""
-    bases[:] = [
-        get_origin(base) if any(isinstance(arg, ForwardRef) for arg in get_args(base)) else base for base in bases
-    ]
+def plain_defaults(app, what, name, obj, options, signature, returns):
+    """A default that is made anew is shown as `...`: Sphinx would split a signature with `<factory>` at all commas."""
+    return (signature or "").replace("<factory>", "...") or signature, returns
 
 
 _COLON = "\ue000"
@@ -87,7 +84,7 @@ def show_colons(app, what, name, obj, options, lines) -> None:
 def setup(app):
     app.connect("autodoc-process-docstring", hide_colons, priority=400)
     app.connect("autodoc-process-docstring", show_colons, priority=600)
-    app.connect("autodoc-process-bases", plain_bases)
+    app.connect("autodoc-process-signature", plain_defaults)
     app.connect("doctree-read", tidy)
     for module in modules():
         provide(module)
