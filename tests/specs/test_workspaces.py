@@ -18,7 +18,7 @@ _place = st.text("ab=,\\ .-", min_size=1).filter(lambda s: s != "." and not s.st
 @given(st.dictionaries(st.text(min_size=1), st.one_of(st.just(""), _place)))
 def test_str_and_from_str_are_inverse(projects: dict[str, str]) -> None:
     """Paths with commas, equals signs and backslashes survive."""
-    assert Workspace.from_str(str(Workspace(projects))).projects == projects
+    assert Workspace.from_str(Workspace(projects).to_text()).projects == projects
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,9 @@ def test_str_and_from_str_are_inverse(projects: dict[str, str]) -> None:
         ("/a=.", {"/a": ""}),
         ("/a\\=b\\,c=x", {"/a=b,c": "x"}),
         ("C:\\src", {"C:\\src": ""}),
+        ("/a/proj: proj", {"/a/proj": "proj"}),
+        ("\n/a: x\n# all of it\nfile:///b: y/z\n'/c':\n", {"/a": "x", "file:///b": "y/z", "/c": ""}),
+        ("{/a: x}", {"/a": "x"}),
     ],
 )
 def test_from_str(text: str | None, projects: dict[str, str]) -> None:
@@ -94,3 +97,9 @@ def test_merge_into_refuses(projects: dict[str, str], tmp_path: pathlib.Path) ->
     with pytest.raises(SpecError):
         Workspace(projects).merge_into(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_sets_and_for_people() -> None:
+    """Equal workspaces are one member of a set; what people see is short."""
+    assert {Workspace({"/a": "", "/b": "t"}), Workspace({"/b": "t", "/a": ""})} == {Workspace({"/a": "", "/b": "t"})}
+    assert str(Workspace({"/a": "", "/b": "t"})) == "/a;/b:t"

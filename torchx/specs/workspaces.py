@@ -28,16 +28,20 @@ class Workspace:
 
     @staticmethod
     def from_str(workspace: str | None) -> Workspace:
-        """Reads ``PATH`` (one project, at the root) or ``PATH=PLACE,PATH=PLACE,...``.
+        """Reads ``PATH`` (one project, at the root), ``PATH=PLACE,PATH=PLACE,...``, or a YAML mapping: lines
+        ``PATH: PLACE``.
 
-        None and the empty string give the empty workspace. A comma, an equals sign or a backslash that belongs to a
-        path is written with a backslash before it; ``str(workspace)`` does.
+        None and the empty string give the empty workspace. Where there is no line of YAML, a comma, an equals sign or a
+        backslash that belongs to a path is written with a backslash before it; :meth:`to_text` does.
+
+        >>> Workspace.from_str("/src/trainer: trainer\\n/src/lib: lib").projects
+        {'/src/trainer': 'trainer', '/src/lib': 'lib'}
 
         Raises:
             SpecError: a place that is not below the root, or one source given twice.
         """
         projects: dict[str, str] = {}
-        for src, dst in _entries(workspace or ""):
+        for src, dst in _lines(workspace or "") or _entries(workspace or ""):
             if not src:
                 raise SpecError(
                     f"workspace `{workspace}` does not name a source directory", hint="write `PATH` or `PATH=PLACE`"
@@ -71,7 +75,23 @@ class Workspace:
     def __bool__(self) -> bool:
         return bool(self.projects)
 
+    def __hash__(self) -> int:
+        return hash(frozenset(self.projects.items()))
+
     def __str__(self) -> str:
+        """For people: ``/src/trainer:trainer;/src/lib:lib``.
+
+        >>> str(Workspace({"/a": "", "/b": "t"}))
+        '/a;/b:t'
+        """
+        return ";".join(f"{src}:{dst}" if dst else src for src, dst in self.projects.items())
+
+    def to_text(self) -> str:
+        """The text that :meth:`from_str` reads back.
+
+        >>> Workspace({"/a": "", "/b": "t"}).to_text()
+        '/a,/b=t'
+        """
         entries = [_escape(src) + (f"={_escape(dst)}" if dst else "") for src, dst in self.projects.items()]
         return ",".join(entries)
 
@@ -89,7 +109,26 @@ def _checked_place(dst: str, src: str) -> str:
 
 
 def _escape(path: str) -> str:
-    return path.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
+    import re
+
+    return re.sub(r"[\\,=]|:(?=\s|$)", r"\\\g<0>", path)
+
+
+def _lines(text: str) -> list[tuple[str, str]]:
+    """The pairs of a YAML mapping; none when the text is not one."""
+    found = []
+    for line in text.strip().removeprefix("{").removesuffix("}").splitlines():
+        src, colon, dst = f"{line.strip()} ".rpartition(": ")
+        if line.strip() and not line.strip().startswith("#"):
+            if not colon or src.endswith("\\"):
+                return []
+            found.append((_unquoted(src), _unquoted(dst)))
+    return found
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:
@@ -97,7 +136,7 @@ def _entries(text: str) -> Iterator[tuple[str, str]]:
     escaped = False
     for char in text:
         if escaped:
-            parts[-1] += char if char in ",=\\" else f"\\{char}"
+            parts[-1] += char if char in ",=\\:" else f"\\{char}"
             escaped = False
         elif char == "\\":
             escaped = True

@@ -119,7 +119,7 @@ class DirWorkspaceMixin(_FolderMixin):
             return
         made = build_cache.setdefault(_JOB_DIRS, {})
         assert isinstance(made, dict)
-        key = str(role.workspace)
+        key = role.workspace.to_text()
         if key not in made:
             job_dir = str(cfg["job_dir"])
             folder = f"{job_dir}.{role.name}" if made else job_dir
@@ -148,7 +148,7 @@ class TmpDirWorkspaceMixin(_FolderMixin):
         """Fills a new folder, or takes the one that a role with the same workspace has, and makes it the image."""
         if not role.workspace:
             return
-        key = str(role.workspace)
+        key = role.workspace.to_text()
         if key not in build_cache:
             build_cache[key] = self._fill(role.workspace, "")
         role.image, content = build_cache[key]  # type: ignore[misc]  # the pair that was put there above
