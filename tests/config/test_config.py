@@ -90,7 +90,8 @@ def test_the_last_layer_wins_and_says_so(monkeypatch, opts, given_layers, who):
     [
         pytest.param("queue", "a b", "a b", id="str"),
         pytest.param("queue", '" a=b, c "', " a=b, c ", id="str-quoted"),
-        pytest.param("queue", "50%", "50%", id="no-interpolation"),
+        pytest.param("queue", "50%", "50%", id="percent"),
+        pytest.param("queue", "50%%(", "50%(", id="percent-doubled"),
         pytest.param("queue", "", "", id="str-empty"),
         pytest.param("queue", "a\n  b", "a\nb", id="str-of-two-lines"),
         pytest.param("priority", "7", 7, id="int"),
@@ -106,6 +107,28 @@ def test_values_have_the_type_of_their_option(opts, key, text, expected):
     """A text in a file means what it means on the command line."""
     project(f"[sched]\n{key} = {text}\n")
     assert resolve("sched", opts)[key].value == expected
+
+
+def test_interpolation() -> None:
+    """A value may hold those of other keys of its section and of `[DEFAULT]`, as configparser has it."""
+    project(
+        "[DEFAULT]\nbase = /x\n[component:c]\na = %(base)s/%(b)s\nb = %(base)s:1\nc = 100%%\nd = %%(base)s %(c)s 5%\n"
+        "[component:d]\nbase = /y\na = %(base)s\n"
+    )
+    found = config.get_configs("component", "c")
+    assert found == {"base": "/x", "a": "/x//x:1", "b": "/x:1", "c": "100%", "d": "%(base)s 100% 5%"}
+    assert config.get_configs("component", "d")["a"] == "/y"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("a = %(b)s", "is not a key"), ("a = %(b)s\nb = %(a)s", "holds itself")], ids=["no key", "loop"]
+)
+def test_interpolation_that_leads_nowhere(text: str, words: str) -> None:
+    """The error names the file, the line, and what is missing."""
+    project(f"[component:c]\n{text}\n")
+    with pytest.raises(ConfigError, match=rf"\.torchxconfig:[23]: `%\([ab]\)s` {words}") as e:
+        config.get_configs("component", "c")
+    assert "%%(" in e.value.hint
 
 
 @pytest.mark.parametrize(("key", "text"), [("priority", "None"), ("priority", ""), ("tags", "None"), ("queue", "None")])

@@ -163,9 +163,7 @@ class CmdRun(SubCommand):
             component, component_args = _what_to_run(args)
             run_args = torchx_run_args_from_argparse(args, component, component_args, {})
             if not hasattr(args, "workspace"):
-                run_args.workspace = Workspace(
-                    {f"file://{os.getcwd()}": ""}
-                ).to_text()  # with its commas
+                run_args.workspace = Workspace({f"file://{os.getcwd()}": ""}).to_text()  # with its commas
         if run_args.scheduler == "local":
             warn(LOCAL_SCHEDULER_WARNING_MSG)
             run_args.scheduler = default_scheduler()

@@ -1,8 +1,9 @@
-"""Reads INI files, the dialect of ``configparser`` without interpolation, and remembers where each value stands.
+"""Reads INI files, the dialect of ``configparser``, and remembers where each value stands.
 
 Sections ``[name]``; ``key = value`` or ``key: value``, keys in the case they are written in; lines that begin with
 ``#`` or ``;`` are comments; a value goes on in the lines that are indented deeper than its key; values of
-``[DEFAULT]`` hold in every section.
+``[DEFAULT]`` hold in every section. In a value ``%(key)s`` is the value of that key, and ``%%`` is a percent sign; one
+by itself may stay as it is.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import sys
 from collections.abc import Iterable
 
 from torchx.errors import ConfigError
-from torchx.util.records import dataclass
+from torchx.util.records import dataclass, replace
 
 DEFAULT_SECTION = "DEFAULT"
+_DEEPEST = 10  # as of configparser
 
 
 @dataclass
@@ -59,7 +61,28 @@ def read(path: str) -> Sections:
         raise ConfigError(f"the config file `{path}` cannot be read: {e.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"the config file `{path}` is not UTF-8 text") from None
-    return parse(lines, path)
+    sections = parse(lines, path)
+    for section in sections.values():
+        marked = [(key, entry) for key, entry in section.items() if "%" in entry.text]
+        section.update({key: replace(entry, text=_interpolated(entry, section)) for key, entry in marked})
+    return sections
+
+
+def _interpolated(entry: Entry, section: Section, depth: int = 0) -> str:
+    import re
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "%"
+        if found[1] not in section or depth > _DEEPEST:
+            what = "holds itself" if found[1] in section else "is not a key of its section"
+            raise ConfigError(
+                f"{entry.where()}: `{found[0]}` {what}",
+                hint=f"give `{found[1]}` a value here or in `[DEFAULT]`, or write `%{found[0]}` to mean the text",
+            )
+        return _interpolated(section[found[1]], section, depth + 1)
+
+    return re.sub(r"%(?:%|\(([^()]+)\)s)", value, entry.text)
 
 
 def parse(lines: Iterable[str], path: str) -> Sections:
