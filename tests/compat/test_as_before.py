@@ -183,6 +183,7 @@ def test_modules_that_were_there() -> None:
     """They can be imported."""
     code = (
         "import torchx, torchx.pipelines; from torchx.version import TORCHX_IMAGE; assert TORCHX_IMAGE == torchx.IMAGE;"
+        "from torchx.notebook import get_workspace, WORKSPACE; assert get_workspace() == WORKSPACE;"
         "from torchx.util.entrypoints import load, load_group; assert load('no.group', 'x', default=3) == 3"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

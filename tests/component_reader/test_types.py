@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import typing
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchx.component_reader.linter import shape_of_expr
 from torchx.component_reader.types import (
     decode,
     decode_from_string,
@@ -217,7 +219,7 @@ def test_equal_types_have_equal_shapes() -> None:
 
 
 @pytest.mark.parametrize(
-    "annotation", [bytes, tuple[int, ...], set[str], object(), None, dict[list[str], str], int | bytes]
+    "annotation", [bytes, tuple[bytes, ...], set[str], object(), None, dict[list[str], str], int | bytes]
 )
 def test_unsupported_types_have_a_problem(annotation: Any) -> None:
     """A type that no text can become says so."""
@@ -249,3 +251,34 @@ def test_decode_of_none(annotation: Any) -> None:
 def test_keys_that_are_no_text() -> None:
     """What a name may not be, a number may."""
     assert decode("1=a;2=b", dict[int, str]) == {1: "a", 2: "b"}
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "expected"),
+    [
+        ("3,4", tuple[int, int], (3, 4)),
+        ("[3, 4]", tuple[int, int], (3, 4)),
+        ((1, 2), tuple[int, int], (1, 2)),
+        ([1, 2], typing.Tuple[int, float], (1, 2.0)),  # noqa: UP006  # as programs write it
+        ("a,b,c", tuple[str, ...], ("a", "b", "c")),
+        ("a", tuple, ("a",)),
+        ("x,1", tuple[str, int] | None, ("x", 1)),
+    ],
+)
+def test_tuples(value: Any, annotation: Any, expected: Any) -> None:
+    """They are read like lists; each place has its type."""
+    assert decode(value, annotation) == expected
+
+
+@pytest.mark.parametrize("text", ["1", "1,2,3", "1,x"])
+def test_tuples_of_another_length(text: str) -> None:
+    """The error names the text and the type."""
+    with pytest.raises(ValueError, match="`"):
+        decode(text, tuple[int, int])
+
+
+def test_tuples_in_source() -> None:
+    """The linter accepts what the parser can read."""
+    for text in ("tuple[int, int]", "Tuple[str, ...]", "tuple", "Optional[Tuple[int, str]]"):
+        assert shape_of_expr(ast.parse(text, mode="eval").body).problem() is None
+    assert shape_of_expr(ast.parse("tuple[int, object()]", mode="eval").body).problem() is not None

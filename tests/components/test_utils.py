@@ -170,6 +170,25 @@ def test_hydra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert app.roles[0].resource == Resource(cpu=1, gpu=0, memMB=100)
 
 
+@pytest.mark.parametrize("indent", ["", "  "], ids=["top", "below app"])
+def test_hydra_as_before(indent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The AppDef may stand under `app:`, and macros may be written as resolvers."""
+    pytest.importorskip("hydra")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".torchx").mkdir()
+    job = """
+_target_: torchx.specs.AppDef
+name: j-${lr}
+roles:
+  - {_target_: torchx.specs.Role, name: r, image: i, entrypoint: e, args: ["${torchx.app_id:}/${torchx.replica_id:}", "${lr}"]}
+"""
+    text = ("app:\n" if indent else "") + "".join(f"{indent}{line}\n" for line in job.splitlines())
+    (tmp_path / ".torchx" / "c.yaml").write_text(f"lr: 0.1\n{text}")
+    app = materialize_appdef(utils.hydra, ["-cn", "c", "--", "lr=0.5"])
+    assert app.name == "j-0.5"
+    assert app.roles[0].args == [f"{macros.app_id}/{macros.replica_id}", "0.5"]
+
+
 GROUPS = {
     "job": """
 defaults: [{size: small}, _self_]

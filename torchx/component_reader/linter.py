@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from torchx.component_reader.types import ANYTHING, DICTS, LISTS, SCALARS, SUPPORTED, Shape, generic, union
+from torchx.component_reader.types import ANYTHING, DICTS, LISTS, SCALARS, SUPPORTED, TUPLES, Shape, generic, union
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ else:
 
     __getattr__ = reexports(__name__)
 
-_TYPING_NAMES = {*SCALARS, *ANYTHING, *LISTS, *DICTS, "None", "Optional", "Union", "Annotated", "Literal"}
+_TYPING_NAMES = {*SCALARS, *ANYTHING, *LISTS, *TUPLES, *DICTS, "None", "Optional", "Union", "Annotated", "Literal"}
 
 
 @dataclass

@@ -9,6 +9,7 @@ type                            written on the command line
 ``str`` ``int`` ``float``       as it is
 ``bool``                        ``true false yes no on off 1 0`` in any case
 ``list[X]``                     ``a,b``, ``"a,1",b`` (quotes keep a comma), or a JSON array
+``tuple[X, Y]``                 as a list; ``tuple[X, ...]`` has any number of items
 ``dict[K, V]``                  ``k=v,k2=v2`` or ``k=v;k2=v2``, ``k="v,1",k2=v2``, or a JSON object
 ``X | None``                    as ``X``, or ``None``
 ``X | Y``                       the most exact that fits: a literal, int, float, bool, dict, list, str
@@ -35,13 +36,17 @@ if TYPE_CHECKING:
 SCALARS = ("str", "int", "float", "bool")
 ANYTHING = ("object", "Any")
 LISTS = ("list", "List", "Sequence", "MutableSequence", "Iterable", "Collection")
+TUPLES = ("tuple", "Tuple")
 DICTS = ("dict", "Dict", "Mapping", "MutableMapping")
-SUPPORTED = "str, int, float, bool, list[...], dict[..., ...], Literal[...], and `| None` or a union of these"
+SUPPORTED = (
+    "str, int, float, bool, list[...], tuple[...], dict[..., ...], Literal[...], and `| None` or a union of these"
+)
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 _NEVER_IN_NAMES = frozenset(" \t\n,;'\"$`(){}<>|&*?!\\")  # what no name of a pair has in it
-_EXACT_FIRST = ("literal", "int", "float", "bool", "dict", "list", "any", "str")
+_EXACT_FIRST = ("literal", "int", "float", "bool", "dict", "tuple", "list", "any", "str")
+_MANY = "..."
 _ARTICLE = {"int": "an int", "float": "a float", "bool": "true or false"}
 
 
@@ -49,7 +54,7 @@ class Shape:
     """A type, whether read from source code or from a live annotation.
 
     Args:
-        kind: a name of ``SCALARS``, or ``none any list dict union literal unknown``.
+        kind: a name of ``SCALARS``, or ``none any list tuple dict union literal unknown``.
         args: the shapes inside; the values of a literal; the text of what is unknown.
 
     >>> str(shape_of(dict[str, int] | None))
@@ -76,7 +81,7 @@ class Shape:
         return f"Shape({self})"
 
     def __str__(self) -> str:
-        if self.kind in ("list", "dict"):
+        if self.kind in ("list", "tuple", "dict"):
             return f"{self.kind}[{', '.join(map(str, self.args))}]"
         if self.kind == "union":
             return " | ".join(map(str, self.args))
@@ -90,8 +95,8 @@ class Shape:
             return f"type `{self}` is not supported"
         if self.kind == "dict" and self.args[0].kind not in (*SCALARS, "any", "literal"):
             return f"type `{self}` is not supported: its keys must be str, int, float or bool"
-        if self.kind in ("list", "dict"):
-            return next((p for p in (a.problem() for a in self.args) if p), None)
+        if self.kind in ("list", "tuple", "dict"):
+            return next((p for p in (a.problem() for a in self.args if a != Shape("unknown", (_MANY,))) if p), None)
         if self.kind == "union":
             some = [a for a in self.args if a.kind != "none"]
             return next((p for p in (a.problem() for a in some) if p), None)
@@ -130,6 +135,8 @@ def generic(name: str, args: Sequence[Shape] = ()) -> Shape:
         return Shape("none")
     if name in LISTS and len(args) in (0, 1):
         return Shape("list", args or (text,))
+    if name in TUPLES:
+        return Shape("tuple", args or (text, Shape("unknown", (_MANY,))))
     if name in DICTS and len(args) in (0, 2):
         return Shape("dict", args or (text, text))
     return Shape("unknown", (f"{name}[{', '.join(map(str, args))}]" if args else name,))
@@ -145,8 +152,8 @@ def shape_of(annotation: Any, scope: Mapping[str, Any] | None = None) -> Shape:
     >>> shape_of(typing.Optional[typing.List[str]]) == shape_of(list[str] | None)
     True
     """
-    if annotation is None:
-        return Shape("none")
+    if annotation is None or annotation is Ellipsis:
+        return Shape("none") if annotation is None else Shape("unknown", (_MANY,))
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", None)
     if text is not None:
         return _shape_of_text(text, scope or {})
@@ -303,6 +310,8 @@ def to_shape(value: Any, shape: Shape) -> Any:
         return _from_text(value, shape)
     if shape.kind == "list" and isinstance(value, (list, tuple, set, frozenset)):
         return [to_shape(v, shape.args[0]) for v in value]
+    if shape.kind == "tuple" and isinstance(value, (list, tuple)):
+        return _tuple(value, shape)
     if shape.kind == "dict" and hasattr(value, "items"):
         return {to_shape(k, shape.args[0]): to_shape(v, shape.args[1]) for k, v in value.items()}
     if shape.kind == "literal" and any(v == value and type(v) is type(value) for v in shape.args):
@@ -350,6 +359,9 @@ def _from_text(text: str, shape: Shape) -> Any:
         return _union_from_text(text, shape)
     if kind == "list":
         return _list_from_text(text, shape.args[0])
+    if kind == "tuple":
+        found = _from_json(text, "[", list)
+        return _tuple(to_list(text) if found is None else found, shape)
     if kind == "dict":
         return _dict_from_text(text, *shape.args)
     try:
@@ -391,6 +403,15 @@ def _list_from_text(text: str, item: Shape) -> list[Any]:
     if item.required().kind in ("list", "dict"):
         raise ValueError(f"`{text}` is not a JSON array of {item}")
     return [_from_text(v, item) for v in to_list(text)]
+
+
+def _tuple(items: Sequence[Any], shape: Shape) -> tuple[Any, ...]:
+    inside = shape.args
+    if inside[-1] == Shape("unknown", (_MANY,)):
+        inside = inside[:1] * len(items)
+    if len(items) != len(inside):
+        raise ValueError(f"`{', '.join(map(str, items))}` is not {_described(shape)}: it has {len(items)} items")
+    return tuple([to_shape(item, a) for item, a in zip(items, inside, strict=True)])
 
 
 def _dict_from_text(text: str, key: Shape, value: Shape) -> dict[Any, Any]:

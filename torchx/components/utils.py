@@ -246,8 +246,9 @@ def hydra(
 ) -> specs.AppDef:
     """Runs the AppDef that a Hydra configuration describes.
 
-    The configuration names classes by ``_target_``: ``torchx.specs.AppDef``, ``torchx.specs.Role``, ...
-    Keys that are not fields of an AppDef serve interpolation. Macros such as ``${app_id}`` are left for the scheduler.
+    The configuration names classes by ``_target_``: ``torchx.specs.AppDef``, ``torchx.specs.Role``, ... The AppDef
+    is all of it, or stands under ``app``. Keys that are not fields of an AppDef serve interpolation. Macros such as
+    ``${app_id}``, also written ``${torchx.app_id:}``, are left for the scheduler.
 
         torchx run utils.hydra -cn train -- image=my_image:2 trainer.lr=0.1
 
@@ -281,7 +282,7 @@ def hydra(
     if not isinstance(app, specs.AppDef):
         raise SpecError(
             f"configuration `{config_name}` of `{config_dir}` describes `{type(app).__name__}`, not an AppDef",
-            hint="its first line is `_target_: torchx.specs.AppDef`",
+            hint="it, or what stands under `app:`, begins with `_target_: torchx.specs.AppDef`",
         )
     for role in app.roles:  # YAML has numbers where a command line has words
         role.args = [str(arg) for arg in role.args]
@@ -302,9 +303,10 @@ _HIDDEN = "\ue000{}\ue001"  # of the private use area: no configuration has them
 
 
 def _hide_macros(text: str) -> str:
-    """The text without torchx's macros, which Hydra would take for its interpolations."""
+    """The text without torchx's macros, ``${app_id}`` or ``${torchx.app_id:}``, which Hydra would take for its own."""
     for name in _MACROS:
-        text = text.replace(f"\\${{{name}}}", f"${{{name}}}").replace(f"${{{name}}}", _HIDDEN.format(name))
+        for written in (f"\\${{{name}}}", f"${{{name}}}", f"${{torchx.{name}:}}"):
+            text = text.replace(written, _HIDDEN.format(name))
     return text
 
 
@@ -318,6 +320,8 @@ def _literal(text: str) -> str:
 
 def _app_fields(config: Any) -> Any:
     """The configuration of an AppDef without what is there for interpolation alone: defaults from groups, numbers."""
+    if isinstance(config, dict) and "_target_" not in config:
+        config = config.get("app", config)
     if not isinstance(config, dict) or str(config.get("_target_", "")).rpartition(".")[2] != "AppDef":
         return config
     fields = ("name", "roles", "metadata")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torchx.notebook.job import Job
     from torchx.notebook.workspace import WORKSPACE, workspacefile
 
-__all__ = ["WORKSPACE", "Job", "load_ipython_extension", "unload_ipython_extension", "workspacefile"]
+__all__ = ["WORKSPACE", "Job", "get_workspace", "load_ipython_extension", "unload_ipython_extension", "workspacefile"]
 
 _HOME = {"Job": "job", "WORKSPACE": "workspace", "workspacefile": "workspace"}
 
@@ -55,6 +55,13 @@ def unload_ipython_extension(shell: Any) -> None:
 
     magics.unregister(shell)
     pages.unregister(shell)
+
+
+def get_workspace() -> str:
+    """The address of the workspace that cells are written to, for ``workspace=`` of the Runner."""
+    from torchx.notebook.workspace import WORKSPACE
+
+    return WORKSPACE
 
 
 def __getattr__(name: str) -> Any:

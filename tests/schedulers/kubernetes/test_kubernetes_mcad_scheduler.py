@@ -65,6 +65,13 @@ def test_retries_are_given_to_mcad():
     assert old["priority"] == 7
 
 
+def test_priority_of_the_form_that_has_none():
+    """It is refused, and not dropped."""
+    with pytest.raises(ConfigError, match="v1beta1") as e:
+        wrapper(app(), priority=7)
+    assert "priority_class_name" in e.value.hint
+
+
 def test_a_coscheduler_gets_a_group_for_each_role():
     """Its pods say which group they belong to."""
     found = wrapper(coscheduler_name="cosched", network="net")

@@ -137,7 +137,7 @@ class KubernetesMCADOpts(StructuredOpts):
     """service account of the pods"""
 
     priority: int | None = None
-    """priority in MCAD's queue (v1beta1)"""
+    """priority in MCAD's queue; AppWrappers of v1beta1 have one"""
 
     priority_class_name: str | None = None
     """priority class of the pods"""
@@ -161,11 +161,16 @@ class KubernetesMCADOpts(StructuredOpts):
         """The ``apiVersion`` of the AppWrapper.
 
         Raises:
-            ConfigError: nobody knows the form.
+            ConfigError: nobody knows the form, or it cannot hold what is asked for.
         """
         form = FORMS.get(self.appwrapper_version)
         if form is None:
             raise ConfigError(f"appwrapper_version `{self.appwrapper_version}` is not one of {', '.join(FORMS)}")
+        if self.priority is not None and self.appwrapper_version != "v1beta1":
+            raise ConfigError(
+                f"priority `{self.priority}` is of AppWrappers of v1beta1, and `{self.appwrapper_version}` has none",
+                hint="use `priority_class_name`, or `appwrapper_version=v1beta1` for an older MCAD",
+            )
         return form
 
 
