@@ -30,7 +30,7 @@ def _own_docs(cls: type) -> dict[str, str]:
         if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
-            docs[node.target.id] = _cleaned(below.value.value)
+            docs[node.target.id] = " ".join(below.value.value.split())
     return docs
 
 
@@ -74,7 +74,3 @@ def _at(node: ast.AST, path: list[str]) -> Iterator[ast.AST]:
                 yield from _at(child, path[1:])
         else:
             yield from _at(child, path)  # inside `if`, `try`, `with`
-
-
-def _cleaned(text: str) -> str:
-    return " ".join(line.strip() for line in text.strip().splitlines()).strip()

@@ -100,7 +100,8 @@ def facts_of(
         times: when the first replica started, and when one ended last, Unix times, which LSF knows to the minute; or 0.
     """
     members = sorted(found, key=lambda row: (row.role, row.k))
-    names = {index: roles[index].name if index < len(roles) else str(index) for index in _numbers(members, roles)}
+    numbers = sorted({row.role for row in members} | set(range(len(roles))))
+    names = {index: roles[index].name if index < len(roles) else str(index) for index in numbers}
     # most wait for replica 0: what that one waits for is the reason
     rank0_waits = any(_waits(row) and not row.pend_reason.startswith(_DEPENDS) for row in members)
     facts = [
@@ -127,10 +128,6 @@ def facts_of(
         ended=max(ended, default=None),
         definition=roles,
     )
-
-
-def _numbers(members: Sequence[Row], roles: Sequence[Role]) -> list[int]:
-    return sorted({row.role for row in members} | set(range(len(roles))))
 
 
 def _waits(row: Row) -> bool:

@@ -152,7 +152,8 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
     path = f"{folder_name(role.name)}/{k}"
     known = job.events.replicas.get(path)
     if known is None:
-        return ReplicaFacts(role=role.name, replica=k, state=_unheard(state), stopped=is_terminal(state))
+        over = is_terminal(state)
+        return ReplicaFacts(role=role.name, replica=k, state=AppState.CANCELLED if over else state, stopped=over)
     code, signal = known.exit_code, ""
     if code is not None and code > _SHELL:
         from torchx.schedulers.kit.failures import signal_name
@@ -171,11 +172,6 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
         reason=_memory_sentence(job, role) if signal == "SIGKILL" and not stopped else "",
         stopped=stopped or (code is None and own is AppState.CANCELLED),
     )
-
-
-def _unheard(state: AppState) -> AppState:
-    """Of a replica that has not noted anything."""
-    return AppState.CANCELLED if is_terminal(state) else state
 
 
 def _replica_state(job: Job, known: ReplicaEvents, state: AppState, *, stopped: bool) -> AppState:

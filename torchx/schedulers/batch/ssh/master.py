@@ -68,7 +68,7 @@ class Master:
         """Path of the control socket."""
         if not self._socket:
             users = self._users_socket()
-            self._socket = users or os.path.join(_socket_folder(), _socket_name(self.target))
+            self._socket = users or os.path.join(_socket_folder(), f"{_prefix()}{_digest(self.target)}")
         return self._socket
 
     def is_up(self) -> bool:
@@ -226,10 +226,6 @@ def _socket_folder() -> str:
             hint=f"remove it, or `chmod 700 {folder}` if it is yours",
         )
     return folder
-
-
-def _socket_name(target: str) -> str:
-    return f"{_prefix()}{_digest(target)}"
 
 
 def _prefix() -> str:

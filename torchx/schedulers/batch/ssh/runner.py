@@ -139,7 +139,8 @@ class SSHCommandRunner(ConnectedRunner):
                 if not self._was_up or now + pause > patient_until:
                     raise
                 if pause == 0.25:  # the first time
-                    _warn(f"the connection to `{self.target}` was lost, trying again" if lost else f"{e}; trying again")
+                    told = f"the connection to `{self.target}` was lost, trying again" if lost else f"{e}; trying again"
+                    logger("torchx.ssh").warning(told)
                 time.sleep(pause)
                 pause = min(pause * 2, 5.0)
             else:
@@ -257,10 +258,6 @@ def _word_of(folder: str) -> str:
 
 def _find(program: str) -> str:
     return "" if "/" in program else _FIND.format(program=quote(program))
-
-
-def _warn(text: str) -> None:
-    logger("torchx.ssh").warning(text)
 
 
 def _text(data: bytes) -> str:
