@@ -25,6 +25,8 @@ policy=(REPLICA)
 group_0() {
   export PYTHONUNBUFFERED=1
   export TORCHX_TRACKING_EXPERIMENT_NAME=default-experiment
+  export TORCHX_TRACKING_RUN_NAME=train
+  export LOGLEVEL=WARNING
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 }
 replica_0() {
@@ -57,9 +59,13 @@ replica_3() {
 }
 # -- what is known of the job ------------------------------------------------------------------------
 declare -A host=() pid=() ended=() tries=() known=() again=() lost=() rank0=()
-alive=0 failed=0 code=0 guilty=0 stopping=0 deadline=0 terminated=0 stamped=0 grace=30
+alive=0 failed=0 code=0 guilty=0 stopping=0 deadline=0 terminated=0 stamped=0 grace=30 now=0
 exec {bus}<> <(:)  # a pipe to ourselves, by which replicas tell how they ended
 trap 'terminated=1' TERM
+
+clock() { read -r now _ </proc/uptime && now=${now%.*}; }  # seconds that nobody sets back, as SECONDS may be
+clock
+began=$now
 
 note() { printf '%(%s)T %s\n' -1 "$*" >>"$folder/events"; }
 
@@ -123,9 +129,12 @@ kill_steps() {  # [role]
 }
 
 stop() {  # all replicas: first a word, then force
-  stopping=1 deadline=$((SECONDS + grace))
+  clock
+  stopping=1 deadline=$((now + grace))
   scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || kill_steps
 }
+
+overdue() { ((stopping && now >= deadline)); }
 
 down() {  # replica, exit code
   local i=$1 role=${role_of[$1]} status=$2
@@ -220,12 +229,13 @@ while ((alive)); do
     words=($news$line) news=
     case ${words[0]} in pid) pid[${words[1]}]=${words[2]} ;; down) down "${words[@]:1}" ;; esac
   fi
-  if ((SECONDS - stamped > SECONDS / 3600 + ${#paths[@]} / 100)); then
+  clock
+  if ((now - stamped > (now - began) / 3600 + ${#paths[@]} / 100)); then
     stamp
-    stamped=$SECONDS
+    stamped=$now
   fi
-  if ((stopping && SECONDS >= deadline)); then kill_steps; fi
-  if ((due && !stopping)) && [[ $SECONDS -ge $due_at || $folder/progress -nt $folder/checkpoint ]]; then
+  if overdue; then kill_steps; fi
+  if ((due && !stopping)) && [[ $now -ge $due_at || $folder/progress -nt $folder/checkpoint ]]; then
     note due
     stop
   fi

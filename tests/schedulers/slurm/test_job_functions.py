@@ -57,6 +57,16 @@ def test_lengths_are_stamped_when_they_change(tmp_path: Path) -> None:
     assert not (tmp_path / "w" / "0" / "times.idx").exists()
 
 
+def test_a_clock_that_is_set_back_puts_no_end_off(tmp_path: Path) -> None:
+    """Force follows the word after the grace, by a clock that goes on whatever becomes of the other one."""
+    words = "scancel() {{ :; }}; stop; SECONDS=-3600; clock; {}; if overdue; then echo force; else echo patience; fi"
+    assert bash(tmp_path, words.format("now=$((now + 29))")) == ["patience"]
+    assert bash(tmp_path, words.format("now=$((now + 31))")) == ["force"]
+    assert bash(tmp_path, "scancel() { :; }; stop; clock; echo $((deadline - now >= 29 && deadline - now <= 30))") == [
+        "1"
+    ]
+
+
 POLICY = """
 paths=(w/0 w/1 w/2) role_of=(0 0 0) retries=(1) sizes=(3) policy=({policy}) least=({least}) alive=2
 start() {{ echo "start $1"; }}; stop() {{ echo stop; }}; kill_steps() {{ echo "kill role $1"; }}
