@@ -19,11 +19,10 @@ from collections.abc import Mapping
 
 from torchx.errors import CommandError
 from torchx.schedulers.api import NONE, ListAppResponse
-from torchx.schedulers.batch.base import COMMAND_TIMEOUT_S, BatchScheduler, Known, Site, Submission
+from torchx.schedulers.batch.base import CAPABILITIES, COMMAND_TIMEOUT_S, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
-from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.lsf.answers import (
@@ -95,25 +94,6 @@ JOB_STATE: dict[str, AppState] = STATES
 
 _BSUB_S = 0.5  # at most, on the average
 _END_S = 30  # JOB_TERMINATE_INTERVAL, between the signals of bkill, is 10 s unless the site says otherwise
-
-CAPABILITIES = Capabilities(
-    logs=True,
-    log_streams=("stdout", "stderr", "combined"),
-    log_since=True,
-    log_follow=True,
-    cancel=True,
-    delete=True,
-    list=True,
-    retries=("REPLICA", "ROLE", "APPLICATION"),
-    elastic=True,
-    multi_role=True,
-    secrets=("value",),
-    workspaces=True,
-    gpus=True,
-    resources=True,
-    durable=True,
-    describe_many=True,
-)
 
 
 class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):

@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, CommandError
-from torchx.schedulers.api import NONE, Capabilities, ListAppResponse
-from torchx.schedulers.batch.base import BatchScheduler, Known, Site, Submission
+from torchx.schedulers.api import NONE, ListAppResponse
+from torchx.schedulers.batch.base import CAPABILITIES, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
@@ -43,6 +43,7 @@ from torchx.schedulers.slurm.request import (
     make_request,
 )
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,31 +86,11 @@ NAME_RULE = NameRule(100)
 _RANDOM = 6
 _KNOWN_ID = re.compile(r"\d+(_\d+)?")
 
-CAPABILITIES = Capabilities(
-    logs=True,
-    log_streams=("stdout", "stderr", "combined"),
-    log_since=True,
-    log_follow=True,
-    cancel=True,
-    delete=True,
-    list=True,
-    retries=("REPLICA", "ROLE", "APPLICATION"),
-    retry_actions=("retry", "avoid", "mem", "checkpoint"),
-    elastic=True,
-    multi_role=True,
-    secrets=("value",),
-    workspaces=True,
-    gpus=True,
-    resources=True,
-    durable=True,
-    describe_many=True,
-)
-
 
 class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     """Runs jobs on a Slurm cluster. Further arguments: see :class:`BatchScheduler`."""
 
-    capabilities = CAPABILITIES
+    capabilities = replace(CAPABILITIES, retry_actions=("retry", "avoid", "mem", "checkpoint"))
     transient = re.compile(
         r"Unable to contact slurm controller|Socket timed out|Connection (refused|reset|timed out)|"
         r"temporarily (unavailable|disabled)|Slurm backup controller in standby|Resource temporarily",

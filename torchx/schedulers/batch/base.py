@@ -26,6 +26,7 @@ from torchx.schedulers.batch.sites import (
     SiteScheduler,
     log,
 )
+from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
 from torchx.specs.api import CfgVal, is_terminal
 from torchx.util.records import dataclass, field
@@ -44,7 +45,27 @@ if TYPE_CHECKING:
     _Jobs = list[ListAppResponse]
     _Replicas = list[tuple[str, int]]
 
-__all__ = ["COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Known", "Site", "Submission"]
+__all__ = ["CAPABILITIES", "COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Known", "Site", "Submission"]
+
+CAPABILITIES = Capabilities(
+    logs=True,
+    log_streams=("stdout", "stderr", "combined"),
+    log_since=True,
+    log_follow=True,
+    cancel=True,
+    delete=True,
+    list=True,
+    retries=("REPLICA", "ROLE", "APPLICATION"),
+    elastic=True,
+    multi_role=True,
+    secrets=("value",),
+    workspaces=True,
+    gpus=True,
+    resources=True,
+    durable=True,
+    describe_many=True,
+)
+"""Of a scheduler with a command for each verb, whose nodes share a file system."""
 
 
 @dataclass(frozen=True)
