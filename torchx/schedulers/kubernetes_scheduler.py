@@ -13,15 +13,18 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 
 from __future__ import annotations
 
-from torchx.errors import BackendError
+from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kubernetes import request, verbs
 from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
+from torchx.schedulers.kubernetes.inline_code import AUTO, INLINE, attach, pack
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, OWNERS, VOLCANO
-from torchx.schedulers.kubernetes.options import AUTO, KubernetesOpts
+from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.secrets import with_secret
+from torchx.settings import ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
+from torchx.specs.images import set_workspace_hash
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from torchx.specs.api import CfgVal
+    from torchx.schedulers.kubernetes.inline_code import Code
+    from torchx.specs.api import CfgVal, Role
 else:
     from torchx.util.reexports import reexports
 
@@ -63,6 +67,7 @@ class KubernetesScheduler(KubeScheduler):
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
         super().__init__("kubernetes", session_name, client, docker_client)
+        self._codes: dict[str, Code] = {}  # packed here, by hash
 
     def _run_opts(self) -> runopts:
         return KubernetesOpts.as_runopts()
@@ -81,7 +86,33 @@ class KubernetesScheduler(KubeScheduler):
         self, kind: str, app: AppDef, app_id: str, opts: KubernetesOpts, version: tuple[int, int] = request.NEWEST
     ) -> dict[str, Any]:
         rules = request.rules_of(opts, kind, app, app_id, session=self.session_name, version=version)
-        return request.as_resource(request.render(kind, app, app_id, rules))
+        objects = request.render(kind, app, app_id, rules)
+        packed = {i: self._codes.get(role.env.get(ENV_WORKSPACE_HASH, "")) for i, role in enumerate(app.roles)}
+        codes = {i: code for i, code in packed.items() if code is not None}
+        return request.as_resource(attach(objects, codes) if codes and _is_inline(opts) else objects)
+
+    def caching_build_workspace_and_update_role(
+        self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
+    ) -> None:
+        """Packs the code of one role for a ConfigMap, or, where it cannot go that way, builds its image."""
+        opts = KubernetesOpts.from_cfg(cfg)
+        opts.check()
+        own = type(self).build_workspace_and_update_role is not KubeScheduler.build_workspace_and_update_role
+        if not role.workspace or own or not _is_inline(opts):
+            super().caching_build_workspace_and_update_role(role, cfg, build_cache)
+            return
+        key = (INLINE, *role.workspace.projects.items())
+        try:
+            if key not in build_cache:
+                build_cache[key] = pack(role.workspace)
+        except ConfigError:
+            if opts.code == INLINE:
+                raise
+            super().caching_build_workspace_and_update_role(role, cfg, build_cache)
+            return
+        code: Any = build_cache[key]
+        self._codes[code.hash] = code
+        set_workspace_hash(role, code.hash)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         return f"{dryrun_info.request.opts.namespace}:{dryrun_info.request.app_id}"
@@ -108,7 +139,8 @@ class KubernetesScheduler(KubeScheduler):
         objects = resource["items"] if resource["kind"] == "List" else [resource]
         if job.opts.validate_spec:
             for item in objects:
-                api.create(item, dry_run=True)
+                if item["kind"] != "ConfigMap":  # the code, which would be sent twice
+                    api.create(item, dry_run=True)
         self._push(dryrun_info, job.images_to_push)
         objects = with_secret(objects, job.secret, dryrun_info._secrets)
         verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
@@ -120,7 +152,9 @@ class KubernetesScheduler(KubeScheduler):
 
         opts = KubernetesOpts.from_cfg(cfg)
         opts.check()
-        return role_manifest(_default_kind(opts), opts.namespace, queued=bool(opts.local_queue))
+        return role_manifest(
+            _default_kind(opts), opts.namespace, queued=bool(opts.local_queue), inline=_is_inline(opts)
+        )
 
     @staticmethod
     def _decide(api: KubeApi, opts: KubernetesOpts) -> tuple[str, tuple[int, int]]:
@@ -145,6 +179,11 @@ class KubernetesScheduler(KubeScheduler):
 def _default_kind(opts: KubernetesOpts) -> str:
     """What a job becomes as far as the options say so."""
     return opts.kind if opts.kind != AUTO else VOLCANO if opts.queue else JOB
+
+
+def _is_inline(opts: KubernetesOpts) -> bool:
+    """Whether code goes along as a ConfigMap, if it can."""
+    return opts.code == INLINE or (opts.code == AUTO and not opts.image_repo)
 
 
 def create_scheduler(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.proxy import way
 from torchx.errors import TorchXError
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
-from torchx.specs import AppDef, Resource, Role
+from torchx.specs import AppDef, AppState, Resource, Role
 
 CALLS = 6
 """Two dry runs, the version, whether there are JobSets, and the Service and the Job for good."""
@@ -83,3 +85,24 @@ def test_when_only_the_last_answer_is_lost_for_good_it_is_said(road, image, name
         submit(image, namespace)
     assert made(namespace)
     assert f"kubectl delete -n {namespace} Service cut-" in error.value.hint
+
+
+def test_code_reaches_a_pod_without_a_registry(jobs, tmp_path, capsys):
+    """As a ConfigMap: a changed file is in the next pod within seconds, and goes with its job."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "data").write_text("x" * 100_000)
+    took = []
+    for word in ("first", "second"):
+        (tmp_path / "hello.sh").write_text(f"echo {word}; date +%s.%N; wc -c < lib/data\n")
+        app = AppDef("job", [jobs.role("sh hello.sh")])
+        begun = time.time()
+        app_id = jobs.scheduler.submit(app, {"namespace": jobs.namespace}, workspace=str(tmp_path))
+        assert jobs.until(app_id).state is AppState.SUCCEEDED
+        said, at, size = jobs.log(app_id)
+        assert (said, int(size)) == (word, 100_000)
+        took.append(float(at) - begun)
+    with capsys.disabled():
+        print(f"\nfrom a changed file to a started program: {', '.join(f'{seconds:.1f} s' for seconds in took)}")
+    names = [item["metadata"]["name"] for item in cluster.call("GET", jobs.path("configmaps"))["items"]]
+    assert sum("-code-" in name for name in names) == 2
+    jobs.scheduler.delete(app_id)

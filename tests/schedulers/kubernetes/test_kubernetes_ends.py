@@ -305,7 +305,7 @@ def all_verbs(scheduler, cluster, app_id, plural):
     ],
     ids=["job", "kueue", "jobset", "volcano", "appwrapper", "old appwrapper"],
 )
-def test_the_rights_of_the_printed_role_are_enough(create, cfg, groups, plural):
+def test_the_rights_of_the_printed_role_are_enough(create, cfg, groups, plural, tmp_path):
     """Every verb works with them, and uses all of them but those for a name that is taken, or a log that is missing."""
     cluster = Cluster(groups=groups)
     scheduler = create("me", client=cluster)
@@ -313,7 +313,8 @@ def test_the_rights_of_the_printed_role_are_enough(create, cfg, groups, plural):
     cluster.grant(rules)
     given = app()
     given.roles[0].env["API_KEY"] = "hunter2"
-    app_id = scheduler.submit(given, cfg)
+    (tmp_path / "train.py").write_text("pass")
+    app_id = scheduler.submit(given, cfg, workspace=str(tmp_path) if create is create_scheduler else None)
     if KUEUE in groups:
         seen_by_kueue(cluster)
     all_verbs(scheduler, cluster, app_id, plural)

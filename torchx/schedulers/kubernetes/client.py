@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PLURALS = {
     "Service": ("api/v1", "services"),
     "Secret": ("api/v1", "secrets"),
+    "ConfigMap": ("api/v1", "configmaps"),
     "Pod": ("api/v1", "pods"),
     "Event": ("api/v1", "events"),
     "Job": ("apis/batch/v1", "jobs"),

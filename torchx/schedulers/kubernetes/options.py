@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchx.errors import ConfigError, install_extra
 from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.kubernetes.inline_code import AUTO, WAYS
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, V1BETA1, V1BETA2, VOLCANO
 from torchx.schedulers.kubernetes.placement import Placement
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-AUTO = "auto"
 KINDS = (AUTO, JOB, JOBSET, VOLCANO)
 FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}
 
@@ -47,6 +47,9 @@ class KubernetesOpts(StructuredOpts):
 
     image_repo: str | None = None
     """repository to push the image with the workspace to, such as `ghcr.io/me/jobs`"""
+
+    code: str = AUTO
+    """how the workspace gets there: registry, as an image; inline, as a ConfigMap; auto: inline without `image_repo`"""
 
     efa_device_count: int | None = None
     """EFA devices of each replica, instead of those that its resource names; 0: none"""
@@ -121,6 +124,8 @@ class KubernetesOpts(StructuredOpts):
         if self.deadline_s is not None and self.deadline_s <= 0:
             raise ConfigError(f"deadline_s `{self.deadline_s}` is not a positive number of seconds")
         self.placement().check()
+        if self.code not in WAYS:
+            raise ConfigError(f"code `{self.code}` is not one of {', '.join(WAYS)}")
 
 
 @dataclass

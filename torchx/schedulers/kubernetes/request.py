@@ -15,6 +15,7 @@ from __future__ import annotations
 from torchx.errors import SpecError
 from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.schedulers.kubernetes import pods
+from torchx.schedulers.kubernetes.inline_code import AUTO
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_APP,
     ANNOTATION_SUBMISSION,
@@ -27,7 +28,7 @@ from torchx.schedulers.kubernetes.names import (
     LABEL_UNIQUE_NAME,
     VOLCANO,
 )
-from torchx.schedulers.kubernetes.options import AUTO, KubernetesOpts, read_overlay
+from torchx.schedulers.kubernetes.options import KubernetesOpts, read_overlay
 from torchx.schedulers.kubernetes.pods import PodRules, render_pod
 from torchx.schedulers.kubernetes.secrets import note as secret_note
 from torchx.schedulers.kubernetes.secrets import render_secret, secret_variables
@@ -104,12 +105,13 @@ class KubernetesJob:
     secret: _Object | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        """YAML that ``kubectl apply`` takes, secrets masked."""
+        """YAML that ``kubectl apply`` takes, secrets masked, and without the code itself."""
+        from torchx.schedulers.kubernetes.inline_code import without_data
         from torchx.schedulers.kubernetes.manifests import to_yaml
 
         note = "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
         note = note if self.kind == JOB and self.opts.kind == AUTO else ""
-        return note + secret_note(self.secret) + to_yaml(self.resource)
+        return note + secret_note(self.secret) + to_yaml(without_data(self.resource))
 
 
 def rules_of(

@@ -27,16 +27,20 @@ _QUEUED = {"Workload": "list patch"}
 """What it takes to leave a queue of Kueue, and to say why a job waits there."""
 
 
-def role_manifest(kind: str, namespace: str, *, queued: bool) -> str:
+_INLINE = {"ConfigMap": "create get"}
+
+
+def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = False) -> str:
     """A Role, as YAML, with the least rights for all verbs of torchx.
 
     Args:
         kind: of the jobs, a key of :data:`torchx.schedulers.kubernetes.names.OWNERS`.
         queued: the jobs wait in queues of Kueue.
+        inline: their code goes along as a ConfigMap.
     """
     from torchx.schedulers.kubernetes.manifests import to_yaml
 
-    needed = {**_OF_KIND[kind], **_PARTS, **(_QUEUED if queued else {})}
+    needed = {**_OF_KIND[kind], **_PARTS, **(_QUEUED if queued else {}), **(_INLINE if inline else {})}
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

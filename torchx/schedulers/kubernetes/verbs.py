@@ -51,7 +51,7 @@ def create_all(api: KubeApi, objects: list[_Object], *, mutual: bool = False) ->
         for item in others:
             child = {**item, "metadata": {**item["metadata"], "ownerReferences": [_reference(owner, made)]}}
             reference = _reference(item, api.create(child))
-            if item["kind"] != "Secret":  # it never goes by itself
+            if item["kind"] not in ("Secret", "ConfigMap"):  # they never go by themselves
                 references.append(reference)
         if mutual and references:
             metadata = owner["metadata"]

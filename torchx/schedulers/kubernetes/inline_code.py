@@ -1,0 +1,150 @@
+"""Code without a registry: a workspace as a ConfigMap, which each container unpacks before its program starts.
+
+What is in the image's working directory stays, as with an image that is made of it: the workspace is laid over it.
+"""
+
+from __future__ import annotations
+
+from torchx.errors import ConfigError
+from torchx.schedulers.kubernetes.names import ANNOTATION_SUBMISSION, LABEL_QUEUE, LABEL_ROLE_INDEX, MAIN_CONTAINER
+from torchx.util.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from torchx.specs.api import Workspace
+    from torchx.workspace.content import Entry
+
+    _Object = dict[str, Any]
+
+AUTO, INLINE, REGISTRY = "auto", "inline", "registry"
+WAYS = (AUTO, INLINE, REGISTRY)
+MOST_BYTES = 1_000_000
+"""Compressed. A ConfigMap holds 1 MiB: https://kubernetes.io/docs/concepts/configuration/configmap/"""
+
+_MOST_UNPACKED = 100 << 20
+_TIME = 347155200  # 1981, as in images
+_FILE = "code.tgz"
+_VOLUME = "torchx-code"
+_PLACE = f"/{_VOLUME}/{_FILE}"
+_UNPACK = f"""\
+if command -v tar >/dev/null 2>&1; then tar -xzomf {_PLACE}; else python3 -m tarfile -e {_PLACE} .; fi || {{
+  echo "torchx: the code cannot be unpacked into $PWD, the working directory of the image" >&2; exit 1; }}
+exec "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Code:
+    """A workspace.
+
+    Attributes:
+        data: a tar archive, compressed by gzip; the same files give the same bytes.
+        hash: of its content.
+    """
+
+    data: bytes
+    hash: str
+
+
+def pack(workspace: Workspace) -> Code:
+    """The workspace, compressed.
+
+    Raises:
+        ConfigError: it is too large for a ConfigMap, or has a ``Dockerfile.torchx``, which only an image can follow.
+    """
+    import zlib
+
+    from torchx.workspace import content
+    from torchx.workspace.docker_workspace import TORCHX_DOCKERFILE
+
+    entries = content.entries(workspace)
+    if any(entry.path == TORCHX_DOCKERFILE for entry in entries):
+        raise ConfigError(f"the workspace has a `{TORCHX_DOCKERFILE}`, which needs `code=registry`", hint=_HINT)
+    packer = zlib.compressobj(6, wbits=31)
+    data = bytearray()
+    if sum(entry.size for entry in entries) <= _MOST_UNPACKED:
+        for block in _archive(entries):
+            data += packer.compress(block)
+            if len(data) > MOST_BYTES:
+                break
+        data += packer.flush()
+    if not data or len(data) > MOST_BYTES:
+        raise ConfigError(
+            f"the workspace `{workspace}` is larger than the {MOST_BYTES // 1000} kB, compressed, that go along inline",
+            hint=f"name what the job does not need in `.torchxignore`; or {_HINT}",
+        )
+    return Code(bytes(data), content.content_hash(entries))
+
+
+_HINT = "push an image: `-cfg image_repo=<registry>/<name>`"
+
+
+def _archive(entries: Iterable[Entry]) -> Iterator[bytes]:
+    from torchx.workspace.content import FILE
+    from torchx.workspace.images import archive
+
+    for entry in entries:
+        yield archive.header_of(entry, entry.path, _TIME)
+        if entry.kind == FILE:
+            yield from entry.chunks()
+            yield archive.padding(entry.size)
+    yield archive.END
+
+
+def attach(objects: list[_Object], codes: Mapping[int, Code]) -> list[_Object]:
+    """The objects, whose pods now have their code, and ConfigMaps with it, one for each that differs.
+
+    Args:
+        objects: of an app, the one that owns the others first; they are changed.
+        codes: index of a role -> its code.
+    """
+    different = list({code.hash: code for code in codes.values()}.values())
+    names = {code.hash: f"{objects[0]['metadata']['name']}-code-{i}" for i, code in enumerate(different)}
+    for template in _templates(objects):
+        code = codes.get(int(template["metadata"]["labels"][LABEL_ROLE_INDEX]))
+        if code is not None:
+            _unpack(template["spec"], names[code.hash])
+    return [objects[0], *(_config_map(names[c.hash], objects[0]["metadata"], c) for c in different), *objects[1:]]
+
+
+def _config_map(name: str, owner: _Object, code: Code) -> _Object:
+    import base64
+
+    labels = {key: value for key, value in owner["labels"].items() if key != LABEL_QUEUE}
+    marks = {key: value for key, value in owner["annotations"].items() if key == ANNOTATION_SUBMISSION}
+    metadata = {"name": name, "namespace": owner["namespace"], "labels": labels, "annotations": marks}
+    data = {_FILE: base64.b64encode(code.data).decode()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
+
+
+def _templates(objects: Iterable[_Object]) -> Iterator[_Object]:
+    """Of the pods of all roles."""
+    for item in objects:
+        spec = item["spec"]
+        yield from [job["template"]["spec"]["template"] for job in spec.get("replicatedJobs") or ()]
+        yield from [task["template"] for task in spec.get("tasks") or ()]
+        if "template" in spec:
+            yield spec["template"]
+
+
+def _unpack(pod: _Object, name: str) -> None:
+    main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
+    main["command"] = ["sh", "-c", _UNPACK, "torchx", *main["command"]]
+    pod["volumes"] = [*(pod.get("volumes") or ()), {"name": _VOLUME, "configMap": {"name": name}}]
+    mount = {"name": _VOLUME, "mountPath": f"/{_VOLUME}", "readOnly": True}
+    main["volumeMounts"] = [*(main.get("volumeMounts") or ()), mount]
+
+
+def without_data(resource: _Object) -> _Object:
+    """A copy to be shown: of the code only how much there is."""
+    if resource["kind"] == "List":
+        return {**resource, "items": [without_data(item) for item in resource["items"]]}
+    if resource["kind"] != "ConfigMap":
+        return resource
+    return {
+        **resource,
+        "binaryData": {n: f"({len(text) * 3 // 4} bytes)" for n, text in resource["binaryData"].items()},
+    }
