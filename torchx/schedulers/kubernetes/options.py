@@ -48,9 +48,6 @@ class KubernetesOpts(StructuredOpts):
     image_repo: str | None = None
     """repository to push the image with the workspace to, such as `ghcr.io/me/jobs`"""
 
-    code: str = AUTO
-    """how the workspace gets there: registry, as an image; inline, as a ConfigMap; auto: inline without `image_repo`"""
-
     efa_device_count: int | None = None
     """EFA devices of each replica, instead of those that its resource names; 0: none"""
 
@@ -95,6 +92,9 @@ class KubernetesOpts(StructuredOpts):
 
     topology: str | None = None
     """level of Kueue's topology in which all pods of a role should be; KEY! where they must"""
+
+    code: str = AUTO
+    """how the workspace gets there: registry, as an image; inline, as a ConfigMap; auto: inline without `image_repo`"""
 
     def placement(self) -> Placement:
         """What the options say of places."""
