@@ -158,11 +158,16 @@ def start_now(app_id: str) -> None:
 
 def restart_controller(*options: str) -> None:
     """Stop slurmctld and start it again, so that it outlives these tests if it has been there before them."""
+    outside("restart", *options)
+
+
+def outside(*words: str) -> None:
+    """Let a process of its own do something about the cluster: what it starts is not ours."""
     libc = ctypes.CDLL(None, use_errno=True)
     adopting = 36  # PR_SET_CHILD_SUBREAPER: the tests adopt what their processes leave behind
     libc.prctl(adopting, 0, 0, 0, 0)
     try:
-        argv = [sys.executable, "-m", "tests.backends.slurm.cluster", "restart", *options]
+        argv = [sys.executable, "-m", "tests.backends.slurm.cluster", *words]
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     finally:
         libc.prctl(adopting, 1, 0, 0, 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.slurm import cluster
-from tests.backends.slurm.conftest import PATIENCE_S, ended, until
+from tests.backends.slurm.conftest import PATIENCE_S, ended, outside, until
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.retries import RETRY
@@ -74,8 +74,7 @@ def test_a_node_that_dies_is_avoided(scheduler: SlurmScheduler, cancelled: list[
         subprocess.run(["scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=test"], check=True)
         found = ended(scheduler, app_id, LONG_S)
     finally:
-        cluster.start_node(host)
-        subprocess.run(["scontrol", "update", f"NodeName={host}", "State=RESUME"], check=False)
+        outside("up")
     assert found.state is AppState.SUCCEEDED, found
     assert [(a.kind, a.hosts, a.avoid) for a in found.attempts] == [("node", ["n3"], ["n3"])]
 

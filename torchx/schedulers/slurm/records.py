@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 SEPARATOR = "\x1f"  # in no name
+_PUT_BACK = ("PREEMPTED", "NODE_FAIL", "REQUEUED")
 
 # https://slurm.schedmd.com/squeue.html, --Format. What a user can write into comes last.
 SQUEUE_FIELDS = (
@@ -115,15 +116,23 @@ def _of_row(row: Mapping[str, str]) -> JobRecord:
 def settled(records: Sequence[JobRecord], accounted: Sequence[JobRecord]) -> list[JobRecord]:
     """Components of a job that is ``COMPLETING``, each with the end that accounting knows of it.
 
+    One that Slurm puts back into the queue has been ended, too, and is not over: it was counted as a restart, and has
+    no time of its end.
+
     >>> ending = JobRecord(job_id="7", state="COMPLETING", completing=True, folder="/f")
     >>> (one,) = settled([ending], [JobRecord(job_id="7", state="CANCELLED")])
     >>> one.state, one.completing, one.folder
     ('CANCELLED', True, '/f')
+    >>> (one,) = settled([replace(ending, restarts=1)], [JobRecord(job_id="7", state="PREEMPTED")])
+    >>> one.state
+    'COMPLETING'
     """
     ends = {record.component: record for record in accounted if is_terminal(app_state(record.state))}
     found = []
     for record in records:
         end = ends.get(record.component) if record.state == "COMPLETING" else None
+        if end is not None and end.state in _PUT_BACK and record.restarts and not record.ended:
+            end = None
         told = record if end is None else replace(record, state=end.state, exit_code=end.exit_code, signal=end.signal)
         found.append(told if end is None or not end.ended else replace(told, ended=end.ended))
     return found
