@@ -1,0 +1,80 @@
+"""Secrets of containers without an engine: what is created with what, and what is put into it."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from types import SimpleNamespace
+
+import docker.errors
+import pytest
+
+from torchx.errors import BackendError
+from torchx.schedulers.docker import client, secrets
+from torchx.schedulers.docker_scheduler import create_scheduler
+from torchx.specs.api import AppDef, Role
+from torchx.specs.secret import Secret
+
+ENV = {"BY": Secret("env:MINE"), "HF_TOKEN": "it's $HOME", "PLAIN": "seen"}
+
+
+class Container:
+    """One that was created; its image has a shell, or not."""
+
+    name = "job-r-0"
+
+    def __init__(self, *, has_shell: bool = True) -> None:
+        self.has_shell = has_shell
+        self.files: dict[str, tuple[str, int]] = {}
+
+    def get_archive(self, path):
+        if not self.has_shell:
+            raise docker.errors.NotFound("no such file", response=SimpleNamespace(status_code=404))
+        return SimpleNamespace(close=lambda: None), {}
+
+    def put_archive(self, path, data):
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            for member in tar:
+                self.files[path + member.name] = (tar.extractfile(member).read().decode(), member.mode)
+        return True
+
+
+def requested(**role):
+    """The request of a container."""
+    app = AppDef("job", [Role("r", "img", entrypoint="python", args=["t.py"], env=ENV, **role)])
+    return create_scheduler("s").submit_dryrun(app, {}).request.containers[0]
+
+
+def test_no_value_is_in_the_configuration():
+    """Neither those by reference nor those by name; a dry run shows the references."""
+    container = requested()
+    assert container.secret == {"BY": "env:MINE", "HF_TOKEN": "it's $HOME"}
+    environment = container.kwargs["environment"]
+    assert environment["PLAIN"] == "seen"
+    assert environment.keys().isdisjoint(container.secret)
+    assert "BY=env:MINE" in str(container)
+    assert "it's" not in f"{container}{container!r}"
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_shell_reads_them_and_becomes_the_program(retries):
+    """It empties the file first, unless the container may be started again."""
+    made = Container()
+    words = []
+    engine = SimpleNamespace(
+        containers=SimpleNamespace(create=lambda image, command, **_: (words.extend(command), made)[1])
+    )
+    container = requested(max_retries=retries)
+    assert client.create(engine, container, {"BY": "a", "HF_TOKEN": "it's $HOME"}) is made
+    assert words[3:] == ["torchx", "python", "t.py"]
+    assert (f": >/{secrets.FILE};" in words[2]) is (retries == 0)
+    text, mode = made.files[f"/{secrets.FILE}"]
+    assert text == "export BY=a\nexport HF_TOKEN='it'\\''s $HOME'\n"
+    assert mode == 0o666
+
+
+def test_an_image_without_a_shell():
+    """It is said before the container is started, and no value is in the words."""
+    with pytest.raises(BackendError, match="its image has no `/bin/sh`") as e:
+        secrets.put(Container(has_shell=False), {"HF_TOKEN": "sesame-open"})
+    assert e.value.hint == "use an image with a shell, or other names for: HF_TOKEN"
