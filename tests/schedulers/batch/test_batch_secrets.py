@@ -105,3 +105,14 @@ def test_a_program_that_is_missing_is_named(kind, submits):
     with pytest.raises(Exception, match="is not installed on this machine") as e:
         scheduler.submit(app(K="x"), {})
     assert "`env`" not in str(e.value)
+
+
+@SCHEDULERS
+@pytest.mark.parametrize(("found", "kept"), [("", False), (None, True), ("7", True)])
+def test_a_submission_that_was_killed(kind, submits, found, kept, monkeypatch, tmp_path):
+    """Its file goes as soon as it is certain that there is no job."""
+    (tmp_path / "secrets.sh").write_text("")
+    scheduler = kind("s", commands=FakeCommandRunner())
+    monkeypatch.setattr(scheduler, "_find_late", lambda *_: found)
+    assert scheduler.find_submission(f"job-1 {tmp_path}", {}, age_s=999) == found
+    assert (tmp_path / "secrets.sh").exists() is kept

@@ -261,6 +261,8 @@ class BatchScheduler(SiteScheduler):
         if app_id:
             self.folders(site).remember(app_id, place)
             self._recorded_cfg.cache_clear()
+        elif app_id is not None:  # the submission was killed, and nobody will read them
+            site.files.remove(posixpath.join(place, SECRETS_FILE))
         return app_id
 
     def _submit(self, site: Site, submission: Submission) -> str | Completed:
