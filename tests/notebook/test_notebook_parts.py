@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx.errors import SpecError
-from torchx.notebook import WORKSPACE, commands, magics, pages, streams, workspace, workspacefile
+from torchx.notebook import WORKSPACE, commands, magics, streams, workspace, workspacefile
 from torchx.notebook.job import Job
 from torchx.runner.answers import status_of
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.verdict import on_answer
-from torchx.specs import AppState, AppStatus, ReplicaStatus, RoleStatus
+from torchx.specs import AppState, AppStatus, ReplicaStatus, RoleStatus, html_pages
 
 pytest.importorskip("fsspec")
 
@@ -288,7 +288,7 @@ def failed(message: str) -> AppStatus:
 
 def test_a_failure() -> None:
     """State, cause, traceback and role are on the page, and no value becomes markup."""
-    page = pages.status_html(failed("ValueError: <img src=x onerror=alert(1)>"), "slurm://torchx/<1>")
+    page = html_pages.status_html(failed("ValueError: <img src=x onerror=alert(1)>"), "slurm://torchx/<1>")
     assert "exit code 1: ValueError: &lt;img src=x onerror=alert(1)&gt;" in page
     assert all(text in page for text in ("slurm://torchx/&lt;1&gt;", "&lt;script&gt;", "host&amp;1", "  &lt;here&gt;"))
     assert not any(text in page for text in ("<img", "<script", "trainer<b>"))
@@ -310,7 +310,7 @@ def test_no_text_breaks_out(text: str) -> None:
     def tags(value: str) -> list[Any]:
         parser = Tags()
         status = AppStatus(AppState.RUNNING, msg=f"x{value}", roles=[RoleStatus(value, [])])
-        parser.feed(pages.status_html(status, f"x{value}"))
+        parser.feed(html_pages.status_html(status, f"x{value}"))
         return parser.found
 
     assert tags(text) == tags("x")
@@ -322,7 +322,7 @@ def test_no_text_breaks_out(text: str) -> None:
 )
 def test_links(url: str, linked: bool) -> None:
     """An address on the web is a link, nothing else is."""
-    page = pages.status_html(AppStatus(AppState.RUNNING, ui_url=url))
+    page = html_pages.status_html(AppStatus(AppState.RUNNING, ui_url=url))
     assert ("<a href=" in page) == linked
     assert page.count('"') % 2 == 0
 
@@ -330,7 +330,7 @@ def test_links(url: str, linked: bool) -> None:
 def test_many_replicas_are_one_line() -> None:
     """The page of a job of thousands is as long as that of a small one."""
     replicas = [ReplicaStatus(k, AppState.RUNNING, "r", f"host{k}") for k in range(5000)]
-    page = pages.status_html(AppStatus(AppState.RUNNING, roles=[RoleStatus("r", replicas)]))
+    page = html_pages.status_html(AppStatus(AppState.RUNNING, roles=[RoleStatus("r", replicas)]))
     assert "5000 RUNNING" in page
     assert "host0, host1, host2 and 4997 more" in page
     assert len(page) < 3000

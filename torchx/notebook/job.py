@@ -71,7 +71,7 @@ class Job:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002  # IPython's
         from torchx.errors import TorchXError
-        from torchx.notebook import pages
+        from torchx.specs import html_pages as pages
 
         try:
             status = self.status()

@@ -141,6 +141,15 @@ def check_replica(replicas: Sequence[tuple[str, int]], handle: str, role_name: s
     raise NotFoundError(f"role `{role_name}` of `{handle}` has no replica `{k}`", hint=there_is)
 
 
+class Jobs(list):  # type: ignore[type-arg]  # a base with an argument would import typing's machinery
+    """A list of jobs that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        from torchx.specs.html_pages import jobs_html
+
+        return jobs_html(self)
+
+
 class EndedJobs:
     """The last statuses of jobs of this machine that have ended, by handle: they stay so while their jobs are there.
 

@@ -391,7 +391,7 @@ class Runner:
             for job in jobs:
                 if job.app_handle in ("<NOT_SET>", NONE):
                     job.app_handle = make_app_handle(scheduler, self._name, job.app_id)
-            return jobs
+            return answers.Jobs(jobs)
 
     def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> _Runs:
         """The runs on record, of all schedulers, newest first.
@@ -406,9 +406,9 @@ class Runner:
 
         query = RunQuery() if query is None else query
         if not refresh:
-            return _registry().list(query)
+            return answers.Jobs(_registry().list(query))
         self._recorder.settle_intents(self._scheduler, timeout_s)
-        return listing.runs(_registry(), query, self._scheduler, timeout_s)
+        return answers.Jobs(listing.runs(_registry(), query, self._scheduler, timeout_s))
 
     def close(self) -> None:
         """Closes the schedulers. Jobs go on."""

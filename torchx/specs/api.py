@@ -356,6 +356,11 @@ class AppDef:
         memo[id(self)] = new
         return new
 
+    def _repr_html_(self) -> str:
+        from torchx.specs.html_pages import app_html
+
+        return app_html(self)
+
 
 class AppDryRunInfo(Generic[T]):
     """What would be submitted. ``print`` it to see it.

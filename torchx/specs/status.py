@@ -164,6 +164,11 @@ class AppStatus:
     def __str__(self) -> str:
         return self.format()
 
+    def _repr_html_(self) -> str:
+        from torchx.specs.html_pages import status_html
+
+        return status_html(self)
+
     def _roles(self, names: list[str] | None) -> list[RoleStatus]:
         return [role for role in self.roles if names is None or role.role in names]
 

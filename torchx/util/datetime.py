@@ -1,4 +1,4 @@
-"""Points in time as schedulers count them."""
+"""Points and lengths of time, as schedulers count them and as people read them."""
 
 from __future__ import annotations
 
@@ -12,3 +12,37 @@ def get_past_epoch_time(days_past: int) -> int:
     True
     """
     return int((time.time() - days_past * 86_400) * 1000)
+
+
+def local_time(seconds: float) -> str:
+    """Date and time of day where the reader is."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def ago(seconds: float, *, now: float | None = None) -> str:
+    """How long ago a moment was.
+
+    >>> ago(0, now=30), ago(0, now=3 * 3600 + 5), ago(0, now=86400 * 3)
+    ('30 s ago', '3 h ago', '3 d ago')
+    """
+    past = max((time.time() if now is None else now) - seconds, 0)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if past >= size:
+            return f"{past // size:.0f} {unit} ago"
+    return f"{past:.0f} s ago" if past >= 1 else "just now"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units.
+
+    >>> duration(0.31), duration(42), duration(187), duration(7500), duration(200_000)
+    ('0.3 s', '42 s', '3 min 7 s', '2 h 5 min', '2 d 7 h')
+    """
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    whole = int(seconds)
+    for unit, size, smaller, small in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
