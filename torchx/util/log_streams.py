@@ -224,6 +224,7 @@ def _copy_polled(sources: list[tuple[LineFormat, Any]], sink: Sink) -> None:
     from heapq import heappop, heappush
 
     errors = []
+    latest_s = max(_LATEST_S, _LATEST_EACH_S * len(sources))
     turns = [(0.0, number, _SOONEST_S) for number in range(len(sources))]  # when, whose, and how long until the next
     while turns:
         due, number, pause = heappop(turns)
@@ -243,7 +244,6 @@ def _copy_polled(sources: list[tuple[LineFormat, Any]], sink: Sink) -> None:
             sink.block(show, data)
             heappush(turns, (now, number, _SOONEST_S))
         else:
-            latest_s = max(_LATEST_S, _LATEST_EACH_S * len(sources))
             heappush(turns, (now + pause, number, min(pause * 1.5, latest_s)))
     sink.finish()
     if errors:
