@@ -24,7 +24,8 @@ SET = {
     "TORCHX_ROLE_NAME": "Name of the replica's role; AWS Batch.",
     "TORCHX_ROLE_IDX": "Which role of the job it is; AWS Batch.",
     "TORCHX_TRACKER_<NAME>_CONFIG": "What the tracker NAME is configured with; see [trackers](../trackers.md).",
-    "TORCHX_TRACKING_EXPERIMENT_NAME": "The experiment, from `--name EXPERIMENT/RUN` of `dist.spmd`.",
+    "TORCHX_TRACKING_EXPERIMENT_NAME": "The experiment, from `--name EXPERIMENT/RUN` of `dist.ddp` and `dist.spmd`.",
+    "TORCHX_TRACKING_RUN_NAME": "The run, from the same option; the name of the job where it names none.",
     "TORCHELASTIC_ERROR_FILE": "Where a failing program may leave its error; `torchrun` and its `@record` do.",
 }
 

@@ -128,10 +128,10 @@ def _steps(body: str) -> list[tuple[str, str]]:
 
 
 def _seen(block: Block, command: str) -> str:
-    """What a person has before them at the end."""
-    screen = terminal.Screen(int(block.terminal))
+    """What a person has before them at the end, with long lines whole: folders have other names elsewhere."""
+    screen = terminal.Screen(10_000)
     env = {**os.environ, "NO_COLOR": "1", "TERM": "xterm"}
-    for _, written in terminal.chunks(command, env=env, columns=screen.columns):
+    for _, written in terminal.chunks(command, env=env, columns=int(block.terminal)):
         screen.feed(written)
     return _anywhere("\n".join(screen.texts()))
 
