@@ -98,6 +98,7 @@ torchx_failed() {
 }
 
 torchx_secrets() {
+    # shellcheck source=/dev/null
     [ -f "$job/secrets.sh" ] && . "$job/secrets.sh" && return
     echo "torchx: the secrets of this job were removed when it ended; submit it again" >&2; exit 78
 }
