@@ -30,7 +30,7 @@ def lines(svg: str) -> list[str]:
 
 
 def test_the_picture_shows_what_the_script_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command of scripts/picture is in it, in that order, and each run ends as it should."""
+    """Each command of scripts/picture is in it, in that order; and README says true of how the last run ends."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     commands = runpy.run_path(str(ROOT / "scripts/picture"))["COMMANDS"]
     shown = lines(PICTURE.read_text())
@@ -38,6 +38,9 @@ def test_the_picture_shows_what_the_script_types(monkeypatch: pytest.MonkeyPatch
     text = "\n".join(shown)
     assert re.search(r"final test accuracy: 0\.\d+", text)
     assert re.search(r"^cause: +finetune/0 rank 2: .*ValueError: label 10", text, re.MULTILINE)
+    blamed = re.search(r"Root Cause.*?rank +: (\d)", text, re.DOTALL)
+    assert blamed
+    assert blamed[1] != "2", "PyTorch blames the right worker this time: make the picture again"
 
 
 def test_any_page_can_show_the_picture() -> None:
