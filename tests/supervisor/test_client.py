@@ -222,9 +222,9 @@ class _Killed(LauncherClient):
         self.moment = moment
         self.fork: Fork | None = None
 
-    def start(self) -> None:
+    def _start(self) -> None:
         if self.fork is not None:
-            return super().start()
+            return super()._start()
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         self._process = os.getpid()
@@ -430,6 +430,28 @@ def test_threads_take_turns(client, tmp_path) -> None:
     assert problems == []
     assert len({state(tmp_path / name).guardian for name in "abcdef"}) == 1
     assert [_ended(tmp_path / name) for name in "abcdef"] == ["SUCCEEDED"] * 6
+
+
+def test_threads_that_come_first_start_one_launcher(client, tmp_path, monkeypatch) -> None:
+    """Whoever is second waits until there is one, and does not start another over it."""
+    made = []
+    real = client_module._pipe
+
+    def pipe() -> tuple[int, int]:
+        made.append(real())
+        select.select([], [], [], 0.02)  # the other thread comes by just now
+        return made[-1]
+
+    monkeypatch.setattr(client_module, "_pipe", pipe)
+    both = threading.Barrier(2)
+    threads = [threading.Thread(target=lambda: (both.wait(), client.start())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 2
+    client.submit(_asked(tmp_path, "a", "true"))
+    assert _ended(tmp_path / "a") == "SUCCEEDED"
 
 
 def test_no_python(client, monkeypatch, tmp_path) -> None:

@@ -43,11 +43,19 @@ class LauncherClient:
 
     def start(self) -> None:
         """Start the launcher if there is none. It gets ready while the caller goes on."""
-        if self._process == os.getpid() and self._requests >= 0:
-            return
-        if self._process != os.getpid():  # we are a fork: the launcher is our parent's
+        self._forget_parent()
+        with self._lock:
+            self._start()
+
+    def _forget_parent(self) -> None:
+        if self._process not in (0, os.getpid()):  # we are a fork: the launcher is our parent's, and so may the lock be
             self._lock = _thread.allocate_lock()
             self._drop()
+            self._process = 0
+
+    def _start(self) -> None:
+        if self._requests >= 0:
+            return
         from torchx.supervisor import launcher_path
 
         inner_requests, self._requests = _pipe()
@@ -83,12 +91,12 @@ class LauncherClient:
         body = marshal.dumps(request, 2)
         message = MAGIC + len(body).to_bytes(8, "big") + body
         fifo = os.path.join(request["job"], CONTROL_FIFO)
-        self.start()
+        self._forget_parent()
         with self._lock:
             self._awaited = os.fsencode(os.path.basename(request["job"]))
             in_doubt = False  # whether the request of an earlier attempt may still be taken
             for last in (False, True):
-                self.start()
+                self._start()
                 try:
                     answer = self._exchange(message, meanwhile)
                     meanwhile = None

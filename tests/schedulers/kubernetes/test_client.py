@@ -135,3 +135,46 @@ def test_a_cluster_that_does_not_say_what_it_has(api: KubeApi, cluster: Any, sta
     else:
         with pytest.raises(BackendError):
             api.groups()
+
+
+@pytest.mark.parametrize("target", ["http://[::bad", "https://elsewhere/", "/again"])
+def test_an_api_that_leads_elsewhere(slept: list[float], target: str) -> None:
+    """It is not followed, with our token or without: what it answers is no answer of an API server."""
+    import socket
+    import threading
+    from types import SimpleNamespace
+
+    import urllib3
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked = []
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            asked.append(connection.recv(1 << 16))
+            connection.sendall(f"HTTP/1.1 307 No\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    here = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with urllib3.PoolManager() as pool:
+        configuration = SimpleNamespace(host=here, auth_settings=dict)
+        client = SimpleNamespace(configuration=configuration, rest_client=SimpleNamespace(pool_manager=pool))
+        with pytest.raises(BackendError, match="307"):
+            KubeApi(client, sleep=slept.append)._json("GET", "/version")
+    thread.join(60)
+    listener.close()
+    assert len(asked) == 1
+
+
+def test_an_answer_that_is_too_deep(cluster: Any, api: KubeApi) -> None:
+    """It is as little JSON of Kubernetes as one that cannot be read at all."""
+    from tests.schedulers.kubernetes.fake_cluster import Response
+
+    cluster.away = lambda method, path: Response(200, b"[" * 5000 + b"]" * 5000)
+    with pytest.raises(BackendError, match="invalid JSON"):
+        api._json("GET", PATH)
+    cluster.away = lambda method, path: Response(404, b"[" * 5000 + b"]" * 5000)
+    with pytest.raises(NotFoundError):
+        api._json("GET", PATH)

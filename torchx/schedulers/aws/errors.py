@@ -118,7 +118,22 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
         return kind(f"{doing}: AWS does not answer: {_line(error)}", hint="is the network up, and the region right?")
     if isinstance(error, known.BotoCoreError):
         return BackendError(f"{doing}: {_line(error)}")
+    if _is_of_parser(error):
+        return LostAnswerError(
+            f"{doing}: the answer is none of AWS: {type(error).__name__}: {_line(error)}",
+            hint="is there a proxy in between, or another server at the endpoint?",
+        )
     return None
+
+
+def _is_of_parser(error: BaseException) -> bool:
+    """Whether botocore was reading an answer: of what is no answer its parsers say whatever Python says."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == "botocore.parsers":
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _refused(error: Any, doing: str) -> TorchXError:

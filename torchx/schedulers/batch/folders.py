@@ -211,7 +211,7 @@ def roles_of(record: bytes | None) -> list[Role]:
     try:
         found = json.loads(record or b"{}")
         return appdef_from_dict(found["app"]).roles
-    except (ValueError, KeyError, TypeError, SpecError):
+    except (ValueError, KeyError, TypeError, RecursionError, SpecError):
         return []
 
 

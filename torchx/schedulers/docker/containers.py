@@ -143,7 +143,7 @@ class Job:
 
         try:
             return [(str(n), int(count), least) for n, count, least in json.loads(self.labelled(LABEL_SIZES))]
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             names = dict.fromkeys(c.role for c in self.containers)
             return [(name, 1 + max(c.k for c in self.containers if c.role == name), None) for name in names]
 
@@ -158,7 +158,7 @@ class Job:
             first = self.find(name, 0)
             try:
                 roles.append(role_from_dict(json.loads(first.labels[LABEL_ROLE] if first else "")))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 roles.append(Role(name, image="", num_replicas=count, min_replicas=least))
         return roles
 

@@ -73,7 +73,7 @@ def rules_of(job: Job) -> Rules:
         said = json.loads(job.labelled(LABEL_RULES))
         retries = {str(role): (int(most), str(policy)) for role, (most, policy) in said["retries"].items()}
         return Rules(retries, max(int(said["grace_s"]), 0), str(said["place"]))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Rules()
 
 

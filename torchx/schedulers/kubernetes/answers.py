@@ -283,7 +283,7 @@ def definition(owners: Iterable[_Object]) -> AppDef | None:
         if text:
             try:
                 return appdef_from_dict(json.loads(text))
-            except (ValueError, SpecError):
+            except (ValueError, RecursionError, SpecError):
                 return None
     return None
 

@@ -276,7 +276,7 @@ class KubeApi:
             for chunk in response.stream(_CHUNK, decode_content=False):
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from (json.loads(line) for line in lines if line.strip())
-        except (urllib3.exceptions.HTTPError, ValueError):
+        except (urllib3.exceptions.HTTPError, ValueError, RecursionError):
             return
         finally:
             response.close()
@@ -297,7 +297,7 @@ class KubeApi:
         text = self._whole(_Request(method, path, query or {}, body, content_type))
         try:
             found = json.loads(text)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise BackendError(f"the Kubernetes API answered `{method} {path}` with invalid JSON: {e}") from None
         return found if isinstance(found, dict) else {}
 
@@ -383,6 +383,7 @@ class KubeApi:
                 headers=headers,
                 preload_content=False,
                 retries=False,
+                redirect=False,
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=request.timeout_s),
             )
         except urllib3.exceptions.HTTPError as e:

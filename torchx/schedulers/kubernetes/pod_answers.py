@@ -321,7 +321,7 @@ def _error_file(left: str) -> str | None:
         return None
     try:
         json.loads(left)
-    except ValueError:
+    except (ValueError, RecursionError):
         cut = re.match(r'\{"message": (?:\{"message": )?("(?:[^"\\]|\\.)*")', left)
         return json.dumps({"message": json.loads(cut[1], strict=False)}) if cut else None
     return left

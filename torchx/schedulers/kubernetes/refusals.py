@@ -60,7 +60,7 @@ def refusal(method: str, path: str, response: Any, *, known: bool) -> BackendErr
         response.release_conn()
     try:
         status = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         status = {}
     status = status if isinstance(status, dict) else {}
     message = str(status.get("message") or text.strip().partition("\n")[0][:500] or f"HTTP {response.status}")

@@ -131,7 +131,7 @@ class LocalJob:
         try:
             with open(os.path.join(self.folder, REQUEST_FILE), encoding="utf-8") as f:
                 return appdef_from_dict(json.load(f)["app"]).roles
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             job = self._seen or self.read()
             return [Role(name, image="", num_replicas=count) for name, count in job.roles] if job else []
 

@@ -105,7 +105,7 @@ def _script(hyperparameters: _Object) -> list[str]:
     program = str(hyperparameters.get("sagemaker_program") or "")
     try:
         return [str(json.loads(program))] if program else []
-    except ValueError:
+    except (ValueError, RecursionError):
         return [program]
 
 

@@ -190,7 +190,7 @@ def remove(clients: Clients, job: _Object) -> None:
 
     try:
         where = str(json.loads((job.get("HyperParameters") or {}).get(ARCHIVE, '""')))
-    except ValueError:
+    except (ValueError, RecursionError):
         return  # of somebody who sets it by hand
     bucket, _, key = where.removeprefix("s3://").partition("/")
     if key != f"{job['TrainingJobName']}/{_ENDING}":
