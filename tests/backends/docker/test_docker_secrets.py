@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.canaries import SHOW, Canaries
-from tests.backends.docker.conftest import Job, at, ended, lines, role_of, running, state_of, wrote
+from tests.backends.docker.conftest import SESSION, Job, at, ended, lines, role_of, running, state_of, wrote
 from torchx.errors import BackendError
 from torchx.schedulers.docker_scheduler import LABEL_APP_ID, DockerScheduler
 from torchx.specs.api import AppDef, AppState, RetryPolicy
@@ -75,7 +75,7 @@ def test_they_are_there_again(
 ) -> None:
     """A container that the engine starts again, and a gang that the watcher does; `delete` leaves nothing."""
     app_id = submit(
-        f"{SHOW}; mkdir /meet/$(hostname) && exit 1; exit 0",
+        f"{SHOW}; mkdir /meet/$(hostname) 2>/dev/null && exit 1; exit 0",
         2,
         env=canaries.env,
         mounts=at(meet),
@@ -109,6 +109,6 @@ def test_an_image_without_a_shell(canaries: Canaries, scheduler: DockerScheduler
         with pytest.raises(BackendError, match="its image has no `/bin/sh`") as e:
             scheduler.submit(AppDef("job", [role_of("true", image="torchx-test-empty:1", env=canaries.env)]), {})
         assert canaries.found_in([f"{e.value} {e.value.hint}"]) == []
-        assert [job.app_id for job in scheduler.list() if job.name == "job" and "job" in job.app_id] == []
+        assert [job.app_id for job in scheduler.list() if f"//{SESSION}/" in job.app_handle] == []
     finally:
         scheduler._docker_client.api.remove_image("torchx-test-empty:1")

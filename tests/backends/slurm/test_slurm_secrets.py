@@ -77,6 +77,15 @@ def test_cancel(canaries: Canaries, scheduler: SlurmScheduler, submit: Job) -> N
     check(canaries, app_id)
 
 
+def test_ended_by_scancel(canaries: Canaries, scheduler: SlurmScheduler, submit: Job) -> None:
+    """The script itself removes the file then: Slurm does not put the job back into the queue."""
+    app_id = submit(f"{SHOW}; sleep 600", env=canaries.env, max_retries=1)
+    until(scheduler, app_id, lambda _: lines(scheduler, app_id) == canaries.shown())
+    command("scancel", app_id)
+    assert ended(scheduler, app_id).state is AppState.CANCELLED
+    check(canaries, app_id)
+
+
 def test_a_job_that_never_began(canaries: Canaries, scheduler: SlurmScheduler, submit: Job) -> None:
     """Cancelled in the queue."""
     app_id = submit(SHOW, env=canaries.env, cfg={"extra": ["--hold"]})

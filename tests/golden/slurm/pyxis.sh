@@ -239,14 +239,11 @@ elif ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
     ((terminated)) || TORCHX_TRY=$((used + 1)) exec "$BASH" "$folder/job.sh"
   fi
 fi
-# A job that Slurm ends may be one that it puts back into the queue, and has need of its secrets once more.
-if ((terminated)) && [[ $secrets == site ]]; then
-  case $(trap '' TERM; scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null) in
-    *JobState=PREEMPTED* | *JobState=PENDING* | *JobState=REQUEUE*) ;;
-    *) rm -f -- "$folder/secrets.sh" ;;
-  esac
-elif ((!terminated)); then
-  rm -f -- "$folder/secrets.sh"
-fi
+for_good() {  # whether Slurm, which ends this job, does not put it back into the queue, where it would need its secrets
+  local job  # its state is COMPLETING either way; one that is put back has no end, one that is preempted has not yet
+  job=$(trap '' TERM; scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null)
+  [[ $job == *" EndTime="[0-9]* && $job != *" PreemptTime="[0-9]* ]]
+}
+if [[ -n $secrets ]] && { ((!terminated)) || for_good; }; then rm -f -- "$folder/secrets.sh"; fi
 note end "$code"
 exit "$code"

@@ -3,10 +3,9 @@
 #
 # It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py puts what
 # differs between jobs in place of the line `# @JOB@`: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`,
-# `sizes`, `least`, `retries` and `policy`, the variables `cwd`, `secrets` (empty: none; `requeue`: they may be needed
-# after Slurm has ended the job; `site`: where the site puts it back by itself), `python` (empty: there is no policy for
-# retries by cause; else the one to try first) and `early` (seconds by which the time limit is announced), and a function
-# `replica_N` for each replica.
+# `sizes`, `least`, `retries` and `policy`, the variables `cwd`, `secrets` (1: the steps read some), `python` (empty: there is
+# no policy for retries by cause; else the one to try first) and `early` (seconds by which the time limit is announced),
+# and a function `replica_N` for each replica.
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
@@ -223,14 +222,11 @@ elif ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
     ((terminated)) || TORCHX_TRY=$((used + 1)) exec "$BASH" "$folder/job.sh"
   fi
 fi
-# A job that Slurm ends may be one that it puts back into the queue, and has need of its secrets once more.
-if ((terminated)) && [[ $secrets == site ]]; then
-  case $(trap '' TERM; scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null) in
-    *JobState=PREEMPTED* | *JobState=PENDING* | *JobState=REQUEUE*) ;;
-    *) rm -f -- "$folder/secrets.sh" ;;
-  esac
-elif ((!terminated)); then
-  rm -f -- "$folder/secrets.sh"
-fi
+for_good() {  # whether Slurm, which ends this job, does not put it back into the queue, where it would need its secrets
+  local job  # its state is COMPLETING either way; one that is put back has no end, one that is preempted has not yet
+  job=$(trap '' TERM; scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null)
+  [[ $job == *" EndTime="[0-9]* && $job != *" PreemptTime="[0-9]* ]]
+}
+if [[ -n $secrets ]] && { ((!terminated)) || for_good; }; then rm -f -- "$folder/secrets.sh"; fi
 note end "$code"
 exit "$code"

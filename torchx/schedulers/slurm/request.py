@@ -272,7 +272,7 @@ def render(request: SlurmBatchRequest) -> str:
         f"export LC_ALL={quote(locale)}" if locale else "unset LC_ALL",
         preamble.strip(),
         f"cwd={quote(request.cwd)}",
-        f"secrets={_lasting(request)}",
+        f"secrets={1 if any(split(replica.env)[1] for replica in replicas) else ''}",
         f"python={quote(sys.executable or 'python3') if request.retry else ''}",
         f"early={request.early}",
         *([read_script(__file__, RETRIES_FILE).strip()] if request.retry else []),
@@ -285,13 +285,6 @@ def render(request: SlurmBatchRequest) -> str:
         program.strip(),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _lasting(request: SlurmBatchRequest) -> str:
-    """How long the file with the secrets is needed; empty when there is none."""
-    if not any(split(replica.env)[1] for replica in request.replicas.values()):
-        return ""
-    return "requeue" if _is_requeued(request) else "site"
 
 
 def _is_requeued(request: SlurmBatchRequest) -> bool:
