@@ -37,6 +37,7 @@ FOLDERS = {
     "workspace": ("mlflow",),
     "distributed": (),
     "compat": ("docker", "slurm"),
+    "clients": ("docker", "slurm"),
     "kubernetes": ("docker",),
 }
 """Folder of ``tests/backends`` to the parts that its tests use, in the order in which the folders are best run: two run

@@ -17,6 +17,7 @@ from torchx.runner.api import get_configured_trackers
 from torchx.runtime.tracking import FsspecResultTracker
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.docker_scheduler import DockerScheduler
+from torchx.schedulers.local_scheduler import LogIterator
 from torchx.specs import AppDef, AppDryRunInfo, AppState, AppStatus, CfgVal, Role, resource
 
 
@@ -187,3 +188,24 @@ def test_modules_that_were_there() -> None:
         "from torchx.util.entrypoints import load, load_group; assert load('no.group', 'x', default=3) == 3"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class OwnLog(LogIterator):
+    """As programs write it: it sets what it knows, and fetches the file when the job is asked for."""
+
+    def __init__(self, log_file: Path, scheduler: Scheduler[Any]) -> None:
+        self._app_id, self._log_file, self._log_fp, self._scheduler = "job", "not known yet", None, scheduler
+        self._app_finished = False
+        self._fetched, self._asked = log_file, 0
+
+    def _check_finished(self) -> None:
+        self._asked += 1
+        if self._asked == 2:
+            self._fetched.write_text("one\ntwo\n")
+            self._log_file = str(self._fetched)
+        self._app_finished = self._asked > 3
+
+
+def test_a_log_iterator_that_sets_its_own_attributes(tmp_path: Path) -> None:
+    """It need not call `__init__` of its base, and its file may come late."""
+    assert list(OwnLog(tmp_path / "log", TwoArguments("s"))) == ["one\n", "two\n"]

@@ -96,4 +96,4 @@ class FsspecResultTracker(ResultTracker):
         except ImportError as e:
             raise MissingDependencyError("tracking needs the package `fsspec`", hint="pip install fsspec") from e
         fs, base = url_to_fs(self._base)
-        return fs, f"{str(base).rstrip('/')}/{name}/results.json"
+        return fs, f"{str(base).rstrip('/')}/{name}"

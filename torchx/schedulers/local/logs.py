@@ -12,6 +12,7 @@ from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG, TIMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from torchx.schedulers.api import Scheduler
@@ -64,6 +65,17 @@ class LogIterator(Follower):
         self._pause = _SOONEST_S
         self._fd = -1
         self._looks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        own = self.__dict__.copy()
+        if "_query" not in own:  # a subclass of a program that has set what it knows itself, and finds the file late
+            LogIterator.__init__(self, self._app_id, self._log_file, self._scheduler, not self._app_finished)
+            self.__dict__.update(own)
+            self._check_finished()
+            while not (self._app_finished or os.path.isfile(self._log_file)):
+                time.sleep(_LATEST_S)
+                self._check_finished()
+        return super().__iter__()
 
     def _check_finished(self) -> None:
         """Find out whether the job has ended; sets ``_app_finished``."""
