@@ -230,7 +230,7 @@ def test_who_waits_for_a_job_that_kubectl_deletes(torchx, image, namespace, even
     done = torchx("run", "--wait", "utils.sh", "--image", image, "sleep", "600", code=7)
     kubectl.join()
     assert "no longer knows this job; it was last seen" in done.stderr
-    torchx("delete", done.stdout.strip())
+    torchx("delete", "--force", done.stdout.strip())
     eventually(lambda: not cluster.call("GET", f"{services}/services")["items"])
 
 
