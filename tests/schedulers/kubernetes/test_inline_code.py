@@ -125,28 +125,29 @@ def test_what_is_packed(code):
     assert pack(Workspace({str(code): ""})).hash != packed.hash
 
 
-@pytest.mark.parametrize("tar", [True, False], ids=["tar", "no tar"])
-def test_what_a_container_does(code, tmp_path, tar):
-    """A real shell unpacks over what is there, by tar or by Python, and becomes the program."""
-    archive, place, tools = tmp_path / "code.tgz", tmp_path / "workdir", tmp_path / "bin"
+@pytest.mark.parametrize("tools", [{"python3": sys.executable}, {"tar": "/bin/tar", "gzip": "/bin/gzip"}], ids=list)
+def test_what_a_container_does(code, tmp_path, tools):
+    """A real shell unpacks over what is there, by Python or by tar, and becomes the program. Modules of the image's
+    working directory do not stand in for Python's own; a link to a folder stays one."""
+    archive, place, path = tmp_path / "code.tgz", tmp_path / "workdir", tmp_path / "bin"
     archive.write_bytes(pack(Workspace({str(code): ""})).data)
     place.mkdir()
-    tools.mkdir()
+    path.mkdir()
     (place / "train.py").write_text("old\n")
-    (place / "kept").write_text("of the image\n")
-    for name, target in {
-        "python3": sys.executable,
-        "sh": "/bin/sh",
-        **({"tar": "/bin/tar", "gzip": "/bin/gzip"} if tar else {}),
-    }.items():
-        (tools / name).symlink_to(target)
+    (place / "struct.py").write_text("raise SystemExit('not that of Python')\n")
+    if "python3" in tools:
+        (place / "usr").mkdir()
+        (place / "lib").symlink_to("usr")
+    for name, target in tools.items():
+        (path / name).symlink_to(target)
     script = inline_code._UNPACK.replace(inline_code._PLACE, str(archive))
-    argv = ["/bin/sh", "-c", script, "torchx", "python3", "-c", "import sys; print(sys.argv[1:])", "a b", "$HOME", ""]
-    env = {"PATH": str(tools), "PYTHONHOME": sys.base_prefix}
-    done = subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "['a b', '$HOME', '']\n"
+    argv = ["/bin/sh", "-c", script, "torchx", "/bin/sh", "-c", 'printf "%s|" "$@"', "sh", "a b", "$HOME", ""]
+    env = {"PATH": str(path), "PYTHONHOME": sys.base_prefix}
+    done = subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "a b|$HOME||"), done.stderr
     assert (place / "train.py").read_text() == "print('hi')\n"
-    assert (place / "kept").exists() and os.access(place / "lib" / "run.sh", os.X_OK)
+    assert (place / "struct.py").exists() and os.access(place / "lib" / "run.sh", os.X_OK)
+    assert (place / "lib").is_symlink() is ("python3" in tools)
     archive.write_bytes(b"broken")
     done = subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")

@@ -29,8 +29,9 @@ _TIME = 347155200  # 1981, as in images
 _FILE = "code.tgz"
 _VOLUME = "torchx-code"
 _PLACE = f"/{_VOLUME}/{_FILE}"
+# Python first: it needs no gzip, and leaves a link to a folder, as `/lib` is one, as it is.
 _UNPACK = f"""\
-if command -v tar >/dev/null 2>&1; then tar -xzomf {_PLACE}; else python3 -m tarfile -e {_PLACE} .; fi || {{
+if command -v python3 >/dev/null 2>&1; then python3 -IS -m tarfile -e {_PLACE} .; else tar -xzomf {_PLACE}; fi || {{
   echo "torchx: the code cannot be unpacked into $PWD, the working directory of the image" >&2; exit 1; }}
 exec "$@"
 """
