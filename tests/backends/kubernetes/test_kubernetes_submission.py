@@ -97,7 +97,8 @@ def test_code_reaches_a_pod_without_a_registry(jobs, tmp_path, capsys):
         app = AppDef("job", [jobs.role("sh hello.sh")])
         begun = time.time()
         app_id = jobs.scheduler.submit(app, {"namespace": jobs.namespace}, workspace=str(tmp_path))
-        assert jobs.until(app_id).state is AppState.SUCCEEDED
+        found = jobs.until(app_id)
+        assert found.state is AppState.SUCCEEDED, found.msg
         said, at, size = jobs.log(app_id)
         assert (said, int(size)) == (word, 100_000)
         took.append(float(at) - begun)
