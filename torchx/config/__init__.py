@@ -28,6 +28,7 @@ A profile (``--profile NAME``, ``$TORCHX_PROFILE``) lays ``[section@NAME]`` over
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 
@@ -318,6 +319,7 @@ def _from_environment(scheduler: str, opts: runopts) -> dict[str, Setting]:
     return settings
 
 
+@functools.lru_cache(maxsize=1024)
 def _variable_name(scheduler: str, key: str) -> str:
     return f"TORCHX_{scheduler}_{key}".upper().replace("-", "_")
 

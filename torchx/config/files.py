@@ -31,7 +31,7 @@ def active_profile() -> str | None:
 
 def default_dirs() -> list[str]:
     """Where config files are looked for, in order of precedence, the highest first: here, and the home directory."""
-    return [os.getcwd(), os.path.expanduser("~")]
+    return [os.getcwd(), os.environ.get("HOME") or os.path.expanduser("~")]
 
 
 def find(dirs: Iterable[str] | None = None) -> list[str]:

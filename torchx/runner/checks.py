@@ -27,7 +27,8 @@ def check(app: AppDef) -> None:
     _check_name(app.name, "the app")
     if not app.roles:
         raise SpecError(f"app `{app.name}` has no roles", hint="give it at least one: `AppDef(..., roles=[Role(...)])`")
-    _check_depth(app.metadata, f"the metadata of app `{app.name}`")
+    if app.metadata:
+        _check_depth(app.metadata, f"the metadata of app `{app.name}`")
     names = set()
     for role in app.roles:
         if not hasattr(role, "entrypoint"):
@@ -70,7 +71,8 @@ def _check_role(role: Role) -> None:
                 hint="use letters, digits and underscores, and no digit at the start",
             )
         _check_text(role, f"the value of environment variable `{name}`", value)
-    _check_depth(role.metadata, f"the metadata of role `{role.name}`")
+    if role.metadata:
+        _check_depth(role.metadata, f"the metadata of role `{role.name}`")
 
 
 def _check_counts(role: Role) -> None:
@@ -134,6 +136,8 @@ def _check_kind(role: Role, what: str, value: object) -> None:
 
 def _is_encodable(text: str) -> bool:
     """Whether it can be passed to a program; bytes that are not UTF-8 stand in it as ``os.fsdecode`` has them."""
+    if text.isascii():
+        return True
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -143,7 +147,7 @@ def _is_encodable(text: str) -> bool:
 
 def _check_depth(value: object, what: str) -> None:
     """Refuses what holds itself, or is so deep that nobody can have meant it."""
-    level = [value] if value else []
+    level = [value]
     for _ in range(_DEEPEST):
         if not level:
             return

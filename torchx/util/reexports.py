@@ -123,6 +123,8 @@ def reexports(module: str, own: Mapping[str, str] | None = None) -> Callable[[st
     """
 
     def getattr_(name: str) -> Any:
+        if name == "__path__":  # what each `from module import name` looks for first
+            raise AttributeError(name)
         homes = own or {}
         if name in _REEXPORTS[module].split():
             homes = {**homes, **_HOMES}
