@@ -89,10 +89,11 @@ def test_a_script_that_is_not_there(torchx: Call, script: Path) -> None:
     "argv",
     [
         ["dist.ddp", "--dryrun", "--script", "train.py"],
+        ["dist.ddp", "--dry-run", "--script", "train.py"],
         ["dist.ddp", "--script", "train.py", "--dryrun", "--json", "-cfg", "prepend_cwd=true", "--", "--epochs", "3"],
         ["utils.python", "--num_replicas", "2", "-s", "local_cwd", "--dryrun", "--script=train.py"],
     ],
-    ids=["before its arguments", "among them", "with a value"],
+    ids=["before its arguments", "with a dash", "among them", "with a value"],
 )
 def test_options_of_torchx_behind_the_component(torchx: Call, script: Path, argv: list[str]) -> None:
     """They are torchx's where the component has none of that name."""
@@ -109,6 +110,7 @@ def test_options_of_torchx_behind_the_component(torchx: Call, script: Path, argv
     ("argv", "hint"),
     [
         (["train.py", "--dryrun"], "torchx run --dryrun train.py ..."),
+        (["utils.sh", "make", "--dry-run"], "torchx run --dry-run utils.sh ..."),
         (["train.py", "-s", "slurm"], "torchx run -s slurm train.py ..."),
         (["train.py", "--lr", "1", "-j", "2x8"], "torchx run -j 2x8 train.py ..."),
         (["utils.sh", "echo", "hi", "-s", "slurm"], "torchx run -s slurm utils.sh ..."),

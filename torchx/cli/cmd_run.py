@@ -91,7 +91,7 @@ class CmdRun(SubCommand):
         )
         add("--profile", action=ArgOnceAction, metavar="NAME", help="use the sections [...@NAME] of .torchxconfig")
         add("-j", action=ArgOnceAction, dest="size", metavar="NODESxWORKERS", help="run the script under torchrun")
-        flag("--dryrun", help="show what would be submitted without submitting it; no image is built")
+        flag("--dryrun", "--dry-run", help="show what would be submitted without submitting it; no image is built")
         flag("--full", help="with --dryrun: all of it, also what is the same for each job")
         flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
         flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _PYTHON = ("python", "python3")
 # Not passed on without a word: the job would run in the wrong place, or for real.
-_REFUSED = ("--dryrun", "-s", "--scheduler", "-cfg", "--scheduler_args", "--scheduler-args", "-j")
+_REFUSED = ("--dryrun", "--dry-run", "-s", "--scheduler", "-cfg", "--scheduler_args", "--scheduler-args", "-j")
 
 
 def program(words: Sequence[str], *, size: str | None = None, dashes: bool = False) -> tuple[str, list[str]] | None:
@@ -126,7 +126,7 @@ def refuse(words: Sequence[str], component: str) -> None:
         name, equals, value = word.partition("=")
         if name not in _REFUSED or not _is_ours(name, value if equals else following):
             continue
-        text = word if equals or name == "--dryrun" else f"{word} {following}"
+        text = word if equals or name.startswith("--dry") else f"{word} {following}"
         raise UsageError(
             f"`{text}` stands behind `{component}`, and would be passed on to the program",
             hint=f"for torchx, write `torchx run {text} {component} ...`; for the program, `--` before its arguments",
