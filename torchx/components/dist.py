@@ -88,7 +88,7 @@ def torchrun(
         h: named resource of each node, for example gpu.small; overrides cpu, gpu and memMB
         cpu: CPUs of each node
         gpu: GPUs of each node
-        memMB: memory of each node, in MiB
+        memMB: memory of each node, in MiB; or 4G
         j: size: [min_nnodes:]nnodes[xnproc_per_node]. Without nproc_per_node there is a worker for each GPU of the
             resource, or one if it has none; with min_nnodes the job is elastic
         env: environment variables: A=1,B=2
@@ -179,7 +179,7 @@ def ddp(
         h: named resource of each node, for example gpu.small; overrides cpu, gpu and memMB
         cpu: CPUs of each node
         gpu: GPUs of each node
-        memMB: memory of each node, in MiB
+        memMB: memory of each node, in MiB; or 4G
         j: size: [[min_nnodes:]nnodesx]nproc_per_node; a number by itself is the workers of one node; with min_nnodes
             the job is elastic
         env: environment variables: A=1,B=2

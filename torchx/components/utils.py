@@ -82,7 +82,7 @@ def sh(
         num_replicas: how many replicas run it
         cpu: CPUs of each replica
         gpu: GPUs of each replica
-        memMB: memory of each replica, in MiB
+        memMB: memory of each replica, in MiB; or 4G
         h: named resource of each replica, for example cpu.small; overrides cpu, gpu and memMB
         env: environment variables: A=1,B=2
         max_retries: how often the scheduler starts it again
@@ -131,7 +131,7 @@ def python(
         name: name of the job; by default that of the script or module
         cpu: CPUs of each replica
         gpu: GPUs of each replica
-        memMB: memory of each replica, in MiB
+        memMB: memory of each replica, in MiB; or 4G
         h: named resource of each replica, for example cpu.small; overrides cpu, gpu and memMB
         num_replicas: how many replicas run it
     """
@@ -175,7 +175,7 @@ def binary(
         num_replicas: how many replicas run it
         cpu: CPUs of each replica
         gpu: GPUs of each replica
-        memMB: memory of each replica, in MiB
+        memMB: memory of each replica, in MiB; or 4G
         h: named resource of each replica, for example cpu.small; overrides cpu, gpu and memMB
     """
     role = specs.Role(
