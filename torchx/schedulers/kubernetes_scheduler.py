@@ -13,7 +13,7 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 
 from __future__ import annotations
 
-from torchx.errors import BackendError, ConfigError
+from torchx.errors import BackendError
 from torchx.schedulers.kubernetes import request, verbs
 from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
@@ -94,7 +94,7 @@ class KubernetesScheduler(KubeScheduler):
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
-        """Packs the code of one role for a ConfigMap, or, where it cannot go that way, builds its image."""
+        """Packs the code of one role for a ConfigMap, or builds its image where there is a registry for it."""
         opts = KubernetesOpts.from_cfg(cfg)
         opts.check()
         own = type(self).build_workspace_and_update_role is not KubeScheduler.build_workspace_and_update_role
@@ -102,14 +102,8 @@ class KubernetesScheduler(KubeScheduler):
             super().caching_build_workspace_and_update_role(role, cfg, build_cache)
             return
         key = (INLINE, *role.workspace.projects.items())
-        try:
-            if key not in build_cache:
-                build_cache[key] = pack(role.workspace)
-        except ConfigError:
-            if opts.code == INLINE:
-                raise
-            super().caching_build_workspace_and_update_role(role, cfg, build_cache)
-            return
+        if key not in build_cache:
+            build_cache[key] = pack(role.workspace)
         code: Any = build_cache[key]
         self._codes[code.hash] = code
         set_workspace_hash(role, code.hash)

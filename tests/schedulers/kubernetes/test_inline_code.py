@@ -200,7 +200,7 @@ def test_a_dockerfile_needs_an_image(code):
     "cfg", [{"code": "registry"}, {"image_repo": "ghcr.io/me/jobs"}], ids=["asked for", "there is a registry"]
 )
 def test_an_image_is_built_where_that_is_wanted(code, cfg, monkeypatch):
-    """Or where a registry is named; and where the code cannot go inline."""
+    """Or where a registry is named; where none is, an image could not be pushed, and code that is too large is an error."""
     from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
     built = []
@@ -211,8 +211,11 @@ def test_an_image_is_built_where_that_is_wanted(code, cfg, monkeypatch):
     run(cluster, code, **cfg)
     assert built == ["a", "b"] and not cluster.of("configmaps")
     (code / "noise").write_bytes(os.urandom(1_100_000))
-    run(Cluster(), code)
+    run(Cluster(), code, **cfg)
     assert built == ["a", "b"] * 2
+    with pytest.raises(ConfigError, match="is larger than the 1000 kB") as e:
+        run(Cluster(), code)
+    assert "image_repo" in e.value.hint and ".torchxignore" in e.value.hint
 
 
 def test_an_option_that_nobody_knows_is_refused(code):

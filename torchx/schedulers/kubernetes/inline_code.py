@@ -63,7 +63,7 @@ def pack(workspace: Workspace) -> Code:
 
     entries = content.entries(workspace)
     if any(entry.path == TORCHX_DOCKERFILE for entry in entries):
-        raise ConfigError(f"the workspace has a `{TORCHX_DOCKERFILE}`, which needs `code=registry`", hint=_HINT)
+        raise ConfigError(f"the workspace has a `{TORCHX_DOCKERFILE}`, which needs an image", hint=_HINT)
     packer = zlib.compressobj(6, wbits=31)
     data = bytearray()
     if sum(entry.size for entry in entries) <= _MOST_UNPACKED:
