@@ -88,5 +88,5 @@ def test_no_image_is_built(
 def test_a_repository_is_missed_all_the_same(torchx: Call, project: Path) -> None:
     """What the submission would refuse the dry run refuses."""
     pytest.importorskip("docker")
-    outcome = torchx("run", "--dryrun", "-s", "kubernetes", "utils.python", "-c", "1")
+    outcome = torchx("run", "--dryrun", "-s", "kubernetes", "-cfg", "code=registry", "utils.python", "-c", "1")
     assert (outcome.code, "there is no `image_repo`" in outcome.err) == (2, True)
