@@ -127,7 +127,7 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
 
 
 def _is_of_parser(error: BaseException) -> bool:
-    """Whether botocore was reading an answer: of what is no answer its parsers say whatever Python says."""
+    """Whether botocore was reading an answer: its parsers raise whatever Python raises on what is not one."""
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_globals.get("__name__") == "botocore.parsers":
