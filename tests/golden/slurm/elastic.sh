@@ -63,7 +63,10 @@ alive=0 failed=0 code=0 guilty=0 stopping=0 deadline=0 terminated=0 stamped=0 gr
 exec {bus}<> <(:)  # a pipe to ourselves, by which replicas tell how they ended
 trap 'terminated=1' TERM
 
-clock() { read -r now _ </proc/uptime && now=${now%.*}; }  # seconds that nobody sets back, as SECONDS may be
+clock() {  # seconds that nobody sets back, as SECONDS may be; a trap may call it from within another read
+  local up
+  IFS=' ' read -r up _ </proc/uptime && now=${up%.*}
+}
 clock
 began=$now
 

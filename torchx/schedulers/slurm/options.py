@@ -136,16 +136,17 @@ class SlurmOpts(StructuredOpts):
 def early_warning(opts: SlurmOpts) -> int:
     """By how many seconds the time limit of a job is announced that starts again after it.
 
-    Those of ``signal`` if it says so, else 120, but a quarter of a short limit.
+    Those of ``signal`` if it says so, else 120, or three quarters of a short limit: Slurm looks at limits twice a
+    minute, and may be late by as much.
 
     >>> early_warning(SlurmOpts(signal="USR1@300")), early_warning(SlurmOpts()), early_warning(SlurmOpts(time="2:00"))
-    (300, 120, 30)
+    (300, 120, 90)
     """
     seconds = (opts.signal or "").partition("@")[2]
     if seconds.isdigit():
         return int(seconds)
     limit = seconds_of(opts.time or "")
-    return min(120, limit // 4) if limit else 120
+    return min(120, limit * 3 // 4) if limit else 120
 
 
 def seconds_of(limit: str) -> int:

@@ -47,7 +47,8 @@ again() {  # hosts to avoid, or -; thousandths of the memory
 begin_attempt() {
   export TORCHX_CHECKPOINT_NOW=$folder/checkpoint TORCHX_PROGRESS=$folder/progress
   trap 'terminated=1; ask_for_checkpoint' TERM
-  trap 'clock; due=1 due_at=$((now + (early > 60 ? early - 40 : early / 3))); ask_for_checkpoint' USR1
+  # A `read` that a signal has interrupted may forget its time limit: it is given something to read.
+  trap 'clock; due=1 due_at=$((now + (early > 60 ? early - 40 : early / 3))); ask_for_checkpoint; echo due >&"$bus"' USR1
   if ((${SLURM_RESTART_COUNT:-0})) && [[ -z ${TORCHX_TRY-} ]]; then  # was it us, or Slurm?
     read -r verdict hosts factor < <(decide requeued)
     if [[ $verdict == end ]]; then
