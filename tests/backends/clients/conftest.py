@@ -39,6 +39,7 @@ def runner(name: str, packages: list[str], wheel: Path, tmp_path: Path) -> Clien
     env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")}
     env |= {
         "HOME": str(tmp_path),
+        "TMPDIR": str(work),
         "TORCHX_HOME": str(tmp_path / "torchx"),
         "PYTHONPATH": str(wheel),
         "PATH": f"{venv}/bin:{env['PATH']}",

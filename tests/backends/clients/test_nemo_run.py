@@ -44,9 +44,9 @@ def test_local_task_that_fails(nemo_run: Client) -> None:
 def test_docker(nemo_run: Client, docker_image: str) -> None:
     """A task runs in a container of its own making, and its state and log come through our Runner."""
     executor = f'run.DockerExecutor(container_image="{docker_image}", packager=run.Packager())'
-    said = nemo_run(script=program(executor))
-    assert "hello from the task" in said
-    assert "SUCCEEDED" in said
+    said = nemo_run(script=program(executor, after=f'{STATUS}; experiment.logs("task")'))
+    assert "hello from the task" in said, said
+    assert "ended SUCCEEDED" in said
 
 
 SLURM = """run.SlurmExecutor(account="root", partition="{partition}", time="00:02:00", packager=run.Packager(),
