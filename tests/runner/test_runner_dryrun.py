@@ -160,7 +160,7 @@ _names = st.from_regex("[A-Za-z_][A-Za-z0-9_]{0,4}", fullmatch=True)
 _roles = st.builds(
     Role,
     name=st.just("r"),
-    image=_texts,
+    image=_words,
     entrypoint=st.just("e"),
     args=st.lists(_words, max_size=3),
     env=st.dictionaries(_names, _words, max_size=3),
