@@ -180,12 +180,13 @@ class Scheduler(_Generic["T"], ABC):
         """
         given: Any = cfg
         resolved: T = dict(given) if isinstance(given, ResolvedCfg) else self.run_opts().resolve(given)  # type: ignore[assignment]  # T is a mapping of options
-        info = self._submit_dryrun(app, resolved)
         for role in app.roles:
             if not _STRINGS.issuperset(map(type, role.env.values())):
                 from torchx.schedulers.kit.secrets import check
 
                 check(role.env, self.capabilities.secrets, self.backend)
+        info = self._submit_dryrun(app, resolved)
+        for role in app.roles:
             info = role.pre_proc(self.backend, info)
         info._app = app
         info._cfg = resolved  # type: ignore[assignment]  # T is a mapping of options
