@@ -163,9 +163,9 @@ def test_retried_by_requeue_and_counted(scheduler: SlurmScheduler, submit: Job, 
     assert lines(scheduler, app_id) == ["try 0 \n", "try 1 \n", "try 2 \n"]
 
 
-def test_no_retries_means_no_requeue(scheduler: SlurmScheduler, submit: Job) -> None:
-    """A job that asked for no retries is not started again by anybody."""
-    app_id = submit("sleep 600")
+def test_a_job_that_must_not_be_requeued(scheduler: SlurmScheduler, submit: Job) -> None:
+    """With `requeue=no` it is not started again by anybody."""
+    app_id = submit("sleep 600", cfg={"requeue": "no"})
     running(scheduler, app_id)
     done = subprocess.run(["scontrol", "requeue", app_id], capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -207,8 +207,8 @@ def test_an_elastic_job_loses_a_replica(scheduler: SlurmScheduler, submit: Job) 
 
 
 def test_a_node_that_dies(scheduler: SlurmScheduler, submit: Job) -> None:
-    """A job whose node is set down ends FAILED, and the message says that it was the node."""
-    app_id = submit("echo up; sleep 600", 2)
+    """A job whose node is set down ends FAILED where it is not requeued, and the message says that it was the node."""
+    app_id = submit("echo up; sleep 600", 2, cfg={"requeue": "no"})
     becomes(lambda: [lines(scheduler, app_id, k) for k in (0, 1)], [["up\n"], ["up\n"]])
     job = until(scheduler, app_id, lambda job: job.roles_statuses[0].replicas[1].hostname)
     node = job.roles_statuses[0].replicas[1].hostname

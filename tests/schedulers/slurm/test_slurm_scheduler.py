@@ -667,3 +667,23 @@ def test_cancel_is_quiet_when_it_is_over(scheduler: SlurmScheduler, fake: FakeCo
     fake.on("scancel", returncode=1, stderr="scancel: error: Kill job error on job id 7: Access/permission denied")
     with pytest.raises(CommandError, match="permission denied"):
         scheduler.cancel("7")
+
+
+@pytest.mark.parametrize(
+    ("cfg", "word"), [({}, ""), ({"requeue": "yes"}, "--requeue"), ({"requeue": "no"}, "--no-requeue")]
+)
+def test_who_decides_on_a_requeue(scheduler: SlurmScheduler, cfg: dict[str, str], word: str) -> None:
+    """The site, unless the user does; a job that is retried is always put back."""
+    shown = [
+        w for w in str(scheduler.submit_dryrun(AppDef("a", [role()]), cfg)).split() if "requeue" in w and w[0] == "-"
+    ]
+    assert shown == ([word] if word else [])
+    retried = str(scheduler.submit_dryrun(AppDef("a", [role(max_retries=1)]), {**cfg, "requeue": "no"}))
+    assert " --requeue" in retried
+    assert "--no-requeue" not in retried
+
+
+def test_a_requeue_that_is_none(scheduler: SlurmScheduler) -> None:
+    """Another word is refused, with what there is."""
+    with pytest.raises(ConfigError, match="`requeue` is `maybe`"):
+        scheduler.submit_dryrun(AppDef("a", [role()]), {"requeue": "maybe"})

@@ -94,6 +94,10 @@ class SlurmOpts(StructuredOpts):
     time: str | None = None
     """time limit: minutes, `hours:minutes:seconds` or `days-hours`"""
 
+    requeue: str = "auto"
+    """put the job back into the queue when it is preempted or loses a node: `yes`, `no`, or `auto`, as the site does;
+    always `yes` for jobs that are retried"""
+
     @classmethod
     def as_runopts(cls) -> runopts:
         opts = runopts()
@@ -119,6 +123,8 @@ class SlurmOpts(StructuredOpts):
             raise ConfigError(
                 f"run option `container` is `{self.container}`", hint=f"it is one of {', '.join(RUNTIMES)}"
             )
+        if self.requeue not in ("auto", "yes", "no"):
+            raise ConfigError(f"run option `requeue` is `{self.requeue}`", hint="it is one of auto, yes, no")
         if self.job_dir and any(c in self.job_dir for c in "\\\n"):
             raise ConfigError(
                 f"run option `job_dir` is `{self.job_dir!r}`", hint="it must not contain a backslash or a line end"

@@ -139,6 +139,7 @@ class SlurmBatchRequest:
         cwd: folder that replicas run in whose image is none.
         retry: a policy by cause goes with the job; then ``rules`` and ``max_retries`` count nothing.
         early: seconds by which its time limit is announced to the script; 0: it is not.
+        requeue: ``yes`` or ``no``: whether Slurm puts it back into the queue by itself; ``auto``: the site decides.
     """
 
     cmd: list[str]
@@ -150,6 +151,7 @@ class SlurmBatchRequest:
     cwd: str = "/"
     retry: bool = False
     early: int = 0
+    requeue: str = "auto"
 
     def materialize(self) -> str:
         """The script."""
@@ -254,6 +256,7 @@ def make_request(
         cwd=cwd,
         retry=retry is not None,
         early=early,
+        requeue=opts.requeue,
     )
 
 
@@ -315,7 +318,9 @@ def _group_options(request: SlurmBatchRequest, group: list[SlurmReplicaRequest])
         spare += max(0, size - rule.least) if rule is not None else 0
     again = _is_requeued(request)
     least = most - spare // per_node
-    options: dict[str, str | None] = {"nodes": str(most), **({"requeue": None} if again else {})}  # else the site's way
+    options: dict[str, str | None] = {"nodes": str(most)}
+    if again or request.requeue != "auto":
+        options["requeue" if again or request.requeue == "yes" else "no-requeue"] = None
     options.update((k, v) for k, v in group[0].sbatch_opts.items() if k not in _REQUEUE)
     if least < most:
         # The job begins with fewer nodes, and goes on when one is lost. With a number of tasks for each node Slurm
