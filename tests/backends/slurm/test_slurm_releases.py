@@ -17,13 +17,13 @@ from tests.backends.slurm.cluster import NoClusterHereError
 from tests.backends.slurm.conftest import PATIENCE_S, Job, becomes, command, ended, lines, running
 from tests.backends.slurm.test_slurm_jobs import (  # noqa: F401  # they run here, too
     partition,
+    test_a_job_that_must_not_be_requeued,
     test_a_node_that_dies,
     test_a_program_that_is_not_there,
     test_an_elastic_job_loses_a_replica,
     test_cancelled_jobs_write_their_last_words,
     test_gpus_are_reserved_and_seen,
     test_memory_is_left_out_where_it_cannot_be_taken,
-    test_no_retries_means_no_requeue,
     test_one_replica_or_one_role_starts_again_in_place,
     test_retried_by_requeue_and_counted,
     test_the_first_failure_is_told_and_the_others_are_stopped,
