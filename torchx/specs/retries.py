@@ -73,13 +73,11 @@ class RetryRules:
 
     Attributes:
         rules: in the order in which they were written.
-        standard: it was written as ``standard`` and what follows it: a backend that cannot keep one of the standard's
-            rules leaves it out, and refuses only what was asked for by name.
-        named: the classes whose rules were written out.
+        named: the classes whose rules were written out. What a backend cannot do of these it refuses; of the rules of
+            ``standard`` it leaves that out.
     """
 
     rules: tuple[RetryRule, ...]
-    standard: bool = False
     named: tuple[str, ...] = ()
 
     def rule(self, kind: str) -> RetryRule:
@@ -116,7 +114,7 @@ class RetryRules:
                     f"retry policy: `{backend}` cannot keep `{rule}`", hint=f"what works there: `{left}`, or `standard`"
                 )
             kept.append(left)
-        return RetryRules(tuple(kept), standard=self.standard, named=self.named)
+        return RetryRules(tuple(kept), named=self.named)
 
     @classmethod
     def parse(cls, text: str) -> RetryRules:
@@ -134,8 +132,7 @@ class RetryRules:
         found: dict[str, RetryRule] = {}
         named: list[str] = []
         words = [word.strip() for word in text.split(",")]
-        standard = words[0] == "standard"
-        if standard:
+        if words[0] == "standard":
             found = {rule.kind: rule for rule in map(_rule, STANDARD.split(", "))}
             words = words[1:]
         for word in words:
@@ -146,7 +143,7 @@ class RetryRules:
                 raise SpecError(f"retry policy: `{rule.kind}` has two rules", hint="keep one of them")
             found[rule.kind] = rule
             named.append(rule.kind)
-        return cls(tuple(found.values()), standard=standard, named=tuple(named))
+        return cls(tuple(found.values()), named=tuple(named))
 
 
 @dataclass

@@ -441,7 +441,8 @@ class Supervisor:
                 self._begin_again(members)
 
     def _begin_again(self, members: list[Replica]) -> None:
-        self.writer.flush()  # what is asked now reads it
+        if self._again:
+            self.writer.flush()  # what is asked now reads it
         if self._again and not may_start_again(self._again, self.env):
             self.job.restarts -= 1
             self._give_up(FAILED, time.time())

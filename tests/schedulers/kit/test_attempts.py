@@ -7,6 +7,7 @@ import pytest
 from torchx.errors import NotSupportedError
 from torchx.schedulers.kit.attempts import MOST_IN_A_ROW, decide, digest, policy_of
 from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.classes import CLASSES
 from torchx.specs.api import AppDef
 from torchx.specs.failures import Failure
 from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts, to_line
@@ -110,3 +111,9 @@ def test_a_backend_without_policies_refuses() -> None:
     assert "--max_retries" in (caught.value.hint or "")
     assert policy_of(AppDef("a"), "x", Capabilities()) is None
     assert str(policy_of(app, "x", Capabilities(retry_actions=("retry",)))) == "node:1"
+
+
+@pytest.mark.parametrize("kind", sorted(set(CLASSES) - {"cancelled"}))
+def test_a_policy_may_name_every_class(kind: str) -> None:
+    """What a verdict may say of a failure is what a rule may be written for."""
+    assert RetryRules.parse(f"{kind}:1").rule(kind).times == 1

@@ -14,7 +14,7 @@ decide() {  # how the attempt ended: failed, timeout or requeued. Prints `again 
   echo end
 }
 
-ask_for_checkpoint() { [[ -z $python ]] || : >"$folder/checkpoint"; }
+ask_for_checkpoint() { : >"$folder/checkpoint"; }
 
 change() {  # hosts to avoid, or -; thousandths of the memory asked for
   local component=$SLURM_JOB_ID changes=()
