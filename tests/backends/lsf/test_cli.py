@@ -19,7 +19,7 @@ print("sum", total.item(), "of", dist.get_world_size())
 if "fail" in sys.argv:
     if os.environ["LSB_JOBNAME"].endswith(".1"):  # replica 0 has torchrun's store, without which the other agent fails, too
         dist.destroy_process_group()  # without it, an interpreter that ends may abort before its exit code is told
-        raise RuntimeError("this rank has had enough")
+        raise RuntimeError(f"rank {os.environ['RANK']} has had enough")
     time.sleep(1000)
 dist.barrier()
 """
@@ -39,14 +39,17 @@ def test_torchrun_over_two_jobs(lsf_shell, tmp_path: Path) -> None:
 
 
 def test_a_failing_rank(lsf_shell, tmp_path: Path) -> None:
-    """The traceback of the rank that failed is in `status`, and the other replica is ended."""
+    """The traceback of the rank that failed is in `status`, and the other replica is ended.
+
+    Which agent gets which rank is torchrun's choice: by host name, then by pid, and both hosts have this machine's name.
+    """
     (tmp_path / "train.py").write_text(TRAIN)
     script = str(tmp_path / "train.py")
     lsf_shell.torchx(
         "run", "-s", "lsf", "--wait", "dist.ddp", "-j", "2x1", "--script", script, "--", "fail", check=False
     )
     page = lsf_shell.torchx("status", "@last", check=False)
-    assert re.search(r"/1 rank 1 on \S+: exit code 1: RuntimeError: this rank has had enough", page), page
+    assert re.search(r"/1 rank (\d) on \S+: exit code 1: RuntimeError: rank \1 has had enough", page), page
     assert "1 CANCELLED, 1 FAILED" in page
     assert "raise RuntimeError" in page
 
