@@ -11,6 +11,7 @@ from torchx.runner.backends import Backends, is_near
 from torchx.runner.events import is_on, log_event
 from torchx.runner.record import Recorder, tell
 from torchx.runner.trackers import get_configured_trackers
+from torchx.runner.verbs import RunnerVerbs, run_registry
 from torchx.runner.wait import WaitTimeoutError
 from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.config.files import ConfigFiles
-    from torchx.runs import Run, RunQuery, RunRegistry
+    from torchx.runs import Run
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import ListAppResponse, Scheduler, Stream
     from torchx.schedulers.kit.logs import LogQuery
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from torchx.util.session import TORCHX_INTERNAL_SESSION_ID
 
     _Strings = list[str]  # `list` is a method of the Runner
-    _Runs = list[Run]
     _Replicas = list[tuple[str, int]]
     _Arguments = list[str] | dict[str, Any]
 else:
@@ -54,7 +54,7 @@ __all__ = [
 DEFAULT_SESSION = "torchx"
 
 
-class Runner:
+class Runner(RunnerVerbs):
     """Submits jobs to schedulers, and shows, waits for, cancels and deletes them.
 
     Every verb that takes an app handle also takes an app id, the beginning of one that is unambiguous among the runs
@@ -238,7 +238,7 @@ class Runner:
             parse_app_handle(reference)
             return reference
         self._recorder.settle_intents(self._scheduler)
-        return _registry().find(reference).handle
+        return run_registry().find(reference).handle
 
     def status(self, app_handle: str) -> AppStatus | None:
         """The status of a job; None when neither its scheduler nor the record knows it.
@@ -257,10 +257,10 @@ class Runner:
             try:
                 found = backend.describe(app_id)
             except BackendError as e:
-                return answers.as_recorded(_registry().get(handle), e)
+                return answers.as_recorded(run_registry().get(handle), e)
             if found is None:
                 self._recorder.settle_intents(self._scheduler)
-                return answers.last_known(_registry().get(handle))
+                return answers.last_known(run_registry().get(handle))
             near = is_near(backend)
             status = answers.status_of(found, near=near)
             if not near:  # clusters forget jobs, and cannot always be asked
@@ -286,7 +286,7 @@ class Runner:
                 lambda: self.status(handle), backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle
             )
             if status is not None and not status.gone:
-                _registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+                run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
             return status
 
     def describe(self, app_handle: str) -> AppDef | None:
@@ -295,11 +295,11 @@ class Runner:
             handle, backend, app_id = self._find(app_handle)
             tell(event, handle=handle)
             found = backend.describe(app_id)
-            return answers.definition(found, _registry().get(handle), app_id)
+            return answers.definition(found, run_registry().get(handle), app_id)
 
     def recorded(self, app_handle: str) -> Run | None:
         """What is on record of the job: where its run options came from, its source code, times; None: nothing."""
-        return _registry().get(self.resolve(app_handle))
+        return run_registry().get(self.resolve(app_handle))
 
     def log_lines(  # noqa: PLR0917  # public signature
         self,
@@ -376,7 +376,7 @@ class Runner:
         with log_event("delete") as event:
             handle, backend, app_id = self._known(app_handle, event)
             backend.delete(app_id)
-            _registry().forget(handle)
+            run_registry().forget(handle)
 
     def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
         """The jobs that a scheduler knows, whoever submitted them.
@@ -393,30 +393,13 @@ class Runner:
                     job.app_handle = make_app_handle(scheduler, self._name, job.app_id)
             return answers.Jobs(jobs)
 
-    def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> _Runs:
-        """The runs on record, of all schedulers, newest first.
-
-        Args:
-            refresh: ask the schedulers for those that were not seen to end. One that does not answer leaves the last
-                state, and says so in ``note``.
-            timeout_s: how long all schedulers together may take.
-        """
-        from torchx.runner import listing
-        from torchx.runs import RunQuery
-
-        query = RunQuery() if query is None else query
-        if not refresh:
-            return answers.Jobs(_registry().list(query))
-        self._recorder.settle_intents(self._scheduler, timeout_s)
-        return answers.Jobs(listing.runs(_registry(), query, self._scheduler, timeout_s))
-
     def close(self) -> None:
         """Closes the schedulers. Jobs go on."""
         self._recorder.settle()
         self._ended.clear()
         self._backends.close()
         if "torchx.runs" in sys.modules:
-            _registry().close()
+            run_registry().close()
 
     def __enter__(self) -> Runner:
         return self
@@ -457,7 +440,7 @@ class Runner:
         """As :meth:`_find`, of a job that somebody knows. The record is asked first: it is near."""
         handle, backend, app_id = self._find(reference)
         tell(event, handle=handle)
-        if _registry().get(handle) is None and not backend.exists(app_id):
+        if run_registry().get(handle) is None and not backend.exists(app_id):
             raise UnknownAppException(handle)
         return handle, backend, app_id
 
@@ -485,12 +468,6 @@ def get_runner(
     Runner(name='docs')
     """
     return Runner(name or DEFAULT_SESSION, None, component_defaults, scheduler_params)
-
-
-def _registry() -> RunRegistry:
-    from torchx.runs import default_registry  # the status of a job by its handle does without
-
-    return default_registry()
 
 
 def _given(**arguments: Any) -> dict[str, Any]:
