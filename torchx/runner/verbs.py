@@ -1,4 +1,4 @@
-"""The Runner's verbs about many runs, and those that look into one: a line or two here, and a room of its own behind each.
+"""The Runner's verbs about many runs, and those that look into one: a line or two here, a room of its own behind each.
 
 Nothing is imported at the top: a verb imports its room when it is called.
 """

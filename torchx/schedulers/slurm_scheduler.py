@@ -49,9 +49,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kit.failures import Evidence
 
     _Jobs = list[ListAppResponse]
 else:

@@ -37,7 +37,7 @@ class Failure:
         traceback: the Python traceback, or the last lines of stderr.
         timestamp: when, in seconds since the epoch; 0 when not known.
         rank: global rank of the worker that failed, where torchrun or the worker itself says it.
-        kind: the class of the cause, a word of ``torchx.schedulers.kit.classes.CLASSES``; ``class`` in the JSON text.
+        kind: class of the cause, a word of ``torchx.schedulers.failures.classes.CLASSES``; ``class`` in the JSON text.
         evidence: the line that decided the class.
         role: name of the role of the replica that failed.
         replica: number of that replica in its role.

@@ -45,7 +45,7 @@ class RetryRule:
     """What is done about one class of failures.
 
     Attributes:
-        kind: the class, a word of ``torchx.schedulers.kit.classes.CLASSES``.
+        kind: the class, a word of ``torchx.schedulers.failures.classes.CLASSES``.
         times: how often the job is started again; :data:`FREE`: as often as it takes.
         avoid: the next attempt keeps away from the hosts that failed.
         memory: the next attempt gets so many times the memory.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from torchx.errors import NotSupportedError
+from torchx.schedulers.failures.classes import CLASSES
 from torchx.schedulers.kit.attempts import MOST_IN_A_ROW, decide, digest, policy_of
 from torchx.schedulers.kit.caps import Capabilities
-from torchx.schedulers.kit.classes import CLASSES
 from torchx.specs.api import AppDef
 from torchx.specs.failures import Failure
 from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts, to_line

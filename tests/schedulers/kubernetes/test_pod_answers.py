@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx.schedulers.kit.classes import CLASSES
+from torchx.schedulers.failures.classes import CLASSES
 from torchx.schedulers.kit.facts import JobFacts, RoleFacts
 from torchx.schedulers.kit.verdict import judge
 from torchx.schedulers.kubernetes.pod_answers import by_age, read_pod, read_pods

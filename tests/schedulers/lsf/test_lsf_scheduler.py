@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from torchx.errors import BackendError, CommandError, ConfigError, NotFoundError, SpecError
 from torchx.schedulers.api import DescribeAppResponse, Stream
-from torchx.schedulers.kit.failures import Evidence
+from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.verdict import describe
 from torchx.schedulers.lsf.answers import Exit, facts_of

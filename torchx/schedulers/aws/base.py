@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.aws.logs import Streams
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
-    from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDryRunInfo, AppState, CfgVal
 
@@ -149,7 +149,7 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
     def _left_behind(self, job: _Object, replicas: Sequence[ReplicaFacts]) -> Sequence[Evidence]:
         """The ends of the replicas' logs; stdout and stderr are one."""
         from torchx.schedulers.aws import logs
-        from torchx.schedulers.kit.failures import Evidence
+        from torchx.schedulers.failures.reader import Evidence
 
         try:
             streams = self._streams(job, [(r.role, r.replica) for r in replicas])

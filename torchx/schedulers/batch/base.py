@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.batch.logs import BatchLog, Growth
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDryRunInfo
 

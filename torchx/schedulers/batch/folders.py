@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.files import Files
     from torchx.specs.api import AppDef, Role
 
@@ -167,7 +167,7 @@ def left_by(
         said: name of the file in a replica's folder that has the system's own words; empty where there is none.
         begins: paths of files of which only what stands from an offset on is meant: that of the last attempt.
     """
-    from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.failures.reader import Evidence
 
     ends = (STDERR_LOG, STDOUT_LOG, said) if said else (STDERR_LOG, STDOUT_LOG)
     offsets = {f"{folder}/{name}": -TAIL_BYTES - 1 for folder in folders for name in ends}

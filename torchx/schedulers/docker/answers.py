@@ -118,7 +118,7 @@ class _Replicas:
 def _of_container(seen: Container, *, again: bool, ended: float) -> ReplicaFacts:
     code, signal = seen.exit_code, ""
     if code is not None and code > _SIGNALS:
-        from torchx.schedulers.kit.failures import signal_name
+        from torchx.schedulers.failures.reader import signal_name
 
         signal = signal_name(code)
     lost = seen.state is AppState.FAILED and code is None

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.docker.containers import Container, Job
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kit.failures import Evidence
 
 ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which nobody shares
 """Where torchelastic writes the error of a replica; read out of the container after its end."""
@@ -114,7 +114,7 @@ class Look:
         return side_by_side(self._left_by, found)
 
     def _left_by(self, container: Container | None) -> Evidence:
-        from torchx.schedulers.kit.failures import Evidence
+        from torchx.schedulers.failures.reader import Evidence
 
         if container is None or container.raw == "created":
             return Evidence()

@@ -2,7 +2,7 @@
 
 A backend's ``answers.py`` makes these out of native answers, and decides nothing: which replica is to blame, how states
 fold and what is said of it is the verdict's business. Facts are cheap to make; what costs a look into files or logs
-(:class:`~torchx.schedulers.kit.failures.Evidence`) is asked for later, of a few replicas, through a :class:`Look`.
+(:class:`~torchx.schedulers.failures.reader.Evidence`) is asked for later, of a few replicas, through a :class:`Look`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Protocol
 
-    from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.specs.api import Role
     from torchx.specs.retries import Attempt
 
@@ -40,7 +40,7 @@ class ReplicaFacts:
         address: of the host.
         started, ended: Unix times of its last process, seconds; 0 when not known.
         reason: why it waits, or why it ended, in the backend's own terms as a sentence without full stop.
-        kind: class of the cause where the reason decides it, see :data:`torchx.schedulers.kit.classes.CLASSES`.
+        kind: class of the cause where the reason decides it, see :data:`torchx.schedulers.failures.classes.CLASSES`.
         stuck: it waits for something that does not come by itself.
         stopped: it did not end by itself: it was ended because of others, or with the whole job.
         before: why the process or pod that it replaces had failed.
@@ -95,7 +95,7 @@ class JobFacts:
         state: what the scheduler says of the whole job; None: it depends on its roles.
         native: the scheduler's word for it.
         reason: why it waits, or why it ended, as a sentence without full stop.
-        kind: class of the cause where the reason decides it, see :data:`torchx.schedulers.kit.classes.CLASSES`.
+        kind: class of the cause where the reason decides it, see :data:`torchx.schedulers.failures.classes.CLASSES`.
         cancelled: somebody asked for its end.
         unattended: nobody ends the other replicas when one has failed: the job has failed then, though others may run
             on, unless ``state`` says otherwise.

@@ -7,7 +7,7 @@ Backends report :class:`~torchx.schedulers.kit.facts.JobFacts`; whoever asks (``
    before; but nothing has ended while a replica of it runs.
 2. *Blame*: guilt goes before time. A replica that only lost its peer, or that was ended because of others, is never the
    cause as long as another has a reason of its own.
-3. *Class*: the backend's own reason decides, else what the replica left behind (:mod:`torchx.schedulers.kit.classes`).
+3. *Class*: the backend's own reason decides, else what it left behind (:mod:`torchx.schedulers.failures.classes`).
 4. *Sentence*: ``trainer/0 rank 1 on n3: exit code 1: no data in /data``; then what is known beyond that.
 """
 
@@ -21,8 +21,8 @@ from torchx.util.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import JobFacts, Look, ReplicaFacts, RoleFacts
-    from torchx.schedulers.kit.failures import Evidence
     from torchx.specs.failures import Failure
 
     _Position = tuple[str, int]
@@ -195,7 +195,7 @@ def _ended_by_itself(replica: ReplicaFacts) -> bool:
 
 def _looked_into(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: int) -> dict[_Position, Failure]:
     """Why they failed: of the first few, and of more where all of these are only victims."""
-    from torchx.schedulers.kit.classes import is_aftermath
+    from torchx.schedulers.failures.classes import is_aftermath
 
     found: dict[_Position, Failure] = {}
     # one that was told to end is a victim, whatever it left behind
@@ -212,8 +212,8 @@ def _looked_into(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: i
 
 def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
     """Why one replica failed: what it left behind, and the backend's reason, which goes before."""
-    from torchx.schedulers.kit.classes import classify
-    from torchx.schedulers.kit.failures import Evidence, read_failure
+    from torchx.schedulers.failures.classes import classify
+    from torchx.schedulers.failures.reader import Evidence, read_failure
 
     left = evidence or Evidence()
     read = read_failure(left, exit_code=replica.exit_code, signal=replica.signal, ended=replica.ended)
@@ -231,7 +231,7 @@ def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
 
 def _guilt(failure: Failure, stopped: bool) -> tuple[bool, bool, bool, float]:
     """The cause comes before what followed from it, the earlier before the later; what ended in silence is last."""
-    from torchx.schedulers.kit.classes import is_aftermath
+    from torchx.schedulers.failures.classes import is_aftermath
 
     return stopped and not failure.summary(), is_aftermath(failure), stopped, failure.timestamp or float("inf")
 
@@ -397,8 +397,8 @@ def on_answer(answer: DescribeAppResponse) -> DescribeAppResponse:
     """
     import copy
 
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
-    from torchx.schedulers.kit.failures import Evidence
     from torchx.specs.failures import parse_failure
 
     given = parse_failure(answer.structured_error_msg)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kubernetes.client import KubeApi
     from torchx.schedulers.kubernetes.followed import FollowedLines
@@ -243,7 +243,7 @@ class LastWords:
         self._tails = _MOST_TAILS
 
     def __call__(self, replicas: Sequence[ReplicaFacts], /) -> list[Evidence]:
-        from torchx.schedulers.kit.failures import Evidence
+        from torchx.schedulers.failures.reader import Evidence
 
         found = []
         for replica in replicas:

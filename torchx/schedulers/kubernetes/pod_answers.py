@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.failures.reader import Evidence
 
     _Object = dict[str, Any]
 
@@ -59,14 +59,14 @@ class Pod:
         Args:
             log: the end of the container's log, where it was asked for.
         """
-        from torchx.schedulers.kit.failures import Evidence
+        from torchx.schedulers.failures.reader import Evidence
 
         file = _error_file(self.left)
         return Evidence(error_file=file, stderr=log or ("" if file else self.left))
 
     def says_enough(self) -> bool:
         """Whether its status alone says why it failed, so that nobody has to fetch its log."""
-        from torchx.schedulers.kit.failures import read_failure
+        from torchx.schedulers.failures.reader import read_failure
 
         if self.facts.reason or _error_file(self.left):
             return True
@@ -76,7 +76,7 @@ class Pod:
 
     def why(self) -> str:
         """Why it failed, without who it was."""
-        from torchx.schedulers.kit.failures import read_failure
+        from torchx.schedulers.failures.reader import read_failure
 
         facts = self.facts
         read = read_failure(self.evidence(), exit_code=facts.exit_code, signal=facts.signal)
@@ -186,7 +186,7 @@ def _failed(pod: Pod, item: _Object) -> Pod:
 
 def _ended_by(pod: Pod, status: _Object, last: _Object) -> Pod:
     """With how its container ended: the program's own doing, or the cluster's."""
-    from torchx.schedulers.kit.failures import signal_name
+    from torchx.schedulers.failures.reader import signal_name
 
     code = last.get("exitCode")
     code = code if type(code) is int else None

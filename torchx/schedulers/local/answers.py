@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.specs.retries import Attempt
     from torchx.supervisor.statefile import JobState, ReplicaLine
 
@@ -91,7 +91,7 @@ def listed(job: JobState, folder: str) -> ListAppResponse:
 def _replica(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFacts:
     code, name = line.exit, ""
     if code is not None and code < 0:
-        from torchx.schedulers.kit.failures import signal_name
+        from torchx.schedulers.failures.reader import signal_name
 
         name, code = signal_name(-code), None
     return ReplicaFacts(
@@ -117,7 +117,7 @@ def look(logs: str, replicas: Sequence[ReplicaFacts], begins: Mapping[str, int] 
         begins: see :func:`torchx.schedulers.kit.attempts.begins_of`.
     """
     from torchx.schedulers.batch.folders import left_by
-    from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.files import LocalFiles
 
     folders = [replica_folder(logs, r.role, r.replica) for r in replicas]

@@ -139,7 +139,7 @@ def _replica(role: str, row: Row, left: Exit | None, *, rank0_waits: bool) -> Re
     word = term(row.exit_reason) if state is AppState.FAILED else ""
     code, signal = int(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None, ""
     if code is not None and code > _SIGNALS:  # LSF adds it to the number of a signal
-        from torchx.schedulers.kit.failures import signal_name
+        from torchx.schedulers.failures.reader import signal_name
 
         signal = signal_name(code)
     return ReplicaFacts(

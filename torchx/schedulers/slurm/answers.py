@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx.schedulers.batch.folders import JobFolder
-    from torchx.schedulers.kit.failures import Evidence
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.slurm.events import ReplicaEvents
     from torchx.schedulers.slurm.records import JobRecord
     from torchx.specs.api import Role
@@ -156,7 +156,7 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
         return ReplicaFacts(role=role.name, replica=k, state=AppState.CANCELLED if over else state, stopped=over)
     code, signal = known.exit_code, ""
     if code is not None and code > _SHELL:
-        from torchx.schedulers.kit.failures import signal_name
+        from torchx.schedulers.failures.reader import signal_name
 
         signal = signal_name(code)
     stopped = bool(code) and _was_stopped(job, known, state, kind, by_signal=bool(signal))
@@ -275,7 +275,7 @@ def _batch_failure(job: Job) -> str:
     record = job.records[0] if job.records else None
     how = ""
     if record is not None and record.signal:
-        from torchx.schedulers.kit.failures import signal_name
+        from torchx.schedulers.failures.reader import signal_name
 
         how = f"killed by {signal_name(record.signal) or record.signal}"
     elif record is not None and record.exit_code:

@@ -19,15 +19,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.caps import Capabilities
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kit.failures import Evidence
     from torchx.schedulers.slurm.answers import Job
     from torchx.specs.api import AppDef
     from torchx.specs.failures import Failure
 
 PROGRAM_FILE = "retry.pyz"
-_ROOMS = ("util", "specs", "plugins", "supervisor", "schedulers/kit", "schedulers/batch", "schedulers/slurm")
+_ROOMS = (
+    "util",
+    "specs",
+    "plugins",
+    "supervisor",
+    "schedulers/failures",
+    "schedulers/kit",
+    "schedulers/batch",
+    "schedulers/slurm",
+)
 _COMMAND_S = 30.0
 _DOWN = ("down", "drain", "fail", "unk", "not_resp", "no_resp")
 _STATES = {"failed": "FAILED", "timeout": "TIMEOUT"}

@@ -190,7 +190,7 @@ def _replica(group: Group, index: int, node: _Object | None, state: AppState) ->
     reason, kind = why_ended(_said_of_container(node), node.get("statusReason")) if failed else ("", "")
     code, signal = exit_code(node) if is_terminal(own) else None, ""
     if failed and code is not None:
-        from torchx.schedulers.kit.failures import signal_name
+        from torchx.schedulers.failures.reader import signal_name
 
         signal = signal_name(code) if code > 128 else ""
     interfaces = (node.get("container") or {}).get("networkInterfaces") or ()

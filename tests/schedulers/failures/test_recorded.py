@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from torchx.schedulers.batch.folders import JobFolder
-from torchx.schedulers.kit.classes import CLASSES, is_aftermath
-from torchx.schedulers.kit.failures import Evidence, read_failure
+from torchx.schedulers.failures.classes import CLASSES, is_aftermath
+from torchx.schedulers.failures.reader import Evidence, read_failure
+from torchx.schedulers.failures.tracebacks import HEADER
 from torchx.schedulers.kit.files import LocalFiles
-from torchx.schedulers.kit.tracebacks import HEADER
 from torchx.specs.failures import Failure, parse_failure
 
 FOLDER = os.path.join(os.path.dirname(__file__), "../../recorded/failures")

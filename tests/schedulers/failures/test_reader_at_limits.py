@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.kit.classes import classify, is_aftermath
-from torchx.schedulers.kit.failures import Evidence, read_failure, signal_name
-from torchx.schedulers.kit.torchrun import Report, Worker, read_report, streams
-from torchx.schedulers.kit.tracebacks import HEADER, Link, bounded, find_traces, read_exception
+from torchx.schedulers.failures.classes import classify, is_aftermath
+from torchx.schedulers.failures.reader import Evidence, read_failure, signal_name
+from torchx.schedulers.failures.torchrun import Report, Worker, read_report, streams
+from torchx.schedulers.failures.tracebacks import HEADER, Link, bounded, find_traces, read_exception
 from torchx.specs import AppState
 from torchx.specs.failures import Failure
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from torchx.schedulers.kit.tracebacks import Link, find_traces, read_exception
+from torchx.schedulers.failures.tracebacks import Link, find_traces, read_exception
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
