@@ -51,7 +51,7 @@ class CmdDescribe(SubCommand):
 
 def _print_json(handle: str, app: AppDef | None, run: Run | None) -> None:
     from torchx.cli.render import document
-    from torchx.cli.status_json import handle_fields, run_fields
+    from torchx.runner.documents import handle_fields, run_fields
     from torchx.specs.serialize import appdef_to_dict
 
     digests, hashes = _provenance(app, run)

@@ -129,7 +129,7 @@ def _list_runs(runner: Runner, args: argparse.Namespace, states: list[AppState] 
     runs = runs[:limit] if limit else runs
     if args.json:
         from torchx.cli.render import document
-        from torchx.cli.status_json import run_fields
+        from torchx.runner.documents import run_fields
 
         print(document({"runs": [run_fields(run) for run in runs], "more": more, "limit": limit or None}))
         return

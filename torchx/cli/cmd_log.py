@@ -279,7 +279,7 @@ def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None
 
 
 def _exit_code(runner: Runner, identifier: str, *, ended: bool) -> int:
-    from torchx.cli.status_json import exit_code_of
+    from torchx.runner.documents import exit_code_of
     from torchx.specs.api import UnknownAppException
 
     handle = runner.resolve(parse_target(identifier).reference)

@@ -323,7 +323,7 @@ def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, detach: b
         wait_for(runner, handle, with_logs=with_logs or follows, as_json=as_json, cancels=waits)
     elif as_json:
         from torchx.cli.render import document
-        from torchx.cli.status_json import handle_fields
+        from torchx.runner.documents import handle_fields
 
         print(document(handle_fields(handle)))
     else:

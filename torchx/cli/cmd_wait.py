@@ -41,8 +41,8 @@ class CmdWait(SubCommand):
 
         The exit code is 0 when all have succeeded, 124 when the time was up first, and else that of the first failure.
         """
-        from torchx.cli.status_json import exit_code_of
         from torchx.runner import get_runner
+        from torchx.runner.documents import exit_code_of
 
         with get_runner() as runner:
             handles = resolve_all(runner, args.app_handle)
@@ -54,7 +54,7 @@ class CmdWait(SubCommand):
                 sys.exit(EXIT_INTERRUPTED)
         if args.json:
             from torchx.cli.render import document
-            from torchx.cli.status_json import handle_fields, status_fields
+            from torchx.runner.documents import handle_fields, status_fields
 
             print(document({"jobs": [{**handle_fields(h), **status_fields(status)} for h, status in ended.items()]}))
         code = next((code for code in map(exit_code_of, ended.values()) if code), 0)

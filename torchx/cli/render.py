@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 
 from torchx.util.datetime import ago, duration, local_time
 from torchx.util.redaction import redact
-from torchx.util.term import fit, has_color, is_tty, printable, text_width, width
+from torchx.util.term import fit, has_color, is_tty, iso, printable, text_width, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,15 +145,3 @@ def document(data: Any) -> str:
     except UnicodeEncodeError:  # an output of ASCII, or bytes of an argument that are not UTF-8: escapes keep them
         text = json.dumps(data, indent=indent, default=str)
     return redact(text)
-
-
-def iso(seconds: float | None) -> str | None:
-    """ISO-8601 in UTC, to the millisecond; None stays None.
-
-    >>> iso(1.5)
-    '1970-01-01T00:00:01.500Z'
-    """
-    if seconds is None:
-        return None
-    millis = round(seconds * 1000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(millis // 1000))}.{millis % 1000:03d}Z"

@@ -6,8 +6,8 @@ import sys
 import time
 
 from torchx.cli.failures import note, progress, warn
-from torchx.cli.status_json import exit_code_of
 from torchx.errors import EXIT_INTERRUPTED, TorchXError
+from torchx.runner.documents import exit_code_of
 from torchx.runner.wait import UNSUBMITTED_S, never_submitted
 from torchx.util.term import fit, has_color, is_tty, width
 
@@ -57,7 +57,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         raise UnknownAppException(handle)
     if as_json:
         from torchx.cli.render import document
-        from torchx.cli.status_json import handle_fields, status_fields
+        from torchx.runner.documents import handle_fields, status_fields
 
         print(document({**handle_fields(handle), **status_fields(status)}), flush=True)
     _say_how_it_ended(handle, status, time.monotonic() - started)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from torchx.util.redaction import redact
 
@@ -118,3 +119,15 @@ def fit(text: str, room: int, *, pad: bool = True) -> str:
         text += "\u2026"
         taken = text_width(text)
     return text + " " * (room - taken) if pad else text
+
+
+def iso(seconds: float | None) -> str | None:
+    """ISO-8601 in UTC, to the millisecond; None stays None.
+
+    >>> iso(1.5)
+    '1970-01-01T00:00:01.500Z'
+    """
+    if seconds is None:
+        return None
+    millis = round(seconds * 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(millis // 1000))}.{millis % 1000:03d}Z"

@@ -1,8 +1,8 @@
-"""The parts of the JSON documents that more than one verb prints; ``docs/cli-json.md`` describes them."""
+"""Parts of the JSON documents that several verbs, or the page in the browser, hand out; see ``docs/cli-json.md``."""
 
 from __future__ import annotations
 
-from torchx.cli.render import iso
+from torchx.util.term import iso
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
