@@ -10,7 +10,7 @@ from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import document
 from torchx.errors import EXIT_BACKEND, TorchXError
 from torchx.runner.documents import exit_code_of
-from torchx.util.term import has_color, is_tty
+from torchx.util.term import has_color, is_tty, iso
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _check_roles(status: AppStatus, wanted: list[str] | None, handle: str) -> No
 
 
 def _document(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None) -> dict[str, Any]:
-    from torchx.runner.documents import handle_fields, iso, status_fields
+    from torchx.runner.documents import handle_fields, status_fields
 
     launched, ended = _times(status, run)
     times = {"created_at": iso(launched), "ended_at": iso(ended), "as_of": iso(status.as_of)}
