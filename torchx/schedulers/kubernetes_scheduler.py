@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from torchx.errors import BackendError
 from torchx.schedulers.kubernetes import request, verbs
-from torchx.schedulers.kubernetes.base import KubeScheduler
+from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.inline_code import AUTO, INLINE, attach, pack
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, OWNERS, VOLCANO
@@ -26,6 +26,7 @@ from torchx.settings import ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
 from torchx.specs.images import set_workspace_hash
 from torchx.util.notices import logger
+from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class KubernetesScheduler(KubeScheduler):
     """
 
     owners = (JOB, JOBSET, VOLCANO)
+    capabilities = replace(CAPABILITIES, retry_actions=("retry",))
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
         super().__init__("kubernetes", session_name, client, docker_client)
@@ -85,7 +87,12 @@ class KubernetesScheduler(KubeScheduler):
     def _render(
         self, kind: str, app: AppDef, app_id: str, opts: KubernetesOpts, version: tuple[int, int] = request.NEWEST
     ) -> dict[str, Any]:
-        rules = request.rules_of(opts, kind, app, app_id, session=self.session_name, version=version)
+        retries = None
+        if app.metadata:
+            from torchx.schedulers.kubernetes import attempts
+
+            retries = attempts.policy(app, kind, self.capabilities)
+        rules = request.rules_of(opts, kind, app, app_id, session=self.session_name, version=version, retries=retries)
         objects = request.render(kind, app, app_id, rules)
         packed = {i: self._codes.get(role.env.get(ENV_WORKSPACE_HASH, "")) for i, role in enumerate(app.roles)}
         codes = {i: code for i, code in packed.items() if code is not None}
@@ -121,7 +128,14 @@ class KubernetesScheduler(KubeScheduler):
         api = self._api(job.opts.context)
         resource = job.resource
         if app is not None and job.kind != VOLCANO:
-            kind, version = self._decide(api, job.opts)
+            since = _policy_since(app)
+            kind, version = self._decide(api, job.opts, by_cause=since is not None)
+            if since is not None and version < since:
+                raise BackendError(
+                    f"Kubernetes {version[0]}.{version[1]} cannot retry by the cause of a failure; this needs"
+                    f" {since[0]}.{since[1]}",
+                    hint="omit `--retry`, and give the component `--max_retries`",
+                )
             if kind == JOB and job.opts.local_queue and version < request.SUSPEND_SINCE:
                 raise BackendError(
                     f"Kubernetes {version[0]}.{version[1]} cannot suspend a Job until Kueue admits it; this needs 1.22"
@@ -151,9 +165,9 @@ class KubernetesScheduler(KubeScheduler):
         )
 
     @staticmethod
-    def _decide(api: KubeApi, opts: KubernetesOpts) -> tuple[str, tuple[int, int]]:
-        """The kind to make, and the cluster's version."""
-        kind = opts.kind
+    def _decide(api: KubeApi, opts: KubernetesOpts, *, by_cause: bool) -> tuple[str, tuple[int, int]]:
+        """The kind to make, and the cluster's version. Retries by cause are kept by plain Jobs alone."""
+        kind = JOB if by_cause and opts.kind == AUTO else opts.kind
         if kind == AUTO:
             groups = api.groups()
             # Kueue knows nothing of Volcano's jobs.
@@ -168,6 +182,18 @@ class KubernetesScheduler(KubeScheduler):
                 "the job becomes %s, since the cluster supports it (or `-cfg kind=job`)", what
             )
         return kind, api.version()
+
+
+def _policy_since(app: AppDef) -> tuple[int, int] | None:
+    """The oldest cluster that can keep the job's policy on retries; None when it has none."""
+    if not app.metadata:
+        return None
+    from torchx.schedulers.kubernetes.attempts import each_by_itself
+    from torchx.specs.retries import RETRY
+
+    if not app.metadata.get(RETRY):
+        return None
+    return request.PER_INDEX_SINCE if any(map(each_by_itself, app.roles)) else request.FAILURE_POLICY_SINCE
 
 
 def _default_kind(opts: KubernetesOpts) -> str:

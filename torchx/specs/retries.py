@@ -14,6 +14,7 @@ A job carries its policy in ``AppDef.metadata[RETRY]``.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from torchx.errors import SpecError
@@ -117,6 +118,7 @@ class RetryRules:
         return RetryRules(tuple(kept), named=self.named)
 
     @classmethod
+    @functools.lru_cache(maxsize=16)  # a dry run asks for the policy several times
     def parse(cls, text: str) -> RetryRules:
         """Reads a policy.
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs.api import AppDef
+    from torchx.specs.retries import Attempt
 
     _Object = dict[str, Any]
 
@@ -237,6 +238,11 @@ def facts_of(
         for i, role in enumerate(_roles(app, pods))
     ]
     _note_images(app, pods)
+    attempts: Sequence[Attempt] = ()
+    if app is not None and app.metadata:
+        from torchx.schedulers.kubernetes.attempts import attempts_of
+
+        attempts = attempts_of(app, found.pods, over=all(o.state is not None and is_terminal(o.state) for o in owners))
     whole = next((owner for owner in owners if owner.role_index is None), None)
     created = [unix_time((item.get("metadata") or {}).get("creationTimestamp")) for item in found.owners]
     return JobFacts(
@@ -248,6 +254,7 @@ def facts_of(
         kind=next((owner.kind for owner in owners if owner.kind), ""),
         cancelled=any(owner.cancelled for owner in owners),
         restarts=max((owner.restarts for owner in owners), default=0) + sum(pod.restarts for pod in pods),
+        attempts=attempts,
         started=min((p.facts.started for p in pods if p.facts.started), default=min(created, default=0.0)) or None,
         ended=_ended_at(found.owners, pods),
         definition=list(app.roles) if app else [],

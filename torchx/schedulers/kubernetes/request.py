@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from torchx.schedulers.kit.native_retries import NativeRetries
     from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
@@ -72,6 +73,7 @@ class JobRules:
         deadline_s: seconds after its start at which the cluster ends the job; None: never.
         metadata: annotations of the first object that owns pods.
         version: of the cluster, major and minor; an older one has fewer fields.
+        retries: what a policy by cause asks for; None: there is none.
     """
 
     pods: PodRules
@@ -85,6 +87,7 @@ class JobRules:
     deadline_s: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     version: tuple[int, int] = NEWEST
+    retries: NativeRetries | None = None
 
 
 @dataclass
@@ -115,7 +118,14 @@ class KubernetesJob:
 
 
 def rules_of(
-    opts: KubernetesOpts, kind: str, app: AppDef, app_id: str, *, session: str, version: tuple[int, int] = NEWEST
+    opts: KubernetesOpts,
+    kind: str,
+    app: AppDef,
+    app_id: str,
+    *,
+    session: str,
+    version: tuple[int, int] = NEWEST,
+    retries: NativeRetries | None = None,
 ) -> JobRules:
     """What the run options say of a job of this kind."""
     return JobRules(
@@ -140,6 +150,7 @@ def rules_of(
         deadline_s=opts.deadline_s,
         metadata=definition_of(app),
         version=version,
+        retries=retries,
     )
 
 
@@ -248,10 +259,10 @@ def _job_spec(role: Role, rules: JobRules, template: _Object, *, replicas: int, 
         "parallelism": replicas,
         "completions": replicas,
         "completionMode": "Indexed",
-        **_retries(role, replicas, per_index=never and rules.version >= PER_INDEX_SINCE),
+        **_limits(role, rules, template, replicas=replicas),
         "template": template,
     }
-    if never and rules.version >= FAILURE_POLICY_SINCE:
+    if rules.retries is None and never and rules.version >= FAILURE_POLICY_SINCE:
         # A pod that the cluster took away is replaced, and is no failure of the job's.
         disrupted = {"type": "DisruptionTarget", "status": "True"}
         spec["podFailurePolicy"] = {"rules": [{"action": "Ignore", "onPodConditions": [disrupted]}]}
@@ -262,6 +273,15 @@ def _job_spec(role: Role, rules: JobRules, template: _Object, *, replicas: int, 
     if rules.deadline_s is not None:
         spec["activeDeadlineSeconds"] = rules.deadline_s
     return spec
+
+
+def _limits(role: Role, rules: JobRules, template: _Object, *, replicas: int) -> _Object:
+    if rules.retries is not None:
+        from torchx.schedulers.kubernetes import attempts
+
+        return attempts.render(role, rules.retries, template)
+    never = template["spec"].get("restartPolicy") == "Never"
+    return _retries(role, replicas, per_index=never and rules.version >= PER_INDEX_SINCE)
 
 
 def _retries(role: Role, replicas: int, *, per_index: bool) -> _Object:

@@ -1,0 +1,180 @@
+"""Retries by cause on Kubernetes: the rules of the Jobs, what is refused before anything is made, and the attempts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.schedulers.kubernetes.fake_cluster import Cluster
+from tests.schedulers.kubernetes.test_answers import BAD_BATCH, RUNNING, condition, failed
+from torchx.errors import BackendError, NotSupportedError, SpecError
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
+from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
+from torchx.specs.overlays import set_overlay
+from torchx.specs.retries import RETRY
+
+DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
+OOM = {"operator": "In", "values": [137]}
+OTHER = {"operator": "NotIn", "values": [137]}
+GROUPS = ["jobset.x-k8s.io/v1alpha2", "batch.volcano.sh/v1alpha1"]
+
+
+def app(policy, **fields):
+    trainer = Role("trainer", "img", entrypoint="t", num_replicas=2, resource=Resource(1, 0, 64), **fields)
+    return AppDef("train", [trainer], metadata={RETRY: policy})
+
+
+class Submitted:
+    def __init__(self, policy, **fields):
+        self.cluster = Cluster()
+        self.scheduler = create_scheduler("me", client=self.cluster)
+        self.app_id = self.scheduler.submit(app(policy, **fields), {})
+        (self.job,) = self.cluster.of("jobs")
+
+    def pods(self, *statuses):
+        """Of replica 0, one after the other: each was made when the one before it had ended."""
+        self.cluster.run_pods(self.job, RUNNING, most=1)
+        (first,) = self.cluster.of("pods")
+        for k, status in enumerate(statuses):
+            name = f"{first['metadata']['name']}-{k}"
+            made = f"2026-01-01T00:00:{10 * k:02}Z"
+            metadata = {**first["metadata"], "name": name, "uid": name, "creationTimestamp": made}
+            shown = {"startTime": made, **status}
+            self.cluster.objects["api/v1/pods", "default", name] = {**first, "metadata": metadata, "status": shown}
+        del self.cluster.objects["api/v1/pods", "default", first["metadata"]["name"]]
+
+    def attempts(self):
+        return self.scheduler.describe(self.app_id).attempts
+
+
+@pytest.mark.parametrize(
+    ("policy", "fields", "limits", "rules"),
+    [
+        (
+            "preempted:free, error:3",
+            {},
+            {"backoffLimit": 3},
+            [("Ignore", DISRUPTED), ("FailJob", OOM), ("Count", OTHER)],
+        ),
+        ("standard", {}, {"backoffLimit": 2}, [("Ignore", DISRUPTED), ("Count", OOM), ("FailJob", OTHER)]),
+        ("node:free", {"max_retries": 7}, {"backoffLimit": 0}, [("Ignore", DISRUPTED)]),
+        ("error:1", {}, {"backoffLimit": 1}, [("FailJob", DISRUPTED), ("FailJob", OOM), ("Count", OTHER)]),
+        (
+            "oom:2",
+            {"retry_policy": RetryPolicy.REPLICA},
+            {"backoffLimitPerIndex": 2, "maxFailedIndexes": 0},
+            [("FailIndex", DISRUPTED), ("Count", OOM), ("FailIndex", OTHER)],
+        ),
+        (
+            "error:1",
+            {"min_replicas": 1},
+            {"backoffLimitPerIndex": 1, "maxFailedIndexes": 1},
+            [("FailIndex", DISRUPTED), ("FailIndex", OOM), ("Count", OTHER)],
+        ),
+    ],
+)
+def test_a_policy_is_the_rules_of_the_job(policy, fields, limits, rules):
+    """The first rule that matches decides; what the policy does not retry ends the job. `max_retries` counts nothing."""
+    spec = Submitted(policy, **fields).job["spec"]
+    assert {k: v for k, v in spec.items() if k.startswith(("backoff", "maxFailed"))} == limits
+    found = spec["podFailurePolicy"]["rules"]
+    assert [(rule["action"], rule.get("onPodConditions") or rule["onExitCodes"]) for rule in found] == rules
+
+
+@pytest.mark.parametrize("policy", ["standard", "preempted:free", "standard, error:1"])
+@pytest.mark.parametrize("fields", [{}, {"retry_policy": RetryPolicy.REPLICA}], ids=["app", "replica"])
+def test_the_rules_are_valid(policy, fields):
+    """Checked strictly against the schema that Kubernetes publishes."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    job = Submitted(policy, **fields).job
+    spec = {**job, "metadata": {"name": "x"}}
+    kubernetes_validate.validate(spec, "1.30", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said", "works"),
+    [
+        ("oom:2:mem*1.5", "cannot keep `oom:2:mem*1.5`", "`oom:2`"),
+        ("node:free:avoid", "cannot keep `node:free:avoid`", "`node:free`"),
+        ("timeout:free", "cannot keep `timeout:free`", "`preempted`, `node`, `oom`, `error`"),
+    ],
+)
+def test_what_a_job_cannot_keep_is_refused_by_a_dry_run(policy, said, works):
+    """With what would work, and without asking the cluster."""
+    cluster = Cluster()
+    with pytest.raises(SpecError, match="retry policy") as error:
+        create_scheduler("me", client=cluster).submit_dryrun(app(policy), {})
+    assert said in str(error.value) and works in error.value.hint
+    assert not cluster.calls
+
+
+@pytest.mark.parametrize("cfg", [{"kind": "jobset"}, {"kind": "volcano"}, {"queue": "gpus"}], ids=str)
+def test_other_kinds_of_jobs_refuse_a_policy(cfg):
+    """A JobSet and Volcano count; they do not know causes."""
+    with pytest.raises(NotSupportedError) as error:
+        create_scheduler("me", client=Cluster()).submit_dryrun(app("standard"), cfg)
+    assert "kind=job" in error.value.hint
+
+
+def test_with_a_policy_auto_is_plain_jobs():
+    """Also where the cluster has JobSets and Volcano."""
+    cluster = Cluster(groups=GROUPS)
+    create_scheduler("me", client=cluster).submit(app("standard"), {})
+    (job,) = cluster.of("jobs")
+    assert job["spec"]["podFailurePolicy"]["rules"]
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "needs"),
+    [((1, 20), {}, "1.26"), ((1, 25), {}, "1.26"), ((1, 28), {"retry_policy": RetryPolicy.REPLICA}, "1.29")],
+)
+def test_an_older_cluster_refuses_before_anything_is_made(version, fields, needs):
+    """Its version is known at the submission."""
+    cluster = Cluster(version=version)
+    with pytest.raises(BackendError, match=f"this needs {needs}"):
+        create_scheduler("me", client=cluster).submit(app("standard", **fields), {})
+    assert {method for method, *_ in cluster.calls} == {"GET"}
+
+
+def test_containers_that_nodes_start_again_are_refused():
+    """`restartPolicy: OnFailure` of an overlay and a policy on failed pods exclude one another."""
+    given = app("error:1")
+    set_overlay(given.roles[0], "kubernetes", "pod", {"spec": {"restartPolicy": "OnFailure"}})
+    with pytest.raises(SpecError, match="restartPolicy"):
+        create_scheduler("me", client=Cluster()).submit_dryrun(given, {})
+
+
+def test_the_attempts_are_the_pods_that_failed():
+    """Each with its times, class, cause and node; a job without policy has none."""
+    job = Submitted("preempted:free, error:2")
+    taken = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
+    job.pods({**failed(at=10, code=143), "conditions": taken}, failed(BAD_BATCH, at=20), RUNNING)
+    first, second = job.attempts()
+    assert (first.kind, first.again, first.started, first.ended) == ("preempted", True, 1767225600.0, 1767225610.0)
+    assert "gave way to a pod of higher priority" in first.cause
+    assert (second.kind, second.again, second.hosts) == ("error", True, ["n0"])
+    assert second.cause == "trainer/0 on n0: exit code 1: ValueError: bad batch"
+    assert job.scheduler.describe(job.app_id).state is AppState.RUNNING
+
+
+def test_the_last_attempt_says_why_there_is_no_other():
+    """Its class is not retried, or its retries are used."""
+    job = Submitted("error:1")
+    job.pods(failed(BAD_BATCH, at=10), failed(BAD_BATCH, at=20))
+    job.job["status"] = {"conditions": [condition("Failed", reason="BackoffLimitExceeded")]}
+    assert [attempt.again for attempt in job.attempts()] == [True, False]
+    assert job.attempts()[-1].why == "error: all 1 retries are used"
+    assert "not retried (error: all 1 retries are used)" in job.scheduler.describe(job.app_id).msg
+    job = Submitted("oom:1")
+    job.pods(failed(BAD_BATCH, at=10))
+    job.job["status"] = {"conditions": [condition("Failed", reason="PodFailurePolicy")]}
+    assert job.attempts()[-1].why == "error: the policy does not retry it"
+
+
+def test_a_definition_with_a_policy_that_cannot_be_read_spoils_no_status():
+    """Another version of torchx may have written it."""
+    job = Submitted("error:1")
+    annotations = job.job["metadata"]["annotations"]
+    for key, text in annotations.items():
+        annotations[key] = text.replace("error:1", "mystery:1")
+    job.pods(failed(BAD_BATCH, at=10), RUNNING)
+    assert job.attempts() == [] and job.scheduler.describe(job.app_id).state is AppState.RUNNING

@@ -1,0 +1,107 @@
+"""Policies by cause on systems that retry by themselves and keep one counter: what of a policy such a system can keep.
+
+Kubernetes (``podFailurePolicy``) and AWS Batch (``evaluateOnExit``) match a failure against a list of rules, and count
+all retries together. So a policy fits if the classes that it retries are told apart by the rules, and have one number.
+"""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+from torchx.specs.retries import FREE, RetryRule
+from torchx.util.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx.specs.retries import RetryRules
+
+__all__ = ["NativeRetries", "NativeSystem"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeRetries:
+    """What such a system is asked for.
+
+    Attributes:
+        times: how many failures of the classes that count are retried, all of them together.
+        retried: the classes that are retried; any other failure ends the job.
+    """
+
+    times: int
+    retried: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeSystem:
+    """How a system tells failures apart.
+
+    Attributes:
+        name: of the backend.
+        groups: the classes that its rules can name; those of one group look alike to it.
+        uncounted: classes whose retries it does not count.
+        most: the largest number of retries.
+        free: ``most`` is what ``free`` stands for; otherwise ``free`` is more than the system can do.
+    """
+
+    name: str
+    groups: Sequence[tuple[str, ...]]
+    uncounted: tuple[str, ...] = ()
+    most: int
+    free: bool = True
+
+    def keep(self, rules: RetryRules) -> NativeRetries:
+        """What the system can keep of a policy; of the rules of ``standard``, whatever fits.
+
+        Raises:
+            SpecError: a rule that was written out cannot be kept.
+
+        >>> from torchx.specs.retries import RetryRules
+        >>> system = NativeSystem(name="kubernetes", groups=[("node",), ("oom",), ("error",)], most=20)
+        >>> system.keep(RetryRules.parse("standard, error:1")).times
+        1
+        """
+        named = [rule for rule in rules.rules if rule.kind in rules.named and rule.times]
+        for rule in named:
+            self._check(rule)
+        chosen = [rule for group in self.groups if (rule := self._rule_of(group, rules)).times]
+        counted = [rule for rule in chosen if rule.kind not in self.uncounted]
+        counted.sort(key=lambda rule: (rule.kind not in rules.named, rules.rules.index(rule)))
+        if not counted:
+            return NativeRetries(times=0, retried=self._all_of(chosen))
+        first, *others = counted
+        times = self._number(first)
+        for rule in others:
+            if rule.kind in rules.named:
+                self._refuse(f"{first}, {rule}", f"it counts all failures together: write `{first}` or `{rule}`")
+        # of the others, those that may be retried as often: a job is never retried more than the policy says
+        fit = [rule for rule in others if self._number(rule) >= times]
+        return NativeRetries(times=times, retried=self._all_of([*(r for r in chosen if r not in others), *fit]))
+
+    def _check(self, rule: RetryRule) -> None:
+        if not any(rule.kind in group for group in self.groups):
+            known = ", ".join(f"`{kind}`" for group in self.groups for kind in group)
+            self._refuse(str(rule), f"the classes that work there: {known}")
+        if rule.kind in self.uncounted and rule.times != FREE:
+            self._refuse(str(rule), f"write `{rule.kind}:free`: it does not count these")
+        if rule.kind not in self.uncounted and (rule.times > self.most or (rule.times == FREE and not self.free)):
+            self._refuse(str(rule), f"write `{rule.kind}:{self.most}`, which is its most")
+
+    def _rule_of(self, group: tuple[str, ...], rules: RetryRules) -> RetryRule:
+        """The rule for classes that look alike: that which was written out, else the one with the most retries."""
+        found = [rule for rule in rules.rules if rule.kind in group]
+        named = [rule for rule in found if rule.kind in rules.named]
+        if len({rule.times for rule in named}) > 1:
+            self._refuse(
+                ", ".join(map(str, named)), f"the same number for {' and '.join(group)}, which look alike to it"
+            )
+        return max(named or found, key=self._number, default=RetryRule(group[0]))
+
+    def _number(self, rule: RetryRule) -> int:
+        return self.most if rule.times == FREE else min(rule.times, self.most)
+
+    def _all_of(self, chosen: Sequence[RetryRule]) -> frozenset[str]:
+        return frozenset(kind for rule in chosen for group in self.groups if rule.kind in group for kind in group)
+
+    def _refuse(self, what: str, hint: str) -> None:
+        raise SpecError(f"retry policy: `{self.name}` cannot keep `{what}`", hint=hint)
