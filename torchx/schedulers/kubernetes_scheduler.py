@@ -17,7 +17,7 @@ from torchx.errors import BackendError
 from torchx.schedulers.kubernetes import request, verbs
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.inline_code import AUTO, INLINE, attach, pack
+from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, TooLargeError, attach, pack
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, OWNERS, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.request import KubernetesJob
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from torchx.schedulers.kubernetes.bucket_code import BucketCode
     from torchx.schedulers.kubernetes.inline_code import Code
-    from torchx.specs.api import CfgVal, Role
+    from torchx.specs.api import CfgVal, Role, Workspace
 else:
     from torchx.util.reexports import reexports
 
@@ -69,7 +70,8 @@ class KubernetesScheduler(KubeScheduler):
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
         super().__init__("kubernetes", session_name, client, docker_client)
-        self._codes: dict[str, Code] = {}  # packed here, by hash
+        self._codes: dict[str, Code | BucketCode] = {}  # found here, by hash
+        self._in_buckets: dict[str, BucketCode] = {}  # by URL
 
     def _run_opts(self) -> runopts:
         return KubernetesOpts.as_runopts()
@@ -96,24 +98,37 @@ class KubernetesScheduler(KubeScheduler):
         objects = request.render(kind, app, app_id, rules)
         packed = {i: self._codes.get(role.env.get(ENV_WORKSPACE_HASH, "")) for i, role in enumerate(app.roles)}
         codes = {i: code for i, code in packed.items() if code is not None}
-        return request.as_resource(attach(objects, codes) if codes and _is_inline(opts) else objects)
+        return request.as_resource(attach(objects, codes) if codes and not opts.is_image() else objects)
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
-        """Packs the code of one role for a ConfigMap, or builds its image where there is a registry for it."""
+        """Finds how the code of one role goes along, or builds its image where there is a registry for it."""
         opts = KubernetesOpts.from_cfg(cfg)
         opts.check()
         own = type(self).build_workspace_and_update_role is not KubeScheduler.build_workspace_and_update_role
-        if not role.workspace or own or not _is_inline(opts):
+        if not role.workspace or own or opts.is_image():
             super().caching_build_workspace_and_update_role(role, cfg, build_cache)
             return
-        key = (INLINE, *role.workspace.projects.items())
+        key = (opts.code, *role.workspace.projects.items())
         if key not in build_cache:
-            build_cache[key] = pack(role.workspace)
+            build_cache[key] = self._code_of(role.workspace, opts, quiet=bool(cfg.get("quiet")))
         code: Any = build_cache[key]
         self._codes[code.hash] = code
         set_workspace_hash(role, code.hash)
+
+    def _code_of(self, workspace: Workspace, opts: KubernetesOpts, *, quiet: bool) -> Code | BucketCode:
+        """How a workspace goes along that is not in an image."""
+        if opts.code != BUCKET:
+            try:
+                return pack(workspace)
+            except TooLargeError:
+                if opts.code != AUTO or not opts.bucket:
+                    raise
+        from torchx.schedulers.kubernetes.bucket_code import plan
+
+        code = plan(workspace, opts.bucket or "", quiet=quiet)
+        return self._in_buckets.setdefault(code.url, code)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         return f"{dryrun_info.request.opts.namespace}:{dryrun_info.request.app_id}"
@@ -150,9 +165,17 @@ class KubernetesScheduler(KubeScheduler):
                 if item["kind"] != "ConfigMap":  # the code, which would be sent twice
                     api.create(item, dry_run=True)
         self._push(dryrun_info, job.images_to_push)
-        objects = with_secret(objects, job.secret, dryrun_info._secrets)
+        objects = with_secret(self._uploaded(objects), job.secret, dryrun_info._secrets)
         verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
         return self._submitted(job.opts.context, self.expected_id(dryrun_info))
+
+    def _uploaded(self, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The objects, with addresses of the code that is in a bucket now."""
+        if not self._in_buckets:
+            return objects
+        from torchx.schedulers.kubernetes.bucket_code import signed
+
+        return [signed(item, self._in_buckets) for item in objects]
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
         """A Role for jobs of the kind in ``cfg``; with ``kind=auto``, of that which needs no operator."""
@@ -161,7 +184,10 @@ class KubernetesScheduler(KubeScheduler):
         opts = KubernetesOpts.from_cfg(cfg)
         opts.check()
         return role_manifest(
-            _default_kind(opts), opts.namespace, queued=bool(opts.local_queue), inline=_is_inline(opts)
+            _default_kind(opts),
+            opts.namespace,
+            queued=bool(opts.local_queue),
+            inline=opts.code != BUCKET and not opts.is_image(),
         )
 
     @staticmethod
@@ -199,11 +225,6 @@ def _policy_since(app: AppDef) -> tuple[int, int] | None:
 def _default_kind(opts: KubernetesOpts) -> str:
     """What a job becomes as far as the options say so."""
     return opts.kind if opts.kind != AUTO else VOLCANO if opts.queue else JOB
-
-
-def _is_inline(opts: KubernetesOpts) -> bool:
-    """Whether code goes along as a ConfigMap, if it can."""
-    return opts.code == INLINE or (opts.code == AUTO and not opts.image_repo)
 
 
 def create_scheduler(

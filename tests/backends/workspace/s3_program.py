@@ -53,6 +53,44 @@ def bucket(folder: str, big: bytes) -> tuple[Any, Any]:
     return server, s3
 
 
+def code_of_pods(folder: str, s3: Any) -> dict[str, object]:
+    """A workspace goes into the bucket for the pods of a job, which fetch it as they do there: by a real shell."""
+    import subprocess
+
+    from torchx.schedulers.kubernetes.bucket_code import plan, upload
+    from torchx.specs import Workspace
+
+    def objects() -> list[tuple[str, str]]:
+        found = s3.list_objects_v2(Bucket="code", Prefix="pods/").get("Contents") or ()
+        return [(one["Key"], str(one["LastModified"])) for one in found]
+
+    source, place, volume = (tempfile.mkdtemp(dir=folder) for _ in range(3))
+    with open(f"{source}/train.py", "w") as f:
+        f.write("print('fetched')")
+    with open(f"{source}/noise", "wb") as f:
+        f.write(os.urandom(12 << 20))
+    code = plan(Workspace({source: ""}), "s3://code/pods")
+    before = objects()
+    upload(code)
+    first = objects()
+    for name, text in {**code.as_object({})["stringData"], "url": upload(code)}.items():
+        with open(f"{volume}/{name}", "w") as f:
+            f.write(text)
+    argv = ["sh", f"{volume}/start.sh", sys.executable, "train.py"]
+    done = subprocess.run(argv, cwd=place, capture_output=True, text=True, check=False)
+    with open(f"{source}/noise", "rb") as a, open(f"{place}/noise", "rb") as b:
+        same = a.read() == b.read()
+    return {
+        "before": before,
+        "keys": [key for key, _ in first],
+        "hash": code.hash,
+        "sent once": first == objects(),
+        "output": done.stdout + done.stderr,
+        "same": same,
+        "no such bucket": refusal(lambda: upload(plan(Workspace({source: ""}), "s3://no-such-bucket/x"))),
+    }
+
+
 def main() -> None:
     """Each answer under the name that the test knows."""
     big = os.urandom(12 << 20)
@@ -83,6 +121,7 @@ def main() -> None:
         "no such prefix": refusal(lambda: entries("s3://code/nothing")),
         "way out": refusal(lambda: entries("s3://code/bad")),
     }
+    answers["code of pods"] = code_of_pods(sys.argv[1], s3)
     server.stop()
     answers["server is gone"] = refusal(lambda: entries("s3://code/other"))
     print(json.dumps(answers))

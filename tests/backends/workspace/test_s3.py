@@ -88,3 +88,12 @@ def test_what_cannot_be_read_is_refused(answers: Any, what: str, words: str) -> 
     kind, text = answers[what]
     assert kind == "SpecError"
     assert words in text
+
+
+def test_pods_fetch_their_code_by_a_signed_address(answers: Any) -> None:
+    """A dry run sends nothing, a second job nothing more; what arrives is what was sent, in several parts."""
+    found = answers["code of pods"]
+    assert found["before"] == [] and found["keys"] == [f"pods/{found['hash'].replace(':', '-')}.tgz"]
+    assert found["sent once"] and found["same"] and found["output"] == "fetched\n"
+    kind, text = found["no such bucket"]
+    assert kind == "BackendError" and "s3://no-such-bucket/x/sha256-" in text

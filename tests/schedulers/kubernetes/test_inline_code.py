@@ -220,5 +220,5 @@ def test_an_image_is_built_where_that_is_wanted(code, cfg, monkeypatch):
 
 def test_an_option_that_nobody_knows_is_refused(code):
     """By name."""
-    with pytest.raises(ConfigError, match="code `carrier-pigeon` is not one of auto, inline, registry"):
+    with pytest.raises(ConfigError, match="code `carrier-pigeon` is not one of auto, bucket, inline, registry"):
         run(Cluster(), code, code="carrier-pigeon")

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
+    from torchx.schedulers.kubernetes.bucket_code import BucketCode
     from torchx.specs.api import Workspace
     from torchx.workspace.content import Entry
 
     _Object = dict[str, Any]
 
-AUTO, INLINE, REGISTRY = "auto", "inline", "registry"
-WAYS = (AUTO, INLINE, REGISTRY)
+AUTO, BUCKET, INLINE, REGISTRY = "auto", "bucket", "inline", "registry"
+WAYS = (AUTO, BUCKET, INLINE, REGISTRY)
 MOST_BYTES = 1_000_000
 """Compressed. A ConfigMap holds 1 MiB: https://kubernetes.io/docs/concepts/configuration/configmap/"""
 
@@ -28,7 +29,9 @@ _MOST_UNPACKED = 100 << 20
 _TIME = 347155200  # 1981, as in images
 _FILE = "code.tgz"
 _VOLUME = "torchx-code"
-_PLACE = f"/{_VOLUME}/{_FILE}"
+FOLDER = f"/{_VOLUME}"
+"""Where a container finds what leads to its code."""
+_PLACE = f"{FOLDER}/{_FILE}"
 # Python first: it needs no gzip, and leaves a link to a folder, as `/lib` is one, as it is.
 _UNPACK = f"""\
 if command -v python3 >/dev/null 2>&1; then python3 -IS -m tarfile -e {_PLACE} .; else tar -xzomf {_PLACE}; fi || {{
@@ -49,41 +52,80 @@ class Code:
     data: bytes
     hash: str
 
+    @property
+    def command(self) -> list[str]:
+        """What a container runs, the words of its program after it."""
+        return ["sh", "-c", _UNPACK, "torchx"]
+
+    @staticmethod
+    def volume(name: str) -> _Object:
+        """The source of the volume at :data:`FOLDER`."""
+        return {"configMap": {"name": name}}
+
+    def as_object(self, metadata: _Object) -> _Object:
+        """What the volume is made of."""
+        import base64
+
+        data = {_FILE: base64.b64encode(self.data).decode()}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
+
+
+class TooLargeError(ConfigError):
+    """A workspace is too large to go along."""
+
 
 def pack(workspace: Workspace) -> Code:
     """The workspace, compressed.
 
     Raises:
-        ConfigError: it is too large for a ConfigMap, or has a ``Dockerfile.torchx``, which only an image can follow.
+        TooLargeError: it is too large for a ConfigMap.
+        ConfigError: it has a ``Dockerfile.torchx``, which only an image can follow.
     """
-    import zlib
+    from torchx.workspace import content
 
+    entries = entries_of(workspace)
+    data = bytearray()
+    if sum(entry.size for entry in entries) <= _MOST_UNPACKED:
+        for block in archive_of(entries):
+            data += block
+            if len(data) > MOST_BYTES:
+                break
+    if not data or len(data) > MOST_BYTES:
+        raise TooLargeError(
+            f"the workspace `{workspace}` is larger than the {MOST_BYTES // 1000} kB, compressed, that go along inline",
+            hint="name what the job does not need in `.torchxignore`; or push an image: "
+            "`-cfg image_repo=<registry>/<name>`; or name a bucket: `-cfg bucket=s3://<name>`",
+        )
+    return Code(bytes(data), content.content_hash(entries))
+
+
+def entries_of(workspace: Workspace) -> list[Entry]:
+    """The files of a workspace that is laid over an image.
+
+    Raises:
+        ConfigError: it has a ``Dockerfile.torchx``, which only an image can follow.
+    """
     from torchx.workspace import content
     from torchx.workspace.docker_workspace import TORCHX_DOCKERFILE
 
     entries = content.entries(workspace)
     if any(entry.path == TORCHX_DOCKERFILE for entry in entries):
-        raise ConfigError(f"the workspace has a `{TORCHX_DOCKERFILE}`, which needs an image", hint=_HINT)
+        hint = "push an image: `-cfg code=registry,image_repo=<registry>/<name>`"
+        raise ConfigError(f"the workspace has a `{TORCHX_DOCKERFILE}`, which needs an image", hint=hint)
+    return entries
+
+
+def archive_of(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """A tar archive, compressed by gzip; the same files give the same bytes."""
+    import zlib
+
     packer = zlib.compressobj(6, wbits=31)
-    data = bytearray()
-    if sum(entry.size for entry in entries) <= _MOST_UNPACKED:
-        for block in _archive(entries):
-            data += packer.compress(block)
-            if len(data) > MOST_BYTES:
-                break
-        data += packer.flush()
-    if not data or len(data) > MOST_BYTES:
-        raise ConfigError(
-            f"the workspace `{workspace}` is larger than the {MOST_BYTES // 1000} kB, compressed, that go along inline",
-            hint=f"name what the job does not need in `.torchxignore`; or {_HINT}",
-        )
-    return Code(bytes(data), content.content_hash(entries))
+    for block in _blocks(entries):
+        yield packer.compress(block)
+    yield packer.flush()
 
 
-_HINT = "push an image: `-cfg image_repo=<registry>/<name>`"
-
-
-def _archive(entries: Iterable[Entry]) -> Iterator[bytes]:
+def _blocks(entries: Iterable[Entry]) -> Iterator[bytes]:
     from torchx.workspace.content import FILE
     from torchx.workspace.images import archive
 
@@ -95,8 +137,8 @@ def _archive(entries: Iterable[Entry]) -> Iterator[bytes]:
     yield archive.END
 
 
-def attach(objects: list[_Object], codes: Mapping[int, Code]) -> list[_Object]:
-    """The objects, whose pods now have their code, and ConfigMaps with it, one for each that differs.
+def attach(objects: list[_Object], codes: Mapping[int, Code | BucketCode]) -> list[_Object]:
+    """The objects, whose pods now have their code, and ConfigMaps or Secrets that lead to it, one for each code.
 
     Args:
         objects: of an app, the one that owns the others first; they are changed.
@@ -107,18 +149,15 @@ def attach(objects: list[_Object], codes: Mapping[int, Code]) -> list[_Object]:
     for template in _templates(objects):
         code = codes.get(int(template["metadata"]["labels"][LABEL_ROLE_INDEX]))
         if code is not None:
-            _unpack(template["spec"], names[code.hash])
-    return [objects[0], *(_config_map(names[c.hash], objects[0]["metadata"], c) for c in different), *objects[1:]]
+            _mount(template["spec"], code, names[code.hash])
+    owner = objects[0]["metadata"]
+    return [objects[0], *(c.as_object(_metadata(names[c.hash], owner)) for c in different), *objects[1:]]
 
 
-def _config_map(name: str, owner: _Object, code: Code) -> _Object:
-    import base64
-
+def _metadata(name: str, owner: _Object) -> _Object:
     labels = {key: value for key, value in owner["labels"].items() if key != LABEL_QUEUE}
     marks = {key: value for key, value in owner["annotations"].items() if key == ANNOTATION_SUBMISSION}
-    metadata = {"name": name, "namespace": owner["namespace"], "labels": labels, "annotations": marks}
-    data = {_FILE: base64.b64encode(code.data).decode()}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
+    return {"name": name, "namespace": owner["namespace"], "labels": labels, "annotations": marks}
 
 
 def _templates(objects: Iterable[_Object]) -> Iterator[_Object]:
@@ -131,11 +170,11 @@ def _templates(objects: Iterable[_Object]) -> Iterator[_Object]:
             yield spec["template"]
 
 
-def _unpack(pod: _Object, name: str) -> None:
+def _mount(pod: _Object, code: Code | BucketCode, name: str) -> None:
     main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
-    main["command"] = ["sh", "-c", _UNPACK, "torchx", *main["command"]]
-    pod["volumes"] = [*(pod.get("volumes") or ()), {"name": _VOLUME, "configMap": {"name": name}}]
-    mount = {"name": _VOLUME, "mountPath": f"/{_VOLUME}", "readOnly": True}
+    main["command"] = [*code.command, *main["command"]]
+    pod["volumes"] = [*(pod.get("volumes") or ()), {"name": _VOLUME, **code.volume(name)}]
+    mount = {"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}
     main["volumeMounts"] = [*(main.get("volumeMounts") or ()), mount]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx.errors import ConfigError, install_extra
 from torchx.schedulers.api import StructuredOpts
-from torchx.schedulers.kubernetes.inline_code import AUTO, WAYS
+from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, REGISTRY, WAYS
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, V1BETA1, V1BETA2, VOLCANO
 from torchx.schedulers.kubernetes.placement import Placement
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
@@ -94,7 +94,11 @@ class KubernetesOpts(StructuredOpts):
     """level of Kueue's topology in which all pods of a role should be; KEY! where they must"""
 
     code: str = AUTO
-    """how the workspace gets there: registry, as an image; inline, as a ConfigMap; auto: inline without `image_repo`"""
+    """how the workspace gets there: registry, as an image; inline, as a ConfigMap; bucket, by `bucket`; auto: inline
+    without `image_repo`, or by `bucket` what is too large for that"""
+
+    bucket: str | None = None
+    """place in an object store for the workspace, such as `s3://my-bucket/code`"""
 
     def placement(self) -> Placement:
         """What the options say of places."""
@@ -126,6 +130,16 @@ class KubernetesOpts(StructuredOpts):
         self.placement().check()
         if self.code not in WAYS:
             raise ConfigError(f"code `{self.code}` is not one of {', '.join(WAYS)}")
+        if self.code == BUCKET and not self.bucket:
+            raise ConfigError("`code=bucket` needs `bucket`", hint="for example `-cfg bucket=s3://my-bucket/code`")
+        if self.bucket:
+            from torchx.schedulers.kubernetes.bucket_code import check_bucket
+
+            check_bucket(self.bucket)
+
+    def is_image(self) -> bool:
+        """Whether the workspace goes into an image."""
+        return self.code == REGISTRY or (self.code == AUTO and bool(self.image_repo))
 
 
 @dataclass

@@ -1,0 +1,277 @@
+"""Code in an object store: what is sent there, when, and how a container gets it."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tests.schedulers.kubernetes.fake_cluster import Cluster
+from tests.schedulers.kubernetes.test_inline_code import GROUPS, KINDS, app, code, run, templates
+from torchx.errors import BackendError, ConfigError, MissingDependencyError
+from torchx.runner import Runner
+from torchx.schedulers.kubernetes import bucket_code
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
+
+__all__ = ["code"]
+BUCKET: dict[str, Any] = {"code": "bucket", "bucket": "tstore://mine/code", "kind": "job"}
+
+
+class Store(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """An object store with signed addresses."""
+
+    protocol = "tstore"
+    store: ClassVar[dict] = {}
+    pseudo_dirs: ClassVar[list] = [""]
+    sent: ClassVar[list] = []
+    query = "X-Amz-Signature=0123456789"
+    port = 0
+    refusal = None
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return "/" + path.removeprefix("tstore://").strip("/")
+
+    def put_file(self, lpath, rpath, callback=None, **_):
+        if self.refusal:
+            raise self.refusal
+        data = Path(lpath).read_bytes()
+        self.sent.append(rpath)
+        self.pipe_file(rpath, data)
+        callback.set_size(len(data))
+        callback.relative_update(len(data))
+
+    def sign(self, path, expiration=100, **_):
+        assert expiration == 7 * 86400
+        return f"http://127.0.0.1:{self.port}/{path.lstrip('/')}?{self.query}"
+
+
+@pytest.fixture
+def store():
+    """An empty bucket."""
+    fsspec.register_implementation("tstore", Store, clobber=True)
+    Store.store.clear()
+    Store.sent.clear()
+    Store.refusal, Store.query = None, "X-Amz-Signature=0123456789"
+    return Store
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Gives out what the bucket has, as often broken off or refused as a test wants."""
+
+    faults: ClassVar[list] = []
+
+    def do_GET(self):
+        path = self.path.partition("?")[0]
+        data = Store.store[path].getvalue() if path in Store.store else b""
+        fault = self.faults.pop(0) if self.faults else (200 if data else 404)
+        self.send_response(fault or 200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[:-10] if fault == 0 else data if fault == 200 else b"")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def served(store):
+    """The bucket over HTTP."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=functools.partial(server.serve_forever, poll_interval=0.01))
+    thread.start()
+    store.port = server.server_address[1]
+    Handler.faults.clear()
+    yield store
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_container_finds_a_signed_address(code, store, kind):
+    """In a Secret that goes with the job; the archive is whole, and named after what is in it."""
+    cluster = Cluster(groups=GROUPS)
+    scheduler, app_id = run(cluster, code, **{**BUCKET, "kind": kind})
+    (path,) = store.sent
+    with tarfile.open(fileobj=io.BytesIO(store.store[path].getvalue())) as archive:
+        assert {one.name for one in archive.getmembers()} >= {"train.py", "lib/run.sh", "link"}
+    (secret,) = cluster.of("secrets")
+    assert secret["stringData"]["url"].endswith(f"{path}?{store.query}")
+    assert secret["metadata"]["ownerReferences"] and not cluster.of("configmaps")
+    for template in templates(cluster, kind):
+        (main,) = template["spec"]["containers"]
+        assert main["command"] == ["sh", "/torchx-code/start.sh", "python", "train.py", "$$(HOME)"]
+        (volume,) = [v for v in template["spec"]["volumes"] if "secret" in v]
+        assert volume["secret"]["secretName"] == secret["metadata"]["name"]
+        assert {"name": volume["name"], "mountPath": "/torchx-code", "readOnly": True} in main["volumeMounts"]
+    scheduler.delete(app_id)
+    assert cluster.objects == {}
+
+
+def test_what_has_not_changed_is_not_sent_again(code, store):
+    """A change is. What is older than a signature is good for is sent again: a rule may be about to remove it."""
+    run(Cluster(), code, **BUCKET)
+    run(Cluster(), code, **BUCKET)
+    assert len(store.sent) == 1
+    (code / "train.py").write_text("print('ho')\n")
+    run(Cluster(), code, **BUCKET)
+    assert len(set(store.sent)) == 2
+    for file in store.store.values():
+        file.modified = datetime.now(timezone.utc) - timedelta(days=8)
+    run(Cluster(), code, **BUCKET)
+    assert len(store.sent) == 3 and store.sent[2] == store.sent[1]
+
+
+def test_a_dry_run_sends_nothing(code, store, capsys):
+    """It shows where the code will be, and no signature."""
+    scheduler = create_scheduler("me")
+    with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
+        info = runner.dryrun(app(), "kubernetes", BUCKET, workspace=str(code))
+        assert store.sent == [] and "url: tstore://mine/code/sha256-" in str(info)
+        (code / "train.py").write_text("print('later')\n")
+        scheduler._given_client = cluster = Cluster()
+        with pytest.raises(BackendError, match="has changed since the dry run"):
+            runner.schedule(info)
+    assert store.sent == [] and cluster.objects == {}
+
+
+def test_auto_takes_the_bucket_for_what_is_too_large_for_a_config_map(code, store):
+    """What fits goes along without the detour."""
+    cluster = Cluster()
+    run(cluster, code, **{**BUCKET, "code": "auto"})
+    assert store.sent == [] and cluster.of("configmaps")
+    (code / "noise").write_bytes(os.urandom(1_100_000))
+    cluster = Cluster()
+    run(cluster, code, **{**BUCKET, "code": "auto"})
+    assert len(store.sent) == 1 and not cluster.of("configmaps")
+
+
+def test_what_is_said_of_an_upload(code, store, capsys):
+    """How much; not by the option `quiet`."""
+    run(Cluster(), code, **BUCKET)
+    assert "Uploaded the code to /mine/code/sha256-" in capsys.readouterr().err
+    run(Cluster(), code, **BUCKET)
+    assert capsys.readouterr().err == ""
+    (code / "train.py").write_text("print('ho')\n")
+    run(Cluster(), code, **BUCKET, quiet=True)
+    assert capsys.readouterr().err == "" and len(store.sent) == 2
+
+
+def test_temporary_credentials_are_warned_of(code, store, caplog):
+    """What they sign ends with them."""
+    store.query = "X-Amz-Security-Token=abc&X-Amz-Signature=def"
+    run(Cluster(), code, **BUCKET)
+    assert "signed with temporary credentials" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("cfg", "said"),
+    [
+        ({"code": "bucket"}, "`code=bucket` needs `bucket`"),
+        ({"bucket": "my-bucket"}, "`my-bucket` is not the address of a place"),
+        ({"bucket": "s3://"}, "`s3://` is not the address"),
+        ({"bucket": "file:///tmp/x"}, "is not the address of a place in an object store"),
+        ({"bucket": "s3://key:secret@bucket/x"}, "is not the address"),
+    ],
+)
+def test_what_cannot_be_a_bucket_is_refused(code, store, cfg, said):
+    """At the dry run, with an example."""
+    with pytest.raises(ConfigError, match=said) as e:
+        run(Cluster(), code, **cfg)
+    assert "s3://my-bucket/code" in e.value.hint
+
+
+def test_a_bucket_that_refuses(code, store):
+    """Its words, and nothing is made on the cluster."""
+    store.refusal = PermissionError("Access Denied")
+    cluster = Cluster()
+    with pytest.raises(BackendError, match=r"cannot be put at `tstore://mine/code/.*`: Access Denied"):
+        run(cluster, code, **BUCKET)
+    assert cluster.objects == {}
+
+
+def test_a_store_that_signs_nothing(code, store, monkeypatch):
+    """Is of no use here, and says so."""
+    monkeypatch.setattr(Store, "sign", MemoryFileSystem.sign)
+    with pytest.raises(BackendError, match="object stores of this kind sign no addresses"):
+        run(Cluster(), code, **BUCKET)
+
+
+def test_what_is_not_installed_is_named(code, monkeypatch):
+    """With the command that installs it."""
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(MissingDependencyError, match="bucket `s3://b/sha256") as e:
+        run(Cluster(), code, code="bucket", bucket="s3://b")
+    assert "s3" in e.value.hint
+
+
+@pytest.mark.parametrize(
+    "tools", [{"python3": sys.executable}, {"curl": "/usr/bin/curl"}, {"wget": "/usr/bin/wget"}], ids=list
+)
+def test_what_a_container_does(code, served, tmp_path, tools):
+    """A real shell fetches over HTTP, unpacks over what is there, leaves no trace and becomes the program."""
+    if not all(os.access(target, os.X_OK) for target in tools.values()):
+        pytest.skip("the machine has no such program")
+    cluster = Cluster()
+    run(cluster, code, **BUCKET)
+    (secret,) = cluster.of("secrets")
+    folder, place, path = tmp_path / "torchx-code", tmp_path / "workdir", tmp_path / "bin"
+    for new in (folder, place, path):
+        new.mkdir()
+    for name, text in secret["stringData"].items():
+        (folder / name).write_text(text)
+    (place / "urllib.py").write_text("raise SystemExit('not that of Python')\n")
+    for name in ("cat", "mktemp", "rm", "tar", "gzip"):
+        (path / name).symlink_to(f"/bin/{name}")
+    for name, target in tools.items():
+        (path / name).symlink_to(target)
+    argv = ["/bin/sh", f"{folder}/start.sh", "/bin/sh", "-c", 'printf "%s|" "$@"', "sh", "a b", "$HOME", ""]
+
+    def start() -> subprocess.CompletedProcess[str]:
+        env = {"PATH": str(path), "PYTHONHOME": sys.base_prefix}
+        return subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, check=False)
+
+    if "python3" in tools:
+        Handler.faults[:] = [0]  # broken off
+    done = start()
+    assert (done.returncode, done.stdout) == (0, "a b|$HOME||"), done.stderr
+    assert Handler.faults == [] and os.access(place / "lib" / "run.sh", os.X_OK)
+    assert {p.name for p in place.iterdir()} == {".torchxignore", "lib", "link", "train.py", "urllib.py"}
+    (served.store[served.sent[0]]).truncate(100)
+    done = start()
+    assert done.returncode == 1 and f"the code cannot be unpacked into {place}" in done.stderr
+    served.store.clear()
+    done = start()
+    assert done.returncode == 1 and f"the code cannot be fetched from its bucket into {place}" in done.stderr
+    assert "wget" in tools or "404" in done.stderr  # GNU's would name the address, too
+    assert served.query not in done.stderr
+    assert not list(place.glob(".torchx-code*"))
+
+
+def test_progress_is_shown_on_a_terminal(code, store, monkeypatch):
+    """One line that changes."""
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    plan = bucket_code.plan(app_workspace(code), "tstore://mine/code")
+    bucket_code.upload(plan)
+    assert "\rPacking the code: " in stream.getvalue() and "Uploaded the code to" in stream.getvalue()
+
+
+def app_workspace(folder: Path):
+    from torchx.specs import Workspace
+
+    return Workspace({str(folder): ""})

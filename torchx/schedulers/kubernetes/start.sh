@@ -1,0 +1,39 @@
+#!/bin/sh
+# What a container does whose code is in a bucket: it fetches the archive by the signed address beside this file, unpacks
+# it into the working directory of its image, and becomes its program. Python first: it needs no gzip, and leaves a link
+# to a folder, as `/lib` is one, as it is.
+torchx_fetch='
+import shutil, sys, time, urllib.request
+with open(sys.argv[1]) as file:
+    url = file.read()
+for pause in (1, 4, 16, 0):
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer, open(sys.argv[2], "wb") as file:
+            shutil.copyfileobj(answer, file)
+            if file.tell() != int(answer.headers["Content-Length"] or file.tell()):
+                raise OSError("the answer breaks off")
+        break
+    except OSError as e:
+        if not pause or 400 <= (getattr(e, "code", 0) or 0) < 500:
+            sys.exit(f"torchx: {e}")
+    time.sleep(pause)
+'
+torchx_has() { command -v "$1" >/dev/null 2>&1; }
+torchx_get() { # address, file
+  if torchx_has python3 && python3 -IS -c "$torchx_fetch" "$1" "$2"; then return; fi
+  if torchx_has curl && curl -fsS --retry 4 -o "$2" "$(cat "$1")"; then return; fi
+  torchx_has wget && wget -q -O "$2" "$(cat "$1")"
+}
+torchx_unpack() {
+  if torchx_has python3; then python3 -IS -m tarfile -e "$1" .; else tar -xzomf "$1"; fi
+}
+torchx_fail() {
+  rm -f "$torchx_code"
+  echo "torchx: the code cannot be $1 $PWD, the working directory of the image" >&2
+  exit 1
+}
+torchx_code=$(mktemp ./.torchx-code.XXXXXX) || torchx_fail "written to"
+torchx_get "${0%/*}/url" "$torchx_code" || torchx_fail "fetched from its bucket into"
+torchx_unpack "$torchx_code" || torchx_fail "unpacked into"
+rm -f "$torchx_code"
+exec "$@"
