@@ -67,8 +67,8 @@ def code_of_pods(folder: str, s3: Any) -> dict[str, object]:
     source, place, volume = (tempfile.mkdtemp(dir=folder) for _ in range(3))
     with open(f"{source}/train.py", "w") as f:
         f.write("print('fetched')")
-    with open(f"{source}/noise", "wb") as f:
-        f.write(os.urandom(12 << 20))
+    with open(f"{source}/noise", "wb") as noise:
+        noise.write(os.urandom(12 << 20))
     code = plan(Workspace({source: ""}), "s3://code/pods")
     before = objects()
     upload(code)
