@@ -90,6 +90,7 @@ CAPABILITIES = Capabilities(
     cancel=True,
     list=True,
     retries=("APPLICATION",),
+    retry_actions=("retry",),
     multi_role=True,
     mounts=("bind", "volume", "device"),
     secrets=("aws-sm",),
@@ -137,7 +138,15 @@ class AWSBatchScheduler(AwsScheduler):
         opts = AWSBatchOpts.from_cfg(cfg)
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(app.name, room=15)}-{random_id(14)}"
-        job = render_job(app, name, opts, session=self.session_name, user=self._who())
+        retries = None
+        if app.metadata:
+            from torchx.schedulers.aws.batch.attempts import SYSTEM
+            from torchx.schedulers.kit.attempts import refuse_parts
+
+            retries = SYSTEM.policy(app, self.capabilities)
+            if retries is not None:
+                refuse_parts(app, "Batch")
+        job = render_job(app, name, opts, session=self.session_name, user=self._who(), retries=retries)
         job.images_to_push = images
         return AppDryRunInfo(job, str)
 

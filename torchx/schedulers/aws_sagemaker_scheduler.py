@@ -25,6 +25,7 @@ from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, 
 from torchx.schedulers.ids import random_id
 from torchx.specs.api import AppDryRunInfo, is_terminal, runopts
 from torchx.util.notices import logger
+from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ CAPABILITIES = Capabilities(
     cancel=True,
     delete=True,
     list=True,
+    retry_actions=("retry",),
     workspaces=True,
     gpus=True,
     resources=True,
@@ -107,6 +109,10 @@ class AWSSageMakerScheduler(AwsScheduler):
         opts = AWSSageMakerOpts.from_cfg(cfg)
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(opts.base_job_name or app.name, room=15)}-{random_id(14)}"
+        if app.metadata:
+            from torchx.schedulers.aws.sagemaker.attempts import retries
+
+            opts = replace(opts, max_retry_attempts=retries(app, opts, self.capabilities))
         job = render_job(app, name, opts, session=self.session_name, user=self._who())
         job.images_to_push = images
         return AppDryRunInfo(job, str)

@@ -12,7 +12,7 @@ in a file of the job's folder, one JSON object a line, and asks :func:`decide`. 
 
 from __future__ import annotations
 
-from torchx.errors import NotSupportedError
+from torchx.errors import NotSupportedError, SpecError
 from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
 from torchx.util.records import dataclass
 
@@ -37,6 +37,7 @@ __all__ = [
     "digest",
     "policy_of",
     "put_down",
+    "refuse_parts",
 ]
 
 ATTEMPTS_FILE = "attempts.jsonl"
@@ -83,6 +84,21 @@ def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | N
             hint="omit `--retry`, and give the component `--max_retries`",
         )
     return rules.within(caps.retry_actions, scheduler)
+
+
+def refuse_parts(app: AppDef, system: str) -> None:
+    """For a system that starts a job again as a whole: refuses roles that are to start again by themselves.
+
+    Raises:
+        SpecError: a role is.
+    """
+    for role in app.roles:
+        if role.retry_policy.name != "APPLICATION":
+            raise SpecError(
+                f"role `{role.name}` has the retry policy `{role.retry_policy.value}`: with `--retry` {system} starts"
+                " the whole job again",
+                hint="use `APPLICATION`, the default, or omit `--retry`",
+            )
 
 
 def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) -> Decision:

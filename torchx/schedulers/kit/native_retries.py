@@ -7,16 +7,21 @@ all retries together. So a policy fits if the classes that it retries are told a
 from __future__ import annotations
 
 from torchx.errors import SpecError
-from torchx.specs.retries import FREE, RetryRule
+from torchx.schedulers.kit.attempts import policy_of
+from torchx.specs.retries import FREE, Attempt, RetryRule
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.kit.caps import Capabilities
+    from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.specs.api import AppDef
     from torchx.specs.retries import RetryRules
 
-__all__ = ["NativeRetries", "NativeSystem"]
+__all__ = ["NativeRetries", "NativeSystem", "attempt_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,15 @@ class NativeSystem:
     uncounted: tuple[str, ...] = ()
     most: int
     free: bool = True
+
+    def policy(self, app: AppDef, caps: Capabilities) -> NativeRetries | None:
+        """What a job's policy asks of the system; None when the job has none.
+
+        Raises:
+            SpecError, NotSupportedError: it cannot be kept.
+        """
+        rules = policy_of(app, self.name, caps)
+        return None if rules is None else self.keep(rules)
 
     def keep(self, rules: RetryRules) -> NativeRetries:
         """What the system can keep of a policy; of the rules of ``standard``, whatever fits.
@@ -105,3 +119,29 @@ class NativeSystem:
 
     def _refuse(self, what: str, hint: str) -> None:
         raise SpecError(f"retry policy: `{self.name}` cannot keep `{what}`", hint=hint)
+
+
+def attempt_of(replica: ReplicaFacts, left: Evidence | None = None) -> Attempt:
+    """One process that failed, as an attempt: its times, host, class and cause. What was done then is for the caller.
+
+    Args:
+        left: what it left behind.
+
+    >>> from torchx.schedulers.kit.facts import ReplicaFacts
+    >>> from torchx.specs.api import AppState
+    >>> attempt_of(ReplicaFacts(role="w", replica=0, state=AppState.FAILED, exit_code=3)).cause
+    'w/0: exit code 3'
+    """
+    from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.kit.facts import JobFacts, RoleFacts
+    from torchx.schedulers.kit.verdict import judge
+
+    alone = RoleFacts(name=replica.role, replicas=[replica])
+    verdict = judge(JobFacts(app_id="", roles=[alone]), lambda _: [left or Evidence()])
+    return Attempt(
+        started=replica.started,
+        ended=replica.ended,
+        kind=(verdict.cause.kind if verdict.cause else "") or "unknown",
+        cause=verdict.sentence,
+        hosts=[replica.host] if replica.host else [],
+    )

@@ -7,8 +7,7 @@ the cluster took the pod away: https://kubernetes.io/docs/concepts/workloads/con
 from __future__ import annotations
 
 from torchx.errors import NotSupportedError, SpecError
-from torchx.schedulers.kit.attempts import policy_of
-from torchx.schedulers.kit.native_retries import NativeSystem
+from torchx.schedulers.kit.native_retries import NativeSystem, attempt_of
 from torchx.schedulers.kubernetes.names import JOB
 from torchx.schedulers.kubernetes.pod_answers import read_pod
 from torchx.specs.api import AppState, RetryPolicy
@@ -43,15 +42,13 @@ def policy(app: AppDef, kind: str, caps: Capabilities) -> NativeRetries | None:
     Raises:
         SpecError: it cannot be kept.
     """
-    rules = policy_of(app, "kubernetes", caps)
-    if rules is None:
-        return None
-    if kind != JOB:
+    retries = SYSTEM.policy(app, caps)
+    if retries is not None and kind != JOB:
         raise NotSupportedError(
             f"retries by the cause of a failure are kept by plain Jobs, not by a job of the kind `{kind}`",
             hint="use `-cfg kind=job`, or omit `--retry` and give the component `--max_retries`",
         )
-    return SYSTEM.keep(rules)
+    return retries
 
 
 def each_by_itself(role: Role) -> bool:
@@ -113,24 +110,11 @@ def attempts_of(app: AppDef | None, items: Sequence[_Object], *, over: bool) -> 
 
 
 def _attempt(pod: Pod, role: str, retries: NativeRetries, *, again: bool) -> Attempt:
-    from torchx.schedulers.kit.facts import JobFacts, RoleFacts
-    from torchx.schedulers.kit.verdict import judge
-
-    facts = replace(pod.facts, role=role)
-    alone = RoleFacts(name=role, replicas=[facts])
-    verdict = judge(JobFacts(app_id="", roles=[alone]), lambda _: [pod.evidence()])
-    kind = (verdict.cause.kind if verdict.cause else "") or "unknown"
-    why = f"{kind}: another pod was made"
+    attempt = attempt_of(replace(pod.facts, role=role), pod.evidence())
+    attempt.again, attempt.why = again, f"{attempt.kind}: another pod was made"
     if not again:
-        seen = kind if kind in _TAKEN else "oom" if facts.signal == "SIGKILL" else "error"
+        seen = attempt.kind if attempt.kind in _TAKEN else "oom" if pod.facts.signal == "SIGKILL" else "error"
         used = seen in retries.retried and retries.times
-        why = f"{kind}: all {retries.times} retries are used" if used else f"{kind}: the policy does not retry it"
-    return Attempt(
-        started=facts.started,
-        ended=facts.ended,
-        kind=kind,
-        cause=verdict.sentence,
-        hosts=[facts.host] if facts.host else [],
-        again=again,
-        why=why,
-    )
+        why = f"all {retries.times} retries are used" if used else "the policy does not retry it"
+        attempt.why = f"{attempt.kind}: {why}"
+    return attempt

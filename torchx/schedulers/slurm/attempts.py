@@ -10,9 +10,7 @@ import os
 import sys
 import time
 
-from torchx.errors import SpecError
-from torchx.schedulers.kit.attempts import BEGINS, policy_of, put_down
-from torchx.specs.api import RetryPolicy
+from torchx.schedulers.kit.attempts import BEGINS, policy_of, put_down, refuse_parts
 from torchx.specs.retries import RETRY, Attempt, RetryRules
 
 TYPE_CHECKING = False
@@ -51,13 +49,7 @@ def policy(app: AppDef, caps: Capabilities) -> RetryRules | None:
     rules = policy_of(app, "slurm", caps)
     if rules is None:
         return None
-    for role in app.roles:
-        if role.retry_policy is not RetryPolicy.APPLICATION:
-            raise SpecError(
-                f"role `{role.name}` has the retry policy `{role.retry_policy.value}`: with `--retry` Slurm starts the"
-                " whole job again",
-                hint="use `APPLICATION`, the default, or omit `--retry`",
-            )
+    refuse_parts(app, "Slurm")
     if len({(r.resource.cpu, r.resource.memMB, r.resource.gpu) for r in app.roles}) > 1:
         # the components of a heterogeneous job ask for memory each for itself
         return rules.within(tuple(a for a in caps.retry_actions if a != "mem"), "slurm, with roles that differ,")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from torchx.specs.retries import Attempt
+
     _Object = dict[str, Any]
 
 LOG_GROUP = "/aws/batch/job"
@@ -87,6 +89,7 @@ def facts_of(app_id: str, job: _Object, nodes: Mapping[int, _Object], *, region:
         kind=kind,
         cancelled=_ended_by_hand(job),
         restarts=max(len(attempts) - is_terminal(state), 0),
+        attempts=_attempts(job, found, state) if attempts else (),
         started=_seconds(job.get("startedAt")) or _seconds(job.get("createdAt")),
         ended=_seconds(job.get("stoppedAt")),
         notes=[*_again(job, attempts, state), *(_lost_nodes(each, main) if goes_on else ())],
@@ -223,6 +226,16 @@ def _why(job: _Object, state: AppState, waits: str) -> tuple[str, str]:
     if state in (AppState.SUBMITTED, AppState.PENDING):
         return why_waits(said) or waits or WAITS_IN.get(str(job.get("status")), ""), ""
     return "", ""
+
+
+def _attempts(job: _Object, found: list[Group], state: AppState) -> list[Attempt]:
+    from torchx.schedulers.aws.batch.attempts import attempts_of
+
+    main = _main_node(job)
+    group = next((group for group in found if group.first <= main <= group.last), None)
+    if group is None or state is AppState.CANCELLED:
+        return []
+    return attempts_of(job, lambda item: _replica(group, main, item, AppState.FAILED), over=is_terminal(state))
 
 
 def _again(job: _Object, attempts: list[_Object], state: AppState) -> list[str]:

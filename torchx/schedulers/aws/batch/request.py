@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.aws.batch.options import AWSBatchOpts
     from torchx.schedulers.aws.batch.queues import Queue
+    from torchx.schedulers.kit.native_retries import NativeRetries
     from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
@@ -86,12 +87,15 @@ class BatchJob:
 # -- rendering ------------------------------------------------------------------------------------------
 
 
-def render_job(app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user: str) -> BatchJob:
+def render_job(
+    app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user: str, retries: NativeRetries | None = None
+) -> BatchJob:
     """The job. ``app`` is not changed.
 
     Args:
         name: of the job.
         user: who submits.
+        retries: what a policy by cause asks for; None: there is none.
 
     Raises:
         SpecError, ConfigError: Batch cannot have such a job.
@@ -113,7 +117,7 @@ def render_job(app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user
         first += role.num_replicas
     own_tags = tags(app.name, user if opts.user == DEFAULT_USER else opts.user, session, opts.tags)
     definition: _Object = {
-        "retryStrategy": parts.render_retries(max(role.max_retries for role in app.roles), opts.host_retries),
+        "retryStrategy": _retry_strategy(app, opts, retries),
         **({"timeout": {"attemptDurationSeconds": opts.timeout_s}} if opts.timeout_s else {}),
         "propagateTags": True,
         "tags": own_tags,
@@ -211,6 +215,14 @@ def _render_container(
         container.update(volumes=volumes, mountPoints=points)
     container.update(_container_options(opts, arns))
     return container, parts.variables(late)
+
+
+def _retry_strategy(app: AppDef, opts: AWSBatchOpts, retries: NativeRetries | None) -> _Object:
+    if retries is None:
+        return parts.render_retries(max(role.max_retries for role in app.roles), opts.host_retries)
+    from torchx.schedulers.aws.batch import attempts
+
+    return attempts.render(retries)
 
 
 def _container_options(opts: AWSBatchOpts, arns: dict[str, str]) -> _Object:

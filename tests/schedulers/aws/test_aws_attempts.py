@@ -1,0 +1,126 @@
+"""Retries by cause on Batch and SageMaker: what is asked of AWS, what is refused, and the attempts that Batch remembers."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("botocore")
+
+from tests.schedulers.aws.batch_cloud import validate
+from tests.schedulers.aws.test_aws_batch_scheduler import role, scheduler
+from tests.schedulers.aws.test_aws_sagemaker_scheduler import request as training_job
+from torchx.errors import ConfigError, SpecError
+from torchx.specs.api import AppDef, AppState, RetryPolicy
+from torchx.specs.retries import RETRY
+
+OOM = "OutOfMemoryError: Container killed due to memory usage"
+
+
+def app(policy, *roles, **fields):
+    return AppDef("app", list(roles) or [role(**fields)], metadata={RETRY: policy})
+
+
+def strategy(policy, **fields):
+    """What would be submitted; botocore has looked at it."""
+    definition = scheduler().submit_dryrun(app(policy, **fields), {"queue": "q"}).request.job_def
+    validate("batch", "register_job_definition", definition)
+    found = definition["retryStrategy"]
+    return found["attempts"], [rule["action"] for rule in found["evaluateOnExit"]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "attempts", "actions"),
+    [
+        ("standard", 10, ["RETRY", "RETRY", "EXIT", "EXIT", "EXIT"]),
+        ("node:3", 4, ["RETRY", "RETRY", "EXIT", "EXIT", "EXIT"]),
+        ("oom:2", 3, ["EXIT", "EXIT", "EXIT", "RETRY", "EXIT"]),
+        ("standard, error:1", 2, ["RETRY", "RETRY", "EXIT", "RETRY", "RETRY"]),
+        ("error:0", 1, ["EXIT"] * 5),
+    ],
+)
+def test_a_policy_is_the_retry_strategy(policy, attempts, actions):
+    """Lost hosts (two rules), images, memory, all else: each is retried or ends the job. `max_retries` counts nothing."""
+    assert strategy(policy, max_retries=5) == (attempts, actions)
+
+
+@pytest.mark.parametrize(
+    ("policy", "hint"),
+    [
+        ("preempted:free", "`preempted:9`"),
+        ("oom:2:mem*1.5", "`oom:2`"),
+        ("timeout:1", "`error`"),
+        ("oom:1, error:1", "counts all failures together"),
+    ],
+)
+def test_what_batch_cannot_keep_is_refused(policy, hint):
+    """Before anything is asked of AWS, with what would work."""
+    batch = scheduler()
+    with pytest.raises(SpecError, match="cannot keep") as error:
+        batch.submit_dryrun(app(policy), {"queue": "q"})
+    assert hint in error.value.hint and not batch.cloud.calls
+
+
+def test_batch_starts_the_whole_job_again():
+    """A role that is to start again by itself is refused."""
+    with pytest.raises(SpecError, match="starts the whole job again"):
+        strategy("node:3", retry_policy=RetryPolicy.REPLICA)
+
+
+def attempt(at, *, code=None, reason="Essential container in task exited", said=None):
+    container = {key: value for key, value in (("exitCode", code), ("reason", said)) if value is not None}
+    return {"startedAt": at * 1000, "stoppedAt": (at + 5) * 1000, "statusReason": reason, "container": container}
+
+
+def submitted(policy):
+    batch = scheduler()
+    info = batch.submit_dryrun(app(policy), {"queue": "q"})
+    app_id = batch.schedule(info)
+    definition = info.request.job_def
+    job = batch.cloud.job(app_id)
+    job["retryStrategy"] = definition["retryStrategy"]
+    return batch, app_id, job
+
+
+def test_the_attempts_of_a_job_that_goes_on():
+    """Each with its times, class and cause."""
+    batch, app_id, job = submitted("preempted:3")
+    job.update(status="RUNNABLE", attempts=[attempt(100, reason="Host EC2 (instance i-1) terminated.")])
+    (first,) = batch.describe(app_id).attempts
+    assert (first.kind, first.started, first.ended, first.again) == ("node", 100, 105, True)
+    assert "instance that it ran on was terminated" in first.cause
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"), [("oom:1", "oom: all 1 retries are used"), ("node:1", "oom: the policy does not retry it")]
+)
+def test_the_last_attempt_says_why_there_is_no_other(policy, why):
+    """By the rule that Batch has followed."""
+    batch, app_id, job = submitted(policy)
+    lost = attempt(100, reason="Host EC2 (instance i-1) terminated.")
+    ran_out = attempt(200, code=137, said=OOM)
+    job.update(status="FAILED", attempts=[lost, ran_out], statusReason=ran_out["statusReason"])
+    job["container"] = {**job["container"], **ran_out["container"]}
+    found = batch.describe(app_id)
+    assert [a.again for a in found.attempts] == [True, False]
+    assert found.attempts[-1].why == why and f"not retried ({why})" in found.msg
+
+
+def test_what_succeeded_is_no_attempt_that_failed():
+    """A job that has succeeded shows those before."""
+    batch, app_id, job = submitted("node:3")
+    lost, done = attempt(100, reason="Host EC2 (instance i-1) terminated."), attempt(200, code=0)
+    job.update(status="SUCCEEDED", attempts=[lost, done])
+    found = batch.describe(app_id)
+    assert found.state is AppState.SUCCEEDED and [a.kind for a in found.attempts] == ["node"]
+
+
+def test_sagemaker_retries_failures_of_its_own():
+    """That is all that it has; other classes are refused, and so is saying it twice."""
+    assert training_job(app("standard"))["RetryStrategy"] == {"MaximumRetryAttempts": 5}
+    assert training_job(app("node:30"))["RetryStrategy"] == {"MaximumRetryAttempts": 30}
+    assert "RetryStrategy" not in training_job(app("node:0"))
+    with pytest.raises(SpecError, match="cannot keep `error:1`") as error:
+        training_job(app("error:1"))
+    assert "`node`" in error.value.hint
+    with pytest.raises(ConfigError, match="exclude one another"):
+        training_job(app("node:1"), max_retry_attempts=2)

@@ -1,0 +1,70 @@
+"""Retries by cause on Batch: a policy as the rules of a job's retry strategy, and the attempts that Batch remembers.
+
+https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
+"""
+
+from __future__ import annotations
+
+from torchx.schedulers.kit.native_retries import NativeSystem, attempt_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.native_retries import NativeRetries
+    from torchx.specs.retries import Attempt
+
+    _Object = dict[str, Any]
+
+_TAKEN = ("preempted", "node")
+SYSTEM = NativeSystem(name="aws_batch", groups=[_TAKEN, ("image",), ("oom",), ("error",)], most=9, free=False)
+
+# Class -> which attempts it is, by a field and the beginning of what Batch says. Batch takes five rules; the first that
+# matches decides.
+_RULES = (
+    ("node", "onStatusReason", "Host EC2*"),
+    ("preempted", "onStatusReason", "Your Spot Task was interrupted*"),
+    ("image", "onReason", "CannotPull*"),
+    ("oom", "onReason", "OutOfMemoryError*"),
+    ("error", "onReason", "*"),
+)
+
+
+def render(retries: NativeRetries) -> _Object:
+    """The retry strategy of a job with a policy."""
+    rules = [{on: text, "action": "RETRY" if kind in retries.retried else "EXIT"} for kind, on, text in _RULES]
+    return {"attempts": retries.times + 1, "evaluateOnExit": rules}
+
+
+def attempts_of(job: _Object, read: Callable[[_Object], ReplicaFacts], *, over: bool) -> list[Attempt]:
+    """The attempts that have failed, oldest first; none for a job without a policy.
+
+    Args:
+        read: facts of an attempt that has ended, which has the form of a node.
+        over: the job has ended.
+    """
+    strategy = job.get("retryStrategy") or {}
+    rules = [rule for rule in strategy.get("evaluateOnExit") or () if isinstance(rule, dict)]
+    if [next((rule[on] for on in ("onStatusReason", "onReason") if rule.get(on)), "") for rule in rules] != [
+        text for _, _, text in _RULES
+    ]:
+        return []
+    ended = [item for item in job.get("attempts") or () if item.get("stoppedAt")]
+    found = []
+    for item in ended:
+        attempt = attempt_of(read({**item, "status": "FAILED"}))
+        attempt.again = item is not ended[-1] or not over
+        attempt.why = f"{attempt.kind}: {_why(attempt.kind, rules, strategy, again=attempt.again)}"
+        found.append(attempt)
+    return found if str(job.get("status")) != "SUCCEEDED" else found[:-1]
+
+
+def _why(kind: str, rules: Sequence[_Object], strategy: _Object, *, again: bool) -> str:
+    if again:
+        return "retried"
+    kinds = [name for name, _, _ in _RULES]
+    rule = rules[kinds.index(kind if kind in kinds else "error")]
+    used = str(rule.get("action", "")).upper() == "RETRY"
+    return f"all {int(strategy.get('attempts') or 1) - 1} retries are used" if used else "the policy does not retry it"
