@@ -23,6 +23,7 @@ SECTIONS = {
     },
     "Run them": {
         "runs": "Runs: find, follow, end",
+        "again": "Again, elsewhere, without torchx",
         "config": "Configuration",
         "secrets": "Secrets",
         "retries": "Retries",

@@ -114,3 +114,68 @@ def test_a_directory_is_looked_at_once(repo):
     first.result(50)  # lets go of its pipe, and of git
     assert first.done
     assert (os.getpid(), str(repo)) in git._cache
+
+
+def patches(folder, count=1):
+    """The patches that are written beside the caller, once there are so many."""
+    import time
+
+    deadline = time.monotonic() + 60
+    while len(found := sorted(folder.glob("*.patch"))) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def test_a_patch_holds_what_is_not_committed(repo, tmp_path):
+    """Changed, staged, new, binary and removed files: applied to the commit, the patch gives the tree; its own is left alone."""
+    (repo / "old").write_text("x")
+    run_git(repo, "add", "old")
+    run_git(repo, "commit", "-qm", "two")
+    (repo / "file").write_text("2")
+    (repo / "staged").write_text("3")
+    run_git(repo, "add", "staged")
+    (repo / "a new").write_bytes(bytes(range(256)))
+    (repo / "old").unlink()
+    (repo / ".gitignore").write_text("ignored\n")
+    (repo / "ignored").write_text("4")
+    status = run_git(repo, "status", "--porcelain")
+    probe_ = probe(str(repo), patches=str(tmp_path / "patches"))
+    (patch,) = patches(tmp_path / "patches")
+    assert probe_.result(50) == GitState(head(repo), dirty=True, patch=patch.name)
+    assert run_git(repo, "status", "--porcelain") == status
+    assert patch.stat().st_mode & 0o777 == 0o600
+    clone = tmp_path / "clone"
+    run_git(tmp_path, "clone", "-q", str(repo), str(clone))
+    run_git(clone, "apply", str(patch))
+    found = {path.name: path.read_bytes() for path in clone.iterdir() if path.is_file()}
+    assert found == {p.name: p.read_bytes() for p in repo.iterdir() if p.is_file() and p.name != "ignored"}
+    assert "[core]" not in patch.read_text(errors="replace")
+
+
+def test_a_clean_tree_leaves_no_patch(repo, tmp_path, monkeypatch):
+    """Nothing is left behind of a tree that does not differ, and old patches go."""
+    folder = tmp_path / "patches"
+    folder.mkdir()
+    for name, days in (("old.patch", 100), ("young.patch", 10)):
+        (folder / name).write_text("x")
+        when = (folder / name).stat().st_mtime - days * 86400
+        os.utime(folder / name, (when, when))
+    (repo / "sub").mkdir()
+    probe(str(repo / "sub"), patches=str(folder)).result(50)
+    import time
+
+    deadline = time.monotonic() + 60
+    while (folder / "old.patch").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert [path.name for path in folder.iterdir()] == ["young.patch"]
+
+
+def test_a_patch_that_is_too_large_is_not_kept(repo, tmp_path, monkeypatch):
+    """Of a difference beyond the limit it is on record that it was too large."""
+    monkeypatch.setattr(git, "PATCH_LIMIT", 1000)
+    (repo / "file").write_text("x" * 2000)
+    probe(str(repo), patches=str(tmp_path / "patches"))
+    (patch,) = patches(tmp_path / "patches")
+    assert patch.read_text().strip() == git.TOO_LARGE

@@ -173,7 +173,15 @@ class CmdRun(SubCommand):
             if run_args.dryrun:
                 _dryrun(runner, run_args, as_json=as_json, full=getattr(args, "full", False))
             else:
-                _launch(runner, run_args, as_json=as_json, detach=getattr(args, "detach", False))
+                launch(
+                    runner,
+                    run_args.scheduler,
+                    lambda: str(_asked(runner, "run", run_args)),
+                    wait=run_args.wait,
+                    with_logs=run_args.log or run_args.tee_logs,
+                    as_json=as_json,
+                    detach=getattr(args, "detach", False),
+                )
 
 
 def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
@@ -198,6 +206,16 @@ def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
     if "--script" in program[1] and (getattr(args, "scheduler", None) or default_scheduler()) == _LOCAL[0]:
         shorthand.check_script(program[1])
     return program
+
+
+def what_was_run(words: list[str]) -> tuple[str, list[str]]:
+    """The component, and its arguments, of a command line of ``torchx run`` that is on record."""
+    from torchx.cli.argparse_util import Parser
+
+    parser = Parser(prog="torchx run")
+    CmdRun().add_arguments(parser)
+    parser.set_defaults(_parser=parser)
+    return _what_to_run(parser.parse_args(words))
 
 
 def _fill(args: argparse.Namespace) -> None:
@@ -312,13 +330,22 @@ def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, full: boo
     runner.discard(info)
 
 
-def _launch(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, detach: bool) -> None:
-    with_logs = run_args.log or run_args.tee_logs
-    waits = run_args.wait or with_logs
-    follows = not (waits or as_json or detach) and run_args.scheduler in _LOCAL and _someone_looks()
+def launch(
+    runner: Runner,
+    scheduler: str,
+    submit: Callable[[], str],
+    *,
+    wait: bool,
+    with_logs: bool,
+    as_json: bool,
+    detach: bool,
+) -> None:
+    """Submits a job, says what it is called, and looks at it for as long as is asked for."""
+    waits = wait or with_logs
+    follows = not (waits or as_json or detach) and scheduler in _LOCAL and _someone_looks()
     if waits or follows:  # imported before the submission: from its end on, Ctrl-C has to find someone who waits
         from torchx.cli.waiting import wait_for
-    handle = _asked(runner, "run", run_args)
+    handle = submit()
     if waits or follows:
         wait_for(runner, handle, with_logs=with_logs or follows, as_json=as_json, cancels=waits)
     elif as_json:

@@ -58,10 +58,11 @@ def _of_verb(verb: str, given: list[str], current: str) -> Candidates:
     parser, given = _innermost(whole, given)
     options = parser._option_string_actions
     positionals = parser._get_positional_actions()
-    rest, pending, seen = _walk(options, given, remainder=any(a.nargs == "..." for a in positionals))
+    component = any(a.dest == "component_name_and_args" for a in positionals)
+    rest, pending, seen = _walk(options, given, remainder=component)
     if pending is not None:
         return _values(pending, current, seen)
-    if rest and any(a.nargs == "..." for a in positionals):
+    if rest and component:
         return _component_arguments(rest, current)
     name, equals, value = current.partition("=")
     if equals and name in options:

@@ -81,6 +81,7 @@ def dry_run(
 
         policy_of(app, scheduler, backend.capabilities)  # refused before anything is built
     backend._pre_build_validate(app, scheduler, values)
+    images = {role.name: role.image for role in app.roles if role.workspace}
     if isinstance(backend, BuildsWorkspaces):
         backend.build_workspaces(app.roles, values)
     for role in app.roles:
@@ -97,6 +98,7 @@ def dry_run(
     info = backend.submit_dryrun(app, ResolvedCfg(values))
     info._app, info._cfg, info._scheduler = app, values, scheduler
     info._settings, info._parent_run_id = settings, parent_run_id
+    info._tags = {f"image.{role.name}": images[role.name] for role in app.roles if role.name in images}
     return info
 
 

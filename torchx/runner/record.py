@@ -6,6 +6,7 @@ import os
 import sys
 
 from torchx.errors import TransientError
+from torchx.settings import torchx_home
 from torchx.specs.api import MalformedAppHandleException, make_app_handle, parse_app_handle
 
 TYPE_CHECKING = False
@@ -53,8 +54,8 @@ class Recorder:
         look_up(info, backend)
         self.settle()
         registry = default_registry()
-        source = git.probe()
-        run = new_run(info, scheduler, self._session, source.known)
+        source = git.probe(patches=torchx_home("patches")) if info._source is None else None
+        run = new_run(info, scheduler, self._session, info._source if source is None else source.known)
         run.handle = _expected_handle(backend.expected_id(info), scheduler, self._session)
         run.submission = backend.submission_token(info)
         run_id = registry.begin(run)
@@ -69,7 +70,7 @@ class Recorder:
         handle = make_app_handle(scheduler, self._session, app_id)
         digests, hashes = reported_image_digests(info), reported_workspace_hashes(info)
         registry.submitted(run_id, handle, image_digests=digests, workspace_hashes=hashes)
-        if not source.done:
+        if source is not None and not source.done:
             self._sources.append((run_id, source))
         return handle
 
@@ -138,6 +139,7 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
         git_commit="" if source is None else source.commit,
         git_dirty=None if source is None else source.dirty,
         parent_run_id=info._parent_run_id or "",
+        tags={**info._tags, "patch": source.patch} if source is not None and source.patch else info._tags,
         image_digests=image_digests(roles),
         workspace_hashes=workspace_hashes(roles),
     )

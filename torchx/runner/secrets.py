@@ -34,7 +34,7 @@ def settle(role: Role, scheduler: str, backend: Scheduler[Any], files: ConfigFil
     """
     for name, value in role.env.items():
         if isinstance(value, Secret):
-            role.env[name] = _configured(value, files)
+            role.env[name] = configured(value, files)
     check(role.env, backend.capabilities.secrets, scheduler)
 
 
@@ -88,7 +88,8 @@ def _note(names: list[str], taken: tuple[str, ...]) -> None:
         logger("torchx").warning("whoever may look at the job can read: %s%s", listed, safer)
 
 
-def _configured(secret: Secret, files: ConfigFiles) -> Secret:
+def configured(secret: Secret, files: ConfigFiles) -> Secret:
+    """The reference that ``[secrets]`` has for a name; by default the variable of that name."""
     if secret.kind:
         return secret
     entry = files.section(SECTION, active_profile()).get(secret)

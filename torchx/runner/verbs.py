@@ -7,11 +7,17 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
+    from torchx.config import Setting
+    from torchx.config.files import ConfigFiles
+    from torchx.runner.capsule.rerun import Plan, Rerun
+    from torchx.runner.events import log_event
     from torchx.runner.record import Recorder
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace
 
 
 class RunnerVerbs:
@@ -25,6 +31,25 @@ class RunnerVerbs:
         def _find(self, reference: str) -> tuple[str, Scheduler[Any], str]: ...
 
         def _known(self, reference: str, event: Any) -> tuple[str, Scheduler[Any], str]: ...
+
+        def _settings(
+            self, scheduler: str, cfg: Mapping[str, CfgVal] | None, files: ConfigFiles | None = None
+        ) -> dict[str, Setting]: ...
+
+        def resolve(self, reference: str) -> str: ...
+
+        def recorded(self, app_handle: str) -> Run | None: ...
+
+        def dryrun(
+            self,
+            app: AppDef,
+            scheduler: str,
+            cfg: Mapping[str, CfgVal] | None = None,
+            workspace: Workspace | str | None = None,
+            parent_run_id: str | None = None,
+        ) -> AppDryRunInfo[Any]: ...
+
+        def _schedule_or_discard(self, info: AppDryRunInfo[Any], event: log_event) -> str: ...
 
     def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> list[Run]:
         """The runs on record, of all schedulers, newest first.
@@ -42,6 +67,46 @@ class RunnerVerbs:
             return answers.Jobs(run_registry().list(query))
         self._recorder.settle_intents(self._scheduler, timeout_s)
         return answers.Jobs(listing.runs(run_registry(), query, self._scheduler, timeout_s))
+
+    def rerun(self, reference: str, wish: Rerun | None = None) -> str:
+        """Launches a run on record again; returns the app handle of the new job.
+
+        Args:
+            wish: what is to be different.
+
+        Raises:
+            NotFoundError: something that it needs is gone, such as its code.
+            ConfigError: a value is masked on record, and nowhere to be found.
+        """
+        return self.rerun_planned(self.rerun_plan(reference, wish))
+
+    def rerun_plan(self, reference: str, wish: Rerun | None = None) -> Plan:
+        """What :meth:`rerun` would launch, and what is to be said of it."""
+        from torchx import config
+        from torchx.errors import NotFoundError
+        from torchx.runner.capsule import rerun
+
+        run = self.recorded(reference)
+        if run is None:
+            raise NotFoundError(f"`{reference}` is not on record", hint="`torchx list` lists what is")
+        wish = rerun.Rerun() if wish is None else wish
+        files = config.load_files()
+        settings = {} if wish.scheduler else self._settings(run.scheduler, None, files)
+        return rerun.plan(run, wish, files=files, backend=self._scheduler, settings=settings)
+
+    def rerun_dryrun(self, plan: Plan) -> AppDryRunInfo[Any]:
+        """The request of a plan; to be asked for within its ``surroundings()``."""
+        from torchx.config import SourcedCfg
+
+        cfg, parent = SourcedCfg(plan.cfg), plan.run.parent_run_id or None
+        return plan.finish(self.dryrun(plan.app, plan.scheduler, cfg, plan.workspace or None, parent))
+
+    def rerun_planned(self, plan: Plan) -> str:
+        """Launches what :meth:`rerun_plan` returned."""
+        from torchx.runner.events import log_event
+
+        with log_event("run", plan.scheduler) as event, plan.surroundings():
+            return self._schedule_or_discard(self.rerun_dryrun(plan), event)
 
 
 def run_registry() -> RunRegistry:

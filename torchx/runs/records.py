@@ -28,6 +28,8 @@ class NewRun:
         workspace: what was built in, as text.
         git_commit: 40 hex digits; empty outside of a git repository.
         git_dirty: whether tracked files differed from that commit; None when not known.
+        tags: ``patch``: file in ``$TORCHX_HOME/patches`` with what differed from the commit, if anything did;
+            ``image.ROLE``: image of a role before its workspace was built in; ``rerun_of``: handle of another run.
         image_digests: role name to the digest of its image, where it is known before the submission.
         workspace_hashes: role name to the hash of the code that was built in.
         submission: by what the scheduler finds the job when the answer is lost; see
@@ -70,6 +72,7 @@ class Run:
             but ``note``.
         argv: the command line that submitted it, secrets masked.
         cfg: run option to ``{"value": ..., "source": ...}``.
+        tags: as in :class:`NewRun`.
         image_digests: role name to the digest of the image that it really ran, where that is known; see
             :mod:`torchx.specs.images`.
         workspace_hashes: role name to the hash of the code that was built in.

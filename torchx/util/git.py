@@ -8,6 +8,31 @@ from torchx.util.records import dataclass
 
 _cache: dict[tuple[int, str], Probe] = {}
 
+PATCH_LIMIT = 8 << 20
+"""Bytes of a patch. Of a larger difference nothing is kept but that it was too large."""
+TOO_LARGE = "too large"
+"""What the file holds then."""
+_KEPT_DAYS = 90
+_STATUS = """git --no-optional-locks -C "$1" status --porcelain=v2 --branch -uno"""
+# Goes on when its parent has ended. New files are in the patch, too: to a copy of the index they are to be added.
+_PATCH = f"""
+(
+  trap '' INT HUP
+  unset GIT_INDEX_FILE
+  umask 077
+  mkdir -p -- "${{2%/*}}"
+  cd -- "$1" && cd -- "$(git rev-parse --show-toplevel)" || exit
+  cp -- "$(git rev-parse --git-path index)" "$2.index"
+  export GIT_INDEX_FILE="$2.index"
+  git add --intent-to-add -- .
+  git diff --binary --no-color --no-ext-diff --no-textconv HEAD | head -c "$(($3 + 1))" >"$2.new"
+  rm -f -- "$2.index"
+  if [ "$(wc -c <"$2.new")" -gt "$3" ]; then echo '{TOO_LARGE}' >"$2.new"; fi
+  if [ -s "$2.new" ]; then mv -- "$2.new" "$2"; else rm -f -- "$2.new"; fi
+  find "${{2%/*}}" -name '*.patch*' -mtime +{_KEPT_DAYS} -delete
+) </dev/null >/dev/null 2>&1 &
+"""
+
 
 @dataclass(frozen=True)
 class GitState:
@@ -16,33 +41,39 @@ class GitState:
     Args:
         commit: 40 hex digits (64 with SHA-256); empty outside of a repository and before the first commit.
         dirty: whether tracked files differ from it; None when that could not be found out in time.
+        patch: name of the file that holds how the files differ; there is none if they do not.
     """
 
     commit: str = ""
     dirty: bool | None = None
+    patch: str = ""
 
 
-def probe(cwd: str | None = None) -> Probe:
+def probe(cwd: str | None = None, *, patches: str = "") -> Probe:
     """Starts to look at a directory; the same probe for the same process and directory.
 
+    Args:
+        patches: folder to leave the difference in; empty: none is made.
+
     >>> probe("/").result()
-    GitState(commit='', dirty=None)
+    GitState(commit='', dirty=None, patch='')
     """
     directory = os.getcwd() if cwd is None else cwd
     key = (os.getpid(), directory)
     if key not in _cache:
-        _cache[key] = Probe(directory)
+        _cache[key] = Probe(directory, patches)
     return _cache[key]
 
 
 class Probe:
-    """A look at a directory that goes on beside the caller; :meth:`result` waits for it."""
+    """A look at a directory that goes on beside the caller; :meth:`result` waits for it, but not for the patch."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, patches: str = "") -> None:
         git_dir = find_git_dir(directory)
-        self._state = GitState(read_commit(git_dir)) if git_dir else GitState()
+        patch = f"{os.urandom(8).hex()}.patch" if git_dir and patches else ""
+        self._state = GitState(read_commit(git_dir), patch=patch) if git_dir else GitState()
         # `git status` of a large repository takes seconds, and its answer is not needed at once.
-        self._child = _start(directory) if git_dir else None
+        self._child = _start(directory, f"{patches}/{patch}" if patch else "") if git_dir else None
 
     @property
     def done(self) -> bool:
@@ -60,7 +91,7 @@ class Probe:
             output = _finish(*self._child, timeout_s)
             self._child = None
             if output is not None:
-                self._state = _parse(output, self._state.commit)
+                self._state = _parse(output, self._state)
         return self._state
 
 
@@ -98,9 +129,10 @@ def read_commit(git_dir: str) -> str:
     return ""
 
 
-def _start(directory: str) -> tuple[int, int] | None:
+def _start(directory: str, patch: str) -> tuple[int, int] | None:
     """Starts ``git status``; its pid and the end of the pipe that its output comes out of."""
-    argv = ["git", "--no-optional-locks", "-C", directory, "status", "--porcelain=v2", "--branch", "-uno"]
+    script = f"{_PATCH if patch else ''}exec {_STATUS}"
+    argv = ["sh", "-c", script, "sh", directory, patch, str(PATCH_LIMIT)]
     reader, writer = os.pipe()
     devnull = os.devnull
     actions = [
@@ -109,8 +141,8 @@ def _start(directory: str) -> tuple[int, int] | None:
         (os.POSIX_SPAWN_OPEN, 2, devnull, os.O_WRONLY, 0),
     ]
     try:
-        pid = os.posix_spawnp("git", argv, {**os.environ, "LC_ALL": "C"}, file_actions=actions)
-    except OSError:  # git is not installed
+        pid = os.posix_spawn("/bin/sh", argv, {**os.environ, "LC_ALL": "C"}, file_actions=actions)
+    except OSError:  # as many processes as there may be
         os.close(reader)
         return None
     finally:
@@ -149,14 +181,14 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _parse(output: str, commit: str) -> GitState:
-    dirty = False
+def _parse(output: str, known: GitState) -> GitState:
+    commit, dirty = known.commit, False
     for line in output.splitlines():
         if line.startswith("# branch.oid ") and not commit:
             oid = line.split()[2]
             commit = oid if _is_commit(oid) else ""
         dirty = dirty or not line.startswith("#")
-    return GitState(commit, dirty if commit else None)  # a repository without a commit has no changes
+    return GitState(commit, dirty if commit else None, known.patch)  # a repository without a commit has no changes
 
 
 def _is_commit(text: str) -> bool:

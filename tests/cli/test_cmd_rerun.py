@@ -1,0 +1,288 @@
+"""`torchx rerun`: with real jobs of this machine, and a real git repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchx.settings import torchx_home
+
+from .conftest import Call
+
+COMPONENT = '''
+import torchx.specs as specs
+
+def job(text: str, token: str = "", n: int = 1, *args: str) -> specs.AppDef:
+    """A job.
+
+    Args:
+        text: what it says
+        token: a secret
+        n: replicas
+        args: more of it
+    """
+    env = {"HF_TOKEN": token} if token else {}
+    return specs.AppDef("job", [specs.Role("r", image="", entrypoint="sh",
+        args=["-c", 'echo "$HF_TOKEN" "$EXTRA" "$@"', "sh", text, *args], env=env, num_replicas=n)])
+'''
+
+
+def git(where: Path, *words: str) -> str:
+    argv = ["git", "-C", str(where), "-c", "user.name=x", "-c", "user.email=x@y", *words]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def torchx(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """As a process of its own would be called: the command line goes on record."""
+
+    def call(*argv: str) -> Any:
+        monkeypatch.setattr("sys.argv", ["torchx", *argv])
+        return torchx(*argv)
+
+    return call
+
+
+@pytest.fixture
+def repo(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a program that prints its version; the current directory."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    (project / "train.py").write_text('import sys; print("one", *sys.argv[1:])\n')
+    (project / "comp.py").write_text(COMPONENT)
+    git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "one")
+    return project
+
+
+def said(outcome: Any) -> list[str]:
+    """What the replicas of a job that was followed have said."""
+    assert outcome.code == 0, outcome.err
+    return [" ".join(line.split()[1:]) for line in outcome.err.splitlines() if "/0 " in line]
+
+
+def patch_appears(count: int) -> None:
+    """Returns when so many patches are written: that happens beside the submission."""
+    folder = Path(torchx_home("patches"))
+    deadline = time.monotonic() + 60
+    while len([*folder.glob("*.patch")]) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_same_again(torchx: Call, repo: Path) -> None:
+    """Command, options and environment are those of the run, from wherever it is asked for; the record says of what."""
+    first = torchx("run", "--wait", "-cfg", "cancel_grace_s=3", "train.py", "--lr", "1 2").out.strip()
+    os.chdir("/")
+    assert said(torchx("rerun", "@last", "--log")) == ["one --lr 1 2"]
+    old, new = (json.loads(torchx("describe", ref, "--json").out) for ref in ("@last~1", "@last"))
+    assert old["handle"] == first != new["handle"]
+    assert (new["app"], new["cfg"]) == (old["app"], old["cfg"])
+    assert new["cfg"]["cancel_grace_s"] == {"value": 3, "source": "-cfg"}
+    assert (new["run"]["cwd"], new["run"]["git_commit"]) == (str(repo), git(repo, "rev-parse", "HEAD"))
+    assert os.getcwd() == "/"
+
+
+def test_other_arguments(torchx: Call, repo: Path) -> None:
+    """Behind `--` stand arguments of the program; those of the component stay, in a rerun of a rerun, too."""
+    torchx("run", "--wait", "comp.py:job", "--text", "hi", "--", "a", "b")
+    assert said(torchx("rerun", "@last", "--log", "--", "c  d", "--e")) == ["hi c d --e"]
+    assert said(torchx("rerun", "@last", "--log", "--", "f")) == ["hi f"]
+    assert said(torchx("rerun", "--log", "@last")) == ["hi f"]
+    torchx("run", "--wait", "train.py", "x")
+    assert said(torchx("rerun", "@last", "--log", "--")) == ["one"]
+
+
+def test_a_component_without_further_arguments_gets_all_of_them(torchx: Call, repo: Path) -> None:
+    """`utils.echo` hands nothing on: what stands behind `--` are its own arguments."""
+    torchx("run", "--wait", "utils.echo", "--msg", "hi")
+    assert said(torchx("rerun", "@last", "--log", "--", "--msg", "bye")) == ["bye"]
+
+
+def test_changes(torchx: Call, repo: Path) -> None:
+    """`--set` changes fields of all roles or of one; text stays text where text is due."""
+    torchx("run", "--wait", "comp.py:job", "--text", "hi")
+    words = ("--set", "env.EXTRA=7", "--set", "num_replicas=2", "--set", "roles.r.args.3=bye")
+    assert said(torchx("rerun", "@last", "--log", *words)) == ["7 bye"]
+    role = json.loads(torchx("describe", "@last", "--json").out)["app"]["roles"][0]
+    assert (role["num_replicas"], role["env"]["EXTRA"]) == (2, "7")
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["--set", "num_replica=2"], "there is no `num_replica`", "`num_replicas`"),
+        (["--set", "roles.x.image=2"], "there is no `x`", "roles.r"),
+        (["--set", "num_replicas"], "a value is missing", "num_replicas=8"),
+        (["--set", "num_replicas=many"], "`'many'`", ""),
+        (["--set", "roles.r.args.9=x"], "there is no `9`", "0, 1, 2, 3"),
+        (["--code", "old"], "--code old", "then"),
+        (["lr"], "unexpected argument `lr`", "-- lr"),
+        (["--cod", "then"], "unknown option `--cod`", "--code"),
+    ],
+)
+def test_what_is_refused(torchx: Call, repo: Path, words: list[str], message: str, hint: str) -> None:
+    """A change that does not fit is refused before anything is launched."""
+    torchx("run", "--wait", "comp.py:job", "--text", "hi")
+    outcome = torchx("rerun", "@last", *words)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert hint in outcome.hint()
+    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
+
+
+def test_code_of_then_and_of_now(torchx: Call, repo: Path) -> None:
+    """`--code then` runs commit and patch, new files included; `--code now`, the default, the files as they are."""
+    (repo / "train.py").write_text('import new; print("two", new.TEXT)\n')
+    (repo / "new.py").write_text('TEXT = "new"\n')
+    assert said(torchx("run", "--log", "train.py")) == ["two new"]
+    patch_appears(1)
+    (repo / "train.py").write_text('print("three")\n')
+    (repo / "new.py").unlink()
+    git(repo, "commit", "-qam", "two")
+
+    outcome = torchx("rerun", "@last", "--log", "--code", "then")
+    assert said(outcome) == ["two new"]
+    assert "what was not committed then" in outcome.err
+    # What was run then is what is on record of it, so that it can be run once more, and be compared.
+    assert said(torchx("rerun", "@last", "--log", "--code", "then")) == ["two new"]
+    run = json.loads(torchx("describe", "@last", "--json").out)["run"]
+    assert (run["git_commit"], run["git_dirty"]) == (git(repo, "rev-parse", "HEAD~1"), True)
+    now = torchx("rerun", "@last", "--log")
+    assert said(now) == ["three"]
+    assert "the code as it is now" in now.err
+    assert git(repo, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("gone", ["patch", "commit", "repository", "folder", "too large"])
+def test_code_that_is_gone(
+    torchx: Call, repo: Path, gone: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What cannot be had again is named, and nothing is launched."""
+    if gone == "too large":
+        monkeypatch.setattr("torchx.util.git.PATCH_LIMIT", 10)
+    (repo / "train.py").write_text('print("two")\n')
+    torchx("run", "--wait", "train.py")
+    patch_appears(1)
+    if gone == "patch":
+        next(Path(torchx_home("patches")).glob("*.patch")).unlink()
+    elif gone == "commit":
+        git(repo, "commit", "-q", "--amend", "-am", "other")
+        git(repo, "reflog", "expire", "--expire=now", "--all")
+        git(repo, "gc", "-q", "--prune=now")
+    elif gone == "repository":
+        (repo / ".git").rename(repo / "git")
+    elif gone == "folder":
+        os.chdir("/")
+        repo.rename(tmp_path / "elsewhere")
+    outcome = torchx("rerun", "@last", "--code", "then")
+    assert outcome.code == 3
+    expected = {
+        "patch": "the difference is not on record",
+        "commit": "no longer has commit",
+        "repository": "no longer in a git repository",
+        "folder": "is gone",
+        "too large": "too large to keep",
+    }
+    assert expected[gone] in outcome.err
+    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
+
+
+def test_outside_of_git(torchx: Call, project: Path) -> None:
+    """There is no code of then, and that is said; the files as they are can be run."""
+    (project / "train.py").write_text("print(1)")
+    torchx("run", "--wait", "train.py")
+    assert "not launched in a git repository" in torchx("rerun", "@last", "--code", "then").err
+    assert said(torchx("rerun", "@last", "--log")) == ["1"]
+
+
+def test_masked_values_are_refused_or_found(torchx: Call, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that is masked on record is taken from this environment or from `[secrets]`; no job gets asterisks."""
+    torchx("run", "--wait", "comp.py:job", "--text", "hi", "--token", "abcdef")
+    outcome = torchx("rerun", "@last")
+    assert outcome.code == 2
+    assert "the value of `HF_TOKEN` is not on record" in outcome.err
+    assert "export HF_TOKEN" in outcome.hint()
+    torchx("rerun", "@last", "--wait", "--set", "env.HF_TOKEN=ghijkl")
+    monkeypatch.setenv("HF_TOKEN", "mnopqr")
+    outcome = torchx("rerun", "@last~1", "--log")
+    assert "from this environment" in outcome.err
+    (repo / ".torchxconfig").write_text("[secrets]\nHF_TOKEN = cmd:echo stuvwx\n")
+    outcome = torchx("rerun", "@last~1", "--log")
+    assert "by `cmd:echo stuvwx`" in outcome.err
+    logs = [path.read_text() for path in Path(torchx_home("local")).rglob("stdout.log")]
+    assert sorted(logs) == ["abcdef  hi\n", "ghijkl  hi\n", "mnopqr  hi\n", "stuvwx  hi\n"]
+
+
+def test_masked_arguments(torchx: Call, repo: Path) -> None:
+    """An argument that is masked on record is named by the option that it belongs to."""
+    torchx("run", "--wait", "train.py", "--api-key", "abcdef")
+    outcome = torchx("rerun", "@last")
+    assert "the value of `--api-key` is not on record" in outcome.err
+    assert "--set roles.train.args.2=VALUE" in outcome.hint()
+    assert said(torchx("rerun", "@last", "--log", "--set", "roles.train.args.2=xyzxyz"))
+    assert said(torchx("rerun", "@last~1", "--log", "--", "--api-key", "xyzxyz"))
+
+
+def test_a_dry_run_launches_nothing(torchx: Call, repo: Path) -> None:
+    """`--dryrun` shows the job, with another scheduler, too, which then gets the folder as workspace."""
+    torchx("run", "--wait", "train.py")
+    page = json.loads(torchx("rerun", "@last", "--dryrun", "--json", "-s", "slurm", "-cfg", "partition=gpu").out)
+    assert page["scheduler"] == "slurm"
+    assert page["cfg"]["partition"]["value"] == "gpu"
+    assert page["app"]["roles"][0]["workspace"] == {"projects": {f"file://{repo}": ""}}
+    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
+
+
+def test_options_that_config_files_say_otherwise(torchx: Call, repo: Path) -> None:
+    """An option that was at its default stays there although a config file says something else by now."""
+    torchx("run", "--wait", "train.py")
+    (repo / ".torchxconfig").write_text("[local_cwd]\ncancel_grace_s = 77\nlog_dir = /tmp/x\n")
+    page = torchx("rerun", "@last", "--dryrun", "--json")
+    assert json.loads(page.out)["cfg"]["cancel_grace_s"]["value"] == 10
+    assert "the run had no `log_dir`" in page.err
+
+
+def test_not_launched_by_the_command_line(torchx: Call, repo: Path) -> None:
+    """A run of a program's own can be launched again, but its arguments have no component to go to."""
+    from torchx.runner import get_runner
+    from torchx.specs import AppDef, Role
+
+    with get_runner() as runner:
+        handle = runner.run(AppDef("own", [Role("r", image="", entrypoint="echo", args=["own"])]), "local_cwd")
+        runner.wait(handle, wait_interval=0.1)
+    assert said(torchx("rerun", "@last", "--log")) == ["own"]
+    assert "was not launched by `torchx run`" in torchx("rerun", "@last", "--", "x").err
+
+
+@pytest.mark.parametrize("before", ["1:4", "2"])
+def test_torchrun_is_told_of_the_number_of_nodes(torchx: Call, repo: Path, before: str) -> None:
+    """With another number of replicas, torchrun waits for that many nodes; a range that it was given stays."""
+    from torchx.runner.capsule.changes import changed
+    from torchx.specs import AppDef, Role
+
+    app = AppDef("a", [Role("r", image="", args=["-c", f"torchrun --nnodes {before} x"], num_replicas=2)])
+    role = changed(app, ["num_replicas=8"]).roles[0]
+    assert role.args[1] == f"torchrun --nnodes {'1:4' if before == '1:4' else '8'} x"
+    listed = AppDef("a", [Role("r", image="", args=["--nnodes", "2", "x"], num_replicas=2)])
+    assert changed(listed, ["roles.r.num_replicas=8"]).roles[0].args == ["--nnodes", "8", "x"]
+
+
+def test_asks_a_person(repo: Path, torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where somebody sits at a terminal, what is masked is asked for, once for each name."""
+    from torchx.runner import get_runner
+    from torchx.runner.capsule.rerun import Rerun
+
+    torchx("run", "--wait", "comp.py:job", "--text", "hi", "--token", "abcdef")
+    asked: list[str] = []
+    answer: Callable[[str], str] = lambda what: asked.append(what) or "ghi"  # noqa: E731
+    with get_runner() as runner:
+        plan = runner.rerun_plan("@last", Rerun(ask=answer))
+    assert (plan.app.roles[0].env["HF_TOKEN"], asked) == ("ghi", ["`HF_TOKEN`"])

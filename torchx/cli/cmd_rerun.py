@@ -1,0 +1,199 @@
+"""``torchx rerun``: launch a run on record again."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import UsageError, note
+from torchx.cli.log_targets import JOB_HELP, job_reference
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from torchx.runner import Runner
+    from torchx.runner.capsule.masks import Ask
+    from torchx.runner.capsule.rerun import Plan
+    from torchx.runs import Run
+    from torchx.specs import AppDef
+
+__all__ = ["CmdRerun"]
+
+_HELP = """\
+The job is made of what is on record of the run: the same roles, options and images. `--code now`, the default,
+gives it the code as it is; `--code then` the code that the run had, by the digest of its image or by its commit
+and the patch of what was not committed.
+
+  torchx rerun @last
+  torchx rerun @last --code then
+  torchx rerun @last -- --lr 3e-4                       other arguments of the program
+  torchx rerun @last --set num_replicas=8 --set env.LOGLEVEL=INFO
+  torchx rerun @last --set roles.trainer.resource.gpu=4 -s kubernetes
+
+A value that is masked on record is taken from where `[secrets]` says, or from this environment, or asked for."""
+
+
+class CmdRerun(SubCommand):
+    """launch a run on record again, as it was or with changes"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options. None has a default here: those behind the job are read in a second go."""
+        from argparse import REMAINDER, SUPPRESS
+
+        from torchx.cli.argparse_util import ArgOnceAction
+
+        subparser.epilog = _HELP
+        subparser.usage = "torchx rerun [options] JOB [options] [-- arguments]"
+
+        def flag(*names: str, help: str) -> None:
+            subparser.add_argument(*names, action="store_true", default=SUPPRESS, help=help)
+
+        def add(*names: str, metavar: str, help: str) -> None:
+            subparser.add_argument(*names, action=ArgOnceAction, default=SUPPRESS, metavar=metavar, help=help)
+
+        add("--code", metavar="then|now", help="the code that the run had, or the code as it is (default: now)")
+        subparser.add_argument(
+            "--set",
+            action="append",
+            default=SUPPRESS,
+            metavar="PATH=VALUE",
+            help="change the job: `num_replicas=8` of each role, `roles.NAME.env.LR=0.1`; may be given more than once",
+        )
+        add("-s", "--scheduler", metavar="NAME", help="run it elsewhere; the options of the run do not apply there")
+        subparser.add_argument(
+            "-cfg",
+            "--scheduler_args",
+            dest="cfg",
+            action="append",
+            default=SUPPRESS,
+            metavar="K=V,...",
+            help="options of the scheduler; they go before those of the run",
+        )
+        flag("--dryrun", "--dry-run", help="show what would be submitted without submitting it")
+        flag("--full", help="with --dryrun: all of it, also what is the same for each job")
+        flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
+        flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")
+        flag("-d", "--detach", help="print the handle and return, as happens anyway in a pipe")
+        flag("--json", help="print one JSON document instead of the handle")
+        what = f"{JOB_HELP}; behind `--`, arguments instead of those of the run"
+        subparser.add_argument("app_handle", nargs=REMAINDER, metavar="JOB", help=what)
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Launches the job, or shows it."""
+        from torchx.runner import get_runner
+        from torchx.runner.capsule.rerun import NOW, THEN, Rerun
+
+        job, arguments = _read(args)
+        given = vars(args)
+        code = given.get("code", NOW)
+        if code not in (THEN, NOW):
+            raise UsageError(f"`--code {code}`", hint="write `--code then` or `--code now`")
+        with get_runner() as runner:
+            run = runner.recorded(job)
+            scheduler = given.get("scheduler", "")
+            literals = given.get("cfg", [])
+            named = scheduler or (run.scheduler if run is not None else "")
+            wish = Rerun(
+                scheduler=scheduler,
+                cfg=runner.cfg_from_str(named, *literals) if literals and named else {},
+                code=code,
+                changes=given.get("set", []),
+                command=_command(runner, run, arguments) if run is not None and arguments is not None else None,
+                ask=_asker(),
+            )
+            plan = runner.rerun_plan(job, wish)
+            for text in plan.notes:
+                note(text)
+            _go(runner, plan, given)
+
+
+def _go(runner: Runner, plan: Plan, given: dict[str, object]) -> None:
+    as_json = bool(given.get("json"))
+    if given.get("dryrun"):
+        from torchx.cli import spec_page
+        from torchx.specs.images import NamesOnly
+
+        with plan.surroundings(), NamesOnly():
+            info = runner.rerun_dryrun(plan)
+            spec_page.show_dryrun(info, scheduler=plan.scheduler, as_json=as_json, full=bool(given.get("full")))
+            runner.discard(info)
+        return
+    from torchx.cli.cmd_run import launch
+
+    launch(
+        runner,
+        plan.scheduler,
+        lambda: runner.rerun_planned(plan),
+        wait=bool(given.get("wait")),
+        with_logs=bool(given.get("log")),
+        as_json=as_json,
+        detach=bool(given.get("detach")),
+    )
+
+
+def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:
+    """The job, and what stands behind ``--`` (None: nothing); ``args`` gets the options that stand behind the job."""
+    words = list(args.app_handle)
+    at = words.index("--") if "--" in words else len(words)
+    ours, new = words[:at], words[at + 1 :]
+    if not ours:
+        raise UsageError("no job is given", hint="`@last` is the newest run; `torchx list` lists them all")
+    job = job_reference(ours[0])
+    if ours[1:]:
+        args._parser.parse_args(ours[1:], args)
+        if args.app_handle:
+            word = args.app_handle[0]
+            raise UsageError(
+                f"unexpected argument `{word}`", hint=f"arguments of the program stand behind `--`: `-- {word}`"
+            )
+    return job, new if at < len(words) else None
+
+
+def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:
+    """The app that the component of a run makes with other arguments."""
+    from torchx.cli.cmd_run import what_was_run
+    from torchx.runner.components import make_app
+
+    first: Run | None = run
+    while first is not None and (before := first.tags.get("rerun_of")):
+        first = runner.recorded(before)
+    words = first.argv if first is not None else []
+    if "run" not in words[1:4] or "--stdin" in words:
+        raise UsageError(
+            f"`{run.app_id}` was not launched by `torchx run`, so that its arguments cannot be replaced",
+            hint="`--set roles.NAME.args.0=VALUE` replaces one",
+        )
+    component, old = what_was_run(words[words.index("run", 1) + 1 :])
+    if "--" in old:
+        kept = [*old[: old.index("--")], "--"]
+    elif _takes_more(component):
+        kept = [*old, "--"]
+    else:
+        kept = []
+    return make_app(component, [*kept, *arguments], None)
+
+
+def _takes_more(component: str) -> bool:
+    """Whether a component hands arguments of any number on to its program."""
+    import inspect
+
+    from torchx.component_reader.finder import get_component
+
+    kinds = [p.kind for p in inspect.signature(get_component(component).fn).parameters.values()]
+    return inspect.Parameter.VAR_POSITIONAL in kinds
+
+
+def _asker() -> Ask | None:
+    """Asks a person; None where there is none."""
+    from torchx.util.term import is_tty
+
+    if not (is_tty(sys.stdin) and is_tty(sys.stderr)):
+        return None
+
+    def ask(what: str) -> str:
+        from getpass import getpass
+
+        return getpass(f"{what} is masked on record; its value: ", stream=sys.stderr)
+
+    return ask

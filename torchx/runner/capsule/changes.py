@@ -1,0 +1,123 @@
+"""``--set PATH=VALUE``: changes of a job that is on record, by paths into its definition."""
+
+from __future__ import annotations
+
+import re
+
+from torchx.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from torchx.specs.api import AppDef
+
+_STRINGS = ("env",)
+"""Fields that map names to text, whatever it looks like."""
+_OPEN = ("env", "metadata", "port_map", "devices", "capabilities", "tags", "overrides")
+"""Fields that may get further keys."""
+
+
+def changed(app: AppDef, changes: Iterable[str]) -> AppDef:
+    """The app with other values.
+
+    Args:
+        changes: ``roles.NAME.FIELD=VALUE``, for example ``roles.trainer.resource.gpu=4``; without ``roles.NAME``, the
+            field of each role. A role may be given by its number. A value is text or JSON, as the field has it.
+
+    Raises:
+        SpecError: there is no such field, or the value is of the wrong type.
+
+    >>> from torchx.specs.api import AppDef, Role
+    >>> app = changed(AppDef("a", [Role("trainer", "img", args=["--nnodes", "1:4"])]), ["env.LR=1", "num_replicas=8"])
+    >>> app.roles[0].env, app.roles[0].num_replicas
+    ({'LR': '1'}, 8)
+    """
+    from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
+
+    data = appdef_to_dict(app)
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals or not path:
+            raise SpecError(f"`--set {change}`: a value is missing", hint="write `--set num_replicas=8`")
+        for target, keys in _targets(data, path.split("."), path):
+            _put(target, keys, text, path)
+    return appdef_from_dict(data)
+
+
+def _targets(data: dict[str, Any], keys: list[str], path: str) -> list[tuple[dict[str, Any], list[str]]]:
+    """Objects to change, and the path that remains below each."""
+    if keys[0] != "roles":
+        if keys[0] == "metadata" or (keys[0] == "name" and len(keys) == 1):
+            return [(data, keys)]
+        return [(role, keys) for role in data["roles"]]
+    rest = path.removeprefix("roles").removeprefix(".")
+    for i, role in enumerate(data["roles"]):
+        for name in (role["name"], str(i)):
+            if rest.startswith(f"{name}."):
+                return [(role, rest[len(name) + 1 :].split("."))]
+    raise _no_such(path, keys[1] if len(keys) > 1 else "", [f"roles.{role['name']}" for role in data["roles"]])
+
+
+def _put(target: dict[str, Any], keys: list[str], text: str, path: str) -> None:
+    *above, last = keys
+    node: Any = target
+    for key in above:
+        node = node[_key(node, key, path)]
+        if not isinstance(node, (dict, list)):
+            raise _no_such(path, last, [])
+    open_ended = bool(above) and above[-1] in _OPEN
+    key = last if open_ended else _key(node, last, path)
+    before = node.get(key) if isinstance(node, dict) else node[key]
+    value = text if isinstance(before, str) or (above and above[-1] in _STRINGS) else _parsed(text)
+    if last == "num_replicas" and not above:
+        _resize(target, before, value)
+    node[key] = value
+
+
+def _key(node: dict[str, Any] | list[Any], key: str, path: str) -> Any:
+    if isinstance(node, list):
+        if key.isdecimal() and int(key) < len(node):
+            return int(key)
+        raise _no_such(path, key, [str(i) for i in range(len(node))])
+    if key not in node:
+        raise _no_such(path, key, node)
+    return key
+
+
+def _resize(role: dict[str, Any], before: Any, after: Any) -> None:
+    """Tells torchrun of the new number of nodes, if it was told of the old one.
+
+    Raises:
+        SpecError: it meets on the one host that there was.
+    """
+    line = " ".join(role["args"])
+    if not re.search(r"--nnodes[ =]\d", line) or before == after:
+        return
+    if "localhost" in line:
+        raise SpecError(
+            f"role `{role['name']}` was made for one node, and its workers meet there",
+            hint="launch it with `torchx run` and another `-j`",
+        )
+    role["args"] = [re.sub(rf"(--nnodes[ =]){before}(?![\d:])", rf"\g<1>{after}", arg) for arg in role["args"]]
+    for i, arg in enumerate(role["args"][:-1]):
+        if arg == "--nnodes" and role["args"][i + 1] == str(before):
+            role["args"][i + 1] = str(after)
+
+
+def _parsed(text: str) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _no_such(path: str, key: str, known: Iterable[str]) -> SpecError:
+    from torchx.util.strings import did_you_mean
+
+    names = list(known)
+    hint = did_you_mean(key, names) or (f"there are: {', '.join(names[:20])}" if names else "")
+    return SpecError(f"`--set {path}`: there is no `{key}`", hint=hint)

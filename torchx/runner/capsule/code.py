@@ -1,0 +1,161 @@
+"""The code of a run on record, its commit and the patch of what was not committed: in a folder, or as a difference."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+from torchx.errors import NotFoundError
+from torchx.settings import make_private, torchx_home
+from torchx.util.git import TOO_LARGE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torchx.runs import Run
+
+
+class CodeGoneError(NotFoundError):
+    """The code that a run had cannot be had again."""
+
+
+def patch_of(run: Run) -> str:
+    """The file with what differed from the commit; empty if nothing did.
+
+    Raises:
+        CodeGoneError: something did, and it was not kept.
+    """
+    name = os.path.basename(run.tags.get("patch", ""))
+    path = torchx_home("patches", name) if name else ""
+    if not path or not os.path.exists(path):
+        if run.git_dirty:
+            raise CodeGoneError(
+                f"`{run.app_id}` ran code that was not committed, and the difference is not on record",
+                hint="patches are kept for 90 days, in $TORCHX_HOME/patches",
+            )
+        return ""
+    with open(path, "rb") as file:
+        if file.read(len(TOO_LARGE) + 2).strip() == TOO_LARGE.encode():
+            raise CodeGoneError(
+                f"`{run.app_id}` ran code that was not committed, and the difference is too large to keep"
+            )
+    return path
+
+
+def toplevel(run: Run, cwd: str) -> str:
+    """The working tree around a folder, which has the commit of the run.
+
+    Raises:
+        CodeGoneError: it is not there, or not in git.
+    """
+    if not run.git_commit:
+        raise CodeGoneError(
+            f"`{run.app_id}` was not launched in a git repository, so that its code is not on record",
+            hint="`--code now` runs the code as it is",
+        )
+    if not os.path.isdir(cwd):
+        raise CodeGoneError(f"the folder `{cwd}`, in which `{run.app_id}` was launched, is gone")
+    top = _git(cwd, ["rev-parse", "--show-toplevel"], f"`{cwd}` is no longer in a git repository").strip()
+    _git(top, ["cat-file", "-e", f"{run.git_commit}^{{commit}}"], f"`{top}` no longer has commit {run.git_commit[:12]}")
+    return top
+
+
+def checkout(run: Run, cwd: str) -> tuple[str, str]:
+    """A folder with the code of the run, as git has it, and the working tree around ``cwd``, where it was.
+
+    The folder is shared by all runs of the same code. Files that git ignores, and those of submodules, are not in it.
+
+    Raises:
+        CodeGoneError: says what is missing.
+    """
+    import shutil
+    import tempfile
+
+    top, patch = toplevel(run, cwd), patch_of(run)
+    folder = torchx_home("code", f"{run.git_commit[:12]}-{_digest(patch)}")
+    if os.path.isdir(folder):
+        return folder, top
+    make_private(torchx_home("code"))
+    draft = tempfile.mkdtemp(dir=torchx_home("code"))
+    try:
+        with _index(run, top, patch) as env:
+            _git(top, ["checkout-index", "--all", f"--prefix={draft}/"], "the code cannot be checked out", env)
+        os.rename(draft, folder)
+    except OSError:
+        if not os.path.isdir(folder):  # another process was quicker
+            raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder, top
+
+
+def difference(a: Run, b: Run, *words: str) -> str:
+    """What ``git diff`` says between the code of two runs.
+
+    Args:
+        words: options of it.
+
+    Raises:
+        CodeGoneError: the code of one of them cannot be had.
+    """
+    top = toplevel(b, b.tags.get("worktree", b.cwd))
+    trees = []
+    with _objects(top) as objects:
+        for run in (a, b):
+            with _index(run, top, patch_of(run), objects) as env:
+                trees.append(_git(top, ["write-tree"], "the code cannot be read", env).strip())
+        return _git(
+            top, ["diff", "--no-color", "--no-ext-diff", *words, *trees], "git cannot compare the code", objects
+        )
+
+
+@contextmanager
+def _index(run: Run, top: str, patch: str, env: dict[str, str] | None = None) -> Iterator[dict[str, str]]:
+    """An environment for git in which the index holds the code of the run."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        if env is None:
+            with _objects(top) as objects, _index(run, top, patch, objects) as inner:
+                yield inner
+            return
+        inner = {**env, "GIT_INDEX_FILE": f"{folder}/index"}
+        _git(top, ["read-tree", run.git_commit], f"`{top}` no longer has commit {run.git_commit[:12]}", inner)
+        if patch:
+            _git(top, ["apply", "--cached", "--whitespace=nowarn", patch], "the patch on record does not apply", inner)
+        yield inner
+
+
+@contextmanager
+def _objects(top: str) -> Iterator[dict[str, str]]:
+    """An environment for git in which new objects are not written into the user's repository."""
+    import tempfile
+
+    theirs = _git(top, ["rev-parse", "--git-path", "objects"], "git has no objects").strip()
+    with tempfile.TemporaryDirectory() as folder:
+        yield {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.path.join(top, theirs)}
+
+
+def _git(where: str, words: Sequence[str], otherwise: str, env: dict[str, str] | None = None) -> str:
+    import subprocess
+
+    argv = ["git", "-C", where, *words]
+    ours = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
+    try:
+        done = subprocess.run(argv, env={**ours, "LC_ALL": "C", **(env or {})}, capture_output=True, check=False)
+    except OSError:
+        raise CodeGoneError("git is not installed", hint="install it, or use `--code now`") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise CodeGoneError(f"{otherwise}{f': {said[-1]}' if said else ''}", hint="`--code now` runs the code as it is")
+    return done.stdout.decode(errors="replace")
+
+
+def _digest(path: str) -> str:
+    import hashlib
+
+    if not path:
+        return "clean"
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:12]

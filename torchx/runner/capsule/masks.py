@@ -1,0 +1,101 @@
+"""Values that are masked on record: where they come from when a run is launched again."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import ConfigError
+from torchx.util.redaction import MASK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from torchx.config.files import ConfigFiles
+    from torchx.specs.api import AppDef, Role
+
+    Ask = Callable[[str], str]
+
+
+def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
+    """Puts values in place of masks; ``app`` is changed.
+
+    Args:
+        files: the config files; their ``[secrets]`` say where values are.
+        ask: asks a person for a value; None: there is nobody to ask.
+
+    Returns:
+        For each value that was found without asking, a sentence part that says where.
+
+    Raises:
+        ConfigError: a value is nowhere to be found; says how to give it.
+    """
+    told: dict[str, None] = {}
+    answers: dict[str, str] = {}
+
+    def answer(what: str, hint: str) -> str:
+        if what not in answers:
+            if ask is None:
+                raise ConfigError(f"the value of {what} is not on record: it is masked there", hint=hint)
+            answers[what] = ask(what)
+        return answers[what]
+
+    for role in app.roles:
+        for name, value in role.env.items():
+            if MASK in value:
+                role.env[name] = _variable(name, value, files, told) or _unmasked(value, f"`{name}`", answer)
+        _fill_args(role, answer)
+    for where, mapping in [("the app", app.metadata), *((f"role `{r.name}`", r.metadata) for r in app.roles)]:
+        if MASK in str(mapping):
+            raise ConfigError(
+                f"the metadata of {where} hold a value that is masked on record", hint="launch it with `torchx run`"
+            )
+    return list(told)
+
+
+def fill_options(cfg: dict[str, Any], given: set[str]) -> None:
+    """Refuses run options that are masked on record and were not given again.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    for key, value in cfg.items():
+        if key not in given and MASK in str(value):
+            raise ConfigError(
+                f"the value of the option `{key}` is not on record: it is masked there", hint=f"add `-cfg {key}=VALUE`"
+            )
+
+
+def _variable(name: str, recorded: str, files: ConfigFiles, told: dict[str, None]) -> str:
+    """What a variable is to be: a reference, or its value in this environment; empty when neither is there."""
+    from torchx.config.files import active_profile
+    from torchx.runner.secrets import SECTION, configured
+    from torchx.specs.secret import Secret
+    from torchx.util.secrets import mask_env
+
+    if files.section(SECTION, active_profile()).get(name) is not None:
+        reference = configured(Secret(name), files)
+        told[f"`{name}` by `{reference}`, as [secrets] says"] = None
+        return reference
+    value = os.environ.get(name, "")
+    if value and mask_env({name: value})[name] == recorded:
+        told[f"`{name}` from this environment"] = None
+        return value
+    return ""
+
+
+def _unmasked(recorded: str, what: str, answer: Callable[[str, str], str]) -> str:
+    name = what.strip("`")
+    return recorded.replace(MASK, answer(what, f"set it: `export {name}=...`, or `--set env.{name}=VALUE`"))
+
+
+def _fill_args(role: Role, answer: Callable[[str, str], str]) -> None:
+    for i, arg in enumerate(role.args):
+        if MASK not in arg:
+            continue
+        before = role.args[i - 1] if i and arg == MASK else arg.partition("=")[0]
+        if len(before) > 40 or MASK in before:  # a whole shell line: its words up to the mask say what it is
+            before = " ".join(arg.partition(MASK)[0].split()[-2:]) or f"argument {i}"
+        hint = f"add `--set roles.{role.name}.args.{i}=VALUE`, or all arguments behind `--`"
+        role.args[i] = arg.replace(MASK, answer(f"`{before}`", hint))

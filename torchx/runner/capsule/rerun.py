@@ -1,0 +1,249 @@
+"""A run on record, launched again: what it is made of now."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+from torchx.errors import NotFoundError, SpecError
+from torchx.runner.capsule import code as old_code
+from torchx.runner.capsule.changes import changed
+from torchx.runner.capsule.masks import fill, fill_options
+from torchx.util.git import GitState, find_git_dir, read_commit
+from torchx.util.records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from torchx.config import Setting
+    from torchx.config.files import ConfigFiles
+    from torchx.runner.capsule.masks import Ask
+    from torchx.runs import Run
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role
+
+THEN, NOW = "then", "now"
+
+
+@dataclass(kw_only=True)
+class Rerun:
+    """What is asked for beside the run itself.
+
+    Attributes:
+        scheduler: another one; empty: the same.
+        cfg: run options that go before those on record.
+        code: ``then``: the code that the run had; ``now``: the code as it is.
+        changes: see :func:`torchx.runner.capsule.changes.changed`.
+        command: an app whose commands replace those on record.
+        ask: asks a person for a value that is masked on record; None: there is nobody to ask.
+    """
+
+    scheduler: str = ""
+    cfg: Mapping[str, CfgVal] = field(default_factory=dict)
+    code: str = NOW
+    changes: Sequence[str] = ()
+    command: AppDef | None = None
+    ask: Ask | None = None
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """A run made ready to be launched again.
+
+    Attributes:
+        cwd: the folder to launch it from.
+        source: the commit that its code is of; None: that of ``cwd``.
+        hashes: role to hash of the code that its image holds.
+        tags: what is to be on record of it, see :class:`torchx.runs.records.NewRun`.
+        notes: what a person should know, a sentence part each.
+    """
+
+    run: Run
+    app: AppDef
+    scheduler: str
+    cfg: dict[str, Any]
+    cwd: str
+    workspace: str = ""
+    source: GitState | None = None
+    hashes: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """The folder that it was launched from is the current one, for schedulers that look at it."""
+        before = os.getcwd()
+        os.chdir(self.cwd)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+    def finish(self, info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
+        """Has a dry run of this plan remember where it comes from."""
+        from torchx.config import Setting
+
+        info._tags = {**info._tags, **self.tags, "rerun_of": self.run.handle}
+        info._source = self.source
+        info._workspace_hashes.update(self.hashes)
+        settings = dict(info._settings or {})
+        for key, recorded in self.run.cfg.items() if self.scheduler == self.run.scheduler else ():
+            if key in settings and settings[key].value == recorded["value"]:
+                settings[key] = Setting(settings[key].value, recorded["source"])
+        info._settings = settings
+        return info
+
+
+def plan(
+    run: Run,
+    wish: Rerun,
+    *,
+    files: ConfigFiles,
+    backend: Callable[[str], Scheduler[Any]],
+    settings: Mapping[str, Setting],
+) -> Plan:
+    """Makes a run ready to be launched again.
+
+    Args:
+        files: the config files.
+        backend: the scheduler of a name.
+        settings: the run options as they would be if none were given.
+
+    Raises:
+        NotFoundError: something that the run needs is gone.
+        ConfigError: a value is masked on record.
+        SpecError: a change does not fit.
+    """
+    from torchx.settings import ENV_JOB_ID
+
+    app = run.appdef()
+    if app is None:
+        raise NotFoundError(f"what `{run.app_id}` was made of is not on record", hint="launch it with `torchx run`")
+    scheduler = wish.scheduler or run.scheduler
+    new = Plan(run=run, app=app, scheduler=scheduler, cfg={}, cwd=run.cwd)
+    if scheduler == run.scheduler:
+        new.cfg = _options(run, settings, set(wish.cfg), new.notes)
+    new.cfg.update(wish.cfg)
+    for role in app.roles:
+        role.env.pop(ENV_JOB_ID, None)
+    if "checkout" in run.tags:
+        _return(new, run.tags["checkout"], run.tags.get("worktree", ""))
+    _code_then(new, backend(run.scheduler)) if wish.code == THEN else _code_now(new)
+    if backend(scheduler).capabilities.workspaces and not backend(run.scheduler).capabilities.workspaces:
+        new.workspace = f"file://{new.cwd}"  # which the run saw as it was
+    if wish.command is not None:
+        _take_commands(app, wish.command)
+    new.app = changed(app, wish.changes) if wish.changes else app
+    new.notes += fill(new.app, files, wish.ask)
+    return new
+
+
+def _options(run: Run, settings: Mapping[str, Setting], given: set[str], notes: list[str]) -> dict[str, Any]:
+    """The run options on record; of those at their default, the ones that would have another value now."""
+    from torchx.config import DEFAULT
+
+    values = {}
+    for key, recorded in run.cfg.items():
+        value = recorded["value"]
+        differs = key in settings and settings[key].value != value
+        if recorded["source"] != DEFAULT or differs:
+            values[key] = value
+        if differs and value is None and key not in given:  # None gives way to what a config file says
+            notes.append(f"the run had no `{key}`, and {settings[key].source} says `{settings[key].value}`")
+    fill_options(values, given)
+    return values
+
+
+def _code_now(new: Plan) -> None:
+    run = new.run
+    if not os.path.isdir(new.cwd):
+        raise NotFoundError(
+            f"the folder `{new.cwd}`, in which `{run.app_id}` was launched, is gone",
+            hint="`--code then` may do without",
+        )
+    for role in new.app.roles:
+        base = run.tags.get(f"image.{role.name}", "")
+        if base:
+            role.image = base
+        elif role.workspace and role.name in run.image_digests:
+            raise NotFoundError(
+                f"the image below the code of role `{role.name}` is not on record",
+                hint=f"add `--set roles.{role.name}.image=IMAGE`, or `--code then`",
+            )
+    if run.git_commit and (run.git_dirty or read_commit(find_git_dir(new.cwd)) != run.git_commit):
+        new.notes.append("runs the code as it is now; `--code then` runs what the run had")
+
+
+def _code_then(new: Plan, backend: Scheduler[Any]) -> None:
+    """Has the roles run the images that they ran; where the code was not in the image, a checkout of the code."""
+    run, same = new.run, new.scheduler == new.run.scheduler
+    bare = []
+    for role in new.app.roles:
+        base = run.tags.get(f"image.{role.name}", "")
+        digest = run.image_digests.get(role.name, "") if same else ""
+        inside = bool(role.workspace) and bool(digest) and role.image != base
+        if digest:
+            role.image = digest
+        elif base:
+            role.image = base
+        if inside:
+            role.workspace = None
+            if role.name in run.workspace_hashes:
+                new.hashes[role.name] = run.workspace_hashes[role.name]
+        elif role.workspace or not backend.capabilities.workspaces:
+            bare.append(role)
+    if bare:
+        _check_out(new, bare)
+    elif not os.path.isdir(new.cwd):
+        new.cwd = os.getcwd()
+    if run.git_commit:
+        new.source = GitState(run.git_commit, run.git_dirty, run.tags.get("patch", ""))  # recorded, as of a new run
+
+
+def _check_out(new: Plan, roles: Sequence[Role]) -> None:
+    folder, top = old_code.checkout(new.run, new.cwd)
+    new.tags.update(checkout=folder, worktree=top)
+    _move(new, roles, top, folder)
+    patch = " and what was not committed then" if new.run.tags.get("patch") and not folder.endswith("-clean") else ""
+    new.notes.append(f"runs commit {new.run.git_commit[:12]}{patch}")
+
+
+def _return(new: Plan, folder: str, top: str) -> None:
+    """Undoes what :func:`_check_out` did for the run, itself a rerun."""
+    _move(new, new.app.roles, folder, top)
+
+
+def _move(new: Plan, roles: Sequence[Role], old: str, folder: str) -> None:
+    def moved(path: str) -> str:
+        inside = os.path.relpath(os.path.realpath(path), os.path.realpath(old))
+        if inside.split("/")[0] == "..":
+            raise NotFoundError(
+                f"`{path}` is code of `{new.run.app_id}` that is not in its git repository, and not on record",
+                hint="`--code now` runs it as it is",
+            )
+        return os.path.normpath(os.path.join(folder, inside))
+
+    for role in roles:
+        if role.workspace:
+            role.workspace.projects = {
+                f"file://{moved(source.removeprefix('file://'))}": target
+                for source, target in role.workspace.projects.items()
+            }
+    new.cwd = moved(new.cwd)
+
+
+def _take_commands(app: AppDef, made: AppDef) -> None:
+    """Takes entrypoints and arguments, and nothing else, from an app that the component has made just now."""
+    roles = {role.name: role for role in made.roles}
+    names = [role.name for role in app.roles]
+    if len(made.roles) == 1 == len(names):
+        roles = {names[0]: made.roles[0]}
+    if sorted(roles) != sorted(names):
+        raise SpecError(
+            f"with these arguments the component makes roles `{', '.join(roles)}`, not `{', '.join(names)}`",
+            hint="launch it with `torchx run`",
+        )
+    for role in app.roles:
+        role.entrypoint, role.args = roles[role.name].entrypoint, roles[role.name].args
