@@ -28,6 +28,7 @@ ROWS = {
     "multi_role": "jobs of several roles",
     "retries": "retry policies",
     "retry_actions": "[retries by cause](../retries.md) (`--retry`), and what they change",
+    "timeout": "a [time limit](../retries.md#time-limits) (`--timeout`); the run option that says the same",
     "elastic": "elastic roles (`min_replicas`)",
     "gpus": "GPUs are handed out to replicas",
     "resources": "cpu and memory are reserved or enforced",

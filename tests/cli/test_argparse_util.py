@@ -8,7 +8,8 @@ import pytest
 
 from torchx.cli.argparse_util import ArgOnceAction, Parser, torchxconfig, torchxconfig_list, torchxconfig_run
 from torchx.cli.failures import UsageError
-from torchx.cli.moments import parse_moment, parse_span
+from torchx.cli.moments import parse_moment
+from torchx.util.spans import parse_span
 
 
 def test_once() -> None:

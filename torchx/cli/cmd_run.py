@@ -144,7 +144,7 @@ class CmdRun(SubCommand):
         extra = getattr(args, "component_name_and_args", None)
         if extra:
             raise UsageError(f"`--stdin` cannot be combined with `{' '.join(extra)}`", hint="put it into the JSON")
-        for key in ("scheduler", "cfg", "workspace", "parent_run_id", "secret", "retry"):
+        for key in ("scheduler", "cfg", "workspace", "parent_run_id", "secret", "retry", "timeout"):
             if hasattr(args, key):
                 raise UsageError(f"`--stdin` cannot be combined with `--{key}`", hint="put it into the JSON")
 
@@ -266,6 +266,13 @@ def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) ->
         help="start the job again by the cause of its failure: `standard`, or rules such as "
         "`preempted:free, node:5:avoid, error:0`; see docs/retries.md",
     )
+    add(
+        "--timeout",
+        action=ArgOnceAction,
+        metavar="DURATION",
+        help="end the job when it has run for so long, and call that a `timeout`: `90s`, `45m`, `2h`, `1d12h`; "
+        "the time in a queue does not count",
+    )
 
 
 def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, list[str]]:
@@ -298,14 +305,14 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
 
 
 def _asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
-    """What the Runner's ``run`` or ``dryrun`` returns of the component, with its secrets and its retry policy."""
+    """What the Runner's ``run`` or ``dryrun`` returns of the component, with what goes along."""
     given = {
         "cfg": run_args.scheduler_cfg,
         "workspace": run_args.workspace or None,
         "parent_run_id": run_args.parent_run_id,
     }
     name, component_args = run_args.component_name, run_args.component_args or run_args.component_args_str
-    if not (run_args.secrets or run_args.retry):
+    if not (run_args.secrets or run_args.retry or run_args.timeout):
         return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
     from torchx.cli.run_args import parse_secrets
     from torchx.runner.components import make_app
@@ -317,6 +324,10 @@ def _asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
         from torchx.specs.retries import RETRY
 
         app.metadata[RETRY] = run_args.retry
+    if run_args.timeout:
+        from torchx.specs.timeouts import TIMEOUT
+
+        app.metadata[TIMEOUT] = run_args.timeout
     return getattr(runner, verb)(app, run_args.scheduler, **given)
 
 

@@ -127,7 +127,7 @@ def _show(seconds: float, ended: int, jobs: int) -> None:
 def _seconds(text: str) -> float:
     from argparse import ArgumentTypeError
 
-    from torchx.cli.moments import parse_span
+    from torchx.util.spans import parse_span
 
     seconds = float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else parse_span(text)
     if seconds is None:

@@ -38,6 +38,7 @@ class TorchXRunArgs:
         component_args_str: the component's arguments from the command line.
         secrets: what ``--secret`` takes: ``NAME``, ``NAME=cmd:...``.
         retry: what is started again by which cause; see :mod:`torchx.specs.retries`.
+        timeout: how long an attempt may run; see :mod:`torchx.specs.timeouts`.
     """
 
     component_name: str
@@ -54,6 +55,7 @@ class TorchXRunArgs:
     component_args_str: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
     retry: str = ""
+    timeout: str = ""
 
 
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
@@ -71,6 +73,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "component_args_str": (list,),
     "secrets": (list,),
     "retry": (str,),
+    "timeout": (str,),
 }
 _REQUIRED = ("component_name", "scheduler")
 _JSON_NAMES = {
@@ -144,6 +147,7 @@ def torchx_run_args_from_argparse(
         component_args_str=list(component_args),
         secrets=given.get("secret", []),
         retry=given.get("retry") or "",
+        timeout=given.get("timeout") or "",
     )
 
 
@@ -181,7 +185,7 @@ def default_scheduler() -> str:
 
 # What `[cli:run]` in a config file may say.
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json")
-_CONFIG_TEXTS = ("component", "scheduler", "workspace", "parent_run_id", "retry", "cfg", "secret")
+_CONFIG_TEXTS = ("component", "scheduler", "workspace", "parent_run_id", "retry", "timeout", "cfg", "secret")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 

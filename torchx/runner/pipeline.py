@@ -78,8 +78,13 @@ def dry_run(
     values = {key: setting.value for key, setting in settings.items()}
     if app.metadata:
         from torchx.schedulers.kit.attempts import policy_of
+        from torchx.specs.timeouts import TIMEOUT
 
         policy_of(app, scheduler, backend.capabilities)  # refused before anything is built
+        if TIMEOUT in app.metadata:
+            from torchx.runner.timeouts import check_timeout
+
+            check_timeout(app, scheduler, backend.capabilities, settings)
     backend._pre_build_validate(app, scheduler, values)
     images = {role.name: role.image for role in app.roles if role.workspace}
     if isinstance(backend, BuildsWorkspaces):

@@ -33,6 +33,7 @@ from torchx.schedulers.aws.tags import TAG_VERSION as TAG_TORCHX_VER
 from torchx.schedulers.ids import random_id
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import MISSING, AppDryRunInfo, runopts
+from torchx.specs.timeouts import timeout_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ TAG_TORCHX_USER = TAG_USER
 
 CAPABILITIES = Capabilities(
     logs=True,
+    timeout="timeout_s",
     log_streams=("combined",),
     log_since=True,
     log_follow=True,
@@ -136,6 +138,7 @@ class AWSBatchScheduler(AwsScheduler):
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[BatchJob]:
         opts = AWSBatchOpts.from_cfg(cfg)
+        opts.timeout_s = timeout_s(app) or opts.timeout_s
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(app.name, room=15)}-{random_id(14)}"
         retries = None

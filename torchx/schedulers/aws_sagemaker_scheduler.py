@@ -24,6 +24,7 @@ from torchx.schedulers.aws.sagemaker.reasons import JOB_STATE
 from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, render_job
 from torchx.schedulers.ids import random_id
 from torchx.specs.api import AppDryRunInfo, is_terminal, runopts
+from torchx.specs.timeouts import timeout_s
 from torchx.util.notices import logger
 from torchx.util.records import replace
 
@@ -58,6 +59,7 @@ _ONE_BY_ONE = 3
 
 CAPABILITIES = Capabilities(
     logs=True,
+    timeout="max_run",
     log_streams=("combined",),
     log_since=True,
     log_follow=True,
@@ -107,6 +109,7 @@ class AWSSageMakerScheduler(AwsScheduler):
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[AWSSageMakerJob]:
         opts = AWSSageMakerOpts.from_cfg(cfg)
+        opts.max_run = timeout_s(app) or opts.max_run
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(opts.base_job_name or app.name, room=15)}-{random_id(14)}"
         if app.metadata:

@@ -16,6 +16,7 @@ from torchx.schedulers.kubernetes.options import KubernetesMCADOpts
 from torchx.schedulers.kubernetes.pods import PodRules
 from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
+from torchx.specs.timeouts import timeout_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class KubernetesMCADScheduler(KubeScheduler):
             namespace=opts.namespace,
             session=self.session_name,
             submission=app_id,
+            timeout_s=timeout_s(app),
             metadata=request.definition_of(app),
         )
         wrapper = appwrapper.render(app, app_id, rules, form=form, priority=opts.priority, network=opts.network)

@@ -78,7 +78,8 @@ CAPABILITIES = Capabilities(
     delete=True,
     list=True,
     retries=("REPLICA", "ROLE", "APPLICATION"),
-    retry_actions=("retry",),
+    retry_actions=("retry", "checkpoint"),
+    timeout="yes",
     elastic=True,
     multi_role=True,
     secrets=("value",),
@@ -168,8 +169,10 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             self.auto_set_CUDA_VISIBLE_DEVICES(request.role_params, app, opts)
         if app.metadata:
             from torchx.schedulers.kit.attempts import policy_of
+            from torchx.specs.timeouts import TIMEOUT, timeout_s
 
             request.retry = str(policy_of(app, "local_cwd", self.capabilities) or "")
+            request.timeout = app.metadata[TIMEOUT] if timeout_s(app) else ""
         return request
 
     def auto_set_CUDA_VISIBLE_DEVICES(self, role_params: dict[str, list[ReplicaParam]], app: AppDef, cfg: Opts) -> None:

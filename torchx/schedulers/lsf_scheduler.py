@@ -57,6 +57,7 @@ from torchx.schedulers.lsf.request import (
 )
 from torchx.schedulers.lsf.rows import Row, group_of, was_let_go
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, runopts
+from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ _END_S = 30  # JOB_TERMINATE_INTERVAL, between the signals of bkill, is 10 s unl
 class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     """Submits to IBM Spectrum LSF. Further arguments: see :class:`BatchScheduler`."""
 
-    capabilities = CAPABILITIES
+    capabilities = replace(CAPABILITIES, timeout="time")
     transient = re.compile(r"(?i)LSF is down|daemon not responding|cannot connect to LSF|communication time ?out")
     programs = "LSF's commands (bsub, bjobs, ...)"
 
@@ -121,6 +122,10 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LsfBsub]:
         opts = Opts.from_cfg(cfg)
+        if app.metadata:
+            from torchx.specs.timeouts import clock, timeout_s
+
+            opts.time = clock(timeout_s(app), of_hours=True) if timeout_s(app) else opts.time
         check(app, opts)
         request = LsfBsub(job_dir(cfg), make_unique(NAMES.make(app.name)), app, opts, ["/bin/bash"])
         request.check()

@@ -90,7 +90,7 @@ _KNOWN_ID = re.compile(r"\d+(_\d+)?")
 class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     """Runs jobs on a Slurm cluster. Further arguments: see :class:`BatchScheduler`."""
 
-    capabilities = replace(CAPABILITIES, retry_actions=("retry", "avoid", "mem", "checkpoint"))
+    capabilities = replace(CAPABILITIES, retry_actions=("retry", "avoid", "mem", "checkpoint"), timeout="time")
     transient = re.compile(
         r"Unable to contact slurm controller|Socket timed out|Connection (refused|reset|timed out)|"
         r"temporarily (unavailable|disabled)|Slurm backup controller in standby|Resource temporarily",
@@ -117,7 +117,10 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         retry = None
         if app.metadata:
             from torchx.schedulers.slurm.attempts import policy
+            from torchx.specs.timeouts import clock, timeout_s
 
+            if limit_s := timeout_s(app):
+                opts.time = clock(limit_s)
             retry = policy(app, self.capabilities)
         request = make_request(app, opts, name=name, cwd=cwd, retry=retry)
         request.check()

@@ -102,6 +102,15 @@ def has_supervisor(folder: str) -> bool:
 
 def ask_to_cancel(folder: str) -> bool:
     """Ask the supervisor to end the job; False when there is none any more."""
+    return tell(folder, "cancel")
+
+
+def tell(folder: str, word: str) -> bool:
+    """Say a word to the supervisor; False when there is none any more.
+
+    Args:
+        word: ``cancel``; ``preempt``: end the attempt as if its place were taken; ``expire``: its time limit is over.
+    """
     try:
         fd = os.open(os.path.join(folder, CONTROL_FIFO), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as e:
@@ -109,7 +118,7 @@ def ask_to_cancel(folder: str) -> bool:
             return False
         raise
     try:
-        os.write(fd, b"cancel\n")
+        os.write(fd, f"{word}\n".encode())
     except BlockingIOError:
         pass  # a full pipe: it was asked often enough
     except BrokenPipeError:

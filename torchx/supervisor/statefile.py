@@ -78,6 +78,7 @@ class JobState:
         restarts: how often a replica, role or application was started again.
         supervisor: pid of the supervisor.
         guardian: pid and start ticks of the process that ends the job when the supervisor is killed.
+        kind: class of that reason, such as ``timeout``; empty where it has none.
         msg: why the job is in its state, where the replicas do not tell.
     """
 
@@ -91,6 +92,7 @@ class JobState:
         self.ended = 0.0
         self.supervisor = 0
         self.guardian = (0, 0)
+        self.kind = ""
         self.msg = ""
         self.replicas = [ReplicaLine() for _ in range(sum(n for _, n in roles))]
 
@@ -128,7 +130,7 @@ class StateWriter:
             f"{MAGIC} {FORMAT} {self._header} {self._fixed} "
             f"state={job.state} restarts={job.restarts} first={job.first} "
             f"created={job.created:.6f} ended={job.ended:.6f} supervisor={job.supervisor} "
-            f"guardian={job.guardian[0]}:{job.guardian[1]} msg={escape(_shortened(job.msg))}"
+            f"guardian={job.guardian[0]}:{job.guardian[1]} {job.kind and f"kind={job.kind} "}msg={escape(_shortened(job.msg))}"
         )
         self._put(0, text, self._header)
 
@@ -288,6 +290,7 @@ def _parse_header(line: str, *, most: int) -> JobState:
     job.ended = float(fields.pop("ended"))
     job.supervisor = int(fields.pop("supervisor"))
     job.guardian = _pid_and_ticks(fields.pop("guardian"))
+    job.kind = fields.pop("kind", "")  # absent where there is none
     job.msg = unescape(fields.pop("msg"))
     job.facts = {key: unescape(value) for key, value in fields.items()}
     return job

@@ -1,5 +1,4 @@
 """The process that owns one local job: starts its replicas, applies the gang's rules, ends what is left of them."""
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
@@ -14,7 +13,9 @@ from torchx.supervisor import proctree
 from torchx.supervisor.again import may_start_again
 from torchx.supervisor.follow import Follower
 from torchx.supervisor.gang import Gang, RoleRules
-from torchx.supervisor.layout import CONTROL_FIFO, ERROR_FILE, STATE_FILE, make_folder
+from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
+from torchx.supervisor.limit import Limit
+from torchx.supervisor.replica import Replica, spawn, why_not_started
 from torchx.supervisor.statefile import (
     CANCELLED,
     FAILED,
@@ -22,7 +23,6 @@ from torchx.supervisor.statefile import (
     RUNNING,
     SUCCEEDED,
     JobState,
-    ReplicaLine,
     StateWriter,
 )
 
@@ -37,33 +37,6 @@ _SHORT_S = 0.05  # a job that lasts longer lets go of what only a supervisor bet
 # A process in an uninterruptible wait does not even die of SIGKILL. Told that often, in ten seconds at least: by the
 # clock alone whoever was stopped for that long, or a machine that slept, would give up without having told it once.
 _MOST_KILLS = 500
-_DEFAULT_SIGNALS = (  # what we, or Python, handle or ignore, and a replica must not
-    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE),
-    *(signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ),
-)
-
-
-class Replica:
-    """One replica and its processes.
-
-    Attributes:
-        stopping: it is being ended by us; its end is not a failure.
-        restart: the wave of restarts that it waits for; None when it does not.
-        deadline: when what is left of it is ended with SIGKILL.
-        kills: how often that was done since it was started.
-    """
-
-    def __init__(self, index: int, role: int, k: int, *, request: dict[str, Any], line: ReplicaLine) -> None:
-        self.index = index
-        self.role = role
-        self.k = k
-        self.request = request
-        self.line = line
-        self.stopping = False
-        self.restart: object = None
-        self.deadline = 0.0
-        self.kills = 0
-        self.follower: Follower | None = None
 
 
 class Supervisor:
@@ -71,7 +44,8 @@ class Supervisor:
 
     Args:
         request: ``job`` (its folder), ``facts`` (see :class:`JobState`), ``env`` (of every replica), ``grace_s``,
-            ``again`` (a program that is asked before a restart; may be missing), and ``roles``, a list of ``name``,
+            ``again`` (a program that is asked before a restart; may be missing), ``limit`` (see
+            :class:`~torchx.supervisor.limit.Limit`; may be missing), and ``roles``, a list of ``name``,
             ``max_retries``, ``policy``, ``min_replicas`` and ``replicas``; each of these has ``argv``, ``exe``,
             ``env``, ``cwd``, ``folder``, ``stdout``, ``stderr``.
         guardian: pid and start ticks of the process that takes care of the job should this one be killed.
@@ -88,12 +62,14 @@ class Supervisor:
         self.env: dict[str, str] = request["env"]
         self.grace_s: float = request["grace_s"]
         self._again: list[str] = request.get("again", [])
+        self._limit = Limit(request.get("limit", {}))
         roles = request["roles"]
         self.gang = Gang([RoleRules(r["max_retries"], r["policy"], r["min_replicas"]) for r in roles])
         facts = {**request["facts"], "mark": proctree.set_mark()}
         job = JobState(facts, [(r["name"], len(r["replicas"])) for r in roles])
         job.created = time.time()
         self._began = time.monotonic()  # every wait is by this clock: the other one may be set back
+        self._limit.begin(self._began)
         job.supervisor = os.getpid()
         job.guardian = guardian
         self.job = job
@@ -110,7 +86,6 @@ class Supervisor:
         self._outcome = ""  # set once nothing more is to be started
         self._last_deadline = 0.0
         self._last_kills = 0
-        self._cwd = ""
         self._lasting = lasting
         # Looking at all silent replicas takes a hundredth of a processor at most.
         self._latest_look_s = min(2.0, max(0.2, len(self.replicas) * 0.002))
@@ -143,11 +118,13 @@ class Supervisor:
             for fd, _ in poll.poll(self._timeout_ms()):
                 if fd == self._wake:
                     os.read(fd, 512)
-                elif b"cancel" in os.read(fd, 512):
-                    self._cancel("")
+                else:
+                    self._obey(os.read(fd, 512))
             if self._told_to_stop:
                 self._cancel("the supervisor got SIGTERM: the machine or the session is shutting down")
             now = time.monotonic()
+            if self._limit.is_over(now):
+                self._end_attempt("timeout", self._limit.why)
             self._reap(now)
             self._sweep(now)
             self._follow(now)
@@ -171,6 +148,8 @@ class Supervisor:
         if self._pending:
             return 0
         due = [r.follower.due for r in self._by_pid.values() if r.follower]
+        if self._limit.due is not None:
+            due.append(self._limit.due)
         if self._unclean or self._outcome or any(r.stopping for r in self._by_pid.values()):
             due.append(self._next_sweep)
         if self._lasting is not None:
@@ -225,7 +204,7 @@ class Supervisor:
         if replica.follower is None:
             replica.follower = Follower(replica.request["folder"], time.monotonic(), self._latest_look_s)
         try:
-            line.pid = self._spawn(replica)
+            line.pid = spawn(replica, self.folder, self.env)
         except OSError as e:
             self._could_not_start(replica, e)
             return
@@ -239,40 +218,9 @@ class Supervisor:
             self.job.state = RUNNING
             self.writer.header_changed()
 
-    def _spawn(self, replica: Replica) -> int:
-        request = replica.request
-        make_folder(request["folder"], private=request["folder"].startswith(self.folder))
-        if replica.line.attempt:
-            _remove(os.path.join(request["folder"], ERROR_FILE))
-        env = {**self.env, **request["env"]}
-        env[proctree.ENV_JOB] = self.folder
-        env[proctree.ENV_REPLICA] = str(replica.index)
-        if self._cwd != request["cwd"]:  # posix_spawn has no cwd of its own; a failure keeps what it was
-            os.chdir(request["cwd"])
-            self._cwd = request["cwd"]
-        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        files = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, request["stdout"], append, 0o644),
-            (os.POSIX_SPAWN_OPEN, 2, request["stderr"], append, 0o644),
-        ]
-        options: dict[str, Any] = {"file_actions": files, "setsigdef": _DEFAULT_SIGNALS, "setsigmask": ()}
-        try:
-            return os.posix_spawn(request["exe"], request["argv"], env, setsid=True, **options)
-        except NotImplementedError:  # a C library without it: a process group must do
-            return os.posix_spawn(request["exe"], request["argv"], env, setpgroup=0, **options)
-
     def _could_not_start(self, replica: Replica, error: OSError) -> None:
-        reason = f"cannot start `{replica.request['argv'][0]}`: {error.strerror or error}"
-        if error.errno == errno.ENOEXEC:
-            reason += " (a script needs a first line like `#!/bin/sh`)"
-        if error.filename and error.filename not in (replica.request["exe"], replica.request["argv"][0]):
-            reason += f": `{error.filename}`"
-        try:
-            with open(replica.request["stderr"], "a", encoding="utf-8", errors="surrogateescape") as f:
-                f.write(f"torchx: {reason}\n")
-        except OSError:
-            self.job.msg = reason  # the folder itself could not be made: a full disk
+        if reason := why_not_started(replica, error):
+            self.job.msg = reason
             self.writer.header_changed()
         self._ended(replica, 127 if error.errno == errno.ENOENT else 126, time.monotonic())
 
@@ -327,6 +275,8 @@ class Supervisor:
 
     def _restart(self, wave: list[Replica], now: float) -> None:
         """Start these again, together, once nothing of them is left."""
+        if len(wave) == len(self.replicas):
+            self._limit.forget()
         if any(r.index == self.job.first for r in wave):
             self.job.first = -1
         mark = object()
@@ -335,6 +285,29 @@ class Supervisor:
             if replica.line.state != PENDING:
                 self._unclean.add(replica)
         self._stop(wave, now)
+
+    def _obey(self, words: bytes) -> None:
+        if b"cancel" in words:
+            self._cancel("")
+        elif b"preempt" in words:
+            self._limit.ask()
+            self._end_attempt("preempted", "it was preempted (simulated)")
+        elif b"expire" in words:
+            self._limit.expire(time.monotonic())
+
+    def _end_attempt(self, kind: str, why: str) -> None:
+        """End all that runs, for a reason that is not the replicas'; what decides on restarts decides on this one."""
+        self._limit.forget()
+        if self._outcome or not (self._by_pid or self._pending) or any(r.restart for r in self.replicas):
+            return  # it is ending already
+        self.job.kind, self.job.msg = kind, why
+        if self._again:
+            self.gang.application_restarts += 1
+            self.job.restarts = self.gang.restarts
+            self._restart(self.replicas, time.monotonic())
+        else:
+            self._give_up(FAILED, time.monotonic())
+        self.writer.header_changed()
 
     def _cancel(self, reason: str) -> None:
         if not self._outcome:  # else it is ending already
@@ -345,6 +318,7 @@ class Supervisor:
     def _give_up(self, outcome: str, now: float) -> None:
         """Start nothing more, end all that runs."""
         self._outcome = outcome
+        self._limit.forget()
         self._last_deadline = now + self.grace_s
         self._pending.clear()
         for replica in self.replicas:
@@ -445,9 +419,13 @@ class Supervisor:
             self.writer.flush()  # what is asked now reads it
         if self._again and not may_start_again(self._again, self.env):
             self.job.restarts -= 1
-            self._give_up(FAILED, time.time())
+            self._give_up(FAILED, time.monotonic())
             self.writer.header_changed()
             return
+        if len(members) == len(self.replicas):
+            self._limit.begin(time.monotonic())
+            self.job.kind = self.job.msg = ""
+            self.writer.header_changed()
         for replica in members:
             replica.restart = None
             if replica.line.state != PENDING:  # else it has not been started yet at all
@@ -485,10 +463,3 @@ class Supervisor:
 
     def _on_stop_signal(self, *_: object) -> None:
         self._told_to_stop = True
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

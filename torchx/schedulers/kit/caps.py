@@ -20,6 +20,8 @@ class Capabilities:
         retries: names of the :class:`~torchx.specs.RetryPolicy` members that are honoured.
         retry_actions: a policy by cause (``--retry``) is kept: ``retry``, and those of ``avoid``, ``mem`` and
             ``checkpoint`` that it may ask for; none: no such policy is.
+        timeout: how the time limit of a job (``--timeout``) is kept: the name of the run option that says the same, or
+            ``yes`` where there is none; empty: it is not.
         elastic: ``min_replicas`` of a role is honoured.
         multi_role: a job may have more than one role.
         mounts: the kinds of mount that work: ``bind``, ``volume``, ``device``.
@@ -45,6 +47,7 @@ class Capabilities:
     list: bool = False
     retries: tuple[str, ...] = ()
     retry_actions: tuple[str, ...] = ()
+    timeout: str = ""
     elastic: bool = False
     multi_role: bool = False
     mounts: tuple[str, ...] = ()

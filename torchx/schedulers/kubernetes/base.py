@@ -39,6 +39,7 @@ _PATIENCE_S = 5.0  # a pod that has been starting for longer is asked about
 
 CAPABILITIES = Capabilities(
     logs=True,
+    timeout="yes",
     log_streams=("combined",),
     log_since=True,
     log_follow=True,

@@ -34,6 +34,7 @@ from torchx.schedulers.kubernetes.secrets import note as secret_note
 from torchx.schedulers.kubernetes.secrets import render_secret, secret_variables
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import RetryPolicy, macros
+from torchx.specs.timeouts import timeout_s
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -71,6 +72,7 @@ class JobRules:
         local_queue: of Kueue.
         ttl_s: seconds after its end at which the cluster removes the job; None: never.
         deadline_s: seconds after its start at which the cluster ends the job; None: never.
+        timeout_s: seconds after its start on a node at which a pod is ended; 0: never.
         metadata: annotations of the first object that owns pods.
         version: of the cluster, major and minor; an older one has fewer fields.
         retries: what a policy by cause asks for; None: there is none.
@@ -85,6 +87,7 @@ class JobRules:
     priority_class: str | None = None
     ttl_s: int | None = None
     deadline_s: int | None = None
+    timeout_s: int = 0
     metadata: Mapping[str, str] = field(default_factory=dict)
     version: tuple[int, int] = NEWEST
     retries: NativeRetries | None = None
@@ -148,6 +151,7 @@ def rules_of(
         priority_class=opts.priority_class,
         ttl_s=opts.ttl_s,
         deadline_s=opts.deadline_s,
+        timeout_s=timeout_s(app),
         metadata=definition_of(app),
         version=version,
         retries=retries,
@@ -372,7 +376,7 @@ def render_volcano(app: AppDef, app_id: str, rules: JobRules) -> _Object:
             # <job>-<task>-<index in the task>.<job>, by the plugin `svc`
             template = template_of(role, rules, app_id, own, replica_id=str(k), rank0=f"{app_id}-{name}-0-0.{app_id}")
             if rules.deadline_s is not None:
-                template["spec"]["activeDeadlineSeconds"] = rules.deadline_s
+                template["spec"]["activeDeadlineSeconds"] = min(rules.deadline_s, rules.timeout_s or rules.deadline_s)
             task = {"name": f"{name}-{k}", "replicas": 1, "template": template}
             if role.max_retries:
                 task.update(maxRetry=role.max_retries, policies=RETRY_POLICIES[role.retry_policy])
@@ -452,7 +456,10 @@ def template_of(
     job = role.env.get(ENV_JOB_ID, "")
     if job.endswith(f"/{app_id}"):  # as its handle has it
         role.env[ENV_JOB_ID] = f"{job.removesuffix(app_id)}{rules.namespace}:{app_id}"
-    return render_pod(role, rules.pods, labels=labels, env=env, secret=secret)
+    template = render_pod(role, rules.pods, labels=labels, env=env, secret=secret)
+    if rules.timeout_s:
+        template["spec"]["activeDeadlineSeconds"] = rules.timeout_s
+    return template
 
 
 def _shared_template(

@@ -52,7 +52,7 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         state=AppState[job.state],
         native=job.state,
         reason=job.msg,
-        kind="lost" if any(line.state == LOST for line in job.replicas) else "",
+        kind=job.kind or ("lost" if any(line.state == LOST for line in job.replicas) else ""),
         restarts=job.restarts,
         attempts=attempts,
         started=job.created or None,

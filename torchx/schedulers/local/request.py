@@ -68,6 +68,7 @@ class PopenRequest:
         role_log_dirs: folder of each replica's logs, by role.
         role_rules: by role; the defaults for one that is missing.
         cancel_grace_s: seconds between SIGTERM and SIGKILL.
+        timeout: how long an attempt may run, such as ``2h``; empty: for ever.
         retry: the policy by cause, see :class:`torchx.specs.retries.RetryRules`; empty for none.
     """
 
@@ -78,11 +79,14 @@ class PopenRequest:
     role_rules: dict[str, RoleRules] = field(default_factory=dict)
     cancel_grace_s: float = 10.0
     retry: str = ""
+    timeout: str = ""
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"log_dir: {self.log_dir}", f"cancel_grace_s: {self.cancel_grace_s:g}"]
         if self.retry:
             lines.append(f"retry: {self.retry}")
+        if self.timeout:
+            lines.append(f"timeout: {self.timeout}")
         for role, params in self.role_params.items():
             lines.append(f"role {role}: {len(params)} replica{'s' if len(params) != 1 else ''}{self._rules(role)}")
             for k, param in enumerate(params[:_SHOWN]):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SCHEME = "local_cwd"
 ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
+_EARLY_S = 120.0  # as on Slurm
 
 
 def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequest]) -> tuple[str, str]:
@@ -70,6 +71,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         "grace_s": request.cancel_grace_s,
         "roles": roles,
         "again": _prepare_retries(folder, roles, request.retry),
+        "limit": _limit(folder, request) if request.timeout or request.retry else {},
         "retention": jobs.retention_due(folder),
     }
     try:
@@ -92,6 +94,21 @@ def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> l
     for replica in (replica for role in roles for replica in role["replicas"]):
         replica["env"] = {**marks, **replica["env"]}
     return command(folder, policy)
+
+
+def _limit(folder: str, request: PopenRequest) -> dict[str, Any]:
+    """The time limit as a supervisor takes it; ranks are asked for a checkpoint before it where the policy says so."""
+    from torchx.schedulers.kit.attempts import CHECKPOINT_FILE, PROGRESS_FILE
+    from torchx.specs.retries import RetryRules
+    from torchx.specs.timeouts import parse_timeout
+
+    seconds = parse_timeout(request.timeout) if request.timeout else 0
+    limit: dict[str, Any] = {"seconds": seconds, "text": request.timeout}
+    if request.retry:
+        limit.update(ask=os.path.join(folder, CHECKPOINT_FILE), progress=os.path.join(folder, PROGRESS_FILE))
+        if RetryRules.parse(request.retry).rule("timeout").checkpoint:
+            limit["early_s"] = min(_EARLY_S, seconds / 4) if seconds else _EARLY_S
+    return limit
 
 
 def _base_environment(request: PopenRequest) -> dict[str, str]:

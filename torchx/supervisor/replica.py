@@ -1,0 +1,93 @@
+"""One replica of a local job, and how its process is started."""
+# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+from torchx.supervisor import proctree
+from torchx.supervisor.layout import ERROR_FILE, make_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.supervisor.follow import Follower
+    from torchx.supervisor.statefile import ReplicaLine
+
+_DEFAULT_SIGNALS = (  # what we, or Python, handle or ignore, and a replica must not
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE),
+    *(signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ),
+)
+
+
+class Replica:
+    """One replica and its processes.
+
+    Attributes:
+        stopping: it is being ended by us; its end is not a failure.
+        restart: the wave of restarts that it waits for; None when it does not.
+        deadline: when what is left of it is ended with SIGKILL.
+        kills: how often that was done since it was started.
+    """
+
+    def __init__(self, index: int, role: int, k: int, *, request: dict[str, Any], line: ReplicaLine) -> None:
+        self.index = index
+        self.role = role
+        self.k = k
+        self.request = request
+        self.line = line
+        self.stopping = False
+        self.restart: object = None
+        self.deadline = 0.0
+        self.kills = 0
+        self.follower: Follower | None = None
+
+
+def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
+    """Starts its program in a session of its own; returns the pid.
+
+    Args:
+        job: the job's folder.
+        env: of all replicas; its own comes on top.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    request = replica.request
+    make_folder(request["folder"], private=request["folder"].startswith(job))
+    if replica.line.attempt:
+        try:
+            os.unlink(os.path.join(request["folder"], ERROR_FILE))
+        except OSError:
+            pass
+    env = {**env, **request["env"], proctree.ENV_JOB: job, proctree.ENV_REPLICA: str(replica.index)}
+    os.chdir(request["cwd"])  # posix_spawn has no cwd of its own; a failure keeps what it was
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    files = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, request["stdout"], append, 0o644),
+        (os.POSIX_SPAWN_OPEN, 2, request["stderr"], append, 0o644),
+    ]
+    options: dict[str, Any] = {"file_actions": files, "setsigdef": _DEFAULT_SIGNALS, "setsigmask": ()}
+    try:
+        return os.posix_spawn(request["exe"], request["argv"], env, setsid=True, **options)
+    except NotImplementedError:  # a C library without it: a process group must do
+        return os.posix_spawn(request["exe"], request["argv"], env, setpgroup=0, **options)
+
+
+def why_not_started(replica: Replica, error: OSError) -> str:
+    """The sentence for a replica that could not be started, which also goes to its stderr; empty once it is there."""
+    reason = f"cannot start `{replica.request['argv'][0]}`: {error.strerror or error}"
+    if error.errno == errno.ENOEXEC:
+        reason += " (a script needs a first line like `#!/bin/sh`)"
+    if error.filename and error.filename not in (replica.request["exe"], replica.request["argv"][0]):
+        reason += f": `{error.filename}`"
+    try:
+        with open(replica.request["stderr"], "a", encoding="utf-8", errors="surrogateescape") as f:
+            f.write(f"torchx: {reason}\n")
+    except OSError:
+        return reason  # the folder itself could not be made: a full disk
+    return ""
