@@ -126,11 +126,12 @@ class StateWriter:
     def header_changed(self) -> None:
         """Render the header anew; written by the next :meth:`flush`."""
         job = self.job
+        kind = f"kind={job.kind} " if job.kind else ""
         text = (
             f"{MAGIC} {FORMAT} {self._header} {self._fixed} "
             f"state={job.state} restarts={job.restarts} first={job.first} "
             f"created={job.created:.6f} ended={job.ended:.6f} supervisor={job.supervisor} "
-            f"guardian={job.guardian[0]}:{job.guardian[1]} {job.kind and f"kind={job.kind} "}msg={escape(_shortened(job.msg))}"
+            f"guardian={job.guardian[0]}:{job.guardian[1]} {kind}msg={escape(_shortened(job.msg))}"
         )
         self._put(0, text, self._header)
 
