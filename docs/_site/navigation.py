@@ -24,6 +24,7 @@ SECTIONS = {
     "Run them": {
         "runs": "Runs: find, follow, end",
         "again": "Again, elsewhere, without torchx",
+        "ui": "The page in the browser",
         "config": "Configuration",
         "secrets": "Secrets",
         "retries": "Retries",

@@ -38,6 +38,7 @@ VERBS: dict[str, Verb] = {
     "log": Verb(FOLLOW, "torchx.cli.cmd_log:CmdLog", "what the replicas of a job wrote; --follow until it ends"),
     "list": Verb(FOLLOW, "torchx.cli.cmd_list:CmdList", "the runs on record, newest first; or a scheduler's jobs"),
     "wait": Verb(FOLLOW, "torchx.cli.cmd_wait:CmdWait", "until jobs have ended; the exit code says how"),
+    "ui": Verb(FOLLOW, "torchx.cli.cmd_ui:CmdUi", "the runs in the browser: states, causes, logs, live"),
     "tracker": Verb(FOLLOW, "torchx.cli.cmd_tracker:CmdTracker", "what jobs left behind: metadata, artifacts, lineage"),
     "describe": Verb(FOLLOW, "torchx.cli.cmd_describe:CmdDescribe", "what was launched: roles, options, source code"),
     "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),

@@ -138,6 +138,8 @@ def _role(role: RoleStatus) -> dict[str, Any]:
                 "state": str(r.state),
                 "hostname": r.hostname or None,
                 "hostaddr": r.hostaddr,
+                "started_at": iso(r.started_at),
+                "ended_at": iso(r.ended_at),
                 "error": failure_fields(parse_failure(r.structured_error_msg)),
             }
             for r in role.replicas

@@ -40,6 +40,7 @@ class ReplicaStatus:
         hostname: where it runs; empty when not known.
         structured_error_msg: why it failed, as JSON; see :mod:`torchx.specs.failures`.
         hostaddr: address of the host.
+        started_at, ended_at: Unix times of its last process, seconds; None when not known.
     """
 
     _brief_repr = True
@@ -50,6 +51,8 @@ class ReplicaStatus:
     hostname: str
     structured_error_msg: str = NONE
     hostaddr: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
 
 
 @dataclass

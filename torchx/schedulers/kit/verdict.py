@@ -436,5 +436,6 @@ def _role_status(role: RoleFacts, verdict: Verdict) -> RoleStatus:
         position = (r.role, r.replica)
         failure = verdict.failures.get(position)
         error = failure.to_structured_msg() if failure else NONE
-        replicas.append(ReplicaStatus(r.replica, verdict.states[position], r.role, r.host, error, r.address))
+        times = (r.started or None, r.ended or None)
+        replicas.append(ReplicaStatus(r.replica, verdict.states[position], r.role, r.host, error, r.address, *times))
     return RoleStatus(role.name, replicas)

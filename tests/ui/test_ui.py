@@ -1,0 +1,267 @@
+"""The server behind the page: who may ask, what it answers, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+import torchx.ui
+from tests.ui.conftest import PATIENCE_S, Page
+from torchx.supervisor import proctree
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+STATIC = Path(torchx.ui.__file__).parent / "static"
+Pages = Callable[..., Page]
+Run = Callable[..., str]
+
+
+def test_a_stranger_is_refused(pages: Pages) -> None:
+    """Without the token, by another name of this machine, from another site's page: nothing of a run is sent."""
+    page = pages()
+    assert page.ask("/api/settings").json()["allowed"] == []
+    assert page.ask("/api/settings", Authorization="").status == 401
+    assert page.ask("/api/settings", Authorization="Bearer x").status == 401
+    assert page.ask("/api/settings", Authorization="Bearer \xe9").status == 401
+    for host in ("evil.example", f"evil.example:{page.port}", "127.0.0.1.evil.example", "[::1", ""):
+        assert page.ask("/api/settings", Host=host or "x").status == 403, host
+        assert page.ask("/", Host=host or "x").status == 403, host
+    assert page.ask("/api/settings", Host=f"localhost:{page.port}").status == 200
+    assert page.ask("/api/settings", Host="localhost:8080").status == 200  # a port that ssh forwards
+    assert page.ask("/api/settings", Origin="http://evil.example").status == 403
+    assert page.ask("/api/settings", Origin="null").status == 403
+    assert page.ask("/api/settings", Origin=f"http://127.0.0.1:{page.port}").status == 200
+
+
+def test_it_listens_on_loopback_alone(pages: Pages) -> None:
+    """Nobody on the network reaches the port."""
+    page = pages()
+    port = f"{page.port:04X}"
+    with open("/proc/net/tcp", encoding="ascii") as f:
+        listening = [line.split()[1] for line in f if line.split()[3] == "0A" and line.split()[1].endswith(f":{port}")]
+    assert listening == [f"0100007F:{port}"]
+
+
+def test_what_the_page_may_do_is_said_in_each_answer(pages: Pages) -> None:
+    """Its own files and nothing else; refusals carry it, too."""
+    page = pages()
+    answers = [
+        page.ask("/"),
+        page.ask("/run?handle=x"),
+        page.ask("/app.js"),
+        page.ask("/api/settings", Authorization=""),
+    ]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert "server" not in answer.headers
+    assert [a.headers["content-type"].partition(";")[0] for a in answers[:3]] == [
+        "text/html",
+        "text/html",
+        "text/javascript",
+    ]
+    for path in ("/../server.py", "/%2e%2e/server.py", "/static/", "/nothing", "/__init__.py"):
+        assert page.ask(path).status == 404, path
+
+
+def test_no_text_is_read_as_html() -> None:
+    """The scripts make elements and text nodes; nothing is written as HTML, nothing is inline, nothing comes from elsewhere."""
+    html = (STATIC / "index.html").read_text()
+    assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|\sstyle=|https?://", html)
+    for script in STATIC.glob("*.js"):
+        found = re.search(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function|https?://|setAttribute\(\"style",
+            script.read_text(),
+        )
+        assert not found, (script.name, found)
+
+
+def test_a_change_reaches_the_page(pages: Pages, run: Run) -> None:
+    """First what is there, then each change; a run that was forgotten is told, too."""
+    first = run("exit 3", "--wait")
+    page = pages()
+    documents = page.stream("/api/events")
+    rows = next(documents)["rows"]
+    assert [(row["handle"], row["state"]) for row in rows] == [(first, "FAILED")]
+    assert "exit code 3" in rows[0]["msg"]
+    second = run("true", "--wait")
+    seen: dict[str, Any] = {}
+    while seen.get(second) != "SUCCEEDED":
+        seen.update({row["handle"]: row["state"] for row in next(documents)["rows"]})
+    assert first not in seen
+    subprocess.run([sys.executable, "-m", "torchx", "delete", first], env=page.env, check=True, capture_output=True)
+    assert next(documents)["rows"] == [{"handle": first, "gone": True}]
+    documents.close()
+
+
+def test_a_run(pages: Pages, run: Run) -> None:
+    """Its status with the cause, what was launched and how; a job that nobody knows is 404 with a sentence."""
+    handle = run("echo no data in /data >&2; exit 3", "--wait")
+    page = pages()
+    found = page.ask(f"/api/run?handle={quote(handle)}").json()
+    assert found["status"]["state"] == "FAILED"
+    assert "no data in /data" in found["status"]["cause"]["error"]["summary"]
+    [replica] = found["status"]["roles"][0]["replicas"]
+    assert replica["started_at"] <= replica["ended_at"]
+    assert found["app"]["roles"][0]["entrypoint"] == "sh"
+    assert found["argv"][1:4] == ["run", "-s", "local_cwd"]
+    missing = page.ask("/api/run?handle=local_cwd://torchx/none")
+    assert (missing.status, "none" in missing.json()["error"]) == (404, True)
+    assert page.ask("/api/run").status == 400
+
+
+def test_secrets_are_masked(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
+    """What was given as a secret is not in the document of the run."""
+    argv = [
+        sys.executable,
+        "-m",
+        "torchx",
+        "run",
+        "-s",
+        "local_cwd",
+        "--wait",
+        "utils.sh",
+        "--env",
+        "HF_TOKEN=hf_canary",
+        "true",
+    ]
+    subprocess.run(argv, env=home, cwd=tmp_path, check=True, capture_output=True)
+    page = pages()
+    [row] = next(page.stream("/api/events"))["rows"]
+    body = page.ask(f"/api/run?handle={quote(row['handle'])}").body
+    assert b"HF_TOKEN" in body and b"hf_canary" not in body
+
+
+def test_a_log_is_followed(pages: Pages, run: Run, tmp_path: Path) -> None:
+    """What is there comes at once, what is written later follows, and the stream ends with the job."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    handle = run(f"echo one; read -r line < {gate}; echo $line")
+    page = pages()
+    batches = page.stream(f"/api/log?handle={quote(handle)}")
+    assert next(batches)["lines"] == [{"role": "sh", "replica": 0, "line": "one"}]
+    gate.write_text("<script>alert(1)</script>\n")
+    rest = [line for batch in batches for line in batch["lines"]]
+    assert [line["line"] for line in rest] == ["<script>alert(1)</script>"]
+
+
+def test_a_log_that_cannot_be_had_says_why(pages: Pages) -> None:
+    """The sentence of `torchx log` is the last document."""
+    page = pages()
+    [batch] = page.stream("/api/log?handle=local_cwd://torchx/none")
+    assert "none" in batch["lines"][0]["error"]
+    assert page.ask("/api/log").status == 400
+
+
+def test_who_stops_listening_leaves_no_process(pages: Pages, run: Run) -> None:
+    """The `torchx log` behind a log ends when the page does not listen any more."""
+    handle = run("echo one; sleep 1000")
+    page = pages()
+    batches = page.stream(f"/api/log?handle={quote(handle)}")
+    next(batches)
+    below = proctree.descendants(proctree.snapshot(), {page.process.pid})[1:]
+    assert below
+    batches.close()
+    _until(lambda: not any(proctree.start_ticks(p.pid) == p.ticks for p in below))
+    subprocess.run([sys.executable, "-m", "torchx", "cancel", handle], env=page.env, check=True, capture_output=True)
+
+
+def test_only_what_was_allowed_is_done(pages: Pages, run: Run) -> None:
+    """The page reads; `--allow cancel` lets it cancel, by POST alone."""
+    handle = run("sleep 1000")
+    path = f"/api/cancel?handle={quote(handle)}"
+    refused = pages().ask(path, method="POST")
+    assert (refused.status, "--allow cancel" in refused.json()["error"]) == (403, True)
+    page = pages("--allow", "cancel")
+    assert page.ask("/api/settings").json()["allowed"] == ["cancel"]
+    assert page.ask(path).status == 405
+    assert page.ask(path, method="POST", Authorization="").status == 401
+    assert page.ask(path, method="POST", Origin="http://evil.example").status == 403
+    assert page.ask(path, method="POST").status == 200
+    documents = page.stream("/api/events")
+    _until(lambda: next(documents)["rows"][0]["state"] == "CANCELLED")
+    documents.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_it(pages: Pages, run: Run, number: int) -> None:
+    """Ended while a page listens: no port, no process, and Ctrl-C is no failure; the job goes on."""
+    handle = run("echo one; sleep 1000")
+    page = pages()
+    batches = page.stream(f"/api/log?handle={quote(handle)}")
+    next(batches)
+    below = proctree.descendants(proctree.snapshot(), {page.process.pid})
+    page.process.send_signal(number)
+    _, stderr = page.process.communicate(timeout=PATIENCE_S)
+    assert (page.process.returncode, stderr) == (0 if number == signal.SIGINT else 128 + number, "")
+    _until(lambda: not any(proctree.start_ticks(p.pid) == p.ticks for p in below))
+    batches.close()
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", page.port)) == errno.ECONNREFUSED
+    status = [sys.executable, "-m", "torchx", "status", "--json", handle]
+    shown = subprocess.run(status, env=page.env, check=False, capture_output=True, text=True).stdout
+    assert '"RUNNING"' in shown
+    subprocess.run([sys.executable, "-m", "torchx", "cancel", handle], env=page.env, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        (["--port", "99999"], 2, "`99999` is not a valid port"),
+        (["--port", "http"], 2, "`http` is not a valid port"),
+        (["--allow", "cancel,fly"], 2, "`fly` is not an action"),
+    ],
+)
+def test_bad_arguments(home: dict[str, str], args: list[str], code: int, text: str) -> None:
+    """One line, and a documented exit code."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torchx", "ui", *args], env=home, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert text in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_port_in_use(home: dict[str, str]) -> None:
+    """The port is named, and what to do."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        argv = [sys.executable, "-m", "torchx", "ui", "--no-open", "--port", str(port)]
+        done = subprocess.run(argv, env=home, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"port {port} of 127.0.0.1" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_without_its_packages(home: dict[str, str], tmp_path: Path) -> None:
+    """The package is named, and the command that installs it."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['uvicorn'] = None\n")
+    env = {**home, "PYTHONPATH": f"{tmp_path}{os.pathsep}{home.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "torchx", "ui", "--no-open"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 6
+    assert "`uvicorn`" in done.stderr and "Traceback" not in done.stderr
+
+
+def _until(condition: Callable[[], Any]) -> None:
+    import time
+
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,86 @@
+"""``torchx ui``: the runs in the browser."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.util.term import is_tty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["CmdUi"]
+
+_ACTIONS = ("cancel",)
+
+
+class CmdUi(SubCommand):
+    """the runs in the browser: states, causes, logs; on this machine alone, until Ctrl-C"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        add = subparser.add_argument
+        add("--port", type=_port, default=0, metavar="N", help="of 127.0.0.1; without it, one that is free")
+        add("--no-open", "--no_open", action="store_true", help="print the address and open no browser")
+        add(
+            "--allow",
+            type=_actions,
+            default=(),
+            metavar="ACTION,...",
+            help=f"what the page may do beside reading: {', '.join(_ACTIONS)}",
+        )
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints the address, and serves the page until Ctrl-C."""
+        from torchx.errors import MissingDependencyError, install_extra
+        from torchx.runner import get_runner
+        from torchx.ui.server import serve
+
+        def ready(address: str) -> None:
+            print(address, flush=True)
+            opened = not args.no_open and _open(address)
+            if is_tty(sys.stderr):
+                hint = "" if opened or args.no_open else "no browser here: open the address, over SSH after `ssh -L`; "
+                print(f"{hint}Ctrl-C ends the page and leaves the jobs alone", file=sys.stderr)
+
+        with get_runner() as runner:
+            try:
+                serve(runner, args.port, args.allow, ready)
+            except KeyboardInterrupt:
+                pass  # this is how it ends
+            except ImportError as e:
+                if isinstance(e, MissingDependencyError):
+                    raise
+                raise MissingDependencyError(
+                    f"`torchx ui` needs the package `{e.name}`", hint=install_extra("ui")
+                ) from e
+
+
+def _open(address: str) -> bool:
+    import os
+
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False  # what `webbrowser` finds there are browsers in text, on this very terminal
+    import webbrowser
+
+    return webbrowser.open(address)
+
+
+def _port(text: str) -> int:
+    from argparse import ArgumentTypeError
+
+    if not (text.isascii() and text.isdecimal() and int(text) < 65536):
+        raise ArgumentTypeError(f"`{text}` is not a valid port: 0 to 65535")
+    return int(text)
+
+
+def _actions(text: str) -> tuple[str, ...]:
+    from argparse import ArgumentTypeError
+
+    actions = tuple(word.strip() for word in text.split(",") if word.strip())
+    for action in actions:
+        if action not in _ACTIONS:
+            raise ArgumentTypeError(f"`{action}` is not an action of the page: {', '.join(_ACTIONS)}")
+    return actions

@@ -1,0 +1,77 @@
+"""Who may ask: programs of this machine that know the token, and pages that this server has sent."""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import urlsplit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+API = "/api/"
+_NAMES = ("127.0.0.1", "localhost", "::1")
+_HEADERS = (
+    # Nothing but our own files, no inline script or style, no frame around it, nothing sent elsewhere.
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Guard:
+    """Refuses what does not come from a page of this server, and says in each answer what the page may do.
+
+    A name that somebody else's domain resolves to this machine (DNS rebinding) fails at the Host header, another site's
+    page at the Origin header, another user of this machine at the token: it travels in the fragment of the address,
+    which browsers send to nobody, and then in the Authorization header.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on, or answers 403 or 401."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            await send(message)
+
+        refused = self._refused(dict(scope["headers"]), scope["path"])
+        if refused is None:
+            await self._app(scope, receive, send_with_headers)
+            return
+        status, text = refused
+        headers = [(b"content-type", b"text/plain; charset=utf-8")]
+        await send_with_headers({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": text.encode()})
+
+    def _refused(self, headers: dict[bytes, bytes], path: str) -> tuple[int, str] | None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if _hostname(f"//{host}") not in _NAMES:
+            return 403, "this page is for this machine alone: use http://127.0.0.1"
+        origin = headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1") != f"http://{host}":
+            return 403, "asked by the page of another site"
+        if path.startswith(API) and not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
+            return 401, "the token is wrong: open the address that `torchx ui` printed"
+        return None
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None

@@ -1,0 +1,164 @@
+"""What the page asks for: its own files, the runs, one run, a log; and what it may be allowed to do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from torchx.errors import NotFoundError, TorchXError
+from torchx.runner.documents import handle_fields, run_fields, status_fields
+from torchx.ui.follow import log_lines
+from torchx.ui.guard import API, Guard
+from torchx.ui.live import Live
+from torchx.util.redaction import redact
+from torchx.util.term import iso
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from typing import Any
+
+    from starlette.requests import Request
+
+    from torchx.runner import Runner
+
+ACTIONS = ("cancel",)
+"""What the page can be allowed to do beside reading."""
+
+_STATIC = os.path.join(os.path.dirname(__file__), "static")
+_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_FIRST_LINES = 20_000
+_ALIVE_S = 15.0  # a line of nothing, so that a browser that has gone is noticed
+
+
+def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Guard:
+    """The ASGI application.
+
+    Args:
+        runner: asks the schedulers.
+        token: whoever knows it may ask.
+        allowed: of :data:`ACTIONS`.
+    """
+    live = Live(lambda: [_row(run) for run in runner.runs()])
+
+    async def events(_: Request) -> Response:
+        return _stream({"rows": rows} async for rows in live.changes())
+
+    async def one_run(request: Request) -> Response:
+        return _json(await asyncio.to_thread(_run_document, runner, request.query_params["handle"]))
+
+    async def log(request: Request) -> Response:
+        asked = request.query_params
+        target = asked["handle"] + (f"/{asked['part']}" if asked.get("part") else "")
+        lines = log_lines(target, last=_FIRST_LINES, stream=asked.get("stream") or None)
+        return _stream({"lines": batch} async for batch in lines)
+
+    async def settings(_: Request) -> Response:
+        from torchx.version import __version__
+
+        return _json({"allowed": list(allowed), "version": __version__})
+
+    async def cancel(request: Request) -> Response:
+        if "cancel" not in allowed:
+            raise HTTPException(403, "this page only reads: `torchx ui --allow cancel` lets it cancel jobs")
+        await asyncio.to_thread(runner.cancel, request.query_params["handle"])
+        return _json({})
+
+    routes = [
+        Route("/", _file("index.html")),
+        Route("/run", _file("index.html")),
+        *(Route(f"/{name}", _file(name)) for name in sorted(os.listdir(_STATIC)) if name != "index.html"),
+        Route(f"{API}settings", settings),
+        Route(f"{API}events", events),
+        Route(f"{API}run", one_run),
+        Route(f"{API}log", log),
+        Route(f"{API}cancel", cancel, methods=["POST"]),
+    ]
+    errors: dict[Any, Any] = {TorchXError: _failed, KeyError: _incomplete, HTTPException: _refused}
+    return Guard(Starlette(routes=routes, exception_handlers=errors), token)
+
+
+def _row(run: Any) -> dict[str, Any]:
+    return {
+        key: value for key, value in run_fields(run).items() if key not in ("updated_at", "git_commit", "git_dirty")
+    }
+
+
+def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
+    """What ``torchx status --json`` and ``torchx describe --json`` say of a run."""
+    handle = runner.resolve(handle)
+    run = runner.recorded(handle)
+    error = None
+    try:
+        status = runner.status(handle)
+    except TorchXError as e:
+        status, error = None, str(e)
+    if run is None and status is None:
+        raise NotFoundError(f"`{handle}` is not known: {error or 'its scheduler has no such job'}")
+    return {
+        **handle_fields(handle),
+        "error": error,
+        "run": run_fields(run) if run else None,
+        "status": status_fields(status) if status else None,
+        "as_of": iso(status.as_of) if status else None,
+        "app": run.app if run else None,
+        "cfg": run.cfg if run else {},
+        "argv": run.argv if run else [],
+        "image_digests": run.image_digests if run else {},
+        "workspace_hashes": run.workspace_hashes if run else {},
+    }
+
+
+def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
+    async def send(_: Request) -> Response:
+        return FileResponse(os.path.join(_STATIC, name), media_type=_TYPES[os.path.splitext(name)[1]])
+
+    return send
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    return Response(redact(json.dumps(data, default=str)), status, media_type="application/json")
+
+
+def _stream(documents: AsyncIterator[dict[str, Any]]) -> Response:
+    """One JSON document a line, as they come."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        following = documents.__aiter__()
+        waiting = asyncio.ensure_future(following.__anext__())
+        try:
+            while True:
+                done, _ = await asyncio.wait([waiting], timeout=_ALIVE_S)
+                if not done:
+                    yield b"\n"
+                    continue
+                try:
+                    document = waiting.result()
+                except StopAsyncIteration:
+                    return
+                yield redact(json.dumps(document, default=str)).encode() + b"\n"
+                waiting = asyncio.ensure_future(following.__anext__())
+        finally:
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            await documents.aclose()  # type: ignore[attr-defined]  # all of ours are generators
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+def _failed(_: Request, error: TorchXError) -> Response:
+    return _json({"error": str(error), "hint": error.hint}, 404 if isinstance(error, NotFoundError) else 502)
+
+
+def _incomplete(_: Request, error: KeyError) -> Response:
+    return _json({"error": f"the address lacks `{error.args[0]}`"}, 400)
+
+
+def _refused(_: Request, error: HTTPException) -> Response:
+    return _json({"error": error.detail}, error.status_code)

@@ -1,0 +1,67 @@
+"""The server of ``torchx ui``: one port on this machine's loopback, until Ctrl-C."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import socket
+import sys
+
+from torchx.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torchx.runner import Runner
+
+_HOST = "127.0.0.1"
+_LAST_ANSWERS_S = 1
+
+
+def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[str], None]) -> None:
+    """Serves the page until SIGINT or SIGTERM.
+
+    Args:
+        port: 0: one that is free.
+        allowed: what the page may do beside reading; of :data:`torchx.ui.pages.ACTIONS`.
+        ready: called with the address, token included, once the port is open.
+
+    Raises:
+        ConfigError: the port cannot be had.
+        ImportError: an optional package is not installed.
+    """
+    import uvicorn
+
+    from torchx.ui.pages import application
+
+    listener = _listen(port)
+    token = secrets.token_urlsafe(24)
+    config = uvicorn.Config(
+        application(runner, token, allowed),
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_LAST_ANSWERS_S,
+        lifespan="off",
+        ws="none",
+    )
+    # Raised again by uvicorn once it has closed the port: as an exception, so that what was started is ended, too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    with listener:
+        ready(f"http://{_HOST}:{listener.getsockname()[1]}/#token={token}")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((_HOST, port))
+        listener.listen()
+    except OSError as e:
+        listener.close()
+        raise ConfigError(
+            f"port {port} of {_HOST} cannot be had: {e.strerror or e}", hint="choose another, or leave --port out"
+        ) from e
+    return listener

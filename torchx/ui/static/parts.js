@@ -1,0 +1,149 @@
+// What every part of the page uses: asking the server, elements, times. No text of a job is ever parsed as HTML.
+
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) {
+  sessionStorage.setItem("token", given);
+  history.replaceState(null, "", location.pathname + location.search);
+}
+const headers = () => ({ Authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` });
+
+async function checked(answer) {
+  if (answer.ok) return answer;
+  const text = await answer.text();
+  let said = {};
+  try { said = JSON.parse(text); } catch { said = { error: text }; }
+  throw new Error([said.error, said.hint].filter(Boolean).join(" · ") || `the server answered ${answer.status}`);
+}
+
+export const address = (path, query = {}) => {
+  const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+  return asked.size ? `${path}?${asked}` : path;
+};
+
+export const ask = async (path, query, options = {}) =>
+  (await checked(await fetch(address(`/api/${path}`, query), { headers: headers(), ...options }))).json();
+
+// One JSON document a line, until the server has no more or the signal says so.
+export async function stream(path, query, signal, take) {
+  const answer = await checked(await fetch(address(`/api/${path}`, query), { headers: headers(), signal }));
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line) take(JSON.parse(line));
+  }
+}
+
+export function el(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "class") node.className = value;
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  node.append(...children.flat().filter((child) => child != null && child !== false));
+  return node;
+}
+
+const SIGNS = { RUNNING: "●", SUCCEEDED: "✓", FAILED: "✕", PENDING: "◌", SUBMITTED: "◌", UNSUBMITTED: "◌", CANCELLED: "–" };
+export const TERMINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED"]);
+// Told by sign and word, not by colour alone.
+export const pill = (state) =>
+  el("span", { class: `pill s-${state}` }, el("span", { "aria-hidden": "true" }, SIGNS[state] ?? "?"), ` ${state.toLowerCase()}`);
+
+export function span(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 1) return "< 1 s";
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+const now = () => Date.now() / 1000;
+export const at = (iso) => (iso ? Date.parse(iso) / 1000 : null);
+export function ago(iso) {
+  const s = now() - at(iso);
+  if (s < 10) return "just now";
+  if (s < 60) return `${Math.floor(s)} s ago`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ago`;
+  return `${Math.floor(s / 86400)} d ago`;
+}
+export const took = (row) =>
+  row.ended_at ? span(at(row.ended_at) - at(row.created_at)) : TERMINAL.has(row.state) ? "" : span(now() - at(row.created_at));
+
+// A text that may hold terminal colours, as text and spans.
+const SGR = /\x1b\[([0-9;]*)m|\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f]/g;
+export function coloured(text) {
+  const parts = [];
+  let from = 0, colour = "", bold = false;
+  const add = (piece) => {
+    if (piece) parts.push(colour || bold ? el("span", { class: `${colour}${bold ? " b" : ""}` }, piece) : piece);
+  };
+  for (const match of text.matchAll(SGR)) {
+    add(text.slice(from, match.index));
+    from = match.index + match[0].length;
+    if (match[1] == null) continue;
+    for (const code of match[1].split(";").map(Number)) {
+      if (code === 0) [colour, bold] = ["", false];
+      else if (code === 1) bold = true;
+      else if ((code >= 30 && code <= 37) || (code >= 90 && code <= 97)) colour = `c${code % 10}`;
+      else if (code === 39) colour = "";
+    }
+  }
+  add(text.slice(from));
+  return parts;
+}
+
+let hiding;
+export function toast(text) {
+  const node = document.getElementById("toast");
+  node.textContent = text;
+  node.hidden = false;
+  clearTimeout(hiding);
+  hiding = setTimeout(() => { node.hidden = true; }, 6000);
+}
+
+export async function copy(text) {
+  await navigator.clipboard.writeText(text);
+  toast("Copied");
+}
+
+// Rows of one height, of which only those in sight are in the document.
+export class Rows {
+  constructor(frame, height, draw) {
+    Object.assign(this, { frame, height, draw, items: [], drawn: "" });
+    this.inside = el("div", { class: "rows", role: "presentation" });
+    this.window = el("div", { class: "window", role: frame.getAttribute("role") === "table" ? "rowgroup" : "presentation" });
+    this.inside.append(this.window);
+    frame.append(this.inside);
+    frame.addEventListener("scroll", () => this.show(), { passive: true });
+    new ResizeObserver(() => this.show(true)).observe(frame);
+  }
+  set(items) {
+    this.items = items;
+    this.inside.style.height = `${items.length * this.height()}px`;
+    this.show(true);
+  }
+  show(again = false) {
+    const height = this.height();
+    const first = Math.max(0, Math.floor(this.frame.scrollTop / height) - 8);
+    const last = Math.min(this.items.length, first + Math.ceil(this.frame.clientHeight / height) + 16);
+    const key = `${first}-${last}`;
+    if (key === this.drawn && !again) return;
+    this.drawn = key;
+    this.window.style.transform = `translateY(${first * height}px)`;
+    this.window.replaceChildren(...this.items.slice(first, last).map((item, i) => this.draw(item, first + i)));
+  }
+  reveal(index) {
+    const height = this.height(), top = index * height, { scrollTop, clientHeight } = this.frame;
+    const seen = clientHeight - this.inside.offsetTop; // below a head that stays
+    if (top < scrollTop) this.frame.scrollTop = top;
+    else if (top + height > scrollTop + seen) this.frame.scrollTop = top + height - seen;
+  }
+}

@@ -1,0 +1,174 @@
+// One run: how it is and why, when what happened, what it writes, what was launched.
+
+import { TERMINAL, ago, ask, at, copy, el, pill, span, toast, took } from "/parts.js";
+import { showLog } from "/log.js";
+
+const MOST_BARS = 40;
+const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
+export function showRun(main, handle, rows) {
+  let data = null, log = null, seen = "", asking = false, closed = false;
+  const head = el("div", { class: "runhead" });
+  const why = el("div");
+  const times = el("section", { class: "card", "aria-label": "Timeline", hidden: true });
+  const roles = el("section", { class: "card", "aria-label": "Replicas", hidden: true });
+  const logs = el("div");
+  const more = el("div");
+  main.append(head, why, el("div", { class: "columns" }, roles, times), logs, more);
+  const evidence = () => data?.status?.cause?.error?.message?.split("\n").at(-1) || data?.status?.cause?.evidence;
+
+  async function load() {
+    if (asking || closed) return;
+    asking = true;
+    try {
+      data = await ask("run", { handle });
+    } catch (error) {
+      if (!data) main.replaceChildren(el("p", { class: "empty" }, error.message));
+      return;
+    } finally {
+      asking = false;
+    }
+    if (closed) return;
+    draw();
+  }
+
+  function draw() {
+    const run = { ...(data.run ?? {}), ...rows.get(data.handle), ...(data.status ? { state: data.status.state } : {}) };
+    const name = run.name || data.app_id;
+    document.title = `${name}: ${(run.state ?? "unknown").toLowerCase()} · torchx`;
+    head.replaceChildren(
+      el("div", { class: "title" }, el("h1", {}, name), pill(run.state ?? "UNKNOWN"), el("span", { class: "grow" }), actions(run)),
+      el("p", { class: "facts" }, el("code", {}, data.handle), fact(run.created_at && `launched ${ago(run.created_at)}`, run.created_at),
+        fact(run.user && `by ${run.user} on ${run.host}`), fact(run.created_at && took(run)),
+        fact(data.status?.num_restarts > 0 && `${data.status.num_restarts} restarts`),
+        fact(run.git_commit && `commit ${run.git_commit.slice(0, 9)}${run.git_dirty ? " and changes" : ""}`)));
+    why.replaceChildren(cause(run) ?? "");
+    drawRoles();
+    drawTimes(run);
+    if (!log) {
+      const parts = (data.status?.roles ?? []).flatMap((role) => role.replicas.map((replica) => `${role.role}/${replica.id}`));
+      if (parts.length || TERMINAL.has(run.state)) {
+        log = showLog(data.handle, parts, evidence);
+        logs.replaceChildren(log.box);
+        more.replaceChildren(...details());
+      }
+    }
+  }
+
+  const fact = (text, title) => (text ? el("span", { title }, text) : null);
+
+  function actions(run) {
+    const command = data.argv.length ? ["torchx", ...data.argv.slice(1)].map(quoted).join(" ") : "";
+    const ended = TERMINAL.has(run.state);
+    return [
+      command ? el("button", { onclick: () => copy(command), title: command }, "Copy command") : null,
+      !ended && allowed.has("cancel") ? el("button", { class: "danger", onclick: cancel }, "Cancel") : null,
+    ];
+  }
+
+  async function cancel() {
+    if (!confirm(`Cancel ${data.app_id}?`)) return;
+    try {
+      await ask("cancel", { handle: data.handle }, { method: "POST" });
+      toast("Cancelling");
+      load();
+    } catch (error) {
+      toast(error.message);
+    }
+  }
+
+  function cause(run) {
+    const found = data.status?.cause;
+    const text = data.error ?? data.status?.msg ?? run.msg;
+    if (!text || run.state === "SUCCEEDED") return null;
+    const failed = run.state === "FAILED";
+    const traceback = found?.error?.traceback;
+    return el("section", { class: `card why${failed ? " failed" : ""}`, "aria-label": failed ? "Cause" : "State" },
+      el("div", { class: "title" }, el("h2", {}, failed ? "Cause" : run.state === "PENDING" ? "Why it waits" : "Note"),
+        found ? el("span", { class: "tag" }, found.class) : null,
+        found?.host ? el("span", { class: "muted" }, `${found.role}/${found.replica} on ${found.host}`) : null),
+      el("p", { class: "sentence" }, text),
+      traceback ? el("details", {}, el("summary", {}, "Traceback"), el("pre", { tabindex: 0 }, traceback)) : null);
+  }
+
+  function drawRoles() {
+    const found = data.status?.roles ?? [];
+    roles.hidden = found.reduce((n, role) => n + role.replicas.length, 0) < 2;
+    const key = JSON.stringify(found);
+    if (key === seen) return;
+    seen = key;
+    roles.replaceChildren(el("h2", {}, "Replicas"), ...found.map((role) => {
+      const counts = {};
+      for (const replica of role.replicas) counts[replica.state] = (counts[replica.state] ?? 0) + 1;
+      const sum = Object.entries(counts).map(([state, n]) => `${n} ${state.toLowerCase()}`).join(", ");
+      return el("div", { class: "role" }, el("p", {}, el("b", {}, role.role), el("span", { class: "muted" }, sum)),
+        el("div", { class: "cells" }, role.replicas.map((replica) => {
+          const label = `${role.role}/${replica.id} ${replica.state.toLowerCase()}${replica.hostname ? ` on ${replica.hostname}` : ""}`;
+          return el("button", { class: `cell s-${replica.state}`, title: `${label}${replica.error ? `\n${replica.error.summary}` : ""}`, "aria-label": label,
+            onclick: () => log?.choose(`${role.role}/${replica.id}`) }, role.replicas.length <= 64 ? String(replica.id) : "");
+        })));
+    }));
+  }
+
+  function drawTimes(run) {
+    const bars = [];
+    for (const [i, attempt] of (data.status?.attempts ?? []).entries()) {
+      bars.push({ name: `attempt ${i + 1}`, from: at(attempt.started_at), to: at(attempt.ended_at), kind: attempt.class === "ok" ? "SUCCEEDED" : "FAILED",
+        text: [attempt.class, attempt.cause, attempt.reason].filter(Boolean).join(" · ") });
+    }
+    for (const role of data.status?.roles ?? []) for (const replica of role.replicas) {
+      if (replica.started_at) bars.push({ name: `${role.role}/${replica.id}`, from: at(replica.started_at), to: at(replica.ended_at), kind: replica.state,
+        text: `${replica.state.toLowerCase()}${replica.hostname ? ` on ${replica.hostname}` : ""}` });
+    }
+    const shown = bars.filter((bar) => bar.from);
+    times.hidden = !shown.length || !run.created_at;
+    if (times.hidden) return;
+    const begin = Math.min(at(run.created_at), ...shown.map((bar) => bar.from));
+    const end = Math.max(at(run.ended_at) ?? (TERMINAL.has(run.state) ? 0 : Date.now() / 1000), ...shown.map((bar) => bar.to ?? bar.from));
+    const whole = Math.max(end - begin, 0.001);
+    times.replaceChildren(el("h2", {}, "Timeline"), ...shown.slice(0, MOST_BARS).map((bar) => {
+      const block = el("span", { class: `bar s-${bar.kind}` });
+      block.style.left = `${(100 * (bar.from - begin)) / whole}%`;
+      block.style.width = `${Math.max(0.4, (100 * ((bar.to ?? end) - bar.from)) / whole)}%`;
+      const lasted = span((bar.to ?? end) - bar.from);
+      return el("div", { class: "gantt", title: `${bar.text}, ${lasted}` }, el("span", { class: "label" }, bar.name), el("span", { class: "track" }, block), el("span", { class: "lasted" }, lasted));
+    }), shown.length > MOST_BARS ? el("p", { class: "muted" }, `and ${shown.length - MOST_BARS} more`) : "",
+    el("p", { class: "axis" }, el("span", {}, new Date(begin * 1000).toLocaleTimeString()), el("span", {}, new Date(end * 1000).toLocaleTimeString())));
+  }
+
+  function details() {
+    const section = (name, node) => el("details", { class: "card" }, el("summary", {}, el("h2", {}, name)), node);
+    const given = Object.entries(data.cfg).filter(([, option]) => option.source !== "default");
+    const options = el("table", {}, el("tbody", {}, given.map(([name, option]) =>
+      el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, JSON.stringify(option.value)), el("td", { class: "muted" }, option.source)))));
+    const command = data.argv.length ? ["torchx", ...data.argv.slice(1)].map(quoted).join(" ") : "";
+    return [
+      command ? section("Command", el("pre", { tabindex: 0 }, `cd ${quoted(data.run?.cwd ?? ".")}\n${command}`)) : null,
+      given.length ? section(`Options of ${data.scheduler}`, options) : null,
+      data.app ? section("What was launched", el("pre", { tabindex: 0 }, JSON.stringify(data.app, null, 2))) : null,
+    ].filter(Boolean);
+  }
+
+  let last = "", beats = 0;
+  const allowed = new Set();
+  ask("settings").then((settings) => { settings.allowed.forEach((name) => allowed.add(name)); if (data) draw(); }, () => {});
+  return {
+    update() {
+      const row = rows.get(handle);
+      const key = row ? JSON.stringify(row) : "";
+      if (key !== last || !data) load();
+      last = key;
+    },
+    tick() {
+      beats += 1;
+      if (data && !TERMINAL.has(data.status?.state)) beats % 3 ? draw() : load();
+    },
+    key(name) {
+      if (name === "/") log?.find();
+      else if (name === "f") log?.jump();
+      else return false;
+      return true;
+    },
+    close() { closed = true; log?.close(); },
+  };
+}
