@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +52,7 @@ class Page:
         with contextlib.closing(self.connection), answer:
             return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
 
-    def stream(self, path: str) -> Iterator[Any]:
+    def stream(self, path: str) -> Generator[Any, None, None]:
         """The documents of a stream, until the server ends it or the caller closes the generator."""
         answer = self._ask("GET", path, {})
         with contextlib.closing(self.connection), answer:
