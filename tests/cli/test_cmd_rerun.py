@@ -54,6 +54,7 @@ def torchx(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
 def repo(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a program that prints its version; the current directory."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setattr("torchx.util.git._FRESH_S", 0.0)  # each call stands for a process of its own
     (project / "train.py").write_text('import sys; print("one", *sys.argv[1:])\n')
     (project / "comp.py").write_text(COMPONENT)
     git(project, "init", "-q")
@@ -286,3 +287,44 @@ def test_asks_a_person(repo: Path, torchx: Call, monkeypatch: pytest.MonkeyPatch
     with get_runner() as runner:
         plan = runner.rerun_plan("@last", Rerun(ask=answer))
     assert (plan.app.roles[0].env["HF_TOKEN"], asked) == ("ghi", ["`HF_TOKEN`"])
+
+
+def test_diff_shows_the_code(torchx: Call, repo: Path) -> None:
+    """Between two runs of one repository the code differs file by file; the patch is git's, and the repository is left alone."""
+    from .test_json import check
+
+    torchx("run", "--wait", "train.py", "--lr", "1")
+    (repo / "train.py").write_text('import sys; print("two", *sys.argv[1:])\n')
+    (repo / "new.py").write_text("x = 1\n" * 60)
+    torchx("run", "--wait", "train.py", "--lr", "2")
+    patch_appears(1)
+    objects = git(repo, "count-objects", "-v")
+    document = check("diff", torchx("diff", "@last~1", "@last", "--json").out)
+    rows = [(r["section"], r["role"], r["name"], r["a"], r["b"]) for r in document["differences"]]
+    assert rows == [
+        ("code", None, "new.py", None, "+60 -0"),
+        ("code", None, "train.py", None, "+1 -1"),
+        ("arguments", "train", "--lr", "1", "2"),
+    ]
+    assert document["patch"].count("\n+x = 1") == 60
+    assert git(repo, "count-objects", "-v") == objects
+    page = torchx("diff", "@last~1", "@last").out
+    assert "\n  train.py  +1 -1\n" in page
+    assert "\narguments of train\n  --lr  1  →  2\n" in page
+    assert "more lines; --full shows them" in page
+    assert torchx("diff", "--full", "@last~1", "@last").out.count("\n+x = 1") == 60
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "two")
+    torchx("rerun", "@last", "--wait")
+    rows = check("diff", torchx("diff", "@last~1", "@last", "--json").out)["differences"]
+    assert [(r["section"], r["name"]) for r in rows] == [("code", "commit")], (
+        "what was committed since is the same code"
+    )
+
+
+def test_diff_of_a_run_with_itself(torchx: Call, repo: Path) -> None:
+    """Nothing differs, and that is said."""
+    torchx("run", "--wait", "train.py")
+    outcome = torchx("diff", "@last", "@last")
+    assert (outcome.code, outcome.out.endswith("nothing differs of what is on record\n")) == (0, True)
+    assert torchx("diff", "@last", "nobody").code == 3

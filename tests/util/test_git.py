@@ -179,3 +179,13 @@ def test_a_patch_that_is_too_large_is_not_kept(repo, tmp_path, monkeypatch):
     probe(str(repo), patches=str(tmp_path / "patches"))
     (patch,) = patches(tmp_path / "patches")
     assert patch.read_text().strip() == git.TOO_LARGE
+
+
+def test_a_program_that_goes_on_looks_again(repo, monkeypatch):
+    """Many jobs at once cost one look; a job that is launched after an edit is a look of its own."""
+    first = probe(str(repo))
+    assert probe(str(repo)) is first
+    assert first.result(50).dirty is False
+    (repo / "file").write_text("2")
+    monkeypatch.setattr(git, "_FRESH_S", 0.0)
+    assert probe(str(repo)).result(50).dirty is True

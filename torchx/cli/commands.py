@@ -41,6 +41,7 @@ VERBS: dict[str, Verb] = {
     "ui": Verb(FOLLOW, "torchx.cli.cmd_ui:CmdUi", "the runs in the browser: states, causes, logs, live"),
     "tracker": Verb(FOLLOW, "torchx.cli.cmd_tracker:CmdTracker", "what jobs left behind: metadata, artifacts, lineage"),
     "describe": Verb(FOLLOW, "torchx.cli.cmd_describe:CmdDescribe", "what was launched: roles, options, source code"),
+    "diff": Verb(FOLLOW, "torchx.cli.cmd_diff:CmdDiff", "what differs between two runs: code, arguments, outcome, ..."),
     "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),
     "delete": Verb(END, "torchx.cli.cmd_delete:CmdDelete", "remove jobs that have ended, their logs and their records"),
     "configure": Verb(SET_UP, "torchx.cli.cmd_configure:CmdConfigure", "write a .torchxconfig to fill in"),

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
     from torchx.config import Setting
     from torchx.config.files import ConfigFiles
+    from torchx.runner.capsule.differences import Comparison
     from torchx.runner.capsule.rerun import Plan, Rerun
     from torchx.runner.events import log_event
     from torchx.runner.record import Recorder
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace
+    from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
 
 
 class RunnerVerbs:
@@ -39,6 +40,8 @@ class RunnerVerbs:
         def resolve(self, reference: str) -> str: ...
 
         def recorded(self, app_handle: str) -> Run | None: ...
+
+        def status(self, app_handle: str) -> AppStatus | None: ...
 
         def dryrun(
             self,
@@ -107,6 +110,21 @@ class RunnerVerbs:
 
         with log_event("run", plan.scheduler) as event, plan.surroundings():
             return self._schedule_or_discard(self.rerun_dryrun(plan), event)
+
+    def compare(self, a: str, b: str) -> Comparison:
+        """What differs between two runs on record."""
+        from torchx.errors import NotFoundError
+        from torchx.runner.capsule.differences import compare
+
+        found = []
+        for reference in (a, b):
+            run = self.recorded(reference)
+            if run is None:
+                raise NotFoundError(f"`{reference}` is not on record", hint="`torchx list` lists what is")
+            if not run.is_terminal() and (status := self.status(run.handle)) is not None:
+                run.state, run.msg, run.ended_at = status.state, status.msg, status.ended_at
+            found.append(run)
+        return compare(*found)
 
 
 def run_registry() -> RunRegistry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from torchx.util.records import dataclass
 
@@ -13,6 +14,7 @@ PATCH_LIMIT = 8 << 20
 TOO_LARGE = "too large"
 """What the file holds then."""
 _KEPT_DAYS = 90
+_FRESH_S = 3.0  # a program may launch many jobs, and a person edits files between two cells of a notebook
 _STATUS = """git --no-optional-locks -C "$1" status --porcelain=v2 --branch -uno"""
 # Goes on when its parent has ended. New files are in the patch, too: to a copy of the index they are to be added.
 _PATCH = f"""
@@ -50,7 +52,7 @@ class GitState:
 
 
 def probe(cwd: str | None = None, *, patches: str = "") -> Probe:
-    """Starts to look at a directory; the same probe for the same process and directory.
+    """Starts to look at a directory; within some seconds the same probe for the same process and directory.
 
     Args:
         patches: folder to leave the difference in; empty: none is made.
@@ -60,15 +62,17 @@ def probe(cwd: str | None = None, *, patches: str = "") -> Probe:
     """
     directory = os.getcwd() if cwd is None else cwd
     key = (os.getpid(), directory)
-    if key not in _cache:
-        _cache[key] = Probe(directory, patches)
-    return _cache[key]
+    found = _cache.get(key)
+    if found is None or time.monotonic() - found.began > _FRESH_S:
+        found = _cache[key] = Probe(directory, patches)
+    return found
 
 
 class Probe:
     """A look at a directory that goes on beside the caller; :meth:`result` waits for it, but not for the patch."""
 
     def __init__(self, directory: str, patches: str = "") -> None:
+        self.began = time.monotonic()
         git_dir = find_git_dir(directory)
         patch = f"{os.urandom(8).hex()}.patch" if git_dir and patches else ""
         self._state = GitState(read_commit(git_dir), patch=patch) if git_dir else GitState()
@@ -153,7 +157,6 @@ def _start(directory: str, patch: str) -> tuple[int, int] | None:
 def _finish(pid: int, reader: int, timeout_s: float) -> str | None:
     """The output of the child; None when it failed or was too slow."""
     import select
-    import time
 
     deadline = time.monotonic() + timeout_s
     poll = select.poll()

@@ -1,0 +1,153 @@
+"""``torchx diff``: what differs between two runs."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.log_targets import JOB_HELP, job_reference
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+    from typing import Any
+
+    from torchx.runner.capsule.differences import Comparison, Difference
+    from torchx.runs import Run
+
+__all__ = ["CmdDiff"]
+
+_MOST_LINES = 40
+_HELP = """\
+Compared are code, images, arguments, options and where they come from, resources, environment, metadata and
+outcome, as they are on record. The code is that of the commit and of what was not committed; git compares it.
+
+  torchx diff @last~1 @last
+  torchx diff --full @last~1 @last | less          with all of the patch
+
+Values that are masked on record count as equal. What cannot be compared is said on a line of its own."""
+
+
+class CmdDiff(SubCommand):
+    """what differs between two runs: code, images, arguments, options, resources, environment, outcome"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.epilog = _HELP
+        subparser.add_argument("app_handle", type=job_reference, metavar="A", help=JOB_HELP)
+        subparser.add_argument("more", type=job_reference, metavar="B", help="the other run")
+        subparser.add_argument("--full", action="store_true", help="the whole difference of the code")
+        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints the page."""
+        from torchx.runner import get_runner
+
+        with get_runner() as runner:
+            found = runner.compare(args.app_handle, args.more)
+        if args.json:
+            _print_json(found)
+        else:
+            _print_page(found, full=args.full)
+
+
+def _print_json(found: Comparison) -> None:
+    from torchx.cli.render import document
+    from torchx.util.secrets import mask_text
+
+    rows = [
+        {"section": row.section, "role": row.role or None, "name": row.name, "a": row.a, "b": row.b}
+        for row in found.rows
+    ]
+    sides = {"a": _side(found.a), "b": _side(found.b)}
+    print(document({**sides, "differences": rows, "patch": mask_text(found.patch) or None, "unknown": found.unknown}))
+
+
+def _side(run: Run) -> dict[str, Any]:
+    took = round(run.ended_at - run.created_at, 3) if run.ended_at else None
+    return {"handle": run.handle, "state": run.state.name, "took_s": took}
+
+
+def _print_page(found: Comparison, *, full: bool) -> None:
+    from torchx.cli.failures import note
+    from torchx.cli.render import ago, duration, fields, gray
+    from torchx.util.secrets import mask_text
+    from torchx.util.term import has_color, printable
+
+    color = has_color(sys.stdout)
+    heads = []
+    for label, run in (("a", found.a), ("b", found.b)):
+        took = f" in {duration(run.ended_at - run.created_at)}" if run.ended_at else ""
+        told = f"{run.handle}  {run.state.name}{took}, launched {ago(run.created_at)}"
+        heads.append((label, told))
+    parts = [fields(heads, color=color), *_sections(found.rows, color=color)]
+    if not found.rows:
+        parts.append("nothing differs of what is on record")
+    print("\n\n".join(parts))
+    lines = mask_text(found.patch).splitlines()
+    shown = lines if full else lines[:_MOST_LINES]
+    if shown:
+        print()
+        print("\n".join(_coloured(printable(line.expandtabs(4)), color=color) for line in shown))
+    if len(shown) < len(lines):
+        print(gray(f"... {len(lines) - len(shown)} more lines; --full shows them", color=color))
+    for text in found.unknown:
+        note(f"cannot be compared: {text}")
+
+
+def _sections(rows: Iterable[Difference], *, color: bool) -> list[str]:
+    from torchx.cli.render import bold, gray
+    from torchx.util.term import text_width
+
+    blocks: dict[str, list[Difference]] = {}
+    for row in rows:
+        blocks.setdefault(_title(row), []).append(row)
+    parts = []
+    for title, block in blocks.items():
+        lines = [bold(title, color=color)]
+        texts = [(row.name, "" if _is_file(row) else _text(row.a), _text(row.b)) for row in block]
+        first = min(max(text_width(name) for name, _, _ in texts), 40)
+        second = min(max(text_width(a) for _, a, _ in texts), 40)
+        for (name, a, b), row in zip(texts, block, strict=True):
+            space = " " * max(first - text_width(name), 0)
+            if _is_file(row):
+                lines.append(f"  {name}{space}  {b}")
+            else:
+                arrow = gray("→", color=color)
+                lines.append(f"  {name}{space}  {a}{' ' * max(second - text_width(a), 0)}  {arrow}  {b}")
+        parts.append("\n".join(lines))
+    return parts
+
+
+def _title(row: Difference) -> str:
+    title = "where options come from" if row.section == "origin" else row.section
+    return f"{title} of {row.role}" if row.role else title
+
+
+def _is_file(row: Difference) -> bool:
+    """A file of the code: what changed in it is one text, not two values."""
+    return row.section == "code" and row.a is None and not row.role and row.name != "commit"
+
+
+def _text(value: Any) -> str:
+    from torchx.util.term import printable
+
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return printable(value) if value else '""'
+    import json
+
+    return printable(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _coloured(line: str, *, color: bool) -> str:
+    if not color or not line:
+        return line
+    from torchx.cli.render import BOLD, RESET
+
+    if line.startswith(("diff ", "+++", "---")):
+        return f"{BOLD}{line}{RESET}"
+    start = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}.get(line[0], "")
+    return f"{start}{line}{RESET}" if start else line

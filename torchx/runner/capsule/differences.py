@@ -1,0 +1,200 @@
+"""What differs between two runs on record: code, images, arguments, options, resources, environment, outcome."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import NotFoundError
+from torchx.runner.capsule import code
+from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_WORKSPACE_HASH
+from torchx.util.records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from torchx.runs import Run
+
+_OURS = (ENV_JOB_ID, ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH)
+"""Variables that say what stands in other rows."""
+_SHELLS = ("sh", "bash", "zsh", "dash")
+_FIELDS = ("num_replicas", "min_replicas", "max_retries", "retry_policy", "port_map", "mounts", "overrides")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing in which two runs differ.
+
+    Attributes:
+        section: ``run``, ``code``, ``image``, ``arguments``, ``options``, ``origin``, ``resources``, ``environment``,
+            ``metadata`` or ``outcome``.
+        role: the role that it is about; empty for the job as a whole.
+        name: of the option, the variable, ...
+        a: its value in the first run; None: it has none.
+        b: its value in the second.
+    """
+
+    section: str
+    role: str
+    name: str
+    a: Any
+    b: Any
+
+
+@dataclass
+class Comparison:
+    """Two runs side by side.
+
+    Attributes:
+        rows: what differs.
+        patch: from the code of the first to that of the second, as ``git diff`` writes it.
+        unknown: what could not be compared, a sentence each.
+    """
+
+    a: Run
+    b: Run
+    rows: list[Difference] = field(default_factory=list)
+    patch: str = ""
+    unknown: list[str] = field(default_factory=list)
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    """What differs between two runs, as far as it is on record. What is masked there counts as equal."""
+    found = Comparison(a, b)
+    rows = found.rows
+    rows += _values("run", "", _head(a), _head(b))
+    _compare_code(found)
+    roles_a, roles_b = _roles(a), _roles(b)
+    for name in dict.fromkeys([*roles_a, *roles_b]):
+        if name not in roles_a or name not in roles_b:
+            rows.append(
+                Difference("run", "", f"role {name}", *("yes" if name in r else None for r in (roles_a, roles_b)))
+            )
+            continue
+        rows += _compare_role(name, roles_a[name], roles_b[name])
+    rows += _options(a, b)
+    rows += _values("metadata", "", a.app.get("metadata", {}), b.app.get("metadata", {}))
+    rows += _values("outcome", "", _outcome(a), _outcome(b))
+    return found
+
+
+def _head(run: Run) -> dict[str, Any]:
+    return {"scheduler": run.scheduler, "name": run.name, "parent run": run.parent_run_id or None}
+
+
+def _outcome(run: Run) -> dict[str, Any]:
+    return {"state": run.state.name, "message": run.msg or None}
+
+
+def _roles(run: Run) -> dict[str, dict[str, Any]]:
+    base = run.tags
+    roles = {str(role["name"]): role for role in run.app.get("roles", [])}
+    return {
+        name: {
+            **role,
+            "image": base.get(f"image.{name}", role["image"]),
+            "digest": run.image_digests.get(name),
+            "hash": run.workspace_hashes.get(name),
+        }
+        for name, role in roles.items()
+    }
+
+
+def _compare_role(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+    yield from _values("code", name, {"content": a["hash"]}, {"content": b["hash"]})
+    yield from _values("image", name, *({"image": r["image"], "digest": r["digest"]} for r in (a, b)))
+    yield from _values("arguments", name, _arguments(a), _arguments(b))
+    yield from _values("resources", name, *({**{k: r.get(k) for k in _FIELDS}, **_resource(r)} for r in (a, b)))
+    yield from _values("environment", name, *({k: v for k, v in r["env"].items() if k not in _OURS} for r in (a, b)))
+    yield from _values("metadata", name, a.get("metadata", {}), b.get("metadata", {}))
+
+
+def _resource(role: Mapping[str, Any]) -> dict[str, Any]:
+    resource = dict(role.get("resource") or {})
+    found = {k: resource.pop(k, None) for k in ("cpu", "gpu", "memMB")}
+    for kind, mapping in resource.items():
+        found.update({f"{kind}.{k}": v for k, v in (mapping or {}).items()})
+    return found
+
+
+def _arguments(role: Mapping[str, Any]) -> dict[str, Any]:
+    """Option to value, and what stands between them; the words of a shell line are arguments, too.
+
+    >>> _arguments({"entrypoint": "sh", "args": ["-c", "python train.py --lr 0.1 --bf16 x"]})
+    {'program': 'sh', '-c': '', 'argument 1': 'python', 'argument 2': 'train.py', '--lr': '0.1', '--bf16': 'x'}
+    """
+    words: list[str] = []
+    for i, arg in enumerate(role["args"]):
+        line = i > 0 and str(role["args"][i - 1]).endswith("c") and os.path.basename(role["entrypoint"]) in _SHELLS
+        words += _split(str(arg)) if line else [str(arg)]
+    found: dict[str, Any] = {"program": role["entrypoint"]}
+    option, place = "", 0
+    for word in words:
+        if word.startswith("-") and len(word) > 1 and not word[1:2].isdigit():
+            option, equals, value = word.partition("=")
+            found[option] = value if option not in found else f"{found[option]}, {value}"
+            option = "" if equals else option
+        elif option:
+            found[option] += word
+            option = ""
+        else:
+            place += 1
+            found[f"argument {place}"] = word
+    return found
+
+
+def _split(line: str) -> list[str]:
+    import shlex
+
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return [line]
+
+
+def _options(a: Run, b: Run) -> Iterator[Difference]:
+    if a.scheduler != b.scheduler:
+        return  # others altogether
+    values = ({k: s.get("value") for k, s in run.cfg.items()} for run in (a, b))
+    rows = [*_values("options", "", *values)]
+    yield from rows
+    differing = {row.name for row in rows}
+    sources = ({k: s.get("source") for k, s in run.cfg.items()} for run in (a, b))
+    yield from (row for row in _values("origin", "", *sources) if row.name not in differing)
+
+
+def _values(section: str, role: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+    for name in dict.fromkeys([*a, *b]):
+        if a.get(name) != b.get(name):
+            yield Difference(section, role, name, a.get(name), b.get(name))
+
+
+def _compare_code(found: Comparison) -> None:
+    """Commits, and file by file what was run; where git cannot say, that is said."""
+    a, b = found.a, found.b
+    found.rows += _values("code", "", {"commit": a.git_commit or None}, {"commit": b.git_commit or None})
+    if not (a.git_commit or b.git_commit):
+        if not (a.workspace_hashes and b.workspace_hashes):
+            found.unknown.append("the code: neither run was launched in a git repository")
+        return
+    try:
+        if a.git_commit == b.git_commit and _content(a) == _content(b):
+            return
+        numbers = code.difference(a, b, "--numstat")
+        found.patch = code.difference(a, b)
+    except NotFoundError as e:
+        found.unknown.append(f"the code: {e}")
+        return
+    for line in numbers.splitlines():
+        added, removed, name = line.split("\t", 2)
+        what = "changed" if added == "-" else f"+{added} -{removed}"
+        found.rows.append(Difference("code", "", name, None, what))
+
+
+def _content(run: Run) -> bytes:
+    path = code.patch_of(run)
+    if not path:
+        return b""
+    with open(path, "rb") as file:
+        return file.read()
