@@ -30,6 +30,7 @@ _DIFFERS = (
     (r"(?<=-)[b-z][b-z0-9]{13}\b", "<id>"),
     (r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+Z)?", "<date>"),
     (r"\b[A-Z][a-z][a-z] +\d+ \d\d:\d\d:\d\d\b", "<date>"),
+    (r"(?m)^\d\d:\d\d:\d\d(?=  )", "<time>"),
     (r"\b\d+(?:\.\d+)? (?:ms|s|min|h|days?)\b|\b\d+\.\d+s\b", "<duration>"),
     (r"\bjust now\b", "<duration> ago"),
     (r"file:///\S*/(?=local/torchx/)", "<home>/"),

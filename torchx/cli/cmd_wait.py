@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CmdWait"]
 
-_FIRST_PAUSE_S = 0.02
 _MOST_PAUSE_S = 1.0
 _TICK_S = 1.0
 
@@ -75,36 +74,36 @@ def _wait(
     from torchx.specs.api import UnknownAppException
 
     began = time.monotonic()
-    deadline = None if timeout_s is None else began + timeout_s
     shows = is_tty(sys.stderr)
-    pause = _FIRST_PAUSE_S
-    while True:
-        open_ones = [handle for handle in handles if handle not in ended]
-        # The last one can be waited for as its scheduler does it best; several are asked in turn.
-        alone = len(open_ones) == 1
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
-        for handle in open_ones:
-            most = min(_TICK_S if shows else 60.0, left if left is not None else 60.0) if alone else 0
-            try:
-                status = runner.wait(handle, wait_interval=_MOST_PAUSE_S, timeout=most)
-            except TimeoutError:
-                continue
-            if status is None:
-                raise UnknownAppException(handle)
-            ended[handle] = status
-            if not quiet:
-                _say(handle, status)
-        if len(ended) == len(handles) or (first and ended):
-            progress("") if shows else None
-            return True
-        if deadline is not None and time.monotonic() >= deadline:
-            progress("") if shows else None
-            return False
-        if shows:
-            _show(time.monotonic() - began, len(ended), len(handles))
-        if not alone:
-            time.sleep(min(pause, _MOST_PAUSE_S if deadline is None else max(deadline - time.monotonic(), 0)))
-            pause = min(1.5 * pause, _MOST_PAUSE_S)
+
+    def left(most_s: float) -> float:
+        return most_s if timeout_s is None else min(most_s, max(began + timeout_s - time.monotonic(), 0))
+
+    try:
+        with runner.news(handles) as news:
+            while True:
+                open_ones = [handle for handle in handles if handle not in ended]
+                tick = left(_TICK_S if shows else 60.0)
+                # The last one of this machine is waited for as its scheduler does it best: it is told of the end.
+                alone = len(open_ones) == 1 and runner.tells_ends(open_ones[0])
+                for handle in open_ones if alone else news.wait(open_ones, tick):
+                    try:
+                        status = runner.wait(handle, wait_interval=_MOST_PAUSE_S, timeout=tick if alone else 0)
+                    except TimeoutError:
+                        continue
+                    if status is None:
+                        raise UnknownAppException(handle)
+                    ended[handle] = status
+                    if not quiet:
+                        _say(handle, status)
+                if len(ended) == len(handles) or (first and ended):
+                    return True
+                if left(1.0) == 0:
+                    return False
+                if shows:
+                    _show(time.monotonic() - began, len(ended), len(handles))
+    finally:
+        progress("") if shows else None
 
 
 def _say(handle: str, status: AppStatus) -> None:

@@ -37,6 +37,7 @@ VERBS: dict[str, Verb] = {
     "status": Verb(FOLLOW, "torchx.cli.cmd_status:CmdStatus", "what became of a job, and why"),
     "log": Verb(FOLLOW, "torchx.cli.cmd_log:CmdLog", "what the replicas of a job wrote; --follow until it ends"),
     "list": Verb(FOLLOW, "torchx.cli.cmd_list:CmdList", "the runs on record, newest first; or a scheduler's jobs"),
+    "watch": Verb(FOLLOW, "torchx.cli.cmd_watch:CmdWatch", "a line for each change of any run, as it is seen"),
     "wait": Verb(FOLLOW, "torchx.cli.cmd_wait:CmdWait", "until jobs have ended; the exit code says how"),
     "ui": Verb(FOLLOW, "torchx.cli.cmd_ui:CmdUi", "the runs in the browser: states, causes, logs, live"),
     "tracker": Verb(FOLLOW, "torchx.cli.cmd_tracker:CmdTracker", "what jobs left behind: metadata, artifacts, lineage"),
@@ -63,7 +64,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("rm", "remove", "clean", "prune", "purge"), _DELETE),
     **dict.fromkeys(("submit", "launch", "start", "create", "apply", "sbatch", "srun"), _RUN),
     **dict.fromkeys(("exec", "ssh", "attach", "shell", "login", "enter"), _LOGIN),
-    **dict.fromkeys(("logs", "tail", "follow", "watch", "output"), _WATCH),
+    **dict.fromkeys(("logs", "tail", "follow", "output"), _WATCH),
     **dict.fromkeys(
         ("get", "info", "show", "inspect"), "`torchx status JOB` says how a job is, `torchx describe JOB` what it is"
     ),

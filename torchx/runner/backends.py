@@ -65,6 +65,10 @@ class Backends:
             opts = self._opts[name] = self.get(name, session).run_opts()
         return opts
 
+    def another(self) -> Backends:
+        """The same schedulers once more, for another thread."""
+        return Backends(self._factories, self._params)
+
     def close(self) -> None:
         """Closes the schedulers; they are made anew when they are asked for."""
         made, self._made = self._made, {}

@@ -50,10 +50,13 @@ def runs(registry: RunRegistry, query: RunQuery, find: Find, timeout_s: float) -
     return chosen if query.limit is None else chosen[: max(query.limit, 0)]
 
 
-def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: float) -> None:
+def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: float) -> bool:
     """Asks each scheduler once for those of its runs that had not ended, and writes down what is new.
 
     A scheduler that cannot be asked, or is too slow, leaves the last state and a ``note``.
+
+    Returns:
+        Whether all of them answer from this machine.
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in found:
@@ -61,7 +64,9 @@ def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: floa
             groups.setdefault((run.scheduler, run.session), []).append(run)
     changed: list[tuple[str, AppState, str, float | None]] = []
     forgotten: list[str] = []
+    all_near = True
     for group, answers, near in _ask_all(groups, find, timeout_s):
+        all_near = all_near and near
         for run in group:
             if isinstance(answers, str):
                 run.note = answers
@@ -72,6 +77,7 @@ def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: floa
                 forgotten.append(run.handle)
     registry.saw_many(changed)
     registry.lost(forgotten)
+    return all_near
 
 
 def _ask_all(

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from torchx.config import Setting
     from torchx.config.files import ConfigFiles
+    from torchx.runner.aio import AsyncRunner
+    from torchx.runner.backends import Backends
     from torchx.runner.capsule.differences import Comparison
     from torchx.runner.capsule.rerun import Plan, Rerun
+    from torchx.runner.changes import News, Watch
     from torchx.runner.events import log_event
     from torchx.runner.record import Recorder
     from torchx.runs import Run, RunQuery, RunRegistry
@@ -24,7 +27,10 @@ if TYPE_CHECKING:
 class RunnerVerbs:
     """What :class:`torchx.runner.api.Runner` can do beyond submitting a job and looking at it."""
 
+    _aio: AsyncRunner | None = None
+
     if TYPE_CHECKING:  # what the Runner has
+        _backends: Backends
         _recorder: Recorder
 
         def _scheduler(self, scheduler: str, session: str | None = None) -> Scheduler[Any]: ...
@@ -70,6 +76,45 @@ class RunnerVerbs:
             return answers.Jobs(run_registry().list(query))
         self._recorder.settle_intents(self._scheduler, timeout_s)
         return answers.Jobs(listing.runs(run_registry(), query, self._scheduler, timeout_s))
+
+    def watch(self, *app_handles: str, mine: bool = False) -> Watch:
+        """Each change of these jobs, or of all runs on record and to come: ``for``, or ``async for``, ``change in`` it.
+
+        The first ones say how the runs are now. It is over when all of the named jobs have ended. However many
+        processes of this machine watch, each scheduler is asked by one of them.
+
+        Args:
+            mine: without names: only runs of the current user, where several people share the record.
+
+        Raises:
+            NotFoundError: a job is not on record.
+        """
+        from torchx.runner.changes import Watch
+
+        self._recorder.settle_intents(self._scheduler)
+        handles = [self.resolve(reference) for reference in app_handles] or None
+        return Watch(run_registry(), self._backends, handles, mine=mine)
+
+    def news(self, app_handles: Iterable[str]) -> News:
+        """What to sleep on while jobs go on; for those who wait for several, as ``torchx wait`` does."""
+        from torchx.runner.changes import News
+
+        return News(run_registry(), self._backends, app_handles)
+
+    def tells_ends(self, app_handle: str) -> bool:
+        """Whether the job's scheduler reports its end at once, so that nothing is cheaper than to wait for it."""
+        from torchx.runner.wait import is_told
+
+        return is_told(self._find(app_handle)[1])
+
+    @property
+    def aio(self) -> AsyncRunner:
+        """The verbs for ``await``: ``await runner.aio.wait(handle)``."""
+        from torchx.runner.aio import AsyncRunner
+
+        if self._aio is None:
+            self._aio = AsyncRunner(self)
+        return self._aio
 
     def rerun(self, reference: str, wish: Rerun | None = None) -> str:
         """Launches a run on record again; returns the app handle of the new job.

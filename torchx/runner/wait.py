@@ -73,7 +73,7 @@ class Waiter:
         began = time.monotonic()
         deadline = None if timeout_s is None else began + timeout_s
         submitted = False
-        told = _is_told(scheduler)
+        told = is_told(scheduler)
         pause, longest = _pauses(scheduler, interval_s)
         early = False
         while True:
@@ -147,7 +147,8 @@ def _slept_on(scheduler: Scheduler[Any], app_id: str, most_s: float) -> float:
     return time.monotonic() - since
 
 
-def _is_told(scheduler: Scheduler[Any]) -> bool:
+def is_told(scheduler: Scheduler[Any]) -> bool:
+    """Whether the scheduler is told when a job ends."""
     from torchx.schedulers.api import Scheduler
 
     return scheduler.wait_for_end != MethodType(Scheduler.wait_for_end, scheduler)  # it has its own

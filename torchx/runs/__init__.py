@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torchx.runs.records import NewRun, Run, RunQuery
+from torchx.runs.records import Change, NewRun, Run, RunQuery
 from torchx.runs.registry import RunRegistry
 
-__all__ = ["NewRun", "Run", "RunQuery", "RunRegistry", "default_registry"]
+__all__ = ["Change", "NewRun", "Run", "RunQuery", "RunRegistry", "default_registry"]
 
 _default = RunRegistry()
 

@@ -149,3 +149,30 @@ class RunQuery:
     since: float | None = None
     mine: bool = False
     limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a run, as it was seen.
+
+    Attributes:
+        seq: number of the change, growing; 0 of a run that was found as it is when the watch began.
+        handle: app handle.
+        name: the AppDef's name.
+        was: the state before; None of a run that is seen for the first time.
+        state: the state now.
+        msg: what the scheduler says of it.
+        at: when it was seen, in seconds since the epoch.
+    """
+
+    seq: int
+    handle: str
+    name: str
+    was: AppState | None
+    state: AppState
+    msg: str
+    at: float
+
+    def is_terminal(self) -> bool:
+        """Whether the run has ended with it."""
+        return is_terminal(self.state)

@@ -62,6 +62,28 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     # By what a scheduler finds the job of a submission whose answer nobody heard; a JSON string, as all of `specs`.
     ("ALTER TABLE specs ADD COLUMN submission TEXT NOT NULL DEFAULT '\"\"'",),
+    # What was seen of runs, one row for each change, for those who watch: whoever writes, and in whichever transaction.
+    (
+        """
+        CREATE TABLE changes (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            run_id INTEGER NOT NULL,
+            at REAL NOT NULL,
+            was TEXT NOT NULL,
+            state TEXT NOT NULL,
+            msg TEXT NOT NULL
+        )
+        """,
+        """
+        CREATE TRIGGER runs_changed AFTER UPDATE OF phase, state, msg ON runs
+        WHEN new.phase = 1 AND (old.phase <> 1 OR old.state <> new.state OR old.msg <> new.msg)
+        BEGIN
+            INSERT INTO changes (run_id, at, was, state, msg) VALUES (
+                new.id, new.updated_at, CASE old.phase WHEN 1 THEN old.state ELSE '' END, new.state, new.msg);
+            DELETE FROM changes WHERE seq <= last_insert_rowid() - 100000;
+        END
+        """,
+    ),
 )
 VERSION = len(MIGRATIONS)
 

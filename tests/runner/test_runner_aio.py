@@ -1,0 +1,93 @@
+"""The Runner's verbs for `await`: many wait at once, and cost the scheduler what one does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from torchx.runner import changes, poller
+from torchx.runner.api import WaitTimeoutError
+from torchx.specs import AppState
+
+from .memory_backend import echo_app
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(poller, "LEAST_S", 0.02)
+    monkeypatch.setattr(poller, "_STANDBY_S", 0.01)
+    monkeypatch.setattr(changes, "TICK_S", 0.005)
+
+
+def test_verbs(runner):
+    """Each is the Runner's own; what is not a verb is not there."""
+
+    async def main():
+        handle = await runner.aio.run(echo_app(), "memory")
+        assert (await runner.aio.status(handle)).state is AppState.RUNNING
+        await runner.aio.cancel(handle)
+        assert (await runner.aio.status(handle)).state is AppState.CANCELLED
+        with pytest.raises(AttributeError):
+            runner.aio.dance
+
+    asyncio.run(main())
+
+
+def test_many_wait_at_once(runner, jobs):
+    """A hundred jobs that are awaited: each once at the beginning and at its end, and the poller for all of them."""
+
+    async def main():
+        handles = [runner.run(echo_app(), "memory") for _ in range(100)]
+        waits = [asyncio.create_task(runner.aio.wait(handle)) for handle in handles]
+        while runner.aio._news is None or len(runner.aio._news._going) < 100:
+            await asyncio.sleep(0)
+        for job in jobs.values():
+            job.state = AppState.SUCCEEDED
+        return await asyncio.gather(*waits)
+
+    assert {status.state for status in asyncio.run(main())} == {AppState.SUCCEEDED}
+    assert runner.aio._news is None
+    assert len(runner._scheduler("memory").asked) <= 200
+
+
+def test_the_time_is_up(runner):
+    """As of `Runner.wait`; the job goes on."""
+
+    async def main():
+        handle = runner.run(echo_app(), "memory")
+        with pytest.raises(WaitTimeoutError):
+            await runner.aio.wait(handle, timeout=0.05)
+        return await runner.aio.status(handle)
+
+    assert asyncio.run(main()).state is AppState.RUNNING
+
+
+def test_a_job_that_is_not_on_record(runner, jobs):
+    """Nobody polls for it; its scheduler is asked."""
+    from torchx.runs import default_registry
+
+    async def main():
+        handle = runner.run(echo_app(), "memory")
+        default_registry().forget(handle)
+        jobs["echo-1"].state = AppState.FAILED
+        return await runner.aio.wait(handle)
+
+    assert asyncio.run(main()).state is AppState.FAILED
+
+
+def test_a_home_that_cannot_be_written(runner, jobs, monkeypatch):
+    """Nobody polls there: those who wait ask the scheduler themselves after a while."""
+    monkeypatch.setattr(poller._Files, "_lock", lambda self, rank: False)
+    monkeypatch.setattr(changes, "_TRUST_S", 0.02)
+    monkeypatch.setattr(changes, "_ASK_AGAIN_S", 0.02)
+
+    async def main():
+        handle = runner.run(echo_app(), "memory")
+        task = asyncio.create_task(runner.aio.wait(handle))
+        while not runner._scheduler("memory").asked:
+            await asyncio.sleep(0)
+        jobs["echo-1"].state = AppState.SUCCEEDED
+        return await task
+
+    assert asyncio.run(main()).state is AppState.SUCCEEDED

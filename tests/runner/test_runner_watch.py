@@ -1,0 +1,271 @@
+"""Changes of runs, as watchers see them: each once, in order, whoever of them asks the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from torchx.errors import BackendError, NotFoundError
+from torchx.runner import Runner, changes, poller
+from torchx.runner.poller import Beat, _Files
+from torchx.runs import default_registry
+from torchx.specs import AppState
+
+from .memory_backend import MemoryScheduler, UnreachableScheduler, echo_app
+
+PENDING, RUNNING, SUCCEEDED, FAILED = AppState.PENDING, AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Pollers that take turns in hundredths of a second."""
+    monkeypatch.setattr(poller, "LEAST_S", 0.02)
+    monkeypatch.setattr(poller, "_STANDBY_S", 0.01)
+    monkeypatch.setattr(changes, "TICK_S", 0.005)
+
+
+def states(found):
+    return [(change.handle.rpartition("/")[2], change.was, change.state) for change in found]
+
+
+def test_named_jobs_until_they_have_ended(runner, jobs):
+    """First how they are, then each change; the watch is over with the last of them."""
+    one, two = (runner.run(echo_app(), "memory") for _ in "12")
+    runner.run(echo_app(), "memory")
+    found = []
+    with runner.watch(one, two) as watch:
+        for change in watch:
+            found.append(change)
+            if [c.state for c in found].count(RUNNING) == 2 and change.state is RUNNING:
+                jobs["echo-1"].state = FAILED
+            elif change.state is FAILED:
+                jobs["echo-2"].state = SUCCEEDED
+    # The first question finds all of them running.
+    assert states(c for c in found if c.state is not RUNNING) == [
+        ("echo-1", None, AppState.SUBMITTED),
+        ("echo-2", None, AppState.SUBMITTED),
+        ("echo-1", RUNNING, FAILED),
+        ("echo-2", RUNNING, SUCCEEDED),
+    ]
+    assert [change.seq for change in found][:2] == [0, 0]
+    assert found[-1].is_terminal() and found[-1].at <= time.time()
+
+
+def test_async(runner, jobs):
+    """`async for` sees what `for` does, and others have their turn meanwhile."""
+
+    async def main():
+        handle = runner.run(echo_app(), "memory")
+        turns = 0
+
+        async def others():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        found = []
+        with runner.watch(handle) as watch:
+            async for change in watch:
+                found.append(change.state)
+                if change.state is RUNNING:
+                    jobs["echo-1"].state = SUCCEEDED
+        task.cancel()
+        return found, turns
+
+    found, turns = asyncio.run(main())
+    assert found == [AppState.SUBMITTED, RUNNING, SUCCEEDED]
+    assert turns > 1
+
+
+def test_all_runs_and_those_to_come(runner, jobs):
+    """A watch without names goes on; a job that is submitted meanwhile is seen, and its scheduler asked."""
+    with runner.watch() as watch:
+        assert watch.within(0) is None
+        runner.run(echo_app(), "memory")
+        assert next(watch).state is AppState.SUBMITTED
+        assert next(watch).state is RUNNING
+        jobs["echo-1"].state = SUCCEEDED
+        assert next(watch).state is SUCCEEDED
+    with pytest.raises(StopIteration):
+        next(watch)
+
+
+def test_a_job_that_has_ended(runner, jobs):
+    """How it ended is said, and that is all; a job of which nothing is on record is an error."""
+    handle = runner.run(echo_app(), "memory")
+    default_registry().saw(handle, FAILED, msg="exit code 3")
+    (change,) = runner.watch("@last")
+    assert (change.state, change.msg, change.was) == (FAILED, "exit code 3", None)
+    with pytest.raises(NotFoundError, match="not on record"):
+        runner.watch("memory://test/nobody")
+
+
+def test_one_of_many_asks(jobs, tmp_path, monkeypatch):
+    """Five who watch are five threads that stand by and one that asks; when it goes, another does, none misses a change."""
+    asked: list[Counting] = []
+
+    class Counting(MemoryScheduler):
+        def describe_many(self, app_ids):
+            asked.append(self)
+            return super().describe_many(app_ids)
+
+    def factory(session_name, **params):
+        return Counting(session_name, jobs=jobs)
+
+    monkeypatch.chdir(tmp_path)
+    with Runner("test", {"memory": factory}) as runner:
+        handle = runner.run(echo_app(), "memory")
+        watches = [runner.watch(handle) for _ in range(5)]
+        for watch in watches:
+            while next(watch).state is not RUNNING:
+                pass
+        assert len(set(map(id, asked))) == 1
+        (first,) = (w for w in watches if any(p._files._held for p in w._pollers._pollers.values()))
+        first.close()
+        del asked[:]
+        jobs["echo-1"].state = SUCCEEDED
+        assert [next(watch).state for watch in watches if watch is not first] == [SUCCEEDED] * 4
+        assert len(set(map(id, asked))) == 1
+        for watch in watches:
+            watch.close()
+
+
+def test_a_loop_that_is_left(runner, jobs):
+    """Nobody has to close a watch for its poller to end."""
+    runner.run(echo_app(), "memory")
+    watch = runner.watch()
+    (poller,) = watch._pollers._pollers.values()
+    assert poller._thread.is_alive()
+    for _ in watch:
+        break
+    del watch
+    poller._thread.join(30)
+    assert not poller._thread.is_alive()
+
+
+def test_a_scheduler_that_cannot_be_asked(tmp_path, monkeypatch):
+    """It is a problem with a name; the watch goes on, and the problem with the outage."""
+    broken = [True]
+
+    class Shaky(UnreachableScheduler):
+        def describe_many(self, app_ids):
+            if broken:
+                raise BackendError("connection refused")
+            return {app_id: self.jobs[app_id] for app_id in app_ids}
+
+    jobs = {}
+    monkeypatch.chdir(tmp_path)
+    with Runner("test", {"shaky": lambda session_name, **params: Shaky(session_name, jobs=jobs)}) as runner:
+        handle = runner.run(echo_app(), "shaky")
+        with runner.watch(handle) as watch:
+            next(watch)
+            while not watch.problems():
+                assert watch.within(0.01) is None
+            assert "connection refused" in watch.problems()["shaky"]
+            broken.clear()
+            assert next(watch).state is RUNNING
+            while watch.problems():
+                assert watch.within(0.01) is None
+
+
+def test_a_job_that_nobody_knows_is_seldom_asked_for(runner, jobs, monkeypatch):
+    """A far scheduler may be another one just now: the job stays on record; once in ten minutes it is asked about."""
+    handle = runner.run(echo_app(), "memory")
+    store = default_registry()._store()
+    store.execute("UPDATE runs SET created_at = created_at - 3600, state = 'RUNNING'")
+    del jobs["echo-1"]
+    asked = []
+    monkeypatch.setattr(MemoryScheduler, "describe_many", lambda self, ids: asked.append(ids) or dict.fromkeys(ids))
+    with runner.watch(handle) as watch:
+        next(watch)
+        while not asked:
+            assert watch.within(0.01) is None
+        assert watch.within(0.2) is None
+        (beat,) = watch._pollers.beats().values()
+        assert (len(asked), beat.unknown or beat.idle) == (1, ("echo-1",)) or beat.idle
+        assert len(asked) == 1
+
+
+# -- the lock and the beat -------------------------------------------------------------------------
+
+
+def test_the_next_question_is_due_when_the_last_poller_said(runner, monkeypatch):
+    """Pollers that are killed again and again ask no more often than one that lives."""
+    runner.run(echo_app(), "memory")
+    due = time.monotonic() + 0.3
+    files = _Files("memory")
+    assert files.is_ours()
+    files.write(Beat(1, due))
+    files.release()
+    asked_at = []
+    describe_many = MemoryScheduler.describe_many
+    monkeypatch.setattr(
+        MemoryScheduler,
+        "describe_many",
+        lambda self, ids: asked_at.append(time.monotonic()) or describe_many(self, ids),
+    )
+    with runner.watch() as watch:
+        assert next(watch).state is AppState.SUBMITTED
+        assert next(watch).state is RUNNING
+    assert asked_at[0] >= due
+
+
+def test_a_holder_that_was_stopped_is_stood_in_for():
+    """Ctrl-Z stops a watcher that holds the lock: when its next question is overdue, one other process asks."""
+    sleeper = subprocess.Popen(["sleep", "600"])
+    try:
+        holder, other, third = (_Files("x") for _ in range(3))
+        assert holder.is_ours()
+        holder.write(Beat(sleeper.pid, time.monotonic() - 1))
+        assert not other.is_ours()
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        os.waitpid(sleeper.pid, os.WUNTRACED)
+        assert other.is_ours()
+        other.write(Beat(os.getpid(), time.monotonic() + 60))
+        assert other.is_ours()
+        holder.write(Beat(sleeper.pid, time.monotonic() + 60))  # it goes on
+        os.kill(sleeper.pid, signal.SIGCONT)
+        assert not other.is_ours()
+        assert not third.is_ours()
+        holder.release()
+        assert third.is_ours()
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+@pytest.mark.parametrize(
+    ("due_in", "late"),
+    [(5.0, False), (-5.0, False), (-100.0, True), (1e6, True)],
+    ids=["soon", "asking", "hung", "old boot"],
+)
+def test_a_late_beat(due_in, late):
+    """Whoever answers for long is waited for; a beat of before the machine's start is believed by nobody."""
+    assert Beat(os.getpid(), time.monotonic() + due_in).is_late() is late
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": "x", "due": 0, "error": "", "unknown": [], "idle": 0}'])
+def test_a_beat_that_cannot_be_read(text):
+    """It is none."""
+    files = _Files("x")
+    assert files.is_ours()
+    with open(f"{files._path}.json", "w", encoding="utf-8") as file:
+        file.write(text)
+    assert files.beat() is None
+    files.release()
+
+
+def test_a_home_that_cannot_be_written(monkeypatch):
+    """Nobody polls there: those who wait ask for themselves."""
+    monkeypatch.setenv("TORCHX_HOME", "/proc/nowhere")
+    files = _Files("x")
+    assert not files.is_ours()
+    files.write(Beat(1, 0.0))
+    assert files.beat() is None

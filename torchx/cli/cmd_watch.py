@@ -1,0 +1,101 @@
+"""``torchx watch``: a line for each change of any run."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import UsageError, note, warn
+from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
+from torchx.errors import EXIT_INTERRUPTED
+from torchx.util.term import fit, has_color, is_tty, printable, width
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from torchx.runner.changes import Watch
+    from torchx.runs import Change
+
+__all__ = ["CmdWatch"]
+
+_LOOK_S = 5.0  # between two looks whether the schedulers can be asked
+
+
+class CmdWatch(SubCommand):
+    """a line for each change of any run, until Ctrl-C; of named jobs, until all have ended"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        add = subparser.add_argument
+        add("jobs", type=job_reference, nargs="*", metavar="JOB", help=f"{JOB_HELP}; default: all runs")
+        add("--mine", action="store_true", help="only my runs, where several people share the record")
+        add("--json", action="store_true", help="a JSON document on each line, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints how the runs are, then each change as it is seen."""
+        from torchx.runner import get_runner
+
+        if args.jobs and args.mine:
+            raise UsageError("`--mine` chooses among all runs, and jobs are named", hint="leave one of them out")
+        with get_runner() as runner:
+            try:
+                with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine) as watch:
+                    if not args.jobs and is_tty(sys.stderr):
+                        note("changes of all runs, as they are seen; Ctrl-C ends this, the jobs go on")
+                    _print_all(watch, as_json=args.json)
+            except KeyboardInterrupt:
+                sys.exit(EXIT_INTERRUPTED)
+
+
+def _print_all(watch: Watch, *, as_json: bool) -> None:
+    told: dict[str, str] = {}
+    while True:
+        try:
+            change = watch.within(_LOOK_S)
+        except StopIteration:
+            return
+        if change is not None:
+            print(_document(change) if as_json else _line(change), flush=True)
+        problems = watch.problems()
+        for scheduler in problems.keys() - told.keys():
+            warn(f"{problems[scheduler]}; it is asked again")
+        told = problems
+
+
+def _document(change: Change) -> str:
+    import json
+
+    from torchx.cli.render import iso
+    from torchx.cli.status_json import handle_fields
+    from torchx.util.redaction import redact
+
+    fields = {
+        **handle_fields(change.handle),
+        "name": change.name,
+        "was": None if change.was is None else str(change.was),
+        "state": str(change.state),
+        "msg": change.msg or None,
+        "at": iso(change.at),
+    }
+    return redact(json.dumps(fields))
+
+
+def _line(change: Change) -> str:
+    """Time, handle, state before and now, and why: in columns on a terminal, separated by tabs elsewhere."""
+    from torchx.cli.render import gray, iso, state_text
+
+    if not is_tty(sys.stdout):
+        was = "" if change.was is None else str(change.was)
+        return "\t".join([iso(change.at) or "", change.handle, was, str(change.state), printable(change.msg)])
+    import time
+
+    color = has_color(sys.stdout)
+    clock = time.strftime("%H:%M:%S", time.localtime(change.at))
+    state = str(change.state)
+    text = state_text(change.state, color=color) + " " * (9 - len(state))
+    head = f"{clock}  {change.handle}  {state:<9}"
+    room = width(sys.stdout) - len(head) - 2
+    why = fit(printable(change.msg), room, pad=False) if change.msg and room > 10 else ""
+    line = f"{gray(clock, color=color)}  {printable(change.handle)}  {text}"
+    return f"{line}  {gray(why, color=color)}" if why else line.rstrip()

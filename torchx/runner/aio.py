@@ -1,0 +1,90 @@
+"""The Runner for programs with ``asyncio``: each verb, awaited."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+from torchx.runner.changes import TICK_S
+from torchx.runner.wait import WaitTimeoutError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Executor
+    from typing import Any
+
+    from torchx.runner.api import Runner
+    from torchx.runner.changes import News
+    from torchx.runner.verbs import RunnerVerbs
+    from torchx.specs.api import AppStatus
+
+
+class AsyncRunner:
+    """``await runner.aio.VERB(...)`` is ``runner.VERB(...)``, and others have their turn meanwhile.
+
+    The verbs take one another's turn in a thread of their own. Waiting needs none: any number of ``wait`` may be
+    awaited at once, and all of them together ask each scheduler no more often than one does. Changes come from
+    ``async for change in runner.watch(...)``.
+    """
+
+    def __init__(self, runner: RunnerVerbs) -> None:
+        self._runner: Runner = runner  # type: ignore[assignment]  # whose base it is
+        self._executor: Executor | None = None
+        self._news: News | None = None
+        self._waiting = 0
+
+    def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        work = getattr(self._runner, verb)
+        if verb.startswith("_") or not callable(work):
+            raise AttributeError(f"`{verb}` is not a verb of the Runner")
+
+        async def awaited(*args: Any, **arguments: Any) -> Any:
+            return await self._call(work, *args, **arguments)
+
+        return awaited
+
+    async def wait(self, app_handle: str, timeout: float | None = None) -> AppStatus | None:  # as `Runner.wait`
+        """As :meth:`torchx.runner.api.Runner.wait`.
+
+        Raises:
+            WaitTimeoutError: the job has not ended in time; it is a ``TimeoutError``.
+        """
+        import asyncio
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        handle = await self._call(self._runner.resolve, app_handle)
+        news = self._begin(handle)
+        try:
+            while True:
+                try:
+                    found: AppStatus | None = await self._call(self._runner.wait, handle, timeout=0)
+                    return found
+                except WaitTimeoutError:
+                    if deadline is not None and time.monotonic() >= deadline:
+                        raise
+                while not news.look([handle]) and (deadline is None or time.monotonic() < deadline):
+                    await asyncio.sleep(TICK_S)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._news = None
+                news.close()
+
+    def _begin(self, handle: str) -> News:
+        """What all who wait sleep on."""
+        if self._news is None:
+            self._news = self._runner.news([])
+        self._news.add([handle])
+        self._waiting += 1
+        return self._news
+
+    async def _call(self, work: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, "torchx verbs")  # a Runner is not made for several threads
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, functools.partial(work, *args, **arguments)
+        )

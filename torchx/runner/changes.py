@@ -1,0 +1,260 @@
+"""Changes of runs as they are seen: what ``Runner.watch`` returns, and what those who wait sleep on."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from torchx.errors import NotFoundError
+from torchx.runner.poller import Poller
+from torchx.runs.records import Change, RunQuery
+from torchx.specs.api import AppState, parse_app_handle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+
+    from torchx.runner.backends import Backends
+    from torchx.runner.poller import Beat
+    from torchx.runs import Run, RunRegistry
+
+TICK_S = 0.2
+"""How often a reader looks whether there is a change: a question of some ten microseconds to the record."""
+
+_ASK_AGAIN_S = 2.0
+_TRUST_S = 10.0  # without a beat for so long, nobody polls: the home cannot be written
+
+
+class _Pollers:
+    """A poller for each scheduler that has been named."""
+
+    def __init__(self, registry: RunRegistry, backends: Backends) -> None:
+        self._registry = registry
+        self._backends = backends
+        self._pollers: dict[str, Poller] = {}
+
+    def serve(self, schedulers: Iterable[str]) -> None:
+        """Has a poller for each of them from now on."""
+        for name in schedulers:
+            if name not in self._pollers:
+                self._pollers[name] = Poller(name, self._registry, self._backends.another())
+
+    def beats(self) -> dict[str, Beat | None]:
+        """What is known of the last question to each scheduler."""
+        return {name: poller.beat() for name, poller in self._pollers.items()}
+
+    def close(self) -> None:
+        """Lets others do it."""
+        while self._pollers:
+            self._pollers.popitem()[1].close()
+
+    def __del__(self) -> None:  # the watch of a loop that was left with `break`
+        for poller in self._pollers.values():
+            poller.stop()
+
+
+class _Cursor:
+    """How far one reader has come among the changes."""
+
+    def __init__(self, registry: RunRegistry) -> None:
+        self._registry = registry
+        self._seq = registry.last_change()
+
+    def read(self, *, mine: bool = False) -> list[Change]:
+        """The changes that it has not seen."""
+        last = self._registry.last_change()
+        if last == self._seq:
+            return []
+        found = self._registry.changes(self._seq, until=last, mine=mine)
+        self._seq = last  # less than before when the file was set aside
+        return found
+
+
+class News:
+    """What those who wait for jobs sleep on, instead of asking the scheduler again and again.
+
+    Args:
+        handles: the jobs; more may be added.
+    """
+
+    def __init__(self, registry: RunRegistry, backends: Backends, handles: Iterable[str]) -> None:
+        self._registry = registry
+        self._pollers = _Pollers(registry, backends)
+        self._cursor = _Cursor(registry)
+        self._going: dict[str, bool] = {}
+        self._asked: dict[str, float] = {}
+        self._trusted: dict[str, float] = {}
+        self.add(handles)
+
+    def add(self, handles: Iterable[str]) -> None:
+        """Further jobs to wait for."""
+        for handle in handles:
+            run = self._registry.get(handle)
+            self._going[handle] = run is not None and not run.is_terminal()
+            self._trusted.setdefault(parse_app_handle(handle)[0], time.monotonic())
+        self._pollers.serve(self._trusted)
+
+    def wait(self, handles: Iterable[str], most_s: float) -> list[str]:
+        """Those of these jobs that it is time to ask about, once there are any; none when so many seconds have passed.
+
+        A job is asked about when the record says that it is over; and, every other second, when the record does not
+        know it, when its scheduler cannot be asked or no longer knows it, and when nobody polls.
+        """
+        deadline = time.monotonic() + most_s
+        while not (found := self.look(handles)) and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(TICK_S, left))
+        return found
+
+    def look(self, handles: Iterable[str]) -> list[str]:
+        """As :meth:`wait`, of this moment."""
+        for change in self._cursor.read():
+            if change.handle in self._going:
+                self._going[change.handle] = not change.is_terminal() and change.state is not AppState.UNKNOWN
+        now = time.monotonic()
+        beats = self._pollers.beats()
+        self._trusted.update({name: now for name, beat in beats.items() if beat is not None})
+        found = []
+        for handle in handles:
+            name, _, app_id = parse_app_handle(handle)
+            beat = beats.get(name)
+            troubled = beat is not None and (bool(beat.error) or app_id in beat.unknown)
+            alone = now - self._trusted[name] > _TRUST_S
+            if (not self._going[handle] or troubled or alone) and now >= self._asked.get(handle, 0.0):
+                self._asked[handle] = now + _ASK_AGAIN_S
+                found.append(handle)
+        return found
+
+    def close(self) -> None:
+        """Ends the pollers, if they are not needed elsewhere."""
+        self._pollers.close()
+
+    def __enter__(self) -> News:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Watch:
+    """Changes of runs, oldest first: ``for change in watch``, or ``async for change in watch``.
+
+    The first ones say how the runs are now; their ``seq`` is 0. A watch of named jobs is over when all of them have
+    ended, any other goes on until it is closed, as the end of a ``with`` block does.
+
+    Args:
+        handles: only these jobs; None: all on record, and those that are still to come.
+        mine: only runs of the current user.
+    """
+
+    def __init__(
+        self, registry: RunRegistry, backends: Backends, handles: Sequence[str] | None, *, mine: bool = False
+    ) -> None:
+        self._registry = registry
+        self._mine = mine
+        self._handles = None if handles is None else set(handles)
+        self._pollers = _Pollers(registry, backends)
+        self._cursor = _Cursor(registry)
+        self._seen: dict[str, tuple[AppState, str]] = {}
+        self._ready: deque[Change] = deque()
+        self._closed = False
+        for run in self._now(handles):
+            self._add([Change(0, run.handle, run.name, None, run.state, run.msg, run.updated_at)])
+        self._serve()
+
+    def problems(self) -> dict[str, str]:
+        """Of each scheduler that could not be asked the last time: why."""
+        beats = self._pollers.beats()
+        return {name: beat.error for name, beat in beats.items() if beat is not None and beat.error}
+
+    def close(self) -> None:
+        """Ends the watch; jobs go on."""
+        self._closed = True
+        self._pollers.close()
+
+    def __iter__(self) -> Iterator[Change]:
+        return self
+
+    def __next__(self) -> Change:
+        while (change := self._next()) is None:
+            time.sleep(TICK_S)
+        return change
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        return self
+
+    async def __anext__(self) -> Change:
+        import asyncio
+
+        try:
+            while (change := self._next()) is None:
+                await asyncio.sleep(TICK_S)
+        except StopIteration:
+            raise StopAsyncIteration from None
+        return change
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def within(self, most_s: float) -> Change | None:
+        """The next change, if there is one within so many seconds; ``StopIteration`` when the watch is over."""
+        deadline = time.monotonic() + most_s
+        while (change := self._next()) is None and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(TICK_S, left))
+        return change
+
+    def _next(self) -> Change | None:
+        """The next change that is there already; StopIteration when there will be none."""
+        if not self._ready:
+            self._read()
+        if self._ready:
+            return self._ready.popleft()
+        if self._closed or (self._handles is not None and self._is_over()):
+            self.close()
+            raise StopIteration
+        return None
+
+    def _read(self) -> None:
+        if found := self._cursor.read(mine=self._mine):
+            self._add(found)
+            self._serve()
+
+    def _add(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            now = (change.state, change.msg)
+            wanted = self._handles is None or change.handle in self._handles
+            if wanted and self._seen.get(change.handle) != now:
+                self._seen[change.handle] = now
+                self._ready.append(change)
+
+    def _is_over(self) -> bool:
+        from torchx.specs.api import is_terminal
+
+        going = {handle for handle, (state, _) in self._seen.items() if not is_terminal(state)}
+        if any(self._seen[handle][0] is not AppState.UNKNOWN for handle in going):
+            return False
+        # Lost by its scheduler, which is an end; or in a state that the scheduler alone understands.
+        return not going or going.isdisjoint(run.handle for run in self._registry.list(unfinished=True))
+
+    def _serve(self) -> None:
+        handles = self._handles
+        if self._closed:
+            return
+        names = self._registry.unfinished() if handles is None else {parse_app_handle(h)[0] for h in handles}
+        self._pollers.serve(names)
+
+    def _now(self, handles: Sequence[str] | None) -> list[Run]:
+        """The runs at the beginning of the watch."""
+        if handles is None:
+            return self._registry.list(RunQuery(mine=self._mine), unfinished=True)[::-1]
+        runs = []
+        for handle in handles:
+            run = self._registry.get(handle)
+            if run is None:
+                raise NotFoundError(
+                    f"`{handle}` is not on record", hint="`torchx list` shows the runs that are; `torchx status` asks"
+                )
+            runs.append(run)
+        return runs

@@ -1,0 +1,222 @@
+"""One process of a machine asks each scheduler how its jobs are; all others read in the record what it saw.
+
+Whoever watches has a :class:`Poller` for each scheduler. One of them holds a lock and asks, the others stand by; when
+it dies the kernel gives the lock back. See "Who watches" in ``docs/contributing/design.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from torchx.runner import listing
+from torchx.runs.records import RunQuery
+from torchx.settings import make_private, torchx_home
+from torchx.util.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.runner.backends import Backends
+    from torchx.runs import Run, RunRegistry
+
+LEAST_S = 2.0
+"""Least time between two questions to a scheduler that is far."""
+
+LEAST_NEAR_S = 0.2
+MOST_S = 60.0
+
+_STANDBY_S = 0.5
+_CLOSE_S = 0.5
+_JOBS_A_SECOND = 500
+_ANSWER_TIMES = 20  # at most so much of the time is spent asking: one part in twenty
+_LATE_S = 90.0  # a holder whose question takes longer than this hangs
+_MOST_STAND_INS = 4
+_UNKNOWN_EVERY_S = 600.0
+_ASK_S = 3600.0  # the backend's own patience decides, not ours
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a poller says of its last question, for those who stand by or read. Times are the machine's monotonic ones.
+
+    Attributes:
+        pid: who asked.
+        due: when the next question is due.
+        error: why the scheduler could not be asked; empty when it could.
+        unknown: app ids of jobs that it no longer knows.
+        idle: there was nothing to ask about; when there is, nobody waits until it is due.
+    """
+
+    pid: int
+    due: float
+    error: str = ""
+    unknown: tuple[str, ...] = ()
+    idle: bool = False
+
+    def is_late(self) -> bool:
+        """Whether whoever asked last does not do so any more: it was stopped, or hangs, or is gone."""
+        from torchx.supervisor.proctree import is_stopped
+
+        now = time.monotonic()
+        # A time far ahead is of before the machine was started.
+        return now > self.due + _LATE_S or self.due - now > 2 * MOST_S or (now > self.due and is_stopped(self.pid))
+
+
+def interval_s(jobs: int, took_s: float, *, near: bool) -> float:
+    """Seconds between two questions about so many jobs, to a scheduler that took so long to answer the last one.
+
+    >>> interval_s(10, 0.05, near=False), interval_s(10_000, 0.5, near=False), interval_s(10, 8.0, near=False)
+    (2.0, 20.0, 60.0)
+    """
+    least = LEAST_NEAR_S if near else LEAST_S
+    return min(max(least, jobs / _JOBS_A_SECOND, _ANSWER_TIMES * took_s), MOST_S)
+
+
+class Poller:
+    """Asks one scheduler about all runs on record that have not ended, while no other process does.
+
+    Args:
+        scheduler: its name.
+        backends: the schedulers, of nobody else: they are used by a thread, and closed by it.
+    """
+
+    def __init__(self, scheduler: str, registry: RunRegistry, backends: Backends) -> None:
+        import threading
+
+        self._scheduler = scheduler
+        self._registry = registry
+        self._backends = backends
+        self._files = _Files(scheduler)
+        self._closed = threading.Event()
+        self._asked_again: dict[str, float] = {}  # jobs that the scheduler does not know, and when to ask again
+        self._thread = threading.Thread(target=self._work, name=f"torchx poller of {scheduler}", daemon=True)
+        self._thread.start()
+
+    def beat(self) -> Beat | None:
+        """The last beat of whoever polls; None when there is none that can be trusted."""
+        beat = self._files.beat()
+        return None if beat is None or beat.is_late() else beat
+
+    def stop(self) -> None:
+        """Lets another process do it, soon."""
+        self._closed.set()
+
+    def close(self) -> None:
+        """Lets another process do it. A question that takes long to be answered is not waited for."""
+        self.stop()
+        self._thread.join(_CLOSE_S)
+
+    def _work(self) -> None:
+        try:
+            while not self._closed.is_set():
+                self._closed.wait(self._turn())
+        finally:
+            self._files.release()
+            self._backends.close()
+
+    def _turn(self) -> float:
+        """Asks, if that is this process' task now; returns the seconds until the next look."""
+        if not self._files.is_ours():
+            return _STANDBY_S
+        beat = self._files.beat()
+        now = time.monotonic()
+        if beat is not None and not beat.idle and not beat.is_late() and now < beat.due:
+            return min(beat.due - now, _STANDBY_S)
+        runs = self._registry.list(RunQuery(scheduler=self._scheduler), unfinished=True)
+        runs = [run for run in runs if self._asked_again.get(run.app_id, 0.0) <= now]
+        if not runs:
+            if beat is None or not beat.idle or now > beat.due:
+                self._files.write(Beat(os.getpid(), now + MOST_S, idle=True))
+            return _STANDBY_S
+        near = listing.refresh(self._registry, runs, self._backends.get, _ASK_S)
+        took = time.monotonic() - now
+        pause = interval_s(len(runs), took, near=near)
+        self._files.write(self._beat_of(runs, time.monotonic() + pause))
+        return min(pause, _STANDBY_S)
+
+    def _beat_of(self, runs: list[Run], due: float) -> Beat:
+        from torchx.specs.api import AppState
+
+        unknown = [run.app_id for run in runs if run.note and run.state is AppState.UNKNOWN]
+        self._asked_again.update(dict.fromkeys(unknown, time.monotonic() + _UNKNOWN_EVERY_S))
+        errors = [run.note for run in runs if run.note and run.state is not AppState.UNKNOWN]
+        return Beat(os.getpid(), due, errors[0] if errors else "", tuple(unknown))
+
+
+class _Files:
+    """The locks of a scheduler's pollers on this machine, and their beat.
+
+    The first lock makes its holder the poller. When the holder is late, the second lock makes a stand-in, and so on.
+    """
+
+    def __init__(self, scheduler: str) -> None:
+        name = re.sub(r"[^\w.-]", "_", scheduler)
+        self._path = torchx_home("pollers", f"{name}@{os.uname().nodename}")
+        self._held: int | None = None
+        self._rank = 0
+        self._said: Beat | None = None
+
+    def is_ours(self) -> bool:
+        """Whether this process is the one to ask now."""
+        if self._held is not None:
+            if self._rank == 0 or not self._is_another_at_it():
+                return True
+            self.release()
+        for rank in range(_MOST_STAND_INS):
+            if self._lock(rank):
+                return True
+            if self._is_another_at_it():
+                return False
+        return False
+
+    def beat(self) -> Beat | None:
+        """What the last poller said; None when nobody has, or it cannot be read."""
+        import json
+
+        try:
+            with open(f"{self._path}.json", encoding="utf-8") as file:
+                said = json.load(file)
+            unknown = tuple(map(str, said["unknown"]))
+            return Beat(int(said["pid"]), float(said["due"]), str(said["error"]), unknown, bool(said["idle"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, beat: Beat) -> None:
+        """Says how it went. A home that cannot be written has no beat, and its readers ask for themselves."""
+        import json
+
+        draft = f"{self._path}.{beat.pid}.new"
+        self._said = beat
+        try:
+            with open(draft, "w", encoding="utf-8") as file:
+                json.dump({**beat.__dict__, "at": time.time()}, file)
+            os.replace(draft, f"{self._path}.json")
+        except OSError:
+            pass
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = self._said = None
+
+    def _is_another_at_it(self) -> bool:
+        beat = self.beat()
+        # Nobody has said anything yet: the holder asks its first question.
+        return beat is None or (beat != self._said and not beat.is_late())
+
+    def _lock(self, rank: int) -> bool:
+        import fcntl
+
+        file = -1
+        try:
+            make_private(os.path.dirname(self._path))
+            file = os.open(f"{self._path}.lock{rank or ''}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # it is held; or nothing can be written here, and everybody asks for himself
+            if file >= 0:
+                os.close(file)
+            return False
+        self._held, self._rank = file, rank
+        return True
