@@ -67,7 +67,7 @@ def _document(change: Change) -> str:
     import json
 
     from torchx.cli.render import iso
-    from torchx.cli.status_json import handle_fields
+    from torchx.runner.documents import handle_fields
     from torchx.util.redaction import redact
 
     fields = {
