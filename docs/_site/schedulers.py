@@ -20,6 +20,7 @@ ROWS = {
     "logs": "`torchx log`",
     "log_follow": "`torchx log --follow`",
     "log_since": "`torchx log --since`, `--until`",
+    "log_keep": "`torchx log --archive`; elsewhere logs stay until `torchx delete`",
     "log_streams": "streams that `torchx log --streams` tells apart",
     "cancel": "`torchx cancel`",
     "delete": "`torchx delete`",

@@ -31,7 +31,7 @@ class CmdDelete(SubCommand):
 
 def _delete(runner: Runner, handle: str, *, force: bool) -> str:
     status = None if force else runner.status(handle)
-    if status is not None and not status.is_terminal():
+    if status is not None and not status.is_terminal() and not status.gone:
         raise UsageError(
             f"`{handle}` is {status.state}, and only jobs that have ended are deleted",
             hint="`torchx cancel` ends it and keeps its logs; `torchx delete --force` ends it and removes them",

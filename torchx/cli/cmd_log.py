@@ -94,6 +94,11 @@ class CmdLog(SubCommand):
             action="store_true",
             help="exit as the job did: see `torchx status --exit-code`",
         )
+        add(
+            "--archive",
+            action="store_true",
+            help="keep a copy on this machine, which is shown when the job's pods are gone (Kubernetes)",
+        )
         add("--no-prefix", "--no_prefix", action="store_true", help="the lines alone, without the ROLE/REPLICA prefix")
 
     def run(self, args: argparse.Namespace) -> None:
@@ -108,7 +113,12 @@ class CmdLog(SubCommand):
             stream=_stream(args.streams),
             follow=args.follow or tail == FOLLOW,
             last=None if tail in (None, FOLLOW) else _number(tail),
+            keep=args.archive,
         )
+        if query.keep and (query.since, query.until, query.last) != (None, None, None):
+            from torchx.cli.failures import UsageError
+
+            raise UsageError("`--archive` keeps whole logs", hint="without `--since`, `--until` and a number of lines")
         validate(identifier)
         with get_runner() as runner:
             show_logs(

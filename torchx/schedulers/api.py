@@ -379,7 +379,14 @@ def validate(scheduler: Scheduler[Any], app: AppDef, name: str, cfg: Any) -> Non
 def open_logs(
     scheduler: Scheduler[Any], app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
 ) -> Sequence[Iterable[str]]:
-    """What several replicas wrote: by ``open_logs`` of a scheduler, or by ``log_iter`` where a subclass has its own."""
+    """What several replicas wrote: by ``open_logs`` of a scheduler, or by ``log_iter`` where a subclass has its own.
+
+    Raises:
+        NotSupportedError: a copy is to be kept, and the scheduler keeps none.
+    """
+    if query.keep and not scheduler.capabilities.log_keep:
+        said = "the scheduler of this job keeps no copies of logs on this machine"
+        raise NotSupportedError(said, hint="it has them until `torchx delete`; `torchx log JOB > FILE` copies them")
     last = next(c for c in type(scheduler).__mro__ if "open_logs" in c.__dict__ or "log_iter" in c.__dict__)
     if "open_logs" in last.__dict__:
         return scheduler.open_logs(app_id, replicas, query)

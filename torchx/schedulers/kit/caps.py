@@ -14,6 +14,7 @@ class Capabilities:
         log_streams: names of the :class:`~torchx.schedulers.api.Stream` members that ``log_iter`` tells apart.
         log_since: ``since`` and ``until`` of ``log_iter`` are honoured.
         log_follow: ``should_tail`` of ``log_iter`` is honoured.
+        log_keep: logs go with what the backend has of a job, and a copy of them can be kept on this machine.
         cancel: a running job can be ended.
         delete: the job's record can be removed.
         list: ``list`` works.
@@ -42,6 +43,7 @@ class Capabilities:
     log_streams: tuple[str, ...] = ()
     log_since: bool = False
     log_follow: bool = False
+    log_keep: bool = False
     cancel: bool = False
     delete: bool = False
     list: bool = False

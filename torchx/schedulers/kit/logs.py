@@ -34,6 +34,7 @@ class LogQuery:
         stream: which output; None: the backend's usual one.
         follow: keep printing until the job has ended.
         last: only so many lines of each replica, the newest; None: all.
+        keep: have the backend keep a copy, on this machine, of all that it reads for this: it has ``log_keep``.
     """
 
     since: float | None = None
@@ -42,6 +43,7 @@ class LogQuery:
     stream: Stream | None = None
     follow: bool = False
     last: int | None = None
+    keep: bool = False
 
     @staticmethod
     def of(

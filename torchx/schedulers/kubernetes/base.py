@@ -43,6 +43,7 @@ CAPABILITIES = Capabilities(
     log_streams=("combined",),
     log_since=True,
     log_follow=True,
+    log_keep=True,
     cancel=True,
     delete=True,
     list=True,
@@ -242,7 +243,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        from torchx.schedulers.kubernetes.followed import FollowedLines
+        from torchx.schedulers.kubernetes.kept_logs import KeptLog
         from torchx.schedulers.kubernetes.logs import Glance, replica_log
         from torchx.util.outages import Outage
 
@@ -255,7 +256,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return [
             query.matching(
                 replica_log(
-                    api, glance, (role, k), query, kept=FollowedLines(self.backend, app_id, role, k), sleep=time.sleep
+                    api, glance, (role, k), query, kept=KeptLog(self.backend, app_id, role, k), sleep=time.sleep
                 )
             )
             for role, k in replicas
@@ -295,6 +296,12 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         api, found = self._owners(app_id)
         if found is not None:
             verbs.cancel(api, found)
+
+    def delete(self, app_id: str) -> None:
+        from torchx.schedulers.kubernetes.kept_logs import forget
+
+        super().delete(app_id)
+        forget(self.backend, app_id)  # also of a job that the cluster has no longer
 
     def _delete_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from torchx.errors import NotFoundError, NotSupportedError, TorchXError, TransientError
+from torchx.errors import NotSupportedError, TorchXError, TransientError
 from torchx.schedulers.kubernetes.client import path_of
 from torchx.schedulers.kubernetes.container_logs import ContainerLog
 from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, label_value
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kubernetes.client import KubeApi
-    from torchx.schedulers.kubernetes.followed import FollowedLines
+    from torchx.schedulers.kubernetes.kept_logs import KeptLog
     from torchx.schedulers.kubernetes.pod_answers import Pod
 
     _Object = dict[str, Any]
@@ -119,14 +119,14 @@ def replica_log(
     replica: tuple[str, int],
     query: LogQuery,
     *,
-    kept: FollowedLines,
+    kept: KeptLog,
     sleep: Callable[[float], None],
 ) -> Iterator[str]:
     """Lines of a replica, each with its line end; those of other containers than the role's after ``[<container>]``.
 
     Args:
         replica: role, and number within it.
-        kept: has the last lines that were followed from here, for when the pods are gone.
+        kept: has the lines that were archived or followed here, for when the pods are gone.
         sleep: called with seconds between two looks.
 
     Raises:
@@ -141,6 +141,8 @@ def replica_log(
             hint="omit `--streams`",
         )
     lines = _live_or_last(api, glance, replica, query, kept=kept, sleep=sleep)
+    if query.keep:
+        return kept.archive(lines)
     return kept.keep(lines) if query.follow else lines
 
 
@@ -150,7 +152,7 @@ def _live_or_last(
     replica: tuple[str, int],
     query: LogQuery,
     *,
-    kept: FollowedLines,
+    kept: KeptLog,
     sleep: Callable[[float], None],
 ) -> Iterator[str]:
     logs: dict[str, PodLog] = {}
@@ -159,7 +161,7 @@ def _live_or_last(
         seen = glance.now()
         pods = seen.pods_of(*replica)
         if not pods and not logs and (seen.ended or not query.follow):
-            yield from kept.last()
+            yield from kept.lines()
             return
         try:
             for pod in pods:
@@ -261,11 +263,3 @@ class LastWords:
         except TorchXError:  # its node is gone, or we may not see it
             return ""
         return text[-_TAIL_BYTES:]
-
-
-def gone() -> NotFoundError:
-    """The pods are no longer there."""
-    return NotFoundError(
-        "the pods of this replica are gone, and their logs with them",
-        hint="`torchx log --tail` while a job runs keeps the last lines",
-    )
