@@ -88,6 +88,7 @@ CAPABILITIES = Capabilities(
     delete=True,
     list=True,
     retries=("REPLICA", "ROLE", "APPLICATION"),
+    retry_actions=("retry", "mem"),
     elastic=True,
     multi_role=True,
     mounts=("bind", "volume", "device"),
@@ -131,7 +132,14 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         pushed = self.dryrun_push_images(copy.deepcopy(app), cfg) if cfg.get("image_repo") else {}
         app_id = make_unique(NAME_RULE.make(app.name, room=16))
         place = self._on_engine.place()
-        request = render_job(app, app_id, opts, session=self.session_name, environ=os.environ, place=place)
+        policy = ""
+        if app.metadata:
+            from torchx.schedulers.docker import attempts
+
+            policy = attempts.policy(app, self.capabilities, place)
+        request = render_job(
+            app, app_id, opts, session=self.session_name, environ=os.environ, place=place, policy=policy
+        )
         request.images_to_push = pushed  # as well: what runs is the image that is here
         return AppDryRunInfo(request, str)
 

@@ -20,7 +20,9 @@ from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 R, OK, BAD, KILLED, NEW = "running", "exited 0", "exited 1", "exited 143", "created"
 
 
-def job(*replicas: tuple[str, str], retries: dict | None = None, sizes: Sequence | None = None) -> Job:
+def job(
+    *replicas: tuple[str, str], retries: dict | None = None, sizes: Sequence | None = None, policy: str = ""
+) -> Job:
     """A job of these containers: name (``r-0.role1``), and state as in ``exited 1``."""
     found: dict[str, int] = {}
     for name, _ in replicas:
@@ -35,7 +37,7 @@ def job(*replicas: tuple[str, str], retries: dict | None = None, sizes: Sequence
             "torchx.pytorch.org/role-name": base.partition("-")[0],
             "torchx.pytorch.org/replica-id": base.partition("-")[2],
             "torchx.pytorch.org/roles": json.dumps(sizes or [[role, n, None] for role, n in found.items()]),
-            gangs.LABEL_RULES: Rules(retries or {}, 10, "here").to_json(),
+            gangs.LABEL_RULES: Rules(retries or {}, 10, "here", policy).to_json(),
         }
         status = f"Exited ({code}) 1 second ago" if code else "Up"
         summaries.append(
@@ -196,3 +198,52 @@ def test_any_name(name: str) -> None:
     base, mark = container_names.split(name)
     if mark == Mark():
         assert base == name
+
+
+# -- a policy on retries by cause --------------------------------------------------------------------------
+
+POLICY = "error:1"
+
+
+@pytest.mark.parametrize(
+    ("of", "end", "ask"),
+    [
+        pytest.param(job(("r-0", R), ("r-1", R), policy=POLICY), [], False, id="all is well"),
+        pytest.param(job(("r-0", R), ("r-1", BAD), policy=POLICY), ["r-0"], False, id="one has failed"),
+        pytest.param(job(("r-0.ended", R), ("r-1", BAD), policy=POLICY), ["r-0"], False, id="the other one ends"),
+        pytest.param(job(("r-0.ended", KILLED), ("r-1", BAD), policy=POLICY), [], True, id="all have ended"),
+        pytest.param(job(("r-0", BAD), policy=POLICY), [], True, id="a lone one has failed"),
+        pytest.param(job(("r-0.final", BAD), policy=POLICY), [], False, id="there is no other attempt"),
+        pytest.param(job(("r-0.cancelled", BAD), policy=POLICY), [], False, id="cancelled before it was decided"),
+        pytest.param(job(("r-0", OK), ("r-1", OK), policy=POLICY), [], False, id="all have succeeded"),
+        pytest.param(job(("r-0", OK), ("r-1", BAD), sizes=[["r", 2, 1]], policy=POLICY), [], False, id="elastic"),
+        pytest.param(job(("r-0", BAD), sizes=[["r", 2, None]], policy=POLICY), [], False, id="one was removed"),
+    ],
+)
+def test_a_policy_is_asked_when_all_have_ended(of: Job, end: list[str], ask: bool) -> None:
+    """Until it has answered, the job has not ended: nobody says FAILED of it, and cancelling it finds all of it."""
+    found = next_step(of)
+    assert ([c.id for c in found.end], found.ask) == (end, ask)
+    if end or ask:
+        assert not is_over(of) and needs_watcher(of)
+        assert describe(facts_of(of)).state is AppState.RUNNING
+        assert all(gangs.goes_on(of, c) for c in of.containers)
+
+
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_another_attempt_that_is_begun_is_seen_through(done: int) -> None:
+    """Whichever of the containers have their new names: the decision stands from the first one on."""
+    names = ["r-0.ended", "r-1", "r-2.ended"]
+    of = job(*((name, BAD if "." not in name else KILLED) for name in names), policy=POLICY)
+    step = gangs.another_attempt(of)
+    renamed = [container_names.join(c.id, step.mark(c, due=True)) for c in of.containers[:done]]
+    of = job(*((name, KILLED) for name in [*renamed, *names[done:]]), policy=POLICY)
+    assert [c.id for c in next_step(of).again] == ["r-0", "r-1", "r-2"]
+    assert next_step(of).app == 1 and not next_step(of).ask
+
+
+def test_what_was_ended_for_another_one_is_not_blamed() -> None:
+    """Its exit code says nothing."""
+    of = job(("r-0.ended.final", "exited 137"), ("r-1.final", BAD), policy=POLICY)
+    found = describe(facts_of(of))
+    assert found.state is AppState.FAILED and found.msg.startswith("r/1: exit code 1")

@@ -28,11 +28,11 @@ class Engine:
         now: seconds.
     """
 
-    def __init__(self, n: int, *, retries: dict | None = None, least: int | None = None) -> None:
+    def __init__(self, n: int, *, retries: dict | None = None, least: int | None = None, policy: str = "") -> None:
         self.labels = {
             "torchx.pytorch.org/app-id": "a-1",
             "torchx.pytorch.org/roles": json.dumps([["r", n, least]]),
-            gangs.LABEL_RULES: Rules(retries or {}, 10, "here").to_json(),
+            gangs.LABEL_RULES: Rules(retries or {}, 10, "here", policy).to_json(),
         }
         self.states: dict[str, tuple[str, int]] = {f"r-{k}": ("running", 0) for k in range(n)}
         self.names = {c: f"a-1-{c}" for c in self.states}
@@ -47,6 +47,8 @@ class Engine:
         self.listening = 0
         self.lag: dict[str, int] = {}
         self.after_start: dict[str, tuple[str, int]] = {}
+        self.answers: list[Callable[[], bool]] = []
+        self.asked: list[dict[str, tuple[str, str]]] = []
 
     # -- as an engine -----------------------------------------------------------------------------------
 
@@ -128,7 +130,11 @@ class Engine:
         def sleep(s: float) -> None:
             self.now += s
 
-        watcher = Watcher(self, "a-1", sleep=sleep, clock=lambda: self.now)  # type: ignore[arg-type]  # it does as an engine
+        def may_start_again(app_id: str) -> bool:
+            self.asked.append(self.done)
+            return self.answers.pop(0)()
+
+        watcher = Watcher(self, "a-1", sleep=sleep, clock=lambda: self.now, may_start_again=may_start_again)  # type: ignore[arg-type]  # it does as an engine
         watcher.run()
         return watcher
 
@@ -373,3 +379,38 @@ def test_a_submission_that_was_killed() -> None:
     Watcher(engine, "a-1", sleep=lambda s: None, clock=lambda: 0.0).end_all()  # type: ignore[arg-type]  # it does as an engine
     assert {mark for _, mark in engine.done.values()} == {"cancelled"}
     assert engine.done["r-0"][0] == "exited"
+
+
+def test_a_policy_is_asked_after_each_attempt() -> None:
+    """The others are ended first; yes starts all of them again, no ends the job for good."""
+    engine = Engine(2, policy="error:1")
+    engine.answers = [lambda: True, lambda: False]
+    engine.script = [engine.ends("r-1", 3), engine.ends("r-0", 3)]
+    engine.watch()
+    first, second = engine.asked
+    assert first == {"r-0": ("exited", "ended"), "r-1": ("exited", "")}
+    assert second == {"r-0": ("exited", "app1"), "r-1": ("exited", "app1.ended")}
+    assert engine.done == {"r-0": ("exited", "app1.final"), "r-1": ("exited", "app1.ended.final")}
+    assert [call for call in engine.calls if call.startswith("start")] == ["start r-0", "start r-1"]
+
+
+def test_a_lone_container_with_a_policy_is_watched() -> None:
+    """Its end is a success, and nobody is asked."""
+    engine = Engine(1, policy="error:1")
+    engine.script = [engine.ends("r-0", 0)]
+    engine.watch()
+    assert engine.asked == [] and engine.done == {"r-0": ("exited", "")}
+
+
+def test_a_job_that_was_cancelled_while_the_policy_was_asked_stays_cancelled() -> None:
+    """The answer comes too late."""
+    engine = Engine(1, policy="error:1")
+    engine.states["r-0"] = BAD
+
+    def yes_but() -> bool:
+        engine.names["r-0"] += ".cancelled"
+        return True
+
+    engine.answers = [yes_but]
+    engine.watch()
+    assert engine.done == {"r-0": ("exited", "cancelled")}

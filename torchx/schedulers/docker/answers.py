@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.docker.evidence import History
     from torchx.schedulers.docker.gangs import Step
     from torchx.specs.api import Role
+    from torchx.specs.retries import Attempt
 
 _CUT_SHORT_S = 600.0
 _CUT_SHORT = "the submission was cut short: not all replicas were started"
@@ -28,7 +29,12 @@ _REMOVED = "its container was removed from the engine, how it ended is not known
 
 
 def facts_of(
-    job: Job, history: History | None = None, *, definition: Sequence[Role] = (), now: float | None = None
+    job: Job,
+    history: History | None = None,
+    *,
+    definition: Sequence[Role] = (),
+    attempts: Sequence[Attempt] = (),
+    now: float | None = None,
 ) -> JobFacts:
     """What is known of a job.
 
@@ -37,6 +43,7 @@ def facts_of(
     Args:
         history: of a job that has ended, or is being ended.
         definition: the roles as they were submitted, where somebody asks for them.
+        attempts: those that have ended, of a job with a retry policy.
         now: Unix time.
     """
     step = gangs.next_step(job)
@@ -53,10 +60,12 @@ def facts_of(
     return JobFacts(
         app_id=job.app_id,
         roles=roles,
-        state=AppState.RUNNING if step.stop and not unattended else None,  # until the last of them has ended
+        # until the last of them has ended, and it is known that there is no other attempt
+        state=AppState.RUNNING if (step.stop or step.end or step.ask) and not unattended else None,
         cancelled=cancelled and not removed,  # else they are ended for the lack of it
         unattended=unattended,
         restarts=_restarts(job, history),
+        attempts=attempts,
         started=min(c.created for c in job.containers),
         ended=history.ended_at if history and over else None,
         notes=_notes(members, removed, step.stop if unattended else ()),
@@ -72,12 +81,21 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
         client: of the engine, which is asked about a job that has ended or is being ended; None: it is not asked.
     """
     if client is None or not gangs.ends(job):
-        return verdict.describe(facts_of(job, definition=job.roles()))
+        return verdict.describe(facts_of(job, definition=job.roles(), attempts=_attempts(job, client)))
     from torchx.schedulers.docker.evidence import Look, history_of
 
-    past = history_of(client, job)
+    past, attempts = history_of(client, job), _attempts(job, client)
+    facts = facts_of(job, past, definition=job.roles(), attempts=attempts)
     # A look takes four calls: more than one replica is looked into only where the first is a victim.
-    return verdict.describe(facts_of(job, past, definition=job.roles()), Look(client, job, past), at_once=1)
+    return verdict.describe(facts, Look(client, job, past, attempts), at_once=1)
+
+
+def _attempts(job: Job, client: Any | None) -> Sequence[Attempt]:
+    if client is None or not gangs.rules_of(job).policy:
+        return ()
+    from torchx.schedulers.docker.evidence import attempts_of
+
+    return attempts_of(client, job)
 
 
 def listed(job: Job) -> ListAppResponse:
@@ -134,7 +152,7 @@ def _of_container(seen: Container, *, again: bool, ended: float) -> ReplicaFacts
         ended=ended if is_terminal(seen.state) else 0.0,  # else it is that of an attempt before
         reason="the engine lost it" if lost else "",
         kind="lost" if lost else "",
-        stopped=seen.mark.cancelled,
+        stopped=seen.mark.cancelled or seen.mark.ended,
     )
 
 

@@ -11,13 +11,14 @@ from contextlib import closing
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.docker import secrets
-from torchx.schedulers.docker.container_names import Mark, join
+from torchx.schedulers.docker.container_names import join
 from torchx.schedulers.docker.containers import LABEL_APP_ID
 from torchx.schedulers.docker.errors import explanation, is_conflict, is_missing, translate
 from torchx.schedulers.docker.reasons import meaning_of
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
+from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _mark_cancelled(client: Any, container: Container, grace_s: int) -> int:
     """Returns how long it may take to end: no time where it would not get the signal."""
     import docker.errors
 
-    mark = Mark(container.mark.app, container.mark.role, container.mark.due, cancelled=True)
+    mark = replace(container.mark, cancelled=True)
     try:
         if mark != container.mark:
             client.api.rename(container.id, join(container.name, mark))

@@ -3,10 +3,12 @@
 A container's labels cannot be changed, its name can, and an engine keeps it over its own restarts. So a job needs no
 file beside the engine, and whoever continues the work of a killed process finds out from the names how far that got::
 
-    APP_ID-ROLE-K[.appN][.roleM][.due][.cancelled]
+    APP_ID-ROLE-K[.appN][.roleM][.due][.ended][.final][.cancelled]
 
 ``appN``: started again N times with the whole application, ``roleM``: M times with its role; ``due``: it is to be
-started again, and has not been yet; ``cancelled``: torchx has ended it, and its exit code says nothing.
+started again, and has not been yet; ``cancelled``: torchx has ended it, and its exit code says nothing. Of jobs with a
+policy on retries: ``ended``: torchx has ended it because another replica has failed, and asks whether the job is to be
+started again; ``final``: it is not.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import re
 
 from torchx.util.records import dataclass
 
-_NAME = re.compile(r"(.*?)(?:\.app(\d+))?(?:\.role(\d+))?(\.due)?(\.cancelled)?", re.DOTALL)
+_NAME = re.compile(r"(.*?)(?:\.app(\d+))?(?:\.role(\d+))?(\.due)?(\.ended)?(\.final)?(\.cancelled)?", re.DOTALL)
 
 
 @dataclass
@@ -30,6 +32,8 @@ class Mark:
     app: int = 0
     role: int = 0
     due: bool = False
+    ended: bool = False
+    final: bool = False
     cancelled: bool = False
 
 
@@ -37,12 +41,12 @@ def split(name: str) -> tuple[str, Mark]:
     """The name that a container was made with, and its marks.
 
     >>> split("app-1-trainer-0.role2.due")
-    ('app-1-trainer-0', Mark(app=0, role=2, due=True, cancelled=False))
+    ('app-1-trainer-0', Mark(app=0, role=2, due=True, ended=False, final=False, cancelled=False))
     """
     found = _NAME.fullmatch(name)
     if found is None:
         return name, Mark()
-    return found[1], Mark(int(found[2] or 0), int(found[3] or 0), bool(found[4]), bool(found[5]))
+    return found[1], Mark(int(found[2] or 0), int(found[3] or 0), *map(bool, found.groups()[3:]))
 
 
 def join(base: str, mark: Mark) -> str:
@@ -56,5 +60,5 @@ def join(base: str, mark: Mark) -> str:
         parts.append(f"app{mark.app}")
     if mark.role:
         parts.append(f"role{mark.role}")
-    parts += ["due"] * mark.due + ["cancelled"] * mark.cancelled
+    parts += [word for word in ("due", "ended", "final", "cancelled") if getattr(mark, word)]
     return ".".join(parts)

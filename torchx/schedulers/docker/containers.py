@@ -72,7 +72,8 @@ def parse_container(summary: Mapping[str, Any]) -> Container | None:
     name, mark = container_names.split(next(iter(summary.get("Names") or ()), "").lstrip("/"))
     state = container_state(raw, exit_code)
     if is_terminal(state) or state is AppState.SUBMITTED:
-        state = AppState.CANCELLED if mark.cancelled else AppState.PENDING if mark.due else state
+        stopped = mark.cancelled or (mark.ended and not mark.due)
+        state = AppState.CANCELLED if stopped else AppState.PENDING if mark.due else state
     return Container(
         id=str(summary.get("Id") or ""),
         name=name,
@@ -121,6 +122,10 @@ class Job:
     def find(self, role: str, k: int) -> Container | None:
         """The container of a replica; None when there is none (any more)."""
         return next((c for c in self.containers if (c.role, c.k) == (role, k)), None)
+
+    def first(self) -> Container:
+        """The first that was made, in which is kept what belongs to the whole job."""
+        return min(self.containers, key=lambda c: (c.created, c.role, c.k))
 
     def need(self, role: str, k: int) -> Container:
         """The container of a replica.

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.specs.retries import Attempt
 
 ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which nobody shares
 """Where torchelastic writes the error of a replica; read out of the container after its end."""
+
+ATTEMPTS_FILE = ".torchx-attempts"
+"""In the root of a container's file system, where no volume hides it."""
 
 _MOST_BYTES = 1 << 20
 _READ_S = 10.0
@@ -46,9 +50,23 @@ class History:
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
+    def started_at(self) -> float | None:
+        """When the first of those that were looked into was started last; None when none was."""
+        return min(filter(None, map(_started, self.details.values())), default=None)
+
+    @property
     def ended_at(self) -> float | None:
         """When the last one ended; None when that is not known."""
         return max(self.ended.values(), default=None)
+
+
+def attempts_of(client: Any, job: Job) -> list[Attempt]:
+    """The attempts that have ended; none for a job without a retry policy."""
+    if not rules_of(job).policy:
+        return []
+    from torchx.specs.retries import read_attempts
+
+    return read_attempts((file_in(client, job.first().id, f"/{ATTEMPTS_FILE}") or "").splitlines())
 
 
 def history_of(client: Any, job: Job) -> History:
@@ -101,12 +119,17 @@ def _inspect(client: Any, past: History, containers: Sequence[Container]) -> Non
 
 
 class Look:
-    """What failed replicas left behind; see :class:`torchx.schedulers.kit.facts.Look`."""
+    """What failed replicas left behind; see :class:`torchx.schedulers.kit.facts.Look`.
 
-    def __init__(self, client: Any, job: Job, past: History) -> None:
+    Args:
+        attempts: those of a job with a retry policy: what was written before the last of them ended is not looked at.
+    """
+
+    def __init__(self, client: Any, job: Job, past: History, attempts: Sequence[Attempt] = ()) -> None:
         self._client = client
         self._containers = {(c.role, c.k): c for c in job.containers}
         self._past = past
+        self._before = next((attempt.ended for attempt in reversed(attempts) if attempt.again), 0.0)
 
     def __call__(self, replicas: Sequence[ReplicaFacts], /) -> list[Evidence]:
         found = [self._containers.get((r.role, r.replica)) for r in replicas]
@@ -130,15 +153,17 @@ class Look:
             reason = f"out of memory: the container reached its limit{asked} (`OOMKilled`)"
         return Evidence(
             error_file=_error_file(self._client, container.id, details),
-            stderr=self._end_of(container, "stderr"),
-            stdout=self._end_of(container, "stdout"),
+            stderr=self._end_of(container, "stderr", details),
+            stdout=self._end_of(container, "stdout", details),
             reason=reason,
             kind="oom" if reason else "",
         )
 
-    def _end_of(self, container: Container, stream: str) -> str:
+    def _end_of(self, container: Container, stream: str, details: dict[str, Any]) -> str:
+        # An engine may stamp the last lines after the end, and the first ones before the start that it reports.
+        since = (self._before + _started(details)) / 2 if self._before else 0.0
         try:
-            return tail(self._client, container.id, stream)
+            return tail(self._client, container.id, stream, since=since)
         except Exception:  # a logging driver that cannot be read: the rest of the cause is still known
             return ""
 
@@ -156,20 +181,25 @@ def _state(details: dict[str, Any]) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
+def _started(details: dict[str, Any]) -> float:
+    """When its last process was started; 0 when that is not known."""
+    return seconds(str(_state(details).get("StartedAt") or ""))
+
+
 def _error_file(client: Any, container_id: str, details: dict[str, Any]) -> str | None:
     """What the replica wrote to its ``TORCHELASTIC_ERROR_FILE`` since its last start; None when there is nothing."""
     from torchx.specs.failures import parse_failure
 
     env = (details.get("Config") or {}).get("Env") or []
     path = next((v.partition("=")[2] for v in env if v.startswith("TORCHELASTIC_ERROR_FILE=")), ERROR_FILE)
-    text = _file_in(client, container_id, path)
+    text = file_in(client, container_id, path)
     reported = parse_failure(text)
-    started = int(seconds(str(_state(details).get("StartedAt") or "")))
-    of_an_attempt_before = reported is not None and 0 < reported.timestamp < started
+    of_an_attempt_before = reported is not None and 0 < reported.timestamp < int(_started(details))
     return None if of_an_attempt_before else text
 
 
-def _file_in(client: Any, container_id: str, path: str) -> str | None:
+def file_in(client: Any, container_id: str, path: str) -> str | None:
+    """The text of a file in a container, running or not; None when there is none, or too much of it."""
     import io
     import tarfile
 

@@ -36,26 +36,31 @@ class Rules:
         retries: role -> how often, and by which policy. With ``REPLICA`` it is the engine that starts again.
         grace_s: seconds between SIGTERM and SIGKILL.
         place: where the job's watcher runs, see `watchers.place`; empty where it has none.
+        policy: on retries by cause, see :class:`torchx.specs.retries.RetryRules`; empty: there is none.
     """
 
     retries: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     grace_s: int = CANCEL_GRACE_S
     place: str = ""
+    policy: str = ""
 
     def to_json(self) -> str:
         """The label's value."""
         import json
 
         said = {"retries": self.retries, "grace_s": self.grace_s, "place": self.place}
-        return json.dumps(said, separators=(",", ":"))
+        return json.dumps({**said, "policy": self.policy} if self.policy else said, separators=(",", ":"))
 
 
-def rules_for(app: AppDef, grace_s: int, place: str) -> Rules:
+def rules_for(app: AppDef, grace_s: int, place: str, policy: str = "") -> Rules:
     """The rules of a job. What concerns one container alone is left to the engine.
 
     Args:
         place: where its watcher would run; empty where it can have none, and the engine starts each by itself.
+        policy: on retries by cause; with one, nothing is counted here.
     """
+    if policy:
+        return Rules({role.name: (0, REPLICA) for role in app.roles}, grace_s, place, policy)
     everybody = sum(role.num_replicas for role in app.roles)
     retries = {}
     for role in app.roles:
@@ -72,7 +77,7 @@ def rules_of(job: Job) -> Rules:
     try:
         said = json.loads(job.labelled(LABEL_RULES))
         retries = {str(role): (int(most), str(policy)) for role, (most, policy) in said["retries"].items()}
-        return Rules(retries, max(int(said["grace_s"]), 0), str(said["place"]))
+        return Rules(retries, max(int(said["grace_s"]), 0), str(said["place"]), str(said.get("policy") or ""))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Rules()
 
@@ -86,12 +91,19 @@ class Step:
         again: start these again, together, once all of them have ended.
         app: how often the application has been started again then.
         roles: how often each role.
+        end: end these, because another one has failed.
+        ask: the job has failed, and its policy says whether it is started again.
     """
 
     stop: list[Container] = field(default_factory=list)
     again: list[Container] = field(default_factory=list)
     app: int = 0
     roles: dict[str, int] = field(default_factory=dict)
+    end: list[Container] = field(default_factory=list)
+    ask: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.stop or self.again or self.end or self.ask)
 
     def mark(self, container: Container, *, due: bool) -> Mark:
         """The mark of one of ``again``."""
@@ -114,7 +126,34 @@ def next_step(job: Job) -> Step:
     roles = {name: max((c.mark.role for c in found), default=0) for name, found in members.items()}
     if again := _behind(job, app, roles):
         return Step(again=again, app=app, roles=roles)
-    return _consequences(job, members, app, roles, live)
+    return _by_policy(job, _consequences(job, members, app, roles, live))
+
+
+def _by_policy(job: Job, step: Step) -> Step:
+    """Where a job with a policy is to be given up, or has ended by failures, its policy is asked first."""
+    whole = len(job.containers) == sum(count for _, count, _ in job.sizes())  # what was removed cannot be started
+    if not whole or any(c.mark.final for c in job.containers) or not rules_of(job).policy:
+        return step
+    failed = any(c.state is AppState.FAILED for c in job.containers)
+    if step.stop:
+        return Step(end=step.stop)
+    lost = failed and all(is_terminal(c.state) for c in job.containers) and not _has_succeeded(job)
+    return Step(ask=True) if lost else step
+
+
+def _has_succeeded(job: Job) -> bool:
+    """Whether enough of each role have; an elastic one can do without some."""
+    for name, count, least in job.sizes():
+        well = sum(c.role == name and c.state is AppState.SUCCEEDED for c in job.containers)
+        if well < (count if least is None else least):
+            return False
+    return True
+
+
+def another_attempt(job: Job) -> Step:
+    """All of a job that has ended, once more."""
+    app = max(c.mark.app for c in job.containers)
+    return Step(again=list(job.containers), app=app + 1, roles={c.role: c.mark.role for c in job.containers})
 
 
 def _consequences(
@@ -161,18 +200,20 @@ def waves(job: Job) -> int:
 
 def goes_on(job: Job, container: Container) -> bool:
     """Whether a container runs, or is about to be started again."""
-    return not is_terminal(container.state) or any(c.id == container.id for c in next_step(job).again)
+    step = next_step(job)
+    undecided = step.ask or bool(step.end)
+    return undecided or not is_terminal(container.state) or any(c.id == container.id for c in step.again)
 
 
 def is_over(job: Job) -> bool:
     """Whether nothing of it runs, and nothing of it is to be done."""
-    step = next_step(job)
-    return not step.again and not step.stop and all(is_terminal(c.state) for c in job.containers)
+    return not next_step(job) and all(is_terminal(c.state) for c in job.containers)
 
 
 def ends(job: Job) -> bool:
     """Whether it has ended, or is to be ended."""
-    return bool(next_step(job).stop) or is_over(job)
+    step = next_step(job)
+    return bool(step.stop or step.end or step.ask) or is_over(job)
 
 
 def needs_watcher(job: Job) -> bool:

@@ -112,12 +112,17 @@ class ReplicaLog(Lines):
             yield line.stream, line.text
 
 
-def tail(client: Any, container_id: str, stream: str, *, lines: int = 200) -> str:
-    """The end of what a container has written to one stream."""
+def tail(client: Any, container_id: str, stream: str, *, lines: int = 200, since: float = 0.0) -> str:
+    """The end of what a container has written to one stream.
+
+    Args:
+        since: Unix time: what it wrote before is left out.
+    """
     params: dict[str, object] = {"stdout": 0, "stderr": 0, "timestamps": 1, "follow": 0, "tail": lines, stream: 1}
     number = 2 if stream == "stderr" else 1
     with closing(Stream(client, f"/containers/{container_id}/logs", params, read_s=30)) as answer:
-        text = b"".join(piece.text for piece in pieces_of(answer.read) if piece.stream == number)
+        pieces = [piece for piece in pieces_of(answer.read) if piece.stream == number]
+    text = b"".join(piece.text for piece in pieces if not piece.time or piece.time >= since * 1e9)
     return text[-_TAIL_BYTES:].decode("utf-8", "replace")
 
 

@@ -96,14 +96,17 @@ class DockerJob:
 
     Attributes:
         images_to_push: image id -> (repository, tag), where the images are pushed as well.
+        policy: on retries by cause; empty: there is none.
     """
 
     app_id: str
     containers: list[DockerContainer]
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
+    policy: str = ""
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"network: {self.app_id}"]
+        lines += [f"retry: {self.policy}"] if self.policy else []
         lines += [f"push: {repository}:{tag}" for repository, tag in self.images_to_push.values()]
         by_role: dict[str, list[DockerContainer]] = {}
         for container in self.containers:
@@ -122,19 +125,27 @@ class DockerJob:
 
 
 def render_job(
-    app: AppDef, app_id: str, opts: Opts, *, session: str, environ: Mapping[str, str], place: str = ""
+    app: AppDef,
+    app_id: str,
+    opts: Opts,
+    *,
+    session: str,
+    environ: Mapping[str, str],
+    place: str = "",
+    policy: str = "",
 ) -> DockerJob:
     """The containers of a job. ``app`` is not changed.
 
     Args:
         environ: where ``copy_env`` copies from.
         place: where the job's watcher is to run.
+        policy: on retries by cause; empty: there is none.
 
     Raises:
         SpecError: names of two roles cannot be told apart in host names.
     """
     hosts = _host_names(app)
-    rules = rules_for(app, opts.cancel_grace_s, place)
+    rules = rules_for(app, opts.cancel_grace_s, place, policy)
     common = {
         LABEL_VERSION: __version__,
         LABEL_APP_ID: app_id,
@@ -145,7 +156,11 @@ def render_job(
     }
     env = {**_copied(opts.copy_env or [], environ), **(opts.env or {})}
     gpus = _GpuShares(app)
-    may_restart = any(role.max_retries for role in app.roles)
+    may_restart = bool(policy) or any(role.max_retries for role in app.roles)
+    if policy:
+        from torchx.schedulers.docker.attempts import MARKS
+
+        env = {**MARKS, **env}
     made = []
     for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST):
         role, k = replica.role, replica.k
@@ -176,7 +191,7 @@ def render_job(
             "privileged": opts.privileged,
         }
         made.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
-    return DockerJob(app_id, made)
+    return DockerJob(app_id, made, policy=policy)
 
 
 def _host_names(app: AppDef) -> dict[str, str]:

@@ -30,17 +30,19 @@ import time
 from contextlib import closing
 
 from torchx.schedulers.docker import gangs
-from torchx.schedulers.docker.container_names import Mark, join
+from torchx.schedulers.docker.container_names import join
 from torchx.schedulers.docker.containers import LABEL_APP_ID, jobs_of
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.schedulers.docker.watchers import hold
 from torchx.specs.api import AppState, is_terminal
+from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from torchx.schedulers.docker.container_names import Mark
     from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.docker.gangs import Step
     from torchx.schedulers.docker.plain_http import Events
@@ -56,12 +58,21 @@ _ANSWER_S = 60.0
 _ENDS = ("die", "died", "destroy", "remove")
 
 
+def may_start_again(app_id: str) -> bool:
+    """Asks the policy of a job that has failed, in a process that has all of Python's packages."""
+    from torchx.schedulers.kit.attempts import program
+    from torchx.supervisor import again
+
+    return again.may_start_again(program("torchx.schedulers.docker.attempts", app_id), dict(os.environ))
+
+
 class Watcher:
     """Sees one job through to its end.
 
     Args:
         sleep: waits for so many seconds.
         clock: seconds, from wherever.
+        may_start_again: asks the policy of a job that has failed.
     """
 
     def __init__(
@@ -71,11 +82,13 @@ class Watcher:
         *,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        may_start_again: Callable[[str], bool] = may_start_again,
     ) -> None:
         self.engine = engine
         self.app_id = app_id
         self.sleep = sleep
         self.clock = clock
+        self.may_start_again = may_start_again
         self._labels = [f"{LABEL_APP_ID}={app_id}"]
         self._ended: dict[str, float] = {}  # containers that are said to have ended -> when we heard of it
         self._failed: dict[str, float] = {}  # those that the engine may start again -> when we saw them ended
@@ -134,11 +147,11 @@ class Watcher:
                 return
             patience = self._lag(job)
             step = gangs.next_step(job)
-            if step.again or step.stop:
+            if step:
                 patience = min(patience, self._settling(job))
                 if patience == LOOK_S:
-                    self._stop(job, step.stop) if step.stop else self._again(job, step)
-                    task = [(c.id, c.mark) for c in step.stop or step.again]
+                    self._do(job, step)
+                    task = [(c.id, c.mark) for c in step.stop or step.end or step.again or job.containers]
                     repeats = repeats + 1 if task == before else 0
                     before = task
                     if not repeats:
@@ -186,9 +199,22 @@ class Watcher:
 
     # -- doing -----------------------------------------------------------------------------------
 
+    def _do(self, job: Job, step: Step) -> None:
+        if step.stop:
+            self._stop(job, step.stop)
+        elif step.end:
+            self._rename((c, replace(c.mark, ended=True)) for c in step.end)
+            self._end(job, step.end)
+        elif step.again:
+            self._again(job, step)
+        elif self.may_start_again(self.app_id):
+            self._again(job, gangs.another_attempt(job))
+        else:
+            self._rename((c, replace(c.mark, final=True)) for c in job.containers)
+
     def _stop(self, job: Job, which: list[Container]) -> bool:
         """Ends containers, and marks them as cancelled first. False: not all of them could be."""
-        self._rename((c, Mark(c.mark.app, c.mark.role, c.mark.due, cancelled=True)) for c in which)
+        self._rename((c, replace(c.mark, cancelled=True)) for c in which)
         return self._end(job, which)
 
     def _again(self, job: Job, step: Step) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _KEPT_ENVIRONMENT = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8", "TMPDIR"),
     *ENVIRONMENT,
-    *("HOME", "USER", "SSH_AUTH_SOCK"),
+    *("HOME", "USER", "SSH_AUTH_SOCK", "PYTHONPATH"),
 )
 _HAS_NAMES = sys.platform == "linux"  # sockets whose names are in no file system
 

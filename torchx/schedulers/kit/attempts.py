@@ -36,6 +36,7 @@ __all__ = [
     "decide",
     "digest",
     "policy_of",
+    "program",
     "put_down",
     "refuse_parts",
 ]
@@ -99,6 +100,17 @@ def refuse_parts(app: AppDef, system: str) -> None:
                 " the whole job again",
                 hint="use `APPLICATION`, the default, or omit `--retry`",
             )
+
+
+def program(module: str, *args: str) -> list[str]:
+    """The command that runs ``main`` of a module of torchx, for a process that owns a job and imports little."""
+    import os
+    import sys
+
+    import torchx
+
+    root = os.path.dirname(os.path.dirname(os.path.abspath(torchx.__file__)))
+    return [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); from {module} import main; main()", *args]
 
 
 def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) -> Decision:

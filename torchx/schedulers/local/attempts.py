@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from torchx.schedulers.kit.attempts import BEGINS, CHECKPOINT_FILE, begins_of, put_down
+from torchx.schedulers.kit.attempts import BEGINS, CHECKPOINT_FILE, begins_of, program, put_down
 from torchx.specs.api import AppState
 from torchx.specs.retries import Attempt, RetryRules
 from torchx.supervisor.layout import STATE_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
@@ -23,11 +23,7 @@ _WAITING = (AppState.RUNNING, AppState.PENDING)
 
 def command(folder: str, policy: str) -> list[str]:
     """What the supervisor runs after each attempt."""
-    import torchx
-
-    root = os.path.dirname(os.path.dirname(os.path.abspath(torchx.__file__)))
-    code = f"import sys; sys.path.insert(0, {root!r}); from torchx.schedulers.local.attempts import main; main()"
-    return [sys.executable, "-c", code, folder, policy]
+    return program("torchx.schedulers.local.attempts", folder, policy)
 
 
 def main() -> None:

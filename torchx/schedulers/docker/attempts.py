@@ -1,0 +1,136 @@
+"""The attempts of a job in containers with a retry policy: after each its watcher runs this module and obeys it.
+
+They are kept where the job is, in a file of its first container, so that whoever reaches the engine can read them. More
+memory is given to the containers as they are: an engine takes a new limit for one that has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torchx.errors import NotSupportedError
+from torchx.schedulers.docker import evidence, gangs
+from torchx.schedulers.docker.client import side_by_side
+from torchx.schedulers.docker.containers import LABEL_APP_ID
+from torchx.schedulers.docker.errors import explanation
+from torchx.schedulers.docker.logs import seconds
+from torchx.schedulers.kit.attempts import PROGRESS_FILE, policy_of, put_down, refuse_parts
+from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
+from torchx.specs.api import AppState
+from torchx.specs.retries import Attempt, RetryRules, to_line
+from torchx.util.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.schedulers.docker.containers import Container, Job
+    from torchx.schedulers.kit.caps import Capabilities
+    from torchx.specs.api import AppDef
+
+_PROGRESS = "/tmp/torchx_progress"  # noqa: S108  # in the container, which nobody shares
+MARKS = {ENV_CHECKPOINT: "/tmp/torchx_checkpoint", ENV_PROGRESS: _PROGRESS}  # noqa: S108
+"""Variables of a job with a policy."""
+
+
+def policy(app: AppDef, caps: Capabilities, place: str) -> str:
+    """The job's policy, as far as it is kept here; empty when it has none.
+
+    Args:
+        place: where its watcher is to run.
+
+    Raises:
+        SpecError, NotSupportedError: it cannot be kept.
+    """
+    rules = policy_of(app, "local_docker", caps)
+    if rules is None:
+        return ""
+    refuse_parts(app, "its watcher")
+    if not place:
+        raise NotSupportedError(
+            "nobody could keep the retry policy: only this program knows the way to its engine",
+            hint="name the engine by `DOCKER_HOST`, or omit `--retry`",
+        )
+    return str(rules)
+
+
+def main() -> None:
+    """Exits with 0 when the job is started again, with 1 when not."""
+    import docker
+
+    from torchx.schedulers.docker.jobs import EngineJobs
+
+    client = docker.from_env()
+    job = EngineJobs(lambda: client, None).listed(f"{LABEL_APP_ID}={sys.argv[1]}").get(sys.argv[1])
+    sys.exit(0 if job is not None and attempt_ended(client, job).again else 1)
+
+
+def attempt_ended(client: Any, job: Job) -> Attempt:
+    """Writes down the attempt that has just ended, and whether there is another; once, however often it is asked."""
+    import tempfile
+
+    from torchx.schedulers.docker.answers import facts_of
+    from torchx.schedulers.kit.verdict import judge, phrase
+
+    earlier = evidence.attempts_of(client, job)
+    number = max(c.mark.app for c in job.containers)
+    if len(earlier) > number:
+        return earlier[number]
+    past = evidence.history_of(client, job)
+    facts = replace(facts_of(job, past), state=AppState.FAILED)
+    verdict = judge(facts, evidence.Look(client, job, past, earlier), at_once=1)
+    attempt = Attempt(started=past.started_at or facts.started or 0.0, ended=past.ended_at or 0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        # since the end of the attempt before: an engine may report a start after the program's first steps
+        if _progress(client, job) > (earlier[-1].ended if earlier else 0.0):
+            with open(os.path.join(folder, PROGRESS_FILE), "wb"):
+                pass
+        put_down(folder, verdict, RetryRules.parse(gangs.rules_of(job).policy), earlier, attempt)
+    if verdict.cause is not None and verdict.cause.summary():
+        attempt.cause = phrase(verdict.cause, tell_host=False)
+    if attempt.again and attempt.memory != (earlier[-1].memory if earlier else 1.0):
+        _give_memory(client, job, attempt)
+    _put(client, job.first(), "".join(map(to_line, [*earlier, attempt])))
+    return attempt
+
+
+def _give_memory(client: Any, job: Job, attempt: Attempt) -> None:
+    """Raises the limits of all containers that have one."""
+    import docker.errors
+
+    asked = {role.name: role.resource.memMB for role in job.roles()}
+    for container in job.containers:
+        if asked.get(container.role, 0) > 0:
+            memory = int((asked[container.role] << 20) * attempt.memory)
+            try:
+                client.api.update_container(container.id, mem_limit=memory, memswap_limit=memory)
+            except docker.errors.APIError as e:
+                attempt.again, attempt.why = False, f"{attempt.kind}: the engine gives no more memory: {explanation(e)}"
+                return
+
+
+def _progress(client: Any, job: Job) -> float:
+    """When a replica marked progress last; 0: never."""
+    return max(side_by_side(lambda c: _changed(client, c), job.containers), default=0.0)
+
+
+def _changed(client: Any, container: Container) -> float:
+    try:
+        stream, stat = client.api.get_archive(container.id, _PROGRESS)
+    except Exception:  # there is none
+        return 0.0
+    stream.close()
+    return seconds(str(stat.get("mtime") or ""))
+
+
+def _put(client: Any, container: Container, text: str) -> None:
+    import io
+    import tarfile
+
+    data, made = text.encode(), io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        member = tarfile.TarInfo(evidence.ATTEMPTS_FILE)
+        member.size = len(data)
+        tar.addfile(member, io.BytesIO(data))
+    client.api.put_archive(container.id, "/", made.getvalue())
