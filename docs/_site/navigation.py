@@ -25,6 +25,7 @@ SECTIONS = {
         "runs": "Runs: find, follow, end",
         "again": "Again, elsewhere, without torchx",
         "ui": "The page in the browser",
+        "inside": "Inside a running job",
         "config": "Configuration",
         "secrets": "Secrets",
         "retries": "Retries",

@@ -22,6 +22,7 @@ ROWS = {
     "log_since": "`torchx log --since`, `--until`",
     "log_keep": "`torchx log --archive`; elsewhere logs stay until `torchx delete`",
     "log_streams": "streams that `torchx log --streams` tells apart",
+    "exec": "[inside](../inside.md): `torchx exec`, `torchx shell`",
     "cancel": "`torchx cancel`",
     "delete": "`torchx delete`",
     "list": "`torchx list -s SCHEDULER`",

@@ -34,6 +34,7 @@ ROOMS = {
     "torchx.schedulers.devices": 4,
     "torchx.schedulers.streams": 4,
     "torchx.schedulers.failures": 4,
+    "torchx.schedulers.inside": 4,
     "torchx.schedulers.kit": 4,
     "torchx.schedulers.batch": 5,
     "torchx.schedulers": 6,
@@ -55,7 +56,7 @@ BACKENDS = {
     "lsf": ("lsf_scheduler",),
     "slurm": ("slurm_scheduler",),
 }
-SHARED = ("api", "batch", "devices", "failures", "ids", "kit", "streams")
+SHARED = ("api", "batch", "devices", "failures", "ids", "inside", "kit", "streams")
 """What a backend's folder may import of ``torchx.schedulers`` beside itself."""
 IN_JOB = ("torchx.runtime", "torchx.distributed", "torchx.apps")
 STANDALONE = ("torchx.supervisor",)

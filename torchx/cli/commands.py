@@ -43,6 +43,8 @@ VERBS: dict[str, Verb] = {
     "tracker": Verb(FOLLOW, "torchx.cli.cmd_tracker:CmdTracker", "what jobs left behind: metadata, artifacts, lineage"),
     "describe": Verb(FOLLOW, "torchx.cli.cmd_describe:CmdDescribe", "what was launched: roles, options, source code"),
     "diff": Verb(FOLLOW, "torchx.cli.cmd_diff:CmdDiff", "what differs between two runs: code, arguments, outcome, ..."),
+    "exec": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdExec", "run a command inside a replica, or in all of them"),
+    "shell": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdShell", "open a shell inside a replica"),
     "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),
     "delete": Verb(END, "torchx.cli.cmd_delete:CmdDelete", "remove jobs that have ended, their logs and their records"),
     "configure": Verb(SET_UP, "torchx.cli.cmd_configure:CmdConfigure", "write a .torchxconfig to fill in"),
@@ -53,7 +55,7 @@ VERBS: dict[str, Verb] = {
 """Name of each built-in verb -> its row, in the order of the help page."""
 
 _LIST = "`torchx list` lists the runs on record, `torchx list --state running` those that run"
-_LOGIN = "torchx opens no shell in a job: `torchx status JOB` says on which hosts it runs"
+_LOGIN = "`torchx shell JOB` opens a shell in a replica, `torchx exec JOB -- COMMAND` runs a command there"
 _CANCEL = "`torchx cancel JOB` ends a job, `torchx cancel --all` all of mine"
 _DELETE = "`torchx delete JOB` removes a job that has ended, with its logs and its record"
 _RUN = "`torchx run train.py` launches a job; `-s slurm` says where"
@@ -63,7 +65,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("kill", "stop", "abort", "terminate", "scancel", "end"), _CANCEL),
     **dict.fromkeys(("rm", "remove", "clean", "prune", "purge"), _DELETE),
     **dict.fromkeys(("submit", "launch", "start", "create", "apply", "sbatch", "srun"), _RUN),
-    **dict.fromkeys(("exec", "ssh", "attach", "shell", "login", "enter"), _LOGIN),
+    **dict.fromkeys(("ssh", "attach", "login", "enter"), _LOGIN),
     **dict.fromkeys(("logs", "tail", "follow", "output"), _WATCH),
     **dict.fromkeys(
         ("get", "info", "show", "inspect"), "`torchx status JOB` says how a job is, `torchx describe JOB` what it is"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from torchx.config import Setting
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from torchx.runner.capsule.rerun import Plan, Rerun
     from torchx.runner.changes import News, Watch
     from torchx.runner.events import log_event
+    from torchx.runner.inside import Ran
     from torchx.runner.record import Recorder
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers.api import Scheduler
+    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
 
 
@@ -36,6 +38,8 @@ class RunnerVerbs:
         def _scheduler(self, scheduler: str, session: str | None = None) -> Scheduler[Any]: ...
 
         def _find(self, reference: str) -> tuple[str, Scheduler[Any], str]: ...
+
+        def log_replicas(self, app_handle: str) -> list[tuple[str, int]]: ...
 
         def _known(self, reference: str, event: Any) -> tuple[str, Scheduler[Any], str]: ...
 
@@ -170,6 +174,44 @@ class RunnerVerbs:
                 run.state, run.msg, run.ended_at = status.state, status.msg, status.ended_at
             found.append(run)
         return compare(*found)
+
+    def open(
+        self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, tty: Tty | None = None
+    ) -> InsideProcess:
+        """Starts a command inside replica ``k`` of a role; the first role when None.
+
+        Args:
+            argv: the command. It runs in the folder of the replica, with its environment, in its container.
+            tty: it gets a terminal of this size; None: three pipes.
+
+        Returns:
+            The process: ``read``, ``write``, ``close_stdin``, ``send_signal``, ``wait``. Close it, or use it as a
+            context manager: it is ended then.
+
+        Raises:
+            NotFoundError: there is no such job or replica, or it does not run.
+            NotSupportedError: the scheduler, or this job, does not let anybody in.
+        """
+        from torchx.runner import answers, inside
+
+        handle, backend, app_id = self._find(app_handle)
+        if role_name is None:
+            role_name = self.log_replicas(handle)[0][0]
+        else:
+            answers.check_replica(self.log_replicas(handle), handle, role_name, k)
+        return inside.enter(backend, app_id, (role_name, k), argv, tty)
+
+    def exec(
+        self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, stdin: bytes = b""
+    ) -> Ran:
+        """Runs a command inside a replica to its end: see :meth:`open`.
+
+        Returns:
+            ``exit_code`` (128 and the number for a signal), ``stdout``, ``stderr``.
+        """
+        from torchx.runner import inside
+
+        return inside.run(self.open(app_handle, argv, role_name, k), stdin)
 
 
 def run_registry() -> RunRegistry:

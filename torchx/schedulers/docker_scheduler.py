@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.docker.containers import Job
+    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDef, CfgVal
 
@@ -84,6 +85,7 @@ CAPABILITIES = Capabilities(
     log_streams=("stdout", "stderr", "combined"),
     log_since=True,
     log_follow=True,
+    exec=True,
     cancel=True,
     delete=True,
     list=True,
@@ -208,6 +210,15 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
             raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
         view = JobView(job, lambda: self._find(app_id, _NO_LOG))
         return [ReplicaLog(self._client, view, role, k, query) for role, k in replicas]
+
+    def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
+        from torchx.schedulers.docker.inside import enter
+
+        job = self._find(app_id, "`%s` cannot be entered")
+        if job is None:
+            raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
+        with engine_errors(f"replica {role}/{k} of `{app_id}` cannot be entered"):
+            return enter(self._client, self._on_engine.environment(), job.need(role, k), argv, tty)
 
     def _get_app_state(self, container: Any) -> AppState:
         """State of one container (a ``docker.models.containers.Container``); subclasses of programs call it."""

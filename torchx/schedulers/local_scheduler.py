@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import subprocess
     from typing import Any
 
+    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.local.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
     from torchx.schedulers.local.logs import LogIterator
@@ -74,6 +75,7 @@ CAPABILITIES = Capabilities(
     log_streams=("stdout", "stderr", "combined"),
     log_since=True,
     log_follow=True,
+    exec=True,
     cancel=True,
     delete=True,
     list=True,
@@ -271,6 +273,14 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
         end = JobEnd()
         return [open_log(self, app_id, job.replica_folder(role, k), query, end) for role, k in replicas]
+
+    def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
+        from torchx.schedulers.local.inside import enter
+
+        job = self._find(app_id)
+        if job is None:
+            raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
+        return enter(job, role, k, argv, tty)
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -118,6 +118,32 @@ class EngineHttp:
             answer.close()
             raise
 
+    def upgrade(self, path: str, body: Mapping[str, Any]) -> tuple[socket.socket, bytes]:
+        """Ask for a stream both ways. Returns the connection, which knows no time limit, and what came along.
+
+        Raises:
+            OSError: the engine does not answer.
+            RefusedError: it answers with an error.
+        """
+        import json
+
+        text = json.dumps(body)
+        head = "Content-Type: application/json\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
+        connection = self._connect()
+        try:
+            connection.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: docker\r\n{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()
+            )
+            connection.settimeout(_CONNECT_S)
+            status, begun = _head(connection)
+            if status >= 400:
+                raise RefusedError(status, begun.decode("utf-8", "replace"))
+            connection.settimeout(None)
+        except BaseException:
+            connection.close()
+            raise
+        return connection, begun
+
     # -- connections -----------------------------------------------------------------------------
 
     def _post(self, one: str, timeout_s: float) -> socket.socket | None:

@@ -11,11 +11,12 @@ from torchx.util.abilities import Ability
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.specs.api import CfgVal, Role, runopts
 
-__all__ = ["BuildsWorkspaces", "DiscardsWorkspaces", "HasWorkspaceOpts", "NamesRights", "TakesDefaults"]
+__all__ = ["BuildsWorkspaces", "DiscardsWorkspaces", "Enters", "HasWorkspaceOpts", "NamesRights", "TakesDefaults"]
 
 
 class HasWorkspaceOpts(Ability):
@@ -56,3 +57,19 @@ class TakesDefaults(Ability):
     @abstractmethod
     def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
         """Says where the options come from: config files and the environment."""
+
+
+class Enters(Ability):
+    """Can start a process inside a replica that runs."""
+
+    @abstractmethod
+    def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
+        """Starts ``argv`` where replica ``k`` of a role runs: in its folder, its environment, its container.
+
+        Args:
+            tty: it gets a terminal of this size; None: three pipes.
+
+        Raises:
+            NotFoundError: there is no such replica, or it does not run: :func:`torchx.schedulers.inside.not_running`.
+            NotSupportedError: this job cannot be entered; the hint says what to do instead.
+        """

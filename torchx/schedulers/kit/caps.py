@@ -15,6 +15,7 @@ class Capabilities:
         log_since: ``since`` and ``until`` of ``log_iter`` are honoured.
         log_follow: ``should_tail`` of ``log_iter`` is honoured.
         log_keep: logs go with what the backend has of a job, and a copy of them can be kept on this machine.
+        exec: a process can be started inside a replica: ``torchx exec`` and its kin work.
         cancel: a running job can be ended.
         delete: the job's record can be removed.
         list: ``list`` works.
@@ -44,6 +45,7 @@ class Capabilities:
     log_since: bool = False
     log_follow: bool = False
     log_keep: bool = False
+    exec: bool = False
     cancel: bool = False
     delete: bool = False
     list: bool = False

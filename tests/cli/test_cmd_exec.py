@@ -1,0 +1,149 @@
+"""`torchx exec` and `torchx shell`: which replica is meant, and whose exit code, streams and signals they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from .conftest import Call
+from .test_cmd_run import _until, spawn
+
+
+@pytest.fixture
+def job(torchx: Call, project: Path) -> Iterator[str]:
+    """A job of three replicas that run until the end of the test."""
+    torchx("run", "-d", "utils.sh", "--num_replicas", "3", "--", "touch up-$TORCHX_LOCAL_REPLICA; exec sleep 600")
+    _until(lambda: len([*project.glob("up-*")]) == 3)
+    yield "@last"
+    torchx("cancel", "@last")
+    torchx("wait", "@last")
+
+
+def run(project: Path, *argv: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+    """``torchx exec`` as a program of its own: it writes past Python's streams."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torchx", "exec", *argv], cwd=project, input=stdin, capture_output=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+REPLICA = ("sh", "-c", "echo $TORCHX_LOCAL_REPLICA; exit $TORCHX_LOCAL_REPLICA")
+
+
+def test_the_streams_and_the_exit_code_are_the_commands(job: str, project: Path) -> None:
+    """Bytes that are no text, on all three."""
+    script = "cat; printf '\\377' >&2; exit 9"
+    assert run(project, job, "--", "sh", "-c", script, stdin=b"\0\xfe") == (9, b"\0\xfe", b"\xff")
+    assert run(project, "-n", job, "cat", stdin=b"unread") == (0, b"", b"")
+
+
+@pytest.mark.parametrize(("suffix", "replica"), [("", 0), ("/sh", 0), ("/sh/2", 2)])
+def test_which_replica(job: str, project: Path, suffix: str, replica: int) -> None:
+    """The first one, unless another is named."""
+    assert run(project, job + suffix, "--", *REPLICA) == (replica, b"%d\n" % replica, b"")
+
+
+def test_all_replicas(job: str, project: Path) -> None:
+    """Each line after the name of its replica, the worst exit code, those that failed by name; options of ours may stand
+    between the job and the dashes."""
+    code, out, err = run(project, job, "--all", "--", *REPLICA)
+    assert (code, sorted(out.splitlines())) == (2, [b"sh/0 0", b"sh/1 1", b"sh/2 2"])
+    assert err == b"2 of 3 failed: sh/1 (exit code 1), sh/2 (exit code 2)\n"
+    code, out, err = run(project, "--all", f"{job}/sh/0,2", "printf", "no newline")
+    assert (code, sorted(out.splitlines()), err) == (0, [b"sh/0 no newline", b"sh/2 no newline"], b"")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["@last"], "no command is given"),
+        (["@last", "--"], "no command is given"),
+        (["@last", "-x", "ls"], "`-x` is not a command"),
+        (["--all", "-t", "@last", "--", "ls"], "exclude each other"),
+        (["@last/sh/0,1", "--", "ls"], "names several replicas"),
+        ([], "no job is given"),
+    ],
+)
+def test_wrong_usage(torchx: Call, project: Path, argv: list[str], said: str) -> None:
+    """What is wrong, and what to write."""
+    torchx("run", "--wait", "utils.sh", "--num_replicas", "2", "true")
+    outcome = torchx("exec", *argv)
+    assert (outcome.code, said in outcome.err, bool(outcome.hint())) == (2, True, True)
+
+
+def test_where_there_is_nothing_to_enter(torchx: Call, project: Path, paper: object) -> None:
+    """A replica that has ended, one that is not there, a scheduler that lets nobody in."""
+    torchx("run", "--wait", "utils.sh", "true")
+    ended = torchx("exec", "@last", "--", "true")
+    assert (ended.code, "sh/0 of" in ended.err, "it is SUCCEEDED" in ended.err) == (3, True, True)
+    assert torchx("exec", "@last/sh/4", "--", "true").code == 3
+    torchx("run", "-s", "paper", "utils.echo")
+    refused = torchx("shell", "@last")
+    assert (refused.code, "scheduler `paper` cannot" in refused.err) == (5, True)
+
+
+def test_ctrl_c_is_the_commands(job: str, project: Path) -> None:
+    """It is interrupted, and says how it ended; what does not heed it is given up at the third one."""
+    child = spawn(
+        project,
+        "exec",
+        job,
+        "--",
+        "sh",
+        "-c",
+        "trap 'echo interrupted; exit 5' INT; echo ready; while :; do sleep 0.1; done",
+    )
+    child.expect("ready")
+    child.sendintr()
+    child.expect("interrupted")
+    child.expect(pexpect.EOF)
+    child.wait()
+    assert child.exitstatus == 5
+    child = spawn(project, "exec", job, "--", "sh", "-c", "trap 'echo no' INT; echo ready; while :; do sleep 0.1; done")
+    child.expect("ready")
+    for _ in range(2):
+        child.sendintr()
+        child.expect("no\r\n")
+    child.sendintr()
+    child.expect(pexpect.EOF)
+    child.wait()
+    assert child.exitstatus == 130
+
+
+def test_a_shell(job: str, project: Path) -> None:
+    """Size, change of size, Ctrl-C, Ctrl-Z, what was typed before it was there; the terminal is as before at the end."""
+    child = pexpect.spawn(
+        "sh",
+        ["-c", f"{sys.executable} -m torchx shell {job}; echo code=$?; stty -a | tr ' ' '\\n' | grep -x icanon"],
+        cwd=str(project),
+        env={**os.environ, "SHELL": "/bin/bash"},
+        encoding="utf-8",
+        timeout=60,
+        dimensions=(33, 99),
+    )
+    child.sendline("PS1='in> '; stty size")
+    child.expect("33 99\r\n")
+    child.setwinsize(20, 50)
+    child.sendline("until [ \"$(stty size)\" = '20 50' ]; do sleep 0.05; done; echo as-$((40 + 2))")
+    child.expect("as-42")
+    child.sendline("echo sl''eeping; sleep 600")
+    child.expect("sleeping")
+    child.send("\x03")
+    child.sendline("echo code=$?")
+    child.expect("code=130")
+    child.sendline("echo sl''eeping; sleep 600")
+    child.expect("sleeping\r\n")
+    child.send("\x1a")
+    child.expect("Stopped")
+    child.sendline("fg")
+    child.expect("sleep 600\r\n")
+    child.send("\x03")
+    child.sendline("exit 6")
+    child.expect("code=6")
+    child.expect("icanon")

@@ -1,0 +1,115 @@
+"""A process inside a replica, attached to the streams of this one: what a user types, signals, the terminal's size."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import contextmanager
+
+from torchx.errors import EXIT_INTERRUPTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torchx.schedulers.inside import InsideProcess, Tty
+
+_CHUNK = 1 << 16
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_MOST_INTERRUPTS = 3
+_END_OF_INPUT = b"\x04"
+
+
+def terminal() -> Tty:
+    """The terminal of this process, as one inside a replica should get it."""
+    from torchx.schedulers.inside import Tty
+
+    term = os.environ.get("TERM") or "xterm-256color"
+    for fd in (0, 1, 2):
+        try:
+            size = os.get_terminal_size(fd)
+        except OSError:
+            continue
+        return Tty(size.columns or 80, size.lines or 24, term)
+    return Tty(term=term)
+
+
+def attach(process: InsideProcess, *, stdin: bool, tty: bool) -> int:
+    """Connects a process with stdin, stdout and stderr of this one until it ends; returns its exit code.
+
+    Args:
+        stdin: it reads ours.
+        tty: it has a terminal.
+    """
+    import threading
+
+    sys.stdout.flush()
+    with process, _raw(tty), _passing_on(process, tty=tty):
+        if stdin:
+            threading.Thread(target=_feed, args=(process, tty), daemon=True).start()
+        else:
+            process.close_stdin()
+        while (piece := process.read()) is not None:
+            _write(piece[0], piece[1])
+        return process.wait()
+
+
+def _feed(process: InsideProcess, tty: bool) -> None:
+    try:
+        while data := os.read(0, _CHUNK):
+            process.write(data)
+        if tty:
+            process.write(_END_OF_INPUT)
+        process.close_stdin()
+    except OSError:
+        return  # it does not read any more
+
+
+def _write(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+@contextmanager
+def _raw(tty: bool) -> Iterator[None]:
+    """The terminal passes on every key, Ctrl-C and Ctrl-Z too."""
+    if not (tty and os.isatty(0)):
+        yield
+        return
+    import termios
+    from tty import setraw
+
+    before = termios.tcgetattr(0)
+    try:
+        setraw(0, termios.TCSADRAIN)  # what was typed ahead stays
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _passing_on(process: InsideProcess, *, tty: bool) -> Iterator[None]:
+    """Signals to this process are sent to the other one; at the third Ctrl-C it is given up."""
+    interrupts = 0
+
+    def on_signal(number: int, _: object) -> None:
+        nonlocal interrupts
+        interrupts += number == signal.SIGINT
+        if interrupts >= _MOST_INTERRUPTS or (tty and number != signal.SIGWINCH):
+            process.close()
+            sys.exit(EXIT_INTERRUPTED if number == signal.SIGINT else 128 + number)
+        if number == signal.SIGWINCH:
+            size = terminal()
+            process.resize(size.columns, size.rows)
+        else:
+            process.send_signal(number)
+
+    numbers = (*_SIGNALS, signal.SIGWINCH) if tty else _SIGNALS
+    before = {number: signal.signal(number, on_signal) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

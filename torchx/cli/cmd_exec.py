@@ -1,0 +1,165 @@
+"""``torchx exec`` and ``torchx shell``: a command, or a shell, inside replicas of a job that runs."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import UsageError
+from torchx.cli.log_targets import parse_target, select
+from torchx.errors import TorchXError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from threading import Lock
+
+    from torchx.runner import Runner
+    from torchx.util.log_streams import LineFormat
+
+    Replica = tuple[str, int]
+
+__all__ = ["CmdExec", "CmdShell"]
+
+_AT_ONCE = 32
+_SHELL = 'if [ -n "$SHELL" ] && [ -x "$SHELL" ]; then exec "$SHELL"; fi; exec "$(command -v bash || echo sh)"'
+WHERE = "JOB[/ROLE[/REPLICA]]"
+WHERE_HELP = "the job, or one of its replicas, for example `@last`, `my-app/trainer/3`; the first one by default"
+
+
+class CmdExec(SubCommand):
+    """run a command inside a replica; its exit code, stdin, stdout and stderr are the command's"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        add = subparser.add_argument
+        add("--all", action="store_true", help="in every replica, in parallel: lines are prefixed, the worst exit code")
+        add("-t", "--tty", action="store_true", help="the command gets a terminal")
+        add("-n", "--no-stdin", "--no_stdin", action="store_true", help="the command reads nothing, as of `ssh -n`")
+        add("identifier", metavar=WHERE, help=WHERE_HELP)
+        add("command", nargs="...", metavar="-- COMMAND", help="the command and its arguments")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Runs it, and exits as it did."""
+        from torchx.runner import get_runner
+
+        argv = _command(args)
+        if args.all and args.tty:
+            raise UsageError("`--all` and `--tty` exclude each other", hint="a terminal belongs to one replica")
+        with get_runner() as runner:
+            if args.all:
+                code = _everywhere(runner, args.identifier, argv)
+            else:
+                code = _in_one(runner, args.identifier, argv, tty=args.tty, stdin=not args.no_stdin)
+        sys.exit(code)
+
+
+class CmdShell(SubCommand):
+    """open a shell inside a replica, as ssh does"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.add_argument("identifier", metavar=WHERE, help=WHERE_HELP)
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Opens it, and exits as it did."""
+        from torchx.runner import get_runner
+
+        with get_runner() as runner:
+            code = _in_one(runner, args.identifier, ["sh", "-c", _SHELL], tty=True, stdin=True)
+        sys.exit(code)
+
+
+def find_replica(runner: Runner, identifier: str) -> tuple[str, Replica]:
+    """The handle of a job and the one replica of it that is meant: its first one unless another is named."""
+    handle, replicas = _find(runner, identifier)
+    if (parse_target(identifier).ids or ())[1:]:
+        raise UsageError(
+            f"`{identifier}` names several replicas", hint="name one, or let `torchx exec --all` run it in each"
+        )
+    return handle, replicas[0]
+
+
+def _find(runner: Runner, identifier: str) -> tuple[str, list[Replica]]:
+    target = parse_target(identifier)
+    handle = runner.resolve(target.reference)
+    return handle, select(runner.log_replicas(handle), target._replace(reference=handle))
+
+
+def _command(args: argparse.Namespace) -> list[str]:
+    """The command; options of ours that stand between the job and ``--`` are taken out."""
+    words: list[str] = args.command
+    dashes = words.index("--") if "--" in words else 0
+    ours = words[:dashes]
+    if ours and all(word.startswith("-") for word in ours):
+        args._parser.parse_args([*ours, args.identifier], args)
+        words = words[dashes:]
+    words = words[1:] if words[:1] == ["--"] else words
+    if not words or words[0].startswith("-"):
+        raise UsageError(
+            "no command is given" if not words else f"`{words[0]}` is not a command",
+            hint=f"write `torchx exec {args.identifier} -- COMMAND`; `torchx shell` opens a shell",
+        )
+    return words
+
+
+def _in_one(runner: Runner, identifier: str, argv: Sequence[str], *, tty: bool, stdin: bool) -> int:
+    from torchx.cli.attach import attach, terminal
+
+    handle, (role, k) = find_replica(runner, identifier)
+    process = runner.open(handle, argv, role, k, tty=terminal() if tty else None)
+    return attach(process, stdin=stdin, tty=tty)
+
+
+def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
+    """Runs the command in each replica that is meant; returns the worst exit code."""
+    from concurrent.futures import ThreadPoolExecutor
+    from threading import Lock
+
+    from torchx.cli.failures import error, note
+    from torchx.runner.tee import replica_formats
+    from torchx.util.term import has_color
+
+    handle, replicas = _find(runner, identifier)
+    formats = replica_formats(replicas, color=has_color(sys.stdout))
+    lock = Lock()
+
+    def one(replica: Replica) -> int:
+        try:
+            return _with_prefix(runner, handle, replica, argv, shown=formats[replica], lock=lock)
+        except TorchXError as e:
+            with lock:
+                error(f"{replica[0]}/{replica[1]}: {e}", hint=e.hint)
+            return e.exit_code
+
+    with ThreadPoolExecutor(min(_AT_ONCE, len(replicas))) as pool:
+        codes = list(pool.map(one, replicas))
+    failed = {f"{role}/{k}": code for (role, k), code in zip(replicas, codes, strict=True) if code}
+    if failed:
+        note(f"{len(failed)} of {len(codes)} failed: " + ", ".join(f"{r} (exit code {c})" for r, c in failed.items()))
+    return max(codes)
+
+
+def _with_prefix(
+    runner: Runner, handle: str, replica: Replica, argv: Sequence[str], *, shown: LineFormat, lock: Lock
+) -> int:
+    """Runs the command in one replica; its lines are written whole, each after the name of the replica."""
+    outputs = {1: sys.stdout, 2: sys.stderr}
+    begun = {1: b"", 2: b""}
+
+    def write(stream: int, lines: bytes) -> None:
+        if lines:
+            with lock:
+                outputs[stream].buffer.write(shown.chunk(lines))
+                outputs[stream].flush()
+
+    with runner.open(handle, argv, *replica) as process:
+        process.close_stdin()
+        while (piece := process.read()) is not None:
+            stream, data = piece
+            whole, newline, begun[stream] = (begun[stream] + data).rpartition(b"\n")
+            write(stream, whole + newline)
+        for stream, rest in begun.items():
+            write(stream, rest)
+        return process.wait()

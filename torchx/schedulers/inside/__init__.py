@@ -1,0 +1,84 @@
+"""A process inside a replica: what a backend that has :class:`~torchx.schedulers.kit.abilities.Enters` returns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import namedtuple
+
+from torchx.errors import NotFoundError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+
+    class Tty(NamedTuple):
+        """A terminal: its size, and what ``TERM`` calls it."""
+
+        columns: int = 80
+        rows: int = 24
+        term: str = "xterm-256color"
+else:
+    Tty = namedtuple("Tty", "columns rows term", defaults=(80, 24, "xterm-256color"))
+
+STDOUT, STDERR = 1, 2
+CHUNK = 1 << 16
+
+
+class InsideProcess(ABC):
+    """A process inside a replica. One thread may read while another one writes.
+
+    With a terminal there is one stream of output, :data:`STDOUT`, and a signal is a character of the input.
+    """
+
+    @abstractmethod
+    def write(self, data: bytes) -> None:
+        """Gives it all of ``data`` to read on stdin.
+
+        Raises:
+            BrokenPipeError: it does not read any more.
+        """
+
+    @abstractmethod
+    def close_stdin(self) -> None:
+        """Ends its stdin. With a terminal nothing happens: there, a character does that."""
+
+    @abstractmethod
+    def read(self) -> tuple[int, bytes] | None:
+        """What it writes next, and on which stream; waits for it. None: the output has ended."""
+
+    @abstractmethod
+    def resize(self, columns: int, rows: int) -> None:
+        """Gives its terminal another size."""
+
+    @abstractmethod
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to it and to the processes that it has started, as far as they are in its group."""
+
+    @abstractmethod
+    def wait(self) -> int:
+        """Its exit code, once the output has ended; 128 and its number for a signal.
+
+        Raises:
+            BackendError: the connection was lost, and how it ended is not known.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends it if it goes on, and lets go of the connection."""
+
+    def __enter__(self) -> InsideProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def not_running(app_id: str, role: str, k: int, state: str) -> NotFoundError:
+    """The error for a replica that has ended, or has not begun.
+
+    >>> str(not_running("train-x1", "trainer", 0, "SUCCEEDED"))
+    'replica trainer/0 of `train-x1` does not run: it is SUCCEEDED'
+    """
+    early = state in ("UNSUBMITTED", "SUBMITTED", "PENDING")
+    hint = "try again when it runs: `torchx status` shows that" if early else "`torchx log` shows what it has written"
+    return NotFoundError(f"replica {role}/{k} of `{app_id}` does not run: it is {state}", hint=hint)

@@ -1,0 +1,176 @@
+"""A process inside a replica that is a child of this one: the program itself, or a client of the backend."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, InsideProcess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping, Sequence
+
+    from torchx.schedulers.inside import Tty
+
+_GRACE_S = 2.0
+
+_RLIMIT_LOCKS = 10
+"""Not among Python's; supervisors mark their processes by it."""
+
+
+class SpawnedProcess(InsideProcess):
+    """A child of this process: the program itself, or a client of the backend that passes everything on.
+
+    Args:
+        argv: the program, with what it needs to be found.
+        env: its environment; that of this process when None.
+        limits: pid of a process whose resource limits it gets; 0: those of this process.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        tty: Tty | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        limits: int = 0,
+    ) -> None:
+        import subprocess
+
+        script = 'exec "$@"'
+        if limits:
+            script = f"kill -STOP $$; {script}"
+        self._master = -1
+        stream, slave = subprocess.PIPE, -1
+        if tty is not None:
+            self._master, slave = os.openpty()
+            self.resize(tty.columns, tty.rows)
+            stream = slave
+            script = f": <{os.ttyname(slave)}; {script}"  # the first terminal that the leader of a session opens is its
+        try:
+            self._child = subprocess.Popen(
+                ["/bin/sh", "-c", script, "sh", *argv],
+                stdin=stream,
+                stdout=stream,
+                stderr=stream,
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+                bufsize=0,
+            )
+            if limits:
+                _copy_limits(limits, self._child)
+        except BaseException:
+            if self._master >= 0:
+                os.close(self._master)
+            raise
+        finally:
+            if slave >= 0:
+                os.close(slave)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Says which streams are read, and what announces the end of a program whose terminal others keep open."""
+        import selectors
+
+        self._select = selectors.DefaultSelector()
+        self._ended = -1
+        if self._master < 0:
+            assert self._child.stdout is not None
+            assert self._child.stderr is not None
+            self._select.register(self._child.stdout.fileno(), selectors.EVENT_READ, STDOUT)
+            self._select.register(self._child.stderr.fileno(), selectors.EVENT_READ, STDERR)
+            return
+        self._select.register(self._master, selectors.EVENT_READ, STDOUT)
+        if sys.platform == "linux":
+            self._ended = os.pidfd_open(self._child.pid)
+            self._select.register(self._ended, selectors.EVENT_READ, 0)
+
+    def write(self, data: bytes) -> None:
+        fd = self._master if self._master >= 0 else self._stdin()
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
+
+    def close_stdin(self) -> None:
+        if self._master < 0 and self._child.stdin is not None:
+            self._child.stdin.close()
+
+    def read(self) -> tuple[int, bytes] | None:
+        while self._select.get_map():
+            ready = {key.data: key.fd for key, _ in self._select.select()}
+            stream = STDOUT if STDOUT in ready else STDERR if STDERR in ready else 0
+            if stream == 0:  # it has ended, and nothing is left to be read
+                self._select.unregister(ready[0])
+                self._select.unregister(self._master)
+                break
+            try:
+                data = os.read(ready[stream], CHUNK)
+            except OSError:  # a terminal that nobody has open any more
+                data = b""
+            if data:
+                return stream, data
+            self._select.unregister(ready[stream])
+            if self._ended >= 0:
+                self._select.unregister(self._ended)
+        return None
+
+    def resize(self, columns: int, rows: int) -> None:
+        import fcntl
+        import struct
+        import termios
+
+        if self._master >= 0:
+            fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def send_signal(self, number: int) -> None:
+        if self._child.poll() is None:
+            os.killpg(self._child.pid, number)
+
+    def wait(self) -> int:
+        code = self._child.wait()
+        return code if code >= 0 else 128 - code
+
+    def close(self) -> None:
+        import signal
+        import subprocess
+
+        for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
+            if stream is not None:
+                stream.close()
+        for fd in (self._master, self._ended):
+            if fd >= 0:
+                os.close(fd)
+        self._master = self._ended = -1
+        self._select.close()
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGKILL):
+            if self._child.poll() is not None:
+                return
+            self.send_signal(number)
+            try:
+                self._child.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                continue
+
+    def _stdin(self) -> int:
+        if self._child.stdin is None or self._child.stdin.closed:
+            raise BrokenPipeError("its stdin is closed")
+        return self._child.stdin.fileno()
+
+
+def _copy_limits(of: int, child: subprocess.Popen[bytes]) -> None:
+    """Gives a child that has stopped itself the limits of another process, and lets it go on."""
+    import resource
+    import signal
+
+    os.waitpid(child.pid, os.WUNTRACED)
+    numbers = {value for name, value in vars(resource).items() if name.startswith("RLIMIT_")}
+    for number in [*sorted(numbers), _RLIMIT_LOCKS]:
+        try:
+            resource.prlimit(child.pid, number, resource.prlimit(of, number))
+        except (OSError, ValueError):  # it has ended, or may do what we must not
+            continue
+    os.kill(child.pid, signal.SIGCONT)

@@ -1,0 +1,59 @@
+"""A process beside a local replica: in its folder, with its environment and limits."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import NotSupportedError
+from torchx.schedulers.inside import InsideProcess, not_running
+from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.supervisor.proctree import ENV_JOB, ENV_REPLICA, boot_id
+from torchx.supervisor.statefile import RUNNING, read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx.schedulers.inside import Tty
+    from torchx.schedulers.local.jobs import LocalJob
+
+
+def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None) -> InsideProcess:
+    """Starts ``argv`` beside a replica. It bears the job's marks, as all processes of the job do.
+
+    Raises:
+        NotFoundError: there is no such replica, or it does not run.
+        NotSupportedError: it runs on another machine, or this one has no ``/proc``.
+    """
+    job.replica_folder(role, k)
+    state = job.read()
+    if state is None:
+        raise not_running(os.path.basename(job.folder), role, k, "gone")
+    app_id = state.facts.get("app_id", "")
+    index = next(i for i in range(len(state.replicas)) if state.position(i) == (role, k))
+    line = state.replicas[index]
+    if line.state != RUNNING:
+        raise not_running(app_id, role, k, line.state)
+    here = boot_id()
+    if not here or state.facts.get("boot") != here:
+        host = state.facts.get("host")
+        raise NotSupportedError(
+            f"replica {role}/{k} of `{app_id}` runs on host `{host}`, and cannot be entered from here",
+            hint="run this there" if here else "on this system there is no /proc, by which a process can be entered",
+        )
+    env = _environment(line.pid)
+    if env.get(ENV_JOB) != job.folder or env.get(ENV_REPLICA) != str(index):  # the pid may be somebody else's by now
+        raise not_running(app_id, role, k, "just ending, or starting again")
+    if tty is not None:
+        env["TERM"] = tty.term
+    return SpawnedProcess(argv, tty=tty, env=env, cwd=f"/proc/{line.pid}/cwd", limits=line.pid)
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """As the process was started with it; empty when it is gone."""
+    try:
+        data = read_bytes(f"/proc/{pid}/environ")
+    except OSError:
+        return {}
+    words = (entry.partition(b"=") for entry in data.split(b"\0") if entry)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in words}
