@@ -251,7 +251,9 @@ def test_a_late_beat(due_in, late):
     assert Beat(os.getpid(), time.monotonic() + due_in).is_late() is late
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": "x", "due": 0, "error": "", "unknown": [], "idle": 0}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"pid": "x", "due": 0, "error": "", "unknown": [], "idle": 0, "every": 1}']
+)
 def test_a_beat_that_cannot_be_read(text):
     """It is none."""
     files = _Files("x")

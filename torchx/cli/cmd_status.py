@@ -36,6 +36,8 @@ class CmdStatus(SubCommand):
         subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
         subparser.add_argument("more", type=job_reference, nargs="*", metavar="JOB", help="further jobs")
         subparser.add_argument("--roles", type=parse_list_arg, metavar="ROLE,...", help="only these roles")
+        watched = "show the page live until the jobs have ended; in a pipe a line for each change, then the page"
+        subparser.add_argument("-w", "--watch", action="store_true", help=watched)
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
         subparser.add_argument(
             "--exit-code",
@@ -58,7 +60,17 @@ class CmdStatus(SubCommand):
         codes: list[int] = []
         documents: list[dict[str, Any]] = []
         with get_runner() as runner:
-            for handle in resolve_all(runner, references, None if alone else codes):
+            handles = resolve_all(runner, references, None if alone else codes)
+            if args.watch and handles:
+                from torchx.cli.live_status import watch
+
+                watch(
+                    runner,
+                    handles,
+                    lambda handle: _page(handle, *_find(runner, handle, args.roles), args.roles),
+                    args.json,
+                )
+            for handle in handles:
                 try:
                     found = _find(runner, handle, args.roles)
                 except TorchXError as e:
@@ -121,12 +133,14 @@ def _document(handle: str, status: AppStatus, run: Run | None, roles: list[str] 
     return {**handle_fields(handle), **status_fields(status, roles=roles), **times, **asked}
 
 
+def _page(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None = None) -> str:
+    lines = [f"app:      {handle}", *_time_lines(status, run)]
+    return "\n".join([*lines, status.format(roles, color=has_color(sys.stdout))])
+
+
 def _print_page(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None, *, alone: bool) -> None:
     color = has_color(sys.stdout)
-    lines = [f"app:      {handle}"]
-    lines += _time_lines(status, run)
-    lines.append(status.format(roles, color=color))
-    print("\n".join(lines) + "\n" * (not alone))
+    print(_page(handle, status, run, roles) + "\n" * (not alone))
     if alone and is_tty(sys.stdout):
         from torchx.cli.render import gray
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchx.runner.changes import Watch
     from torchx.runs import Change
 
-__all__ = ["CmdWatch"]
+__all__ = ["CmdWatch", "print_changes"]
 
 _LOOK_S = 5.0  # between two looks whether the schedulers can be asked
 
@@ -43,12 +43,13 @@ class CmdWatch(SubCommand):
                 with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine) as watch:
                     if not args.jobs and is_tty(sys.stderr):
                         note("changes of all runs, as they are seen; Ctrl-C ends this, the jobs go on")
-                    _print_all(watch, as_json=args.json)
+                    print_changes(watch, as_json=args.json)
             except KeyboardInterrupt:
                 sys.exit(EXIT_INTERRUPTED)
 
 
-def _print_all(watch: Watch, *, as_json: bool) -> None:
+def print_changes(watch: Watch, *, as_json: bool = False) -> None:
+    """Prints a line for each change until the watch is over, and says once when a scheduler cannot be asked."""
     told: dict[str, str] = {}
     while True:
         try:

@@ -29,7 +29,7 @@ MOST_S = 60.0
 _STANDBY_S = 0.5
 _CLOSE_S = 0.5
 _JOBS_A_SECOND = 500
-_ANSWER_TIMES = 20  # at most so much of the time is spent asking: one part in twenty
+_ANSWER_TIMES = 10  # of the time at most one part in ten is spent asking
 _LATE_S = 90.0  # a holder whose question takes longer than this hangs
 _MOST_STAND_INS = 4
 _UNKNOWN_EVERY_S = 600.0
@@ -46,6 +46,7 @@ class Beat:
         error: why the scheduler could not be asked; empty when it could.
         unknown: app ids of jobs that it no longer knows.
         idle: there was nothing to ask about; when there is, nobody waits until it is due.
+        every: seconds between two questions.
     """
 
     pid: int
@@ -53,6 +54,7 @@ class Beat:
     error: str = ""
     unknown: tuple[str, ...] = ()
     idle: bool = False
+    every: float = 0.0
 
     def is_late(self) -> bool:
         """Whether whoever asked last does not do so any more: it was stopped, or hangs, or is gone."""
@@ -63,14 +65,19 @@ class Beat:
         return now > self.due + _LATE_S or self.due - now > 2 * MOST_S or (now > self.due and is_stopped(self.pid))
 
 
-def interval_s(jobs: int, took_s: float, *, near: bool) -> float:
+def interval_s(jobs: int, took_s: float, *, near: bool, before_s: float = MOST_S) -> float:
     """Seconds between two questions about so many jobs, to a scheduler that took so long to answer the last one.
+
+    Args:
+        before_s: the interval before; one slow answer is not yet a slow site, so that this is at most doubled.
 
     >>> interval_s(10, 0.05, near=False), interval_s(10_000, 0.5, near=False), interval_s(10, 8.0, near=False)
     (2.0, 20.0, 60.0)
+    >>> interval_s(10, 8.0, near=False, before_s=2.0)
+    4.0
     """
     least = LEAST_NEAR_S if near else LEAST_S
-    return min(max(least, jobs / _JOBS_A_SECOND, _ANSWER_TIMES * took_s), MOST_S)
+    return min(max(least, jobs / _JOBS_A_SECOND, _ANSWER_TIMES * took_s), max(2 * before_s, least), MOST_S)
 
 
 class Poller:
@@ -131,17 +138,18 @@ class Poller:
             return _STANDBY_S
         near = listing.refresh(self._registry, runs, self._backends.get, _ASK_S)
         took = time.monotonic() - now
-        pause = interval_s(len(runs), took, near=near)
-        self._files.write(self._beat_of(runs, time.monotonic() + pause))
+        pause = interval_s(len(runs), took, near=near, before_s=0.0 if beat is None else beat.every)
+        self._files.write(self._beat_of(runs, pause))
         return min(pause, _STANDBY_S)
 
-    def _beat_of(self, runs: list[Run], due: float) -> Beat:
+    def _beat_of(self, runs: list[Run], pause: float) -> Beat:
         from torchx.specs.api import AppState
 
         unknown = [run.app_id for run in runs if run.note and run.state is AppState.UNKNOWN]
         self._asked_again.update(dict.fromkeys(unknown, time.monotonic() + _UNKNOWN_EVERY_S))
         errors = [run.note for run in runs if run.note and run.state is not AppState.UNKNOWN]
-        return Beat(os.getpid(), due, errors[0] if errors else "", tuple(unknown))
+        due = time.monotonic() + pause
+        return Beat(os.getpid(), due, errors[0] if errors else "", tuple(unknown), every=pause)
 
 
 class _Files:
@@ -178,7 +186,8 @@ class _Files:
             with open(f"{self._path}.json", encoding="utf-8") as file:
                 said = json.load(file)
             unknown = tuple(map(str, said["unknown"]))
-            return Beat(int(said["pid"]), float(said["due"]), str(said["error"]), unknown, bool(said["idle"]))
+            idle, every = bool(said["idle"]), float(said["every"])
+            return Beat(int(said["pid"]), float(said["due"]), str(said["error"]), unknown, idle, every)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -190,7 +199,7 @@ class _Files:
         self._said = beat
         try:
             with open(draft, "w", encoding="utf-8") as file:
-                json.dump({**beat.__dict__, "at": time.time()}, file)
+                json.dump(beat.__dict__, file)
             os.replace(draft, f"{self._path}.json")
         except OSError:
             pass

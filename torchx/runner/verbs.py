@@ -111,6 +111,12 @@ class RunnerVerbs:
 
         return is_told(self._find(app_handle)[1])
 
+    def is_near(self, app_handle: str) -> bool:
+        """Whether the job's scheduler answers from this machine: asking it costs nothing worth mentioning."""
+        from torchx.runner.backends import is_near
+
+        return is_near(self._find(app_handle)[1])
+
     @property
     def aio(self) -> AsyncRunner:
         """The verbs for ``await``: ``await runner.aio.wait(handle)``."""

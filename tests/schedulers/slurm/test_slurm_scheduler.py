@@ -318,6 +318,26 @@ def test_a_lost_answer_never_makes_a_second_job(scheduler: SlurmScheduler, fake:
     assert asked[-2] == "--name=" + Path(fake.argvs("sbatch")[0][-1]).parent.name
 
 
+def test_thousands_of_jobs_are_one_question(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """`squeue` is asked for all of mine, and accounting only for those that it no longer has."""
+    fake._scripts.clear()
+    fake.on(
+        *["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", "--me"],
+        stdout="".join(row(str(i), "PENDING") for i in range(3000, 5999)),
+    )
+    fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", returncode=1, stderr="Invalid job id specified")
+    fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout="")
+    found = scheduler.describe_many([str(i) for i in range(3500, 6000)])
+    assert [i for i, answer in found.items() if answer is None] == ["5999"]
+    assert {answer.state for answer in found.values() if answer} == {AppState.PENDING}
+    asked = [argv[2:] for argv in fake.argvs("env")]
+    assert [(argv[0], [word for word in argv if word.startswith("--jobs")]) for argv in asked] == [
+        ("squeue", []),
+        ("squeue", ["--jobs=5999"]),
+        ("sacct", ["--jobs=5999"]),
+    ]
+
+
 def test_a_job_that_was_not_taken_is_submitted_again(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
     """Slurm does not know the name: the same submission is made once more."""
     fake.on("sbatch", returncode=1, stderr="sbatch: error: Unable to contact slurm controller (connect failure)")

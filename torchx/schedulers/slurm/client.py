@@ -140,7 +140,10 @@ class SlurmQueries:
         return records
 
     def squeue(self, app_ids: Sequence[str] | None) -> Records:
-        """Jobs that Slurm has in memory, by id; all of the user's when None. Those that it has not are left out."""
+        """Jobs that Slurm has in memory, by id; all of the user's when None. Those that it has not are left out.
+
+        Thousands are asked for by one command, too: for all of the user's.
+        """
 
         def ask(ids: Sequence[str]) -> list[JobRecord]:
             done = self._run(squeue_argv(ids))
@@ -148,7 +151,11 @@ class SlurmQueries:
                 return []  # the answer when none of them is in its memory
             return parse_squeue(done.check().stdout)
 
-        return self._ask(app_ids, ask)
+        if app_ids is None or len(app_ids) <= _MOST_IDS:
+            return self._ask(app_ids, ask)
+        mine = self._ask(None, ask)
+        others = [i for i in app_ids if i not in mine]  # of another user with whom the record is shared, or vanished
+        return {**{i: mine[i] for i in app_ids if i in mine}, **self._ask(others, ask)}
 
     def sacct(self, app_ids: Sequence[str] | None, *, steps: bool = False) -> Records:
         """Jobs that accounting knows, with their steps if wanted; none where there is no accounting."""

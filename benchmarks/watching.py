@@ -1,0 +1,168 @@
+"""What it costs a Slurm controller that people watch: questions by ``sdiag``, processor time, delay of what is seen.
+
+Run as root beside a cluster that nobody else uses, with Slurm's commands on the path::
+
+    python -m benchmarks.watching --jobs 2000 --watchers 50 --seconds 60
+
+Jobs are submitted held, and put on record in a home of their own. Then as many processes as ``--watchers`` run
+``torchx watch``; some jobs are cancelled meanwhile by ``scancel``, and each watcher says when it has seen that. For
+comparison as many ``squeue`` loops (``watch -n2 squeue --me`` in effect) run for a while.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+_WATCH = """
+import os, sys, time
+from torchx.runner import get_runner
+ready, out = sys.argv[1], open(sys.argv[2], "w")
+with get_runner() as runner, runner.watch() as watch:
+    open(ready, "w").close()
+    for change in watch:
+        print(change.seq, change.handle, change.state, time.time(), *os.times()[:2], file=out, flush=True)
+"""
+_CANCELLED = 20
+
+
+def queries() -> dict[str, int]:
+    """How often the controller was asked about jobs since its start, by kind of question."""
+    text = subprocess.run(["sdiag"], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^\s+(REQUEST_JOB_\w*INFO\w*|REQUEST_JOB_INFO_SINGLE)\s+\(.*?count:(\d+)", text, re.MULTILINE)
+    return {name: int(count) for name, count in found}
+
+
+def asked(before: dict[str, int]) -> int:
+    """Questions about jobs since then."""
+    return sum(queries().values()) - sum(before.values())
+
+
+def submit(jobs: int) -> list[str]:
+    """The ids of so many held jobs."""
+
+    def one(_: int) -> str:
+        argv = ["sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=true"]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(one, range(jobs)))
+
+
+def record(ids: list[str]) -> None:
+    """Puts them on record, as if torchx had submitted them."""
+    from torchx.runs import NewRun, default_registry
+
+    registry = default_registry()
+    for app_id in ids:
+        run_id = registry.begin(NewRun(scheduler="slurm", session="torchx", name="held"))
+        registry.submitted(run_id, f"slurm://torchx/{app_id}")
+
+
+def watched(watchers: int, seconds: float, ids: list[str], folder: str) -> dict[str, float]:
+    """The figures of so many who watch for so long, while jobs are cancelled."""
+    outs = [os.path.join(folder, f"{k}.txt") for k in range(watchers)]
+    processes = [subprocess.Popen([sys.executable, "-c", _WATCH, f"{out}.ready", out]) for out in outs]
+    while not all(os.path.exists(f"{out}.ready") for out in outs):
+        time.sleep(0.5)
+    settle = time.monotonic() + 30
+    while time.monotonic() < settle and min(map(_pending, outs)) < len(ids):
+        time.sleep(0.5)
+    before, began, cpu = queries(), time.monotonic(), sum(_cpu(p.pid) for p in processes)
+    cancelled: dict[str, float] = {}
+    for app_id in ids[:_CANCELLED]:
+        subprocess.run(["scancel", app_id], check=True)
+        cancelled[f"slurm://torchx/{app_id}"] = time.time()
+        time.sleep(max(seconds / _CANCELLED - 0.05, 0))
+    took, found = time.monotonic() - began, asked(before)
+    cpu = sum(_cpu(p.pid) for p in processes) - cpu
+    pids = _beat(folder)
+    time.sleep(45)  # for the last changes
+    for process in processes:
+        process.kill()
+        process.wait()
+    late = sorted(delay for out in outs for delay in _delays(out, cancelled))
+    due = len(cancelled) * watchers
+    return {
+        "watchers": watchers,
+        "jobs": len(ids),
+        "seconds": round(took, 1),
+        "queries": found,
+        "seconds a query": round(took / max(found, 1), 2),
+        "cpu % of all watchers": round(100 * cpu / took, 1),
+        "changes missed": due - len(late),
+        "late, median s": round(late[len(late) // 2], 2) if late else -1.0,
+        "late, 95 % s": round(late[int(len(late) * 0.95)], 2) if late else -1.0,
+        **pids,
+    }
+
+
+def looped(loops: int, seconds: float) -> dict[str, float]:
+    """The figures of so many loops of ``squeue``."""
+    before, began = queries(), time.monotonic()
+    loop = "while :; do squeue --me >/dev/null; sleep 2; done"
+    processes = [subprocess.Popen(["sh", "-c", loop], start_new_session=True) for _ in range(loops)]
+    time.sleep(seconds)
+    for process in processes:
+        os.killpg(process.pid, 9)
+        process.wait()
+    took, found = time.monotonic() - began, asked(before)
+    return {"loops": loops, "seconds": round(took, 1), "queries": found, "seconds a query": round(took / found, 2)}
+
+
+def _beat(folder: str) -> dict[str, float]:
+    pollers = os.path.join(folder, "home", "pollers")
+    for name in os.listdir(pollers):
+        if name.endswith(".json"):
+            with open(os.path.join(pollers, name)) as file:
+                said = json.load(file)
+            return {"interval s": round(said["every"], 2)}
+    return {}
+
+
+def _pending(out: str) -> int:
+    with open(out) as file:
+        return file.read().count("PENDING")
+
+
+def _cpu(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _delays(out: str, cancelled: dict[str, float]) -> list[float]:
+    with open(out) as file:
+        rows = [line.split() for line in file]
+    return [float(row[3]) - cancelled[row[1]] for row in rows if row[2] == "CANCELLED" and row[1] in cancelled]
+
+
+def main(argv: list[str]) -> None:
+    """Runs both and prints the figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.watching", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2000)
+    parser.add_argument("--watchers", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCHX_HOME"] = os.path.join(folder, "home")
+        began = time.monotonic()
+        ids = submit(args.jobs)
+        print(f"{len(ids)} jobs submitted in {time.monotonic() - began:.1f} s", flush=True)
+        try:
+            record(ids)
+            print(json.dumps(watched(args.watchers, args.seconds, ids, folder)), flush=True)
+            print(json.dumps(looped(args.watchers, args.seconds / 3)), flush=True)
+        finally:
+            subprocess.run(["scancel", f"--user={os.getuid()}", "--name=wrap"], check=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

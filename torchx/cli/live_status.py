@@ -1,0 +1,129 @@
+"""The pages of ``torchx status -w``, live in place on a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+
+from torchx.cli.render import gray
+from torchx.errors import EXIT_INTERRUPTED
+from torchx.util.term import fit, has_color, is_tty, text_width, width
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchx.runner import Runner
+    from torchx.runner.changes import Watch
+
+_TICK_S = 1.0
+_FAR_S = 15.0  # between two looks at the replicas of a job whose state has not changed
+_FOOT = "live · Ctrl-C leaves the job alone"
+
+
+def watch(runner: Runner, handles: Sequence[str], page: Callable[[str], str], quiet: bool) -> None:
+    """Shows the pages until all of the jobs have ended: in place on a terminal, else a line for each change.
+
+    Args:
+        page: the page of a job, of this moment.
+        quiet: show nothing.
+
+    Raises:
+        SystemExit: 130 after Ctrl-C.
+    """
+    try:
+        with runner.watch(*handles) as changes:
+            if quiet:
+                for _ in changes:
+                    pass
+            elif is_tty(sys.stdout) and os.environ.get("TERM") != "dumb":
+                with _Screen() as screen:
+                    _show(screen, changes, handles, page, near=all(map(runner.is_near, handles)))
+            else:
+                from torchx.cli.cmd_watch import print_changes
+
+                print_changes(changes)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _show(screen: _Screen, changes: Watch, handles: Sequence[str], page: Callable[[str], str], *, near: bool) -> None:
+    color = has_color(sys.stdout)
+    shown = looked = -_FAR_S
+    pages: list[str] = []
+    while True:
+        now = time.monotonic()
+        # The record has the states of jobs, and their schedulers alone know how the replicas are.
+        if now - looked >= (_TICK_S if near else _FAR_S):
+            pages, looked = [page(handle) for handle in handles], now
+        if now - shown >= _TICK_S or looked == now:
+            problems = "".join(f"\n{text}; it is asked again" for text in changes.problems().values())
+            screen.show("\n\n".join(pages) + problems + f"\n{gray(_FOOT, color=color)}")
+            shown = now
+        try:
+            if changes.within(_TICK_S) is not None:
+                looked = -_FAR_S
+        except StopIteration:
+            return
+
+
+class _Screen:
+    """Some lines of the terminal that are written again and again: each time at once, so that nothing flickers.
+
+    What is too long is cut, and what is too high, so that the lines can be counted. They are gone in the end.
+    """
+
+    def __init__(self) -> None:
+        self._lines = 0
+
+    def __enter__(self) -> _Screen:
+        self._write("\033[?25l")  # no cursor
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        end = "\n" if kind else f"{self._up()}\033[J"  # what was seen last stays on the terminal after Ctrl-C
+        self._write(f"{end}\033[?25h")
+
+    def show(self, text: str) -> None:
+        """Writes the text in place of what was there."""
+        lines = text.split("\n")
+        high = _height()
+        if len(lines) > high:
+            lines = [*lines[: high - 2], f"... {len(lines) - high + 1} more lines", lines[-1]]
+        room = width(sys.stdout)
+        body = "\n".join(f"{_cut(line, room)}\033[K" for line in lines)
+        self._write(f"{self._up()}{body}\033[J")
+        self._lines = len(lines)
+
+    def _up(self) -> str:
+        return "\r" + (f"\033[{self._lines - 1}A" if self._lines > 1 else "")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _cut(line: str, room: int) -> str:
+    r"""The line in so many columns, its colours left in.
+
+    >>> _cut("state: \033[31mFAILED\033[0m", 10)
+    'state: \x1b[31mFA\u2026\x1b[0m'
+    """
+    kept = []
+    for part in re.split(r"(\033\[[0-9;]*m)", line):
+        if part.startswith("\033"):
+            kept.append(part)
+        elif room > 0:
+            kept.append(fit(part, room, pad=False))
+            room -= text_width(part)
+    return "".join(kept)
+
+
+def _height() -> int:
+    try:
+        return max(os.get_terminal_size(sys.stdout.fileno()).lines, 4)
+    except (OSError, ValueError):
+        return 24
