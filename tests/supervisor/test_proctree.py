@@ -213,9 +213,9 @@ def test_a_line_that_is_cut(monkeypatch) -> None:
     """Too few fields are no process; exactly enough are one."""
     fields = b" ".join(b"%d" % i for i in range(2, 20))
     monkeypatch.setattr(proctree, "read_bytes", lambda path: b"7 (a) S " + fields)
-    assert proctree._read_process(7) is None
+    assert proctree.read_process(7) is None
     monkeypatch.setattr(proctree, "read_bytes", lambda path: b"7 (a) S " + fields + b" 99")
-    process = proctree._read_process(7)
+    process = proctree.read_process(7)
     assert process is not None and (process.ppid, process.session, process.ticks) == (2, 4, 99)
 
 

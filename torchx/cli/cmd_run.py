@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from torchx.cli.cmd_builtins import CmdBuiltins
     from torchx.runner import Runner
+
+    _Add = Callable[..., None]
 else:
     from torchx.util.reexports import reexports
 
@@ -66,12 +68,15 @@ class CmdRun(SubCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options. None has a default here: what is absent from the namespace was not given."""
+        subparser.epilog = _HELP
+        subparser.usage = "torchx run [options] COMPONENT|SCRIPT.py|-- PROGRAM [arguments]"
+        self.declare(subparser, _add_what_to_do)
+
+    def declare(self, subparser: argparse.ArgumentParser, add_more: Callable[[_Add], None]) -> None:
+        """Declares what to run and where, with further options in the middle."""
         from argparse import REMAINDER, SUPPRESS
 
         from torchx.cli.argparse_util import ArgOnceAction
-
-        subparser.epilog = _HELP
-        subparser.usage = "torchx run [options] COMPONENT|SCRIPT.py|-- PROGRAM [arguments]"
 
         def add(*names: str, **kwargs: Any) -> None:
             subparser.add_argument(*names, default=SUPPRESS, **kwargs)
@@ -93,13 +98,9 @@ class CmdRun(SubCommand):
         add("-j", action=ArgOnceAction, dest="size", metavar="NODESxWORKERS", help="run the script under torchrun")
         flag("--dryrun", "--dry-run", help="show what would be submitted without submitting it; no image is built")
         flag("--full", help="with --dryrun: all of it, also what is the same for each job")
-        flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
-        flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")
-        flag("--tee_logs", "--tee-logs", help="alias of --log")
-        flag("-d", "--detach", help="print the handle and return, as happens anyway in a pipe")
+        add_more(add)
         _add_what_goes_along(add, flag)
         flag("--json", help="print one JSON document instead of the handle")
-        flag(STDIN, help="read all this as JSON from stdin; see the attributes of TorchXRunArgs")
         subparser.add_argument(
             "component_name_and_args",
             nargs=REMAINDER,
@@ -169,19 +170,23 @@ class CmdRun(SubCommand):
             run_args.scheduler = default_scheduler()
         with get_runner() as runner:
             _set_cfg(runner, run_args, literals=getattr(args, "cfg", []), from_stdin=from_stdin)
-            as_json = getattr(args, "json", False)
-            if run_args.dryrun:
-                _dryrun(runner, run_args, as_json=as_json, full=getattr(args, "full", False))
-            else:
-                launch(
-                    runner,
-                    run_args.scheduler,
-                    lambda: str(_asked(runner, "run", run_args)),
-                    wait=run_args.wait,
-                    with_logs=run_args.log or run_args.tee_logs,
-                    as_json=as_json,
-                    detach=getattr(args, "detach", False),
-                )
+            self.go(runner, run_args, args)
+
+    def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
+        """Does what was asked, now that it is known what that is."""
+        as_json = getattr(args, "json", False)
+        if run_args.dryrun:
+            _dryrun(runner, run_args, as_json=as_json, full=getattr(args, "full", False))
+        else:
+            launch(
+                runner,
+                run_args.scheduler,
+                lambda: str(asked(runner, "run", run_args)),
+                wait=run_args.wait,
+                with_logs=run_args.log or run_args.tee_logs,
+                as_json=as_json,
+                detach=getattr(args, "detach", False),
+            )
 
 
 def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
@@ -227,6 +232,18 @@ def _fill(args: argparse.Namespace) -> None:
     for name in waits if detach else ():
         setattr(args, name, False)
     fill_from_config(args)
+
+
+def _add_what_to_do(add: _Add) -> None:
+    """Declares the options that say what happens once the job is submitted."""
+    for names, text in (
+        (("--wait",), "wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job"),
+        (("--log",), "show the logs of all replicas on stderr while waiting (implies --wait)"),
+        (("--tee_logs", "--tee-logs"), "alias of --log"),
+        (("-d", "--detach"), "print the handle and return, as happens anyway in a pipe"),
+        ((STDIN,), "read all this as JSON from stdin; see the attributes of TorchXRunArgs"),
+    ):
+        add(*names, action="store_true", help=text)
 
 
 def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) -> None:
@@ -304,7 +321,7 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
     run_args.scheduler_cfg = SourcedCfg({**run_args.scheduler_cfg, **typed}, source=STDIN)
 
 
-def _asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
+def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
     """What the Runner's ``run`` or ``dryrun`` returns of the component, with what goes along."""
     given = {
         "cfg": run_args.scheduler_cfg,
@@ -336,7 +353,7 @@ def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, full: boo
     from torchx.specs.images import NamesOnly
 
     with NamesOnly():
-        info = _asked(runner, "dryrun", run_args)
+        info = asked(runner, "dryrun", run_args)
     spec_page.show_dryrun(info, scheduler=run_args.scheduler, as_json=as_json, full=full)
     runner.discard(info)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchx.runner import Runner
     from torchx.runs import Run
     from torchx.specs import AppStatus
+    from torchx.specs.tasks import TaskTable
 else:
     from torchx.util.reexports import reexports
 
@@ -85,6 +86,10 @@ class CmdStatus(SubCommand):
                     codes.append(EXIT_BACKEND)
                 if args.json:
                     documents.append(_document(handle, *found, args.roles))
+                    if status.tasks is not None:
+                        documents[-1]["tasks"]["failures"] = _failures(runner, handle, status.tasks)
+                elif status.tasks is not None:
+                    _print_sweep(runner, handle, *found, table=status.tasks, alone=alone)
                 else:
                     _print_page(handle, *found, args.roles, alone=alone)
         if args.json:
@@ -143,10 +148,30 @@ def _print_page(handle: str, status: AppStatus, run: Run | None, roles: list[str
     print(_page(handle, status, run, roles) + "\n" * (not alone))
     if alone and is_tty(sys.stdout):
         from torchx.cli.render import gray
+        from torchx.specs.api import parse_app_handle
 
-        app_id = handle.rpartition("/")[2]
+        app_id = parse_app_handle(handle).app_id
         more = [f"torchx log {'' if status.is_terminal() else '-f '}{app_id}", f"torchx describe {app_id}"]
         print(gray("\n" + " · ".join(more), color=color))
+
+
+def _print_sweep(
+    runner: Runner, handle: str, status: AppStatus, run: Run | None, *, table: TaskTable, alone: bool
+) -> None:
+    from torchx.cli import sweep_page
+    from torchx.cli.render import gray
+    from torchx.specs.api import parse_app_handle
+
+    page = [f"app:      {handle}", *_time_lines(status, run), *sweep_page.lines(runner, handle, status, table)]
+    print("\n".join(page) + "\n" * (not alone))
+    if alone and is_tty(sys.stdout):
+        steps = sweep_page.next_steps(parse_app_handle(handle).app_id, status, table)
+        print(gray("\n" + " · ".join(steps), color=has_color(sys.stdout)))
+
+
+def _failures(runner: Runner, handle: str, table: TaskTable) -> list[dict[str, Any]]:
+    groups = runner.sweep_failures(handle, table)
+    return [{"class": group.kind, "cause": group.cause, "tasks": group.tasks} for group in groups]
 
 
 def _knows_times(status: AppStatus) -> bool:

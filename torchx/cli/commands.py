@@ -32,6 +32,7 @@ VERBS: dict[str, Verb] = {
         LAUNCH, "torchx.cli.cmd_run:CmdRun", "launch a script or a component; --dryrun shows what would be done"
     ),
     "rerun": Verb(LAUNCH, "torchx.cli.cmd_rerun:CmdRerun", "launch a run on record again, as it was or with changes"),
+    "sweep": Verb(LAUNCH, "torchx.cli.cmd_sweep:CmdSweep", "launch a component once for each set of values"),
     "builtins": Verb(LAUNCH, "torchx.cli.cmd_builtins:CmdBuiltins", "the components that can be run by name"),
     "runopts": Verb(LAUNCH, "torchx.cli.cmd_runopts:CmdRunopts", "the options of a scheduler, for `run -cfg`"),
     "status": Verb(FOLLOW, "torchx.cli.cmd_status:CmdStatus", "what became of a job, and why"),

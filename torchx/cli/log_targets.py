@@ -130,6 +130,11 @@ def select(replicas: Sequence[tuple[str, int]], target: LogTarget) -> list[tuple
     if target.role is None:
         return list(replicas)
     of_role = [(role, k) for role, k in replicas if role == target.role]
+    if not of_role and target.ids is None and len({role for role, _ in replicas}) == 1:
+        try:  # `SWEEP/17`, or a replica of a job with one role
+            return select(replicas, LogTarget(target.reference, replicas[0][0], parse_ids(target.role)))
+        except HandleError:
+            pass
     if not of_role:
         from torchx.util.strings import did_you_mean
 

@@ -237,6 +237,9 @@ class Runner(RunnerVerbs):
         if "://" in reference:
             parse_app_handle(reference)
             return reference
+        sweep, slash, task = reference.rpartition("/")
+        if slash and task.isdigit():
+            return f"{self.resolve(sweep)}/{int(task)}"
         self._recorder.settle_intents(self._scheduler)
         return run_registry().find(reference).handle
 
@@ -434,7 +437,12 @@ class Runner(RunnerVerbs):
         """Handle, scheduler and app id of a job."""
         handle = reference if "://" in reference else self.resolve(reference)
         scheduler, session, app_id = parse_app_handle(handle)
-        return handle, self._scheduler(scheduler, session), app_id
+        backend = self._scheduler(scheduler, session)
+        if "/" in app_id:
+            from torchx.runner.sweeps import of_task
+
+            backend = of_task(backend, app_id)
+        return handle, backend, app_id
 
     def _known(self, reference: str, event: Any) -> tuple[str, Scheduler[Any], str]:
         """As :meth:`_find`, of a job that somebody knows. The record is asked first: it is near."""

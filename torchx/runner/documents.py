@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchx.specs import AppStatus, RoleStatus
     from torchx.specs.failures import Failure
     from torchx.specs.retries import Attempt
+    from torchx.specs.tasks import TaskTable
 
 _NONE = ("", "<NONE>")
 
@@ -39,6 +40,7 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
         "ui_url": status.ui_url,
         "cause": _cause(status),
         "attempts": [_attempt(attempt) for attempt in status.attempts],
+        "tasks": None if status.tasks is None else _tasks(status.tasks),
         "roles": [_role(role) for role in shown],
     }
 
@@ -109,6 +111,16 @@ def _cause(status: AppStatus) -> dict[str, Any] | None:
         "rank": failure.rank,
         "host": failure.host or None,
         "error": failure_fields(failure),
+    }
+
+
+def _tasks(table: TaskTable) -> dict[str, Any]:
+    """The tasks of a sweep: how many are in which state, and the numbers of those that failed."""
+    return {
+        "total": len(table.states),
+        "max_parallel": table.max_parallel or None,
+        "counts": {state.name: n for state, n in table.counts().items()},
+        "failed": table.failed(),
     }
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from torchx.runner.events import log_event
     from torchx.runs import NewRun
     from torchx.schedulers.api import Scheduler
+    from torchx.schedulers.kit.abilities import RunsTasks
     from torchx.specs.api import AppDryRunInfo, AppState, AppStatus, CfgVal
+    from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
 
     Find = Callable[[str, str], Scheduler[Any]]
@@ -39,8 +41,13 @@ class Recorder:
         self._sources: list[tuple[int, Probe]] = []
         self._seen: dict[str, tuple[AppState, str]] = {}
 
-    def submit(self, info: AppDryRunInfo[Any], scheduler: str, backend: Scheduler[Any]) -> str:
+    def submit(
+        self, info: AppDryRunInfo[Any], scheduler: str, backend: Scheduler[Any], tasks: TaskList | None = None
+    ) -> str:
         """Submits what was dried; returns the app handle.
+
+        Args:
+            tasks: submit it as a sweep, once for each of these; the backend can do that.
 
         Raises:
             Exception: whatever the scheduler raises. No run is on record then, unless there may be a job all the same:
@@ -56,11 +63,12 @@ class Recorder:
         registry = default_registry()
         source = git.probe(patches=torchx_home("patches")) if info._source is None else None
         run = new_run(info, scheduler, self._session, info._source if source is None else source.known)
+        run.tasks = tasks
         run.handle = _expected_handle(backend.expected_id(info), scheduler, self._session)
         run.submission = backend.submission_token(info)
         run_id = registry.begin(run)
         try:
-            app_id = backend.schedule(info)
+            app_id = backend.schedule(info) if tasks is None else _runs_tasks(backend).submit_tasks(info, tasks)
         except TransientError:
             registry.unanswered(run_id)  # the job may be there: the intent stays until its scheduler has been asked
             raise
@@ -109,6 +117,13 @@ class Recorder:
             for run_id, source in sources:
                 state = source.result(GIT_TIMEOUT_S)
                 default_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
+
+
+def _runs_tasks(backend: Scheduler[Any]) -> RunsTasks:
+    from torchx.schedulers.kit.abilities import RunsTasks
+
+    assert isinstance(backend, RunsTasks), backend  # the caller has asked
+    return backend
 
 
 def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitState | None = None) -> NewRun:

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from torchx.runner.events import log_event
     from torchx.runner.inside import Ran
     from torchx.runner.record import Recorder
+    from torchx.runner.sweeps import FailureGroup
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
+    from torchx.specs.tasks import TaskList, TaskTable
 
 
 class RunnerVerbs:
@@ -218,6 +220,71 @@ class RunnerVerbs:
         from torchx.runner import inside
 
         return inside.run(self.open(app_handle, argv, role_name, k), stdin)
+
+    def schedule_sweep(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
+        """Submits what :meth:`dryrun` returned once for each task, as one job; returns the app handle of the sweep.
+
+        A value stands in the job's arguments and variables as ``{name}``. Task 17 has the handle of the sweep and
+        ``/17``, and every verb takes it.
+
+        Args:
+            tasks: the values, and how many tasks run at the same time.
+
+        Raises:
+            SpecError: a placeholder has no value, or there are no tasks.
+            NotSupportedError: the scheduler runs no sweeps, or not of such jobs.
+        """
+        from torchx.runner.sweeps import check_job
+
+        scheduler = str(dryrun_info._scheduler)
+        self.check_sweep(scheduler, tasks)
+        check_job(dryrun_info._app, tasks)
+        return self._recorder.submit(dryrun_info, scheduler, self._scheduler(scheduler), tasks)
+
+    def check_sweep(self, scheduler: str, tasks: TaskList) -> None:
+        """Refuses what could not be submitted, before an image is built for it.
+
+        Raises:
+            SpecError: the sweep has no tasks, or values that are secret.
+            NotSupportedError: the scheduler runs no sweeps.
+        """
+        from torchx.runner import sweeps
+
+        sweeps.check(scheduler, tasks, self._scheduler(scheduler))
+
+    def retry_sweep(self, app_handle: str, *, max_parallel: int | None = None) -> tuple[AppDryRunInfo[Any], TaskList]:
+        """The tasks of a sweep that failed, were cancelled or lost, for :meth:`schedule_sweep`.
+
+        Args:
+            max_parallel: how many run at the same time; None: as many as then.
+
+        Raises:
+            NotFoundError: there is no such sweep on record, or all its tasks succeeded or still run.
+            ConfigError: a value that was secret is needed, and is not in the environment.
+        """
+        from torchx.errors import NotFoundError
+        from torchx.runner import sweeps
+
+        run = self.recorded(app_handle)
+        tasks = run_registry().tasks(run) if run is not None else None
+        status = self.status(app_handle) if tasks is not None else None
+        if run is None or tasks is None or status is None or status.tasks is None:
+            raise NotFoundError(
+                f"`{app_handle}` is not a sweep on record", hint="`torchx list` shows the runs on record"
+            )
+        app, cfg, more = sweeps.again(run, tasks, status.tasks, max_parallel)
+        return self.dryrun(app, run.scheduler, cfg=cfg, parent_run_id=run.parent_run_id or None), more
+
+    def sweep_failures(self, app_handle: str, table: TaskTable) -> list[FailureGroup]:
+        """Why tasks of a sweep failed, most frequent cause first.
+
+        Args:
+            table: :attr:`AppStatus.tasks` of the sweep.
+        """
+        from torchx.runner import sweeps
+
+        _, backend, app_id = self._find(app_handle)
+        return sweeps.failures(backend, app_id, table)
 
 
 def run_registry() -> RunRegistry:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs.api import AppDef
+    from torchx.specs.tasks import TaskList
 
 
 @dataclass(kw_only=True)
@@ -34,6 +35,7 @@ class NewRun:
         workspace_hashes: role name to the hash of the code that was built in.
         submission: by what the scheduler finds the job when the answer is lost; see
             :meth:`torchx.schedulers.api.Scheduler.submission_token`.
+        tasks: of a sweep; they are on record with it, in one transaction.
     """
 
     scheduler: str
@@ -53,6 +55,7 @@ class NewRun:
     image_digests: dict[str, str] = field(default_factory=dict)
     workspace_hashes: dict[str, str] = field(default_factory=dict)
     submission: str = ""
+    tasks: TaskList | None = None
 
 
 @dataclass(kw_only=True)

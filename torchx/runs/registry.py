@@ -18,11 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
+    from torchx.specs.tasks import TaskList
+
     _Strings = list[str]
     _Changes = list[Change]  # `list` is a method below
 
 LAST = "@last"
 """The reference to the newest run."""
+
+SWEEP = "sweep"
+"""The tag of a sweep: the names of its values, and how many tasks run at the same time, as JSON."""
 
 _COLUMNS = (
     "id, handle, scheduler, session, app_id, name, state, msg, created_at, updated_at, ended_at,"
@@ -183,6 +188,19 @@ class RunRegistry:
         sql = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # constants only
         return [_run(row) for row in self._store().rows(sql, (*values, limit))]
 
+    def tasks(self, run: Run) -> TaskList | None:
+        """The tasks of a sweep; None of a run that is none."""
+        if SWEEP not in run.tags:
+            return None
+        import json
+
+        from torchx.specs.tasks import TaskList
+
+        rows = self._store().rows("SELECT point FROM tasks WHERE run_id = ? ORDER BY k", (run.id,))
+        points = [tuple(json.loads(row[0])) for row in rows]
+        names, max_parallel = json.loads(run.tags[SWEEP])
+        return TaskList(names=names, points=points, max_parallel=max_parallel)
+
     # -- what became of it -----------------------------------------------------------------------
 
     def saw(self, handle: str, state: AppState, *, msg: str = "", ended_at: float | None = None) -> None:
@@ -245,7 +263,7 @@ class RunRegistry:
         """Removes the runs of that handle."""
 
         def work(db: sqlite3.Connection) -> None:
-            for table in ("specs", "changes"):
+            for table in ("specs", "changes", "tasks"):
                 ids = "SELECT id FROM runs WHERE handle = ?"
                 db.execute(f"DELETE FROM {table} WHERE run_id IN ({ids})", (handle,))  # noqa: S608  # ours
             db.execute("DELETE FROM runs WHERE handle = ?", (handle,))
@@ -303,7 +321,10 @@ def _specs_of(run: NewRun) -> tuple[str, ...]:
     import json
 
     # What a plugin put into its options may be of any type; a string of it is better than no record.
-    parts = (run.argv, run.app, run.cfg, run.tags, run.image_digests, run.workspace_hashes, run.submission)
+    tags = run.tags
+    if run.tasks is not None:
+        tags = {**tags, SWEEP: json.dumps([list(run.tasks.names), run.tasks.max_parallel])}
+    parts = (run.argv, run.app, run.cfg, tags, run.image_digests, run.workspace_hashes, run.submission)
     return tuple([json.dumps(part, separators=(",", ":"), default=str) for part in parts])
 
 
@@ -326,6 +347,11 @@ def _insert(db: sqlite3.Connection, run: NewRun, specs: tuple[str, ...]) -> int:
     )
     run_id = cursor.lastrowid or 0
     db.execute(f"INSERT INTO specs (run_id, {_SPECS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (run_id, *specs))  # noqa: S608  # constants only
+    if run.tasks is not None:
+        import json
+
+        rows = [(run_id, k, json.dumps(list(point))) for k, point in enumerate(run.tasks.points)]
+        db.executemany("INSERT INTO tasks (run_id, k, point) VALUES (?, ?, ?)", rows)
     return run_id
 
 

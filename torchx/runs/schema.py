@@ -84,6 +84,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         END
         """,
     ),
+    # The tasks of a sweep, which is one row of `runs`: for each the values that it was given, as a JSON list.
+    (
+        "CREATE TABLE tasks (run_id INTEGER NOT NULL, k INTEGER NOT NULL, point TEXT NOT NULL,"
+        " PRIMARY KEY (run_id, k)) WITHOUT ROWID",
+    ),
 )
 VERSION = len(MIGRATIONS)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, RoleStatus
     from torchx.specs.retries import Attempt
+    from torchx.specs.tasks import TaskTable
 
     T = TypeVar("T")
 
@@ -69,6 +70,7 @@ class DescribeAppResponse:
         started_at: Unix time of its start; None when the backend does not say.
         ended_at: Unix time of its end; None before, and when the backend does not say.
         attempts: those that have ended, of a job with a retry policy.
+        tasks: of a sweep, what became of each of its tasks.
     """
 
     app_id: str = "<NOT_SET>"
@@ -83,6 +85,7 @@ class DescribeAppResponse:
     started_at: float | None = None
     ended_at: float | None = None
     attempts: list[Attempt] = field(default_factory=list)
+    tasks: TaskTable | None = None
 
 
 @dataclass

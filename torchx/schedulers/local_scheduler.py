@@ -22,6 +22,7 @@ from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs
 from torchx.schedulers.local.options import Opts
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG
+from torchx.supervisor.statefile import TASKS
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, PopenRequest, ReplicaParam
 
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
+    from torchx.specs.tasks import TaskList
+
+    _Answers = list[DescribeAppResponse]
     _Replicas = list[tuple[str, int]]
 else:
     from torchx.util.reexports import reexports
@@ -272,6 +276,13 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if job is None:
             raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
         end = JobEnd()
+        state = job.read()
+        if state is not None and TASKS in state.facts:
+            from torchx.schedulers.local.sweeps import open_task_log
+
+            found = [functools.partial(self._describe_task, app_id, k) for _, k in replicas]
+            paths = [job.task_log(k) for _, k in replicas]
+            return [open_task_log(path, query, find) for path, find in zip(paths, found, strict=True)]
         return [open_log(self, app_id, job.replica_folder(role, k), query, end) for role, k in replicas]
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
@@ -281,6 +292,30 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if job is None:
             raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
         return enter(job, role, k, argv, tty)
+
+    # -- sweeps ----------------------------------------------------------------------------------
+
+    def submit_tasks(self, dryrun_info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:
+        from torchx.schedulers.local.sweeps import submit
+
+        return submit(self._jobs, dryrun_info, tasks)
+
+    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> _Answers | None:
+        from torchx.schedulers.local.sweeps import describe_some
+
+        job = self._find(app_id)
+        state = job.read() if job else None
+        return None if state is None or TASKS not in state.facts else describe_some(state, app_id, numbers)
+
+    def _describe_task(self, app_id: str, number: int) -> DescribeAppResponse | None:
+        found = self.describe_tasks(app_id, [number])
+        return found[0] if found else None
+
+    def cancel_task(self, app_id: str, number: int) -> None:
+        from torchx.supervisor.reader import tell
+
+        if (job := self._find(app_id)) is not None:
+            tell(job.folder, f"cancel {number}")
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs.retries import Attempt
+    from torchx.specs.tasks import TaskTable
 else:
-    Attempt = object  # `typing.get_type_hints` finds the name, and nobody pays for the import
+    Attempt = TaskTable = object  # `typing.get_type_hints` finds the name, and nobody pays for the import
 
 __all__ = [
     "NONE",
@@ -99,6 +100,7 @@ class AppStatus:
         as_of: Unix time at which the job was seen in this state, where its scheduler cannot be queried now; None: now.
         error: why its scheduler could not be queried.
         attempts: those that have ended, of a job with a retry policy.
+        tasks: of a sweep, what became of each of its tasks.
         gone: its scheduler no longer has the job, and nobody saw its end; ``msg`` has the last state that was seen.
 
     >>> AppStatus(AppState.SUCCEEDED).is_terminal()
@@ -120,6 +122,7 @@ class AppStatus:
     error: TorchXError | None = None
     gone: bool = False
     attempts: list[Attempt] = field(default_factory=list)
+    tasks: TaskTable | None = None
 
     def is_terminal(self) -> bool:
         """Whether the job is over."""

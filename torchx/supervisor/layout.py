@@ -6,6 +6,8 @@
         job.json  state  control        what was asked for, what became of it, how to cancel it
         <role>/<k>/                     one folder per replica; below the user's `log_dir` if there is one
             stdout.log  stderr.log  combined.log  times.idx  error.json
+
+A sweep has ``tasks.jsonl`` too, and one file of output for each task, ``<role>/<k>.log``.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ STDERR_LOG = "stderr.log"
 COMBINED_LOG = "combined.log"
 TIMES_INDEX = "times.idx"
 ERROR_FILE = "error.json"
+TASKS_FILE = "tasks.jsonl"
 
-JOB_FILES = (REQUEST_FILE, STATE_FILE, CONTROL_FIFO, CRASH_FILE)
+JOB_FILES = (REQUEST_FILE, STATE_FILE, CONTROL_FIFO, CRASH_FILE, TASKS_FILE)
 REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, ERROR_FILE)
 
 
@@ -52,6 +55,11 @@ def replica_folder(logs: str, role: str, k: int) -> str:
 def replica_folders(logs: str, roles: list[tuple[str, int]]) -> list[str]:
     """The folders of all replicas, in order."""
     return [replica_folder(logs, role, k) for role, count in roles for k in range(count)]
+
+
+def task_log(logs: str, role: str, k: int) -> str:
+    """Where task ``k`` of a sweep writes its output, both streams."""
+    return f"{logs}/{folder_name(role)}/{k}.log"
 
 
 def make_folder(path: str, *, private: bool) -> None:

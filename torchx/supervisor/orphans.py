@@ -77,7 +77,7 @@ def _end_job(folder: str, path: str, reason: str, ends: Mapping[int, int]) -> bo
         return True
     running = [r for r in job.replicas if r.state == RUNNING and r.ticks]
     if job.facts.get("boot") == proctree.boot_id() and job.facts.get("pidns") == proctree.pid_namespace():
-        killed = _end_processes(folder, {(r.pid, r.ticks) for r in running}, job.facts.get("mark", ""))
+        killed = end_processes(folder, {(r.pid, r.ticks) for r in running}, job.facts.get("mark", ""))
     else:
         killed = {r.pid for r in running}  # with the machine, or out of sight
     now = time.time()
@@ -118,7 +118,7 @@ def _outcome(job: JobState, reason: str) -> tuple[str, str]:
     return FAILED, f"{reason.partition(';')[0]}; nobody saw how {names} ended"
 
 
-def _end_processes(folder: str, recorded: set[tuple[int, int]], mark: str) -> set[int]:
+def end_processes(folder: str, recorded: set[tuple[int, int]], mark: str) -> set[int]:
     """End all that is left of a job; returns which of the recorded pids were."""
     deadline = time.monotonic() + _GIVE_UP_S
     kills = quiet = 0

@@ -89,13 +89,13 @@ def start_ticks(pid: int) -> int:
 
     A zombie is gone: where process 1 reaps nothing, as in many containers, it stays for good.
     """
-    process = _read_process(pid)
+    process = read_process(pid)
     return process.ticks if process and process.state not in "ZX" else 0
 
 
 def is_stopped(pid: int) -> bool:
     """Whether the process was stopped, as SIGSTOP does, and does nothing until it is told to go on."""
-    process = _read_process(pid)
+    process = read_process(pid)
     return process is not None and process.state in "Tt"
 
 
@@ -108,7 +108,7 @@ def snapshot() -> dict[int, Process]:
         return {}
     for name in names:
         if name.isdigit():
-            process = _read_process(int(name))
+            process = read_process(int(name))
             if process:
                 found[process.pid] = process
     return found
@@ -227,7 +227,7 @@ def send_all(processes: list[Process], number: int) -> None:
                 send(process, signal.SIGCONT)
 
 
-def _read_process(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     try:
         data = read_bytes(f"/proc/{pid}/stat")
     except OSError:

@@ -10,6 +10,7 @@ from torchx.supervisor import proctree
 from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
 from torchx.supervisor.statefile import (
     FAILED,
+    TASKS,
     TERMINAL,
     JobState,
     StateFileError,
@@ -63,6 +64,11 @@ class JobReader:
         return self._end_job(job, "the supervisor of the job was killed; its processes were ended")
 
     def _end_job(self, job: JobState, reason: str) -> JobState | None:
+        if TASKS in job.facts:
+            from torchx.supervisor.task_client import resume
+
+            if resume(self.folder):
+                return self._read()
         from torchx.supervisor.orphans import end_job
 
         if end_job(self.folder, reason):

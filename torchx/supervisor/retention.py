@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import time
 
-from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES, STATE_FILE, replica_folders
-from torchx.supervisor.statefile import TERMINAL, JobState, StateFileError, check_owner, read_state
+from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES, STATE_FILE, replica_folders, task_log
+from torchx.supervisor.statefile import TASKS, TERMINAL, JobState, StateFileError, check_owner, read_state
 
 _STALE_S = 3600.0  # a folder without a state: its submission was killed
 
@@ -49,8 +49,12 @@ def remove_job(folder: str, job: JobState) -> None:
         folder: the job's folder; its logs may lie elsewhere, where the user wanted them.
     """
     logs = job.facts.get("logs") or folder
-    for path in replica_folders(logs, job.roles):
-        _remove_files(path, REPLICA_FILES)
+    if TASKS in job.facts:
+        for path in _files(folder, job):
+            _remove(path)
+    else:
+        for path in replica_folders(logs, job.roles):
+            _remove_files(path, REPLICA_FILES)
     for role in {os.path.dirname(path) for path in replica_folders(logs, job.roles)}:
         _remove_folder(role)
     _remove_folder(logs)
@@ -75,6 +79,8 @@ def _entries(folder: str) -> list[str]:
 
 def _files(folder: str, job: JobState) -> list[str]:
     logs = job.facts.get("logs") or folder
+    if TASKS in job.facts:
+        return [task_log(logs, role, k) for role, count in job.roles for k in range(count)]
     return [os.path.join(path, name) for path in replica_folders(logs, job.roles) for name in REPLICA_FILES]
 
 
@@ -94,11 +100,15 @@ def _size(path: str) -> int:
 
 def _remove_files(folder: str, names: tuple[str, ...]) -> None:
     for name in names:
-        try:
-            os.unlink(os.path.join(folder, name))
-        except OSError:
-            pass
+        _remove(os.path.join(folder, name))
     _remove_folder(folder)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
 
 
 def _remove_folder(folder: str) -> None:

@@ -31,6 +31,9 @@ TERMINAL = frozenset((SUCCEEDED, FAILED, CANCELLED))
 LOST = "UNKNOWN"
 """Of a replica alone: it ended when neither supervisor nor guardian lived to see how."""
 
+TASKS = "tasks"
+"""The fact of a job whose replicas are the tasks of a sweep: how many of them run at the same time."""
+
 _LINE = 112  # bytes of a replica's line, checksum and line end included
 _ROOM_FOR_CHANGES = 512  # bytes of the header kept for the fields that change
 _MAX_MESSAGE = 240

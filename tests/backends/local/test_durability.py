@@ -252,7 +252,7 @@ def test_the_guardian_of_a_job_without_a_caller_sleeps(scheduler) -> None:
 
     def sleeps() -> bool:
         for _ in range(50):  # one that spins is on the processor, or waits for it, each time
-            if proctree._read_process(guardian).state != "S":
+            if proctree.read_process(guardian).state != "S":
                 return False
             time.sleep(0.002)
         return True

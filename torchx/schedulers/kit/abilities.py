@@ -12,11 +12,22 @@ from torchx.util.abilities import Ability
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
+    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.inside import InsideProcess, Tty
-    from torchx.specs.api import CfgVal, Role, runopts
+    from torchx.specs.api import AppDryRunInfo, CfgVal, Role, runopts
+    from torchx.specs.tasks import TaskList
 
-__all__ = ["BuildsWorkspaces", "DiscardsWorkspaces", "Enters", "HasWorkspaceOpts", "NamesRights", "TakesDefaults"]
+__all__ = [
+    "BuildsWorkspaces",
+    "DiscardsWorkspaces",
+    "Enters",
+    "HasWorkspaceOpts",
+    "NamesRights",
+    "RunsTasks",
+    "TakesDefaults",
+]
 
 
 class HasWorkspaceOpts(Ability):
@@ -49,6 +60,26 @@ class NamesRights(Ability):
     @abstractmethod
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
         """The least rights for jobs with these run options, in the form that an administrator applies."""
+
+
+class RunsTasks(Ability):
+    """Runs a sweep as one job, whose tasks start as there is room; what ``describe`` answers of it has ``tasks``."""
+
+    @abstractmethod
+    def submit_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
+        """Submits the job once for each task, with its values in place of ``{name}``; returns the app id."""
+
+    @abstractmethod
+    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
+        """Some tasks, each as a job of its own with its cause; None when there is no such sweep.
+
+        Raises:
+            NotFoundError: it has no such task.
+        """
+
+    @abstractmethod
+    def cancel_task(self, app_id: str, number: int) -> None:
+        """Ends one task; quiet when it has ended."""
 
 
 class TakesDefaults(Ability):

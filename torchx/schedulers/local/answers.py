@@ -9,7 +9,7 @@ from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
 from torchx.supervisor.layout import replica_folder
-from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TERMINAL
+from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TASKS, TERMINAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.failures.reader import Evidence
     from torchx.specs.retries import Attempt
+    from torchx.specs.tasks import TaskTable
     from torchx.supervisor.statefile import JobState, ReplicaLine
 
 RETRY_FACT = "retry"
@@ -35,7 +36,7 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
     roles, index = [], 0
     for name, count in job.roles:
         lines = job.replicas[index : index + count]
-        members = [_replica(name, k, line, "localhost" if host == here else host) for k, line in enumerate(lines)]
+        members = [replica_facts(name, k, line, "localhost" if host == here else host) for k, line in enumerate(lines)]
         # the supervisor alone knows whether the job can do without those that failed, or starts them again
         goes_on = not over and job.first < 0
         # a job that succeeded although some failed could do without them: its role is elastic
@@ -80,15 +81,36 @@ def listed(job: JobState, folder: str) -> ListAppResponse:
     from torchx.schedulers.kit.verdict import state_of
 
     facts = job.facts
+    state = state_of_sweep(job) if TASKS in facts else state_of(facts_of(job, folder))
     return ListAppResponse(
         app_id=facts.get("app_id", ""),
-        state=state_of(facts_of(job, folder)),
+        state=state,
         app_handle=facts.get("handle", NONE),
         name=facts.get("name", ""),
     )
 
 
-def _replica(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFacts:
+def table_of(job: JobState) -> TaskTable:
+    """What the state file of a sweep says of its tasks."""
+    from torchx.specs.tasks import TaskTable
+
+    lines = job.replicas
+    states = AppState.__members__
+    return TaskTable(
+        states=[states[line.state] for line in lines],
+        exit_codes=[line.exit for line in lines],
+        ended=[line.ended for line in lines],
+        max_parallel=int(job.facts[TASKS]),
+    )
+
+
+def state_of_sweep(job: JobState) -> AppState:
+    """The state of a sweep: while it runs that of its tasks, then what its supervisor made of it."""
+    return AppState[job.state] if job.state in TERMINAL else table_of(job).state()
+
+
+def replica_facts(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFacts:
+    """What a line of the state file says of a replica."""
     code, name = line.exit, ""
     if code is not None and code < 0:
         from torchx.schedulers.failures.reader import signal_name

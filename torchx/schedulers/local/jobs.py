@@ -13,7 +13,7 @@ from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, ma
 from torchx.specs.copies import copy_data
 from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, replica_folder
 from torchx.supervisor.reader import JobReader
-from torchx.supervisor.statefile import TERMINAL, ForeignJobError, JobState, StateFileError
+from torchx.supervisor.statefile import TASKS, TERMINAL, ForeignJobError, JobState, StateFileError
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
@@ -104,7 +104,22 @@ class LocalJob:
             )
         return replica_folder(self.logs(), role, k)
 
+    def task_log(self, k: int) -> str:
+        """Where task ``k`` of a sweep writes."""
+        from torchx.schedulers.kit.tasks import check_numbers
+        from torchx.supervisor.layout import task_log
+
+        job = self._seen or self.read()
+        if job is None:
+            raise NotFoundError(f"there is no local job `{os.path.basename(self.folder)}`")
+        check_numbers(os.path.basename(self.folder), [k], len(job.replicas))
+        return task_log(job.facts["logs"], job.roles[0][0], k)
+
     def _describe(self, job: JobState) -> DescribeAppResponse:
+        if TASKS in job.facts:
+            from torchx.schedulers.local import sweeps
+
+            return sweeps.describe(job, job.facts["app_id"])
         from torchx.schedulers.kit.verdict import describe
         from torchx.schedulers.local.answers import facts_of, look
 

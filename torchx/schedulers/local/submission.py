@@ -10,7 +10,7 @@ from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import check_scripts, move_logs, replica_requests
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, torchx_home
-from torchx.supervisor.layout import REQUEST_FILE
+from torchx.supervisor.layout import CONTROL_FIFO, REQUEST_FILE, STATE_FILE, TASKS_FILE
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     from torchx.supervisor.client import LauncherError, shared
 
     app = info._app
-    env = _base_environment(request)
+    env = base_environment(request)
     roles = replica_requests(request, env)
     for replica in (replica for role in roles for replica in role["replicas"]):
         replica["env"] = revealed(replica["env"], info._secrets)  # in memory alone
@@ -50,7 +50,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         check_scripts(request, app, env)
     ours = request.log_dir.startswith(torchx_home("local") + os.sep)
     if not ours:
-        _make_log_dir(request.log_dir)
+        make_log_dir(request.log_dir)
     if app is not None:
         from torchx.schedulers.local.resources import warn_of_shortage
 
@@ -59,7 +59,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     logs = folder if ours else request.log_dir
     if logs != request.log_dir:
         move_logs(roles, request.log_dir, logs)
-    facts = _facts(request, jobs.session, logs)
+    facts = facts_of_request(request, jobs.session, logs)
     if request.retry:
         from torchx.schedulers.local.answers import RETRY_FACT
 
@@ -76,9 +76,9 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     }
     try:
         shared.start()  # gets ready while we write
-        shared.submit(asked, lambda: _write_request(folder, app, facts, info._record))
+        shared.submit(asked, lambda: write_request(folder, app, facts, info._record))
     except (LauncherError, OSError) as e:
-        _discard(folder)
+        discard_folder(folder)
         raise BackendError(f"job `{request.app_id}` could not be started: {e}") from e
     return folder, logs
 
@@ -111,7 +111,8 @@ def _limit(folder: str, request: PopenRequest) -> dict[str, Any]:
     return limit
 
 
-def _base_environment(request: PopenRequest) -> dict[str, str]:
+def base_environment(request: PopenRequest) -> dict[str, str]:
+    """What all replicas get: the caller's environment, and a port where there are several of them."""
     env = dict(os.environ)
     env["PATH"] = program_path(os.environ)
     if sum(map(len, request.role_params.values())) > 1:
@@ -119,7 +120,7 @@ def _base_environment(request: PopenRequest) -> dict[str, str]:
     return env
 
 
-def _facts(request: PopenRequest, session: str, logs: str) -> dict[str, str]:
+def facts_of_request(request: PopenRequest, session: str, logs: str) -> dict[str, str]:
     """What the job's state file says for good."""
     from torchx.supervisor.proctree import boot_id, pid_namespace
 
@@ -137,7 +138,7 @@ def _facts(request: PopenRequest, session: str, logs: str) -> dict[str, str]:
     }
 
 
-def _write_request(folder: str, app: AppDef | None, facts: dict[str, str], masked_app: dict[str, Any] | None) -> None:
+def write_request(folder: str, app: AppDef | None, facts: dict[str, str], masked_app: dict[str, Any] | None) -> None:
     """Record what was asked for, secrets masked, in ``job.json``.
 
     A job runs without it, too: where it cannot be written, less is known of the job afterwards.
@@ -166,9 +167,9 @@ def _write_request(folder: str, app: AppDef | None, facts: dict[str, str], maske
         logger("torchx.schedulers.local").warning(text)
 
 
-def _discard(folder: str) -> None:
+def discard_folder(folder: str) -> None:
     """Remove the folder of a job that was never started."""
-    for name in (REQUEST_FILE, ""):
+    for name in (REQUEST_FILE, TASKS_FILE, STATE_FILE, CONTROL_FIFO, ""):
         path = os.path.join(folder, name)
         try:
             os.unlink(path) if name else os.rmdir(path)
@@ -176,7 +177,8 @@ def _discard(folder: str) -> None:
             pass  # kept: retention removes it later
 
 
-def _make_log_dir(path: str) -> None:
+def make_log_dir(path: str) -> None:
+    """The folder that the user wants the logs in."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as e:

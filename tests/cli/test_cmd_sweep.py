@@ -1,0 +1,144 @@
+"""`torchx sweep`: what is launched, how its tasks are found, and what is refused before anything is submitted."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from torchx.runs import default_registry
+from torchx.settings import torchx_home
+
+from .conftest import Call
+
+SCHEMAS = Path(__file__).parent / "schemas"
+TASK = "echo lr={lr} seed={seed}; test {seed} != 1 || exit 7"
+GRID = ("--grid", "lr=1e-4,3e-4", "--grid", "seed=0..1")
+
+
+def launch(torchx: Call, *argv: str) -> str:
+    """The app id of a sweep that has ended."""
+    outcome = torchx("sweep", *argv)
+    assert outcome.code == 0, outcome.err
+    torchx("wait", "@last")
+    return outcome.out.strip().rpartition("/")[2]
+
+
+def test_a_sweep(torchx: Call, project: Path) -> None:
+    """One row of the record, four tasks with their values, and a page with the failures by cause."""
+    app_id = launch(torchx, *GRID, "utils.sh", TASK)
+    runs = json.loads(torchx("list", "--json").out)["runs"]
+    assert [(run["app_id"], run["state"]) for run in runs] == [(app_id, "FAILED")]
+    page = torchx("status", app_id).out
+    assert "4 of 4 ended · 2 succeeded · 2 failed" in page
+    assert "2  error      1, 3                exit code 7: lr=1e-4 seed=1" in page
+    assert torchx("log", f"{app_id}/2").out == "sh/2 lr=3e-4 seed=0\n"
+    assert torchx("log", app_id).out.count("\n") == 4
+
+
+def test_a_task_is_a_job(torchx: Call, project: Path) -> None:
+    """`status`, `wait` and `log` take `SWEEP/3`, `@last/3` and its handle; one that is not there is refused."""
+    app_id = launch(torchx, *GRID, "utils.sh", TASK)
+    for reference in (f"{app_id}/3", "@last/3", f"local_cwd://torchx/{app_id}/3"):
+        status = json.loads(torchx("status", reference, "--json").out)
+        assert (status["state"], status["cause"]["error"]["exit_code"]) == ("FAILED", 7)
+        assert status["app_id"] == f"{app_id}/3"
+    assert torchx("wait", f"{app_id}/3").code == 1
+    assert torchx("wait", f"{app_id}/0").code == 0
+    missing = torchx("status", f"{app_id}/4")
+    assert (missing.code, missing.hint()) == (3, "it has tasks 0 to 3")
+
+
+def test_what_it_says_to_programs(torchx: Call, project: Path) -> None:
+    """`sweep --json` and `status --json` fit their schemas."""
+    document = json.loads(torchx("sweep", "--json", *GRID, "utils.sh", TASK).out)
+    jsonschema.validate(document, json.loads((SCHEMAS / "sweep.json").read_text()))
+    torchx("wait", "@last")
+    status = json.loads(torchx("status", "@last", "--json").out)
+    jsonschema.validate(status, json.loads((SCHEMAS / "status.json").read_text()))
+    assert status["tasks"]["counts"] == {"SUCCEEDED": 2, "FAILED": 2}
+    assert status["tasks"]["failures"] == [{"class": "error", "cause": "exit code 7: lr=1e-4 seed=1", "tasks": [1, 3]}]
+
+
+def test_cancel(torchx: Call, project: Path) -> None:
+    """One task, then the whole sweep: none is left, nor one to come."""
+    assert torchx("sweep", "--max-parallel", "1", "--grid", "t=0..9", "utils.sh", "sleep 100{t}").code == 0
+    assert torchx("cancel", "@last/9").code == 0
+    assert torchx("wait", "@last/9").code == 1
+    assert json.loads(torchx("status", "@last/9", "--json").out)["state"] == "CANCELLED"
+    assert torchx("cancel", "@last").code == 0
+    assert torchx("wait", "@last").code == 1
+    assert json.loads(torchx("status", "@last", "--json").out)["tasks"]["counts"] == {"CANCELLED": 10}
+
+
+def test_retry_of_those_that_failed(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new sweep with their values, in their variables too; none when all succeeded."""
+    fails_once = "echo {n} $VALUE; test {n} = 0 -o -e {n} || { touch {n}; exit 1; }"
+    first = launch(torchx, "--grid", "n=0..2", "utils.sh", "--env", "VALUE=v{n}", fails_once)
+    outcome = torchx("sweep", "--retry-failed", first)
+    assert outcome.code == 0, outcome.err
+    second = outcome.out.strip().rpartition("/")[2]
+    assert torchx("wait", second).code == 0
+    assert torchx("log", second).out == "sh/0 1 v1\nsh/1 2 v2\n"
+    refused = torchx("sweep", "--retry-failed", second)
+    assert (refused.code, refused.error_lines()) == (
+        3,
+        [f"torchx: error: no task of `local_cwd://torchx/{second}` has failed"],
+    )
+
+
+def test_values_arrive_exactly(torchx: Call, project: Path) -> None:
+    """Commas, quotes, blanks, braces, newlines, Unicode, and what a shell would act on."""
+    values = ["a,b", "x \"y\" 'z'", "$HOME `id` $(id)", "{lr} {{lr}}", "two\nlines", "größe 日本", "-x", "", "a\\b"]
+    Path("p.jsonl").write_text("".join(json.dumps({"v": v}) + "\n" for v in values))
+    Path("show.py").write_text("import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['TORCHX_TASK']]))")
+    app_id = launch(torchx, "--from", "p.jsonl", "utils.python", "--script", "show.py", "--", "{v}", "{{v}}")
+    for k, value in enumerate(values):
+        assert json.loads(torchx("log", "--no-prefix", f"{app_id}/{k}").out) == [[value, "{v}"], str(k)], value
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--grid", "lr=1", "utils.sh", "echo {seed}"], "`{seed}` in `"),
+        (["utils.sh", "echo"], "the sweep has no tasks"),
+        (["--grid", "lr=1", "--max-parallel", "0", "utils.sh", "echo"], "`--max-parallel 0`"),
+        (["--grid", "lr=0..9999999", "utils.sh", "echo"], "10,000,000 tasks"),
+        (["--grid", "api_token=a,b", "utils.sh", "echo"], "the name of a credential"),
+        (["--grid", "lr=1", "-s", "local_docker", "utils.sh", "echo"], "`local_docker` runs no sweeps"),
+        (["--grid", "lr=1", "--retry", "standard", "utils.sh", "echo"], "not started again"),
+        (["--grid", "lr=1", "dist.ddp", "-j", "2x1", "--script", "x.py"], "this one has 2 replicas"),
+        (["--retry-failed", "@last", "--grid", "lr=1"], "`--retry-failed` takes"),
+    ],
+    ids=["placeholder", "no values", "no room", "too many", "credential", "scheduler", "retries", "replicas", "both"],
+)
+def test_what_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:
+    """Each in one line, before anything is submitted."""
+    outcome = torchx("sweep", *argv)
+    assert outcome.code != 0
+    assert said in "\n".join(outcome.error_lines())
+    assert not default_registry().list()
+
+
+def test_a_dry_run(torchx: Call, project: Path) -> None:
+    """The request with its placeholders, how many tasks there are, and nothing is submitted."""
+    outcome = torchx("sweep", "--dryrun", *GRID, "utils.sh", TASK)
+    assert outcome.code == 0
+    assert "lr={lr} seed={seed}" in outcome.out
+    assert "4 tasks; the first: lr=1e-4, seed=0; the last: lr=3e-4, seed=1" in outcome.err
+    assert not default_registry().list()
+
+
+def test_delete(torchx: Call, project: Path) -> None:
+    """The sweep's files and its rows are gone; a task cannot be deleted alone."""
+    app_id = launch(torchx, *GRID, "utils.sh", TASK)
+    run = default_registry().find(app_id)
+    assert torchx("delete", f"{app_id}/1").code != 0
+    assert torchx("delete", app_id).code == 0
+    assert not os.path.exists(torchx_home("local", "torchx", app_id))
+    tasks = default_registry().tasks(run)
+    assert tasks is not None
+    assert not tasks.points

@@ -1,0 +1,151 @@
+"""``torchx sweep``: launch a component many times with different values, as one job."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_run import CmdRun, asked
+from torchx.cli.failures import UsageError, note
+from torchx.cli.points import MOST_TASKS, read_points
+from torchx.specs.images import NamesOnly
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from typing import Any
+
+    from torchx.cli.run_args import TorchXRunArgs
+    from torchx.runner import Runner
+    from torchx.specs import AppDryRunInfo
+    from torchx.specs.tasks import TaskList
+
+    _Add = Callable[..., None]
+
+_HELP = """\
+Each point of the grid, or each row of the file, is a task. A value stands as `{name}` in the arguments:
+
+  torchx sweep --grid lr=1e-4,3e-4 --grid seed=0..99 train.py --lr {lr} --seed {seed}
+  torchx sweep --from params.csv --max-parallel 8 utils.python --script train.py -- --lr {lr}
+  torchx sweep --retry-failed @last
+
+A column of the .csv, or a key of the .jsonl, is a name. Write `{{name}}` for the text `{name}`, and quotes around a
+value with a comma: `--grid 'shape="8,8","16,16"'`. Options of torchx stand before the component.
+The command returns at once. SWEEP/17 is a job like any other: `torchx status SWEEP`, `torchx log SWEEP/17`,
+`torchx cancel SWEEP` or `SWEEP/17`. A task that fails ends no other, and is not started again."""
+
+
+class CmdSweep(CmdRun):
+    """launch a component once for each point of a grid, or each row of a file"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.epilog = _HELP
+        subparser.usage = "torchx sweep [options] COMPONENT|SCRIPT.py|-- PROGRAM [arguments with {name}]"
+        self.declare(subparser, _add_points)
+
+    def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
+        """Submits the sweep, or shows it."""
+        tasks = _tasks(args)
+        runner.check_sweep(run_args.scheduler, tasks)
+        if run_args.dryrun:
+            with NamesOnly():
+                info = asked(runner, "dryrun", run_args)
+            _show(runner, info, tasks, args)
+        else:
+            info = asked(runner, "dryrun", run_args)
+            _announce(_submit(runner, info, tasks), len(tasks.points), as_json=getattr(args, "json", False))
+
+    def _run(self, args: argparse.Namespace) -> None:
+        if hasattr(args, "retry_failed"):
+            _retry(args)
+        else:
+            super()._run(args)
+
+
+def _show(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:
+    from torchx.cli import spec_page
+    from torchx.runner.sweeps import check_job
+
+    try:
+        check_job(info._app, tasks)
+        as_json = getattr(args, "json", False)
+        spec_page.show_dryrun(info, scheduler=str(info._scheduler), as_json=as_json, full=getattr(args, "full", False))
+        note(f"{len(tasks.points):,} tasks; the first: {_point(tasks, 0)}; the last: {_point(tasks, -1)}")
+    finally:
+        runner.discard(info)
+
+
+def _add_points(add: _Add) -> None:
+    from torchx.cli.argparse_util import ArgOnceAction
+
+    add(
+        "--grid",
+        action="append",
+        metavar="NAME=V,V,...",
+        help="the values of a name, or a range such as 0..99; all combinations of several",
+    )
+    add("--from", action=ArgOnceAction, dest="file", metavar="FILE", help="rows of values, .csv or .jsonl")
+    add("--max-parallel", action=ArgOnceAction, type=int, metavar="N", help="so many tasks at a time")
+    add("--max-tasks", type=int, action=ArgOnceAction, metavar="N", help=f"refuse more tasks (default {MOST_TASKS:,})")
+    add(
+        "--retry-failed",
+        action=ArgOnceAction,
+        metavar="SWEEP",
+        help="a new sweep of the tasks of this one that failed, were cancelled or lost; nothing else is given",
+    )
+
+
+def _tasks(args: argparse.Namespace) -> TaskList:
+    from torchx.specs.tasks import TaskList
+
+    width = getattr(args, "max_parallel", 0)
+    if width < 1 and hasattr(args, "max_parallel"):
+        raise UsageError(f"`--max-parallel {width}` lets no task run", hint="give 1 or more")
+    names, points = read_points(
+        getattr(args, "grid", []), getattr(args, "file", None), getattr(args, "max_tasks", MOST_TASKS)
+    )
+    return TaskList(names=names, points=points, max_parallel=width)
+
+
+def _retry(args: argparse.Namespace) -> None:
+    from torchx.runner import get_runner
+
+    for name in ("grid", "file", "component_name_and_args"):
+        if getattr(args, name, None):
+            raise UsageError("`--retry-failed` takes the component and its values from the sweep", hint="omit the rest")
+    with get_runner() as runner:
+        handle = runner.resolve(args.retry_failed)
+        info, tasks = runner.retry_sweep(handle, max_parallel=getattr(args, "max_parallel", None))
+        _announce(_submit(runner, info, tasks), len(tasks.points), as_json=getattr(args, "json", False))
+
+
+def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList) -> str:
+    from torchx.errors import TransientError
+
+    try:
+        return runner.schedule_sweep(info, tasks)
+    except TransientError:
+        raise  # there may be a job all the same
+    except Exception:
+        runner.discard(info)
+        raise
+
+
+def _point(tasks: TaskList, k: int) -> str:
+    return ", ".join(f"{name}={value}" for name, value in tasks.values(k).items())
+
+
+def _announce(handle: str, count: int, *, as_json: bool) -> None:
+    """The handle, alone on the last line of stdout: programs read it there."""
+    from torchx.util.term import is_tty
+
+    if as_json:
+        from torchx.cli.render import document
+        from torchx.runner.documents import handle_fields
+
+        print(document({**handle_fields(handle), "tasks": count}))
+        return
+    if is_tty(sys.stderr):
+        note(f"Launched {count:,} tasks · torchx status @last · torchx log @last/0")
+    print(handle, flush=True)

@@ -1,0 +1,206 @@
+"""The points of a sweep, from ``--grid`` and ``--from``."""
+
+from __future__ import annotations
+
+import re
+
+from torchx.cli.failures import UsageError
+from torchx.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+MOST_TASKS = 100_000
+_EXAMPLE = "for example `--grid lr=1e-4,3e-4 --grid seed=0..99`"
+_RANGE = r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?"
+
+
+def read_points(grids: Sequence[str], path: str | None, most: int) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The names of the values, and for each task its values: every row of the file with every point of the grid.
+
+    Args:
+        grids: ``name=value,value,...``, where a value may be a range, ``0..99``, or stand in double quotes.
+        path: of a file whose name ends in ``.csv`` or ``.jsonl``.
+        most: more tasks than this are refused.
+
+    Raises:
+        UsageError: there are none, or too many, or a grid is malformed.
+        SpecError: the file is malformed; says in which line.
+
+    >>> read_points(["lr=1e-4,3e-4", "seed=0..1"], None, 10)
+    (['lr', 'seed'], [('1e-4', '0'), ('1e-4', '1'), ('3e-4', '0'), ('3e-4', '1')])
+    """
+    import itertools
+
+    names, rows = _read_file(path) if path else ([], [()])
+    columns = [_column(text, most) for text in grids]
+    for name, _ in columns:
+        if name in names:
+            raise UsageError(f"`{name}` is given twice", hint="put all its values into one `--grid`")
+        names.append(name)
+    total = len(rows)
+    for _, values in columns:
+        total *= len(values)
+    if not names or not total:
+        raise UsageError("the sweep has no tasks", hint=_EXAMPLE)
+    if total > most:
+        raise _too_many(total, most)
+    grid = list(itertools.product(*(values for _, values in columns)))
+    return names, [(*row, *point) for row in rows for point in grid]
+
+
+def _column(text: str, most: int) -> tuple[str, Sequence[str]]:
+    from torchx.specs.tasks import NAME
+
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise UsageError(f"`--grid {text}` has no `=`", hint=_EXAMPLE)
+    if not re.fullmatch(NAME, name, re.ASCII):
+        raise UsageError(
+            f"`--grid {text}`: `{name}` is not a name", hint="letters, digits, `_`, `.` and `-`, a letter first"
+        )
+    if not values:
+        raise UsageError(f"`--grid {text}` has no values", hint=_EXAMPLE)
+    found: list[str] = []
+    for value, quoted in _split(values, text):
+        span = None if quoted else re.fullmatch(_RANGE, value)
+        found += _range(span, text, most) if span else [value]
+    return name, found
+
+
+def _split(values: str, text: str) -> list[tuple[str, bool]]:
+    """The values between commas, each with whether it stood in quotes; a comma within quotes is part of the value."""
+    found = []
+    at = 0
+    while at <= len(values):
+        if values[at : at + 1] == '"':
+            match = re.compile(r'"((?:[^"]|"")*)"(?:,|$)').match(values, at)
+            if match is None:
+                raise UsageError(
+                    f"`--grid {text}`: a quotation mark is not closed", hint='write `""` for one within quotes'
+                )
+            found.append((match[1].replace('""', '"'), True))
+            ends = match[0].endswith(",")
+            at = match.end() if ends else len(values) + 1
+        else:
+            end = values.find(",", at)
+            end = len(values) if end < 0 else end
+            found.append((values[at:end], False))
+            at = end + 1
+    return found
+
+
+def _range(span: re.Match[str], text: str, most: int) -> list[str]:
+    first, last, step = int(span[1]), int(span[2]), int(span[3] or 1)
+    if not step:
+        raise UsageError(f"`--grid {text}`: the step of a range is 0")
+    if last < first:
+        raise UsageError(f"`--grid {text}`: the range `{span[0]}` is empty", hint="write the smaller number first")
+    count = (last - first) // step + 1
+    if count > most:
+        raise _too_many(count, most)
+    return [str(number) for number in range(first, last + 1, step)]
+
+
+def _too_many(total: int, most: int) -> UsageError:
+    return UsageError(
+        f"the sweep would have {total:,} tasks, and at most {most:,} are submitted",
+        hint=f"`--max-tasks {total}` raises the limit",
+    )
+
+
+# -- files ----------------------------------------------------------------------------------------------------
+
+
+def _read_file(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as f:
+            text = f.read()
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
+        raise SpecError(f"`--from {path}` cannot be read: {why}") from e
+    if path.endswith(".csv"):
+        names, rows = _read_csv(path, text)
+    elif path.endswith((".jsonl", ".ndjson")):
+        names, rows = _read_jsonl(path, text)
+    else:
+        raise UsageError(f"`--from {path}`: what it is cannot be seen", hint="its name must end in .csv or .jsonl")
+    if not rows:
+        raise SpecError(f"`{path}` has no rows", hint="a row is a task")
+    return names, rows
+
+
+def _read_csv(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    import csv
+    import io
+
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    names: list[str] = []
+    rows = []
+    try:
+        for row in reader:
+            if not row:
+                continue
+            if not names:
+                names = _checked_names([name.strip() for name in row], path, reader.line_num)
+            elif len(row) != len(names):
+                raise SpecError(
+                    f"line {reader.line_num} of `{path}` has {len(row)} values, and its first line {len(names)} names",
+                    hint="put a value with a comma into double quotes",
+                )
+            else:
+                rows.append(tuple(row))
+    except csv.Error as e:
+        raise SpecError(f"line {reader.line_num} of `{path}` is not valid CSV: {e}") from e
+    return names, rows
+
+
+def _read_jsonl(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    import json
+
+    names: list[str] = []
+    rows = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as e:
+            raise SpecError(f"line {number} of `{path}` is not valid JSON: {e}") from e
+        if not isinstance(row, dict):
+            raise SpecError(f"line {number} of `{path}` is not an object", hint='for example {"lr": 1e-4, "seed": 0}')
+        names = names or _checked_names(list(row), path, number)
+        if set(row) != set(names):
+            different = sorted(set(row) ^ set(names))[0]
+            raise SpecError(
+                f"line {number} of `{path}`: `{different}` is not in all rows", hint="every row needs the same names"
+            )
+        rows.append(tuple(_text(row[name], number, path) for name in names))
+    return names, rows
+
+
+def _text(value: Any, number: int, path: str) -> str:
+    """A value as it stands on a command line."""
+    import json
+
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise SpecError(f"line {number} of `{path}` has a value that is null", hint='write "" for an empty value')
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _checked_names(names: list[str], path: str, number: int) -> list[str]:
+    from torchx.specs.tasks import NAME
+
+    for name in names:
+        if not re.fullmatch(NAME, name, re.ASCII):
+            raise SpecError(
+                f"line {number} of `{path}`: `{name}` is not a name",
+                hint="the first line names the columns" if path.endswith(".csv") else "start it with a letter",
+            )
+        if names.count(name) > 1:
+            raise SpecError(f"line {number} of `{path}`: the name `{name}` stands there twice")
+    return names

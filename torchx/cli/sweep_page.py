@@ -1,0 +1,97 @@
+"""The page of a sweep: how far it is, how fast, and why tasks failed; it fits a screen however many tasks there are."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from torchx.cli.render import RESET, duration, gray, state_text
+from torchx.specs.api import AppState
+from torchx.specs.tasks import is_terminal_task
+from torchx.util.term import fit, has_color, is_tty, printable, width
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.runner import Runner
+    from torchx.specs.api import AppStatus
+    from torchx.specs.tasks import TaskTable
+
+_BAR = 30  # characters
+_GROUPS = 12
+_NUMBERS = 3
+_WINDOW_S = 60.0
+_COLORS = {AppState.SUCCEEDED: "\033[32m", AppState.FAILED: "\033[31m", AppState.RUNNING: "\033[36m"}
+
+
+def lines(runner: Runner, handle: str, status: AppStatus, table: TaskTable) -> list[str]:
+    """The lines of the page below the times."""
+    color, tty = has_color(sys.stdout), is_tty(sys.stdout)
+    found = [f"state:    {state_text(status.state, color=color)}"]
+    done = sum(n for state, n in table.counts().items() if is_terminal_task(state))
+    bar = [_bar(table, color=color)] if tty else []
+    words = [*bar, f"{done:,} of {len(table.states):,} ended", *_counts(table, color=color)]
+    found.append(f"tasks:    {' · '.join(words)}")
+    if not status.is_terminal():
+        found.append(f"pace:     {_pace(table, done, time.time(), status.started_at)}")
+    groups = runner.sweep_failures(handle, table)
+    if groups:
+        found.append("failed:")
+        room = width(sys.stdout) if tty else 10_000
+        for group in groups[:_GROUPS]:
+            numbers = ", ".join(map(str, group.tasks[:_NUMBERS])) + (", ..." if len(group.tasks) > _NUMBERS else "")
+            head = f"  {len(group.tasks):>6,}  {group.kind:<10} {numbers:<18}  "
+            found.append(head + fit(printable(group.cause), max(room - len(head), 20)).rstrip())
+        if len(groups) > _GROUPS:
+            found.append(gray(f"          and {len(groups) - _GROUPS:,} more causes", color=color))
+    return found
+
+
+def next_steps(app_id: str, status: AppStatus, table: TaskTable) -> list[str]:
+    """What the user may want to type next."""
+    failed = table.failed()
+    steps = [f"torchx log {app_id}/{failed[0] if failed else 0}"]
+    if failed:
+        steps.append(f"torchx status {app_id}/{failed[0]}")
+    if status.is_terminal():
+        return [*steps, f"torchx sweep --retry-failed {app_id}"] if failed else steps
+    return [*steps, f"torchx cancel {app_id}"]
+
+
+def _counts(table: TaskTable, *, color: bool) -> list[str]:
+    words = []
+    for state, n in sorted(table.counts().items(), key=lambda item: item[0] is not AppState.SUCCEEDED):
+        start = _COLORS.get(state, "") if color else ""
+        words.append(f"{start}{n:,} {state.name.lower()}{RESET if start else ''}")
+    return words
+
+
+def _bar(table: TaskTable, *, color: bool) -> str:
+    """Succeeded, failed and running tasks as parts of a bar.
+
+    >>> _bar(TaskTable(states=[AppState.SUCCEEDED] * 2 + [AppState.PENDING], exit_codes=[], ended=[]), color=False)
+    '━━━━━━━━━━━━━━━━━━━━──────────'
+    """
+    total, parts, used = len(table.states), "", 0
+    for states, start in (
+        ((AppState.SUCCEEDED,), _COLORS[AppState.SUCCEEDED]),
+        ((AppState.FAILED, AppState.UNKNOWN, AppState.CANCELLED), _COLORS[AppState.FAILED]),
+        ((AppState.RUNNING,), _COLORS[AppState.RUNNING]),
+    ):
+        n = sum(table.counts().get(state, 0) for state in states)
+        cells = min(max(round(n / total * _BAR), 1) if n else 0, _BAR - used)
+        used += cells
+        sign = "━" if AppState.RUNNING not in states else "╸"
+        parts += f"{start}{sign * cells}{RESET}" if color and cells else sign * cells
+    return parts + gray("─" * (_BAR - used), color=color)
+
+
+def _pace(table: TaskTable, done: int, now: float, started: float | None) -> str:
+    """How many tasks end in a second, and how long the others take at that pace."""
+    window = min(_WINDOW_S, max(now - (started or now), 0.0))
+    recent = sum(now - ended < window for ended in table.ended if ended) if window else 0
+    parallel = f"at most {table.max_parallel:,} at a time" if table.max_parallel else "no limit on how many at a time"
+    if not recent:
+        return f"none has ended in the last minute, {parallel}" if done else f"none has ended yet, {parallel}"
+    rate = recent / window
+    shown = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
+    return f"{shown}, about {duration((len(table.states) - done) / rate)} left, {parallel}"

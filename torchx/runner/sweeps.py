@@ -1,0 +1,193 @@
+"""Sweeps: one job submitted many times with different values, and its tasks as jobs of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from torchx.errors import ConfigError, NotFoundError, NotSupportedError, SpecError
+from torchx.schedulers.api import Scheduler
+from torchx.schedulers.kit.abilities import RunsTasks
+from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
+from torchx.specs.api import AppState
+from torchx.specs.tasks import TaskList, check_placeholders
+from torchx.util.records import dataclass
+from torchx.util.redaction import MASK
+from torchx.util.secrets import is_secret_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from torchx.runs import Run
+    from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
+    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.specs.api import AppDef, AppDryRunInfo
+    from torchx.specs.tasks import TaskTable
+
+    _Jobs = list[ListAppResponse]
+    _Replicas = list[tuple[str, int]]
+
+
+_LOOKED_INTO = 10  # failed tasks of an exit code
+_MOST_CODES = 8
+_AGAIN = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
+_OURS = (ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH)  # what a dry run says anew
+
+
+def check(scheduler: str, tasks: TaskList, backend: Scheduler[Any]) -> None:
+    """Refuses a sweep that cannot be submitted, whatever the job is. See :meth:`RunnerVerbs.check_sweep`."""
+    if not tasks.points:
+        raise SpecError("the sweep has no tasks", hint="give each name a value, for example `--grid lr=1e-4,3e-4`")
+    for name in tasks.names:
+        if is_secret_name(name):
+            raise SpecError(
+                f"`{name}` is the name of a credential, and the values of a sweep are on record",
+                hint=f"hand it over as `--secret {name.upper()}`, and give the value another name if it is none",
+            )
+    if not isinstance(backend, RunsTasks):
+        raise NotSupportedError(
+            f"`{scheduler}` runs no sweeps", hint="`local_cwd` does; elsewhere submit each job by `torchx run`"
+        )
+
+
+def check_job(app: AppDef | None, tasks: TaskList) -> None:
+    """Refuses a job that cannot be the task of a sweep.
+
+    Raises:
+        SpecError: a placeholder has no value.
+        NotSupportedError: it is to be started again when it fails.
+    """
+    if app is None:
+        return
+    from torchx.specs.retries import RETRY
+
+    check_placeholders(app, tasks.names)
+    if RETRY in app.metadata or any(role.max_retries for role in app.roles):
+        raise NotSupportedError(
+            "the tasks of a sweep are not started again", hint="`torchx sweep --retry-failed SWEEP` does so"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureGroup:
+    """Tasks of a sweep that failed alike.
+
+    Attributes:
+        kind: class of the cause, see :data:`torchx.schedulers.failures.classes.CLASSES`.
+        cause: what one of them said.
+        tasks: their numbers.
+    """
+
+    kind: str
+    cause: str
+    tasks: list[int]
+
+
+def failures(backend: Scheduler[Any], app_id: str, table: TaskTable) -> list[FailureGroup]:
+    """The tasks that failed, by cause.
+
+    Of each exit code some are looked into; the others count as these, if they agree.
+    """
+    from torchx.specs.failures import parse_failure
+
+    by_code: dict[int | None, list[int]] = {}
+    for k in table.failed():
+        by_code.setdefault(table.exit_codes[k], []).append(k)
+    found: dict[tuple[str, str], FailureGroup] = {}
+    for code, tasks in list(by_code.items())[:_MOST_CODES]:
+        looked = tasks[:_LOOKED_INTO]
+        answers = backend.describe_tasks(app_id, looked) if isinstance(backend, RunsTasks) else None
+        alike: set[tuple[str, str]] = set()
+        for k, answer in zip(looked, answers or (), strict=False):
+            failure = parse_failure(answer.structured_error_msg)
+            kind = failure.kind if failure is not None else ""
+            cause = failure.summary() if failure is not None else answer.msg
+            key = (kind, re.sub(r"\d+(\.\d+)?", "#", cause))
+            alike.add(key)
+            found.setdefault(key, FailureGroup(kind=kind or "unknown", cause=cause, tasks=[])).tasks.append(k)
+        rest = tasks[len(looked) :]
+        if len(alike) == 1:
+            found[alike.pop()].tasks.extend(rest)
+        elif rest:
+            cause = f"exit code {code}, not looked into"
+            found.setdefault(("", cause), FailureGroup(kind="unknown", cause=cause, tasks=[])).tasks.extend(rest)
+    return sorted(found.values(), key=lambda group: (-len(group.tasks), group.tasks))
+
+
+def again(
+    run: Run, tasks: TaskList, table: TaskTable, max_parallel: int | None
+) -> tuple[AppDef, dict[str, Any], TaskList]:
+    """The job, its run options and the tasks of a new sweep. See :meth:`RunnerVerbs.retry_sweep`."""
+    wanted = [k for k, state in enumerate(table.states) if state in _AGAIN]
+    if not wanted:
+        raise NotFoundError(
+            f"no task of `{run.handle}` has failed", hint=f"{table.summary()}; `torchx status` shows them"
+        )
+    app = run.appdef()
+    if app is None:
+        raise NotFoundError(f"what `{run.handle}` ran is not on record", hint="launch it again by `torchx sweep`")
+    for role in app.roles:
+        role.env = {name: _unmasked(name, value) for name, value in role.env.items() if name not in _OURS}
+        role.workspace = None  # the code was patched into the image
+    cfg = {name: setting["value"] for name, setting in run.cfg.items() if setting["source"] != "default"}
+    parallel = tasks.max_parallel if max_parallel is None else max_parallel
+    points = [tasks.points[k] for k in wanted]
+    return app, cfg, TaskList(names=tasks.names, points=points, max_parallel=parallel)
+
+
+def _unmasked(name: str, value: str) -> str:
+    if value != MASK:
+        return value
+    if name not in os.environ:
+        raise ConfigError(f"the value of `{name}` is not on record: it is secret", hint=f"export {name}, and try again")
+    return os.environ[name]
+
+
+def of_task(backend: Scheduler[Any], app_id: str) -> Scheduler[Any]:
+    """The scheduler to ask about ``SWEEP/17``; ``backend`` itself where this is not the id of a task."""
+    sweep, _, number = app_id.rpartition("/")
+    if sweep and number.isdigit() and isinstance(backend, RunsTasks):
+        return _TaskOf(backend, sweep, int(number))
+    return backend
+
+
+class _TaskOf(Scheduler["Mapping[str, Any]"]):
+    """The scheduler of one task of a sweep, to which it is a job like any other."""
+
+    def __init__(self, backend: RunsTasks, sweep: str, number: int) -> None:
+        assert isinstance(backend, Scheduler)  # only those run tasks
+        super().__init__(backend.backend, backend.session_name)
+        self.capabilities, self.wait_hint = backend.capabilities, backend.wait_hint
+        self._of: RunsTasks = backend
+        self._scheduler: Scheduler[Any] = backend
+        self._sweep, self._number = sweep, number
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:  # noqa: ARG002  # the contract's signature
+        found = self._of.describe_tasks(self._sweep, [self._number])
+        return found[0] if found else None
+
+    def log_replicas(self, app_id: str) -> _Replicas | None:  # noqa: ARG002  # as above
+        replicas = self._scheduler.log_replicas(self._sweep)
+        return None if replicas is None else [replica for replica in replicas if replica[1] == self._number]
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:  # noqa: ARG002  # as above
+        return self._scheduler.open_logs(self._sweep, replicas, query)
+
+    def _cancel_existing(self, app_id: str) -> None:  # noqa: ARG002  # as above
+        self._of.cancel_task(self._sweep, self._number)
+
+    def _delete_existing(self, app_id: str) -> None:
+        raise NotSupportedError(
+            f"`{app_id}` is a task of a sweep, and cannot be deleted alone", hint=f"`torchx delete {self._sweep}`"
+        )
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
+        return self._scheduler._submit_dryrun(app, cfg)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        return self._scheduler.schedule(dryrun_info)
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> _Jobs:
+        return self._scheduler.list(cfg)

@@ -1,0 +1,176 @@
+"""Sweeps on this machine: one job of many tasks, so many at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from torchx.errors import BackendError
+from torchx.schedulers.kit.secrets import revealed, split
+from torchx.schedulers.kit.tasks import check_numbers, check_query, describe_sweep, describe_task, only_role
+from torchx.schedulers.local.answers import replica_facts, state_of_sweep, table_of
+from torchx.schedulers.local.request import ENV_ERROR_FILE, check_scripts, move_logs, replica_requests
+from torchx.schedulers.local.submission import (
+    base_environment,
+    discard_folder,
+    facts_of_request,
+    make_log_dir,
+    write_request,
+)
+from torchx.settings import torchx_home
+from torchx.specs.tasks import ENV_TASK, fill
+from torchx.supervisor.layout import task_log
+from torchx.supervisor.statefile import TASKS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.local.jobs import LocalJobs
+    from torchx.schedulers.local.logs import LogIterator
+    from torchx.schedulers.local.request import PopenRequest
+    from torchx.specs.api import AppDryRunInfo
+    from torchx.specs.tasks import TaskList
+    from torchx.supervisor.statefile import JobState
+
+_TAIL = 64 << 10  # bytes of a task's output in which its cause is looked for
+
+
+def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:
+    """Starts a sweep; returns its app id once it has been taken.
+
+    Raises:
+        SpecError: a program, a script or a working directory does not exist.
+        NotSupportedError: a task would be more than one process.
+        BackendError: it could not be started.
+    """
+    from torchx.supervisor.task_client import TasksError, start
+    from torchx.util.machine import cpu_count
+
+    request, app = info.request, info._app
+    role = only_role(app, "local_cwd")
+    env = base_environment(request)
+    if not any("{" in text for text in (request.role_params[role.name][0].args[0], role.entrypoint)):
+        if app is not None and "{" not in str(role.metadata.get("script")):
+            check_scripts(request, app, env)
+        roles = replica_requests(request, env)
+    else:
+        roles = _unresolved(request)
+    ours = request.log_dir.startswith(torchx_home("local") + os.sep)
+    if not ours:
+        make_log_dir(request.log_dir)
+    folder = jobs.create(request.app_id)
+    logs = folder if ours else request.log_dir
+    if logs != request.log_dir:
+        move_logs(roles, request.log_dir, logs)
+    replica = roles[0]["replicas"][0]
+    replica["env"].pop(ENV_ERROR_FILE, None)  # one file for all would be nobody's
+    plain, hidden = split(replica["env"])
+    secret = revealed(hidden, info._secrets)
+    common = {name: value for name, value in plain.items() if "{" not in value}
+    width = tasks.max_parallel or cpu_count()
+    facts = {**facts_of_request(request, jobs.session, logs), TASKS: str(width)}
+    head = {
+        "facts": facts,
+        "role": role.name,
+        "cwd": replica["cwd"],
+        "grace_s": request.cancel_grace_s,
+        "env": common,
+        "resumable": not secret,
+    }
+    own = {name: value for name, value in plain.items() if name not in common}
+    write_request(folder, app, facts, info._record)
+    try:
+        start(folder, head, _tasks(tasks, replica, own, env), {**env, **secret})
+    except (TasksError, OSError) as e:
+        discard_folder(folder)
+        raise BackendError(f"sweep `{request.app_id}` could not be started: {e}") from e
+    return request.app_id
+
+
+def _tasks(
+    tasks: TaskList, replica: dict[str, Any], own: dict[str, str], env: dict[str, str]
+) -> Iterator[tuple[str, list[str], dict[str, str]]]:
+    from torchx.util.procs import find_program
+
+    path = replica["env"].get("PATH") or env.get("PATH", os.defpath)
+    programs: dict[str, str] = {}
+    for k in range(len(tasks.points)):
+        values = tasks.values(k)
+        argv = [fill(arg, values) for arg in replica["argv"]]
+        program = replica["exe"] or programs.get(argv[0])
+        if program is None:
+            program = programs[argv[0]] = find_program(argv[0], path, replica["cwd"]) or argv[0]
+        yield program, argv, {ENV_TASK: str(k), **{name: fill(value, values) for name, value in own.items()}}
+
+
+def _unresolved(request: PopenRequest) -> list[dict[str, Any]]:
+    """As :func:`replica_requests`, of a job whose program each task names."""
+    ((role, (param,)),) = request.role_params.items()
+    cwd = os.path.join(os.getcwd(), param.cwd or "")
+    replica = {
+        "argv": param.args,
+        "exe": None,
+        "env": param.env,
+        "cwd": cwd,
+        **dict.fromkeys(("folder", "stdout", "stderr"), ""),
+    }
+    return [{"name": role, "replicas": [replica]}]
+
+
+def describe(job: JobState, app_id: str) -> DescribeAppResponse:
+    """The answer for a sweep; its tasks are not looked into."""
+    url = f"file://{job.facts['logs']}"
+    return describe_sweep(app_id, table_of(job), state=state_of_sweep(job), started_at=job.created or None, ui_url=url)
+
+
+def describe_some(job: JobState, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse]:
+    """The answers for some tasks, each with its cause."""
+    check_numbers(app_id, numbers, len(job.replicas))
+    logs, role = job.facts["logs"], job.roles[0][0]
+
+    def look(replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
+        from torchx.schedulers.failures.reader import Evidence
+
+        return [Evidence(stderr=_tail(task_log(logs, r.role, r.replica))) for r in replicas]
+
+    return [describe_task(f"{app_id}/{k}", replica_facts(role, k, job.replicas[k], "localhost"), look) for k in numbers]
+
+
+class _Task:
+    """What a reader of a log asks its scheduler, of one task of a sweep."""
+
+    def __init__(self, find: Callable[[], DescribeAppResponse | None]) -> None:
+        self._find = find
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:  # noqa: ARG002  # the contract's signature
+        return self._find()
+
+    def wait_for_end(self, app_id: str, timeout_s: float) -> None:  # noqa: ARG002  # as above
+        time.sleep(timeout_s)
+
+
+def open_task_log(path: str, query: LogQuery, find: Callable[[], DescribeAppResponse | None]) -> LogIterator:
+    """The lines of one task that the query wants; both streams are in one file, without times.
+
+    Args:
+        find: describes the task.
+    """
+    from torchx.schedulers.local.logs import LogIterator
+
+    check_query(query)
+    return LogIterator("", path, _Task(find), query.follow, query=query)  # type: ignore[arg-type]  # all that it asks
+
+
+def _tail(path: str) -> str:
+    try:
+        with open(path, "rb") as f:
+            f.seek(max(os.fstat(f.fileno()).st_size - _TAIL, 0))
+            return f.read(_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ""
