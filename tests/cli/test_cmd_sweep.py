@@ -110,10 +110,22 @@ def test_values_arrive_exactly(torchx: Call, project: Path) -> None:
         (["--grid", "api_token=a,b", "utils.sh", "echo"], "the name of a credential"),
         (["--grid", "lr=1", "-s", "local_docker", "utils.sh", "echo"], "`local_docker` runs no sweeps"),
         (["--grid", "lr=1", "--retry", "standard", "utils.sh", "echo"], "not started again"),
+        (["--grid", "lr=1", "--timeout", "1h", "utils.sh", "echo"], "no time limit"),
         (["--grid", "lr=1", "dist.ddp", "-j", "2x1", "--script", "x.py"], "this one has 2 replicas"),
         (["--retry-failed", "@last", "--grid", "lr=1"], "`--retry-failed` takes"),
     ],
-    ids=["placeholder", "no values", "no room", "too many", "credential", "scheduler", "retries", "replicas", "both"],
+    ids=[
+        "placeholder",
+        "no values",
+        "no room",
+        "too many",
+        "credential",
+        "scheduler",
+        "retries",
+        "time limit",
+        "replicas",
+        "both",
+    ],
 )
 def test_what_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:
     """Each in one line, before anything is submitted."""

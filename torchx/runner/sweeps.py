@@ -57,13 +57,18 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
 
     Raises:
         SpecError: a placeholder has no value.
-        NotSupportedError: it is to be started again when it fails.
+        NotSupportedError: it is to be started again when it fails, or has a time limit.
     """
     if app is None:
         return
     from torchx.specs.retries import RETRY
+    from torchx.specs.timeouts import TIMEOUT
 
     check_placeholders(app, tasks.names)
+    if TIMEOUT in app.metadata:
+        raise NotSupportedError(
+            "the tasks of a sweep have no time limit", hint="`timeout 1h PROGRAM` in the task itself ends it"
+        )
     if RETRY in app.metadata or any(role.max_retries for role in app.roles):
         raise NotSupportedError(
             "the tasks of a sweep are not started again", hint="`torchx sweep --retry-failed SWEEP` does so"
