@@ -18,6 +18,7 @@ PARTS = {
     "slurm": ("tests.backends.slurm.cluster", ("up",)),
     "mlflow": ("tests.backends.venvs", ("mlflow_and_s3",)),
     "moto": ("tests.backends.aws.moto", ("toolkit",)),
+    "chromium": ("tests.backends.ui.browser", ("up",)),
 }
 """What is started or installed: module, and the functions that are called one after the other."""
 
@@ -36,6 +37,7 @@ FOLDERS = {
     "aws": ("docker", "moto"),
     "workspace": ("mlflow",),
     "distributed": (),
+    "ui": ("chromium",),
     "compat": ("docker", "slurm"),
     "clients": ("docker", "slurm"),
     "kubernetes": ("docker",),

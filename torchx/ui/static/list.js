@@ -22,7 +22,7 @@ export function showRuns(main, rows, go) {
   const frame = el("div", { class: "list", tabindex: 0, role: "table", "aria-label": "Runs" });
   const empty = el("p", { class: "empty", hidden: true });
   frame.append(head);
-  main.append(el("div", { class: "filters" }, search, chips, schedulers), frame, empty);
+  main.append(el("h1", { class: "unseen" }, "Runs"), el("div", { class: "filters" }, search, chips, schedulers), frame, empty);
   const list = new Rows(frame, () => (small.matches ? 76 : 44), draw);
 
   function want(change) {
@@ -54,7 +54,7 @@ export function showRuns(main, rows, go) {
     }
     const chip = (state, label, n) => el("button", {
       class: "chip", "aria-pressed": String(wanted.state === state), onclick: () => want({ state: wanted.state === state ? "" : state }),
-    }, label, el("b", {}, String(n)));
+    }, `${label} `, el("b", {}, String(n)));
     const states = [...STATES, ...Object.keys(counted).filter((state) => !STATES.includes(state))];
     chips.replaceChildren(chip("", "all", rows.size), ...states.filter((s) => counted[s]).map((s) => chip(s, s.toLowerCase(), counted[s])));
     const names = [...new Set([...rows.values()].map((row) => row.scheduler))].sort();
