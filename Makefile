@@ -10,14 +10,15 @@
 # make mutants ROOM=runs N=40 SEED=1   plant small changes in torchx/runs, print those that no unit test notices
 # make bench   the benchmark table (BENCH=--quick: a short one)
 # make picture the moving picture of README, from a real run
+# make screens the pictures of `torchx ui`, from real runs in a real browser
 # make format  put the code in shape
 #
 # Everything is installed below .venv, .cache and ~/.cache/torchx-ci (large things); PYTHON=... names the interpreter.
 
-.PHONY: help demo test check check-real coverage lint types unit docs fuzz torture mutants bench picture format clean
+.PHONY: help demo test check check-real coverage lint types unit docs fuzz torture mutants bench picture screens format clean
 .DEFAULT_GOAL := help
 SCRIPTS := .ci/run scripts/demo scripts/env scripts/real $(wildcard torchx/schedulers/*/*.sh torchx/schedulers/*/*/*.sh)
-CODE := torchx tests examples benchmarks docs/conf.py docs/_site conftest.py scripts/release scripts/picture scripts/resolve
+CODE := torchx tests examples benchmarks docs/conf.py docs/_site conftest.py scripts/release scripts/picture scripts/screens scripts/resolve
 UNIT := .venv/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
 help:
@@ -87,6 +88,10 @@ bench:
 picture:
 	@scripts/env demo
 	@"$$(scripts/env where)/bin/python" scripts/picture
+
+screens:
+	@scripts/env demo
+	@"$$(scripts/env where)/bin/python" scripts/screens
 
 format:
 	@scripts/env dev

@@ -104,7 +104,7 @@ def test_a_change_reaches_the_page(pages: Pages, run: Run) -> None:
         seen.update({row["handle"]: row["state"] for row in next(documents)["rows"]})
     assert first not in seen
     subprocess.run([sys.executable, "-m", "torchx", "delete", first], env=page.env, check=True, capture_output=True)
-    assert next(documents)["rows"] == [{"handle": first, "gone": True}]
+    _until(lambda: {"handle": first, "gone": True} in next(documents)["rows"])
     documents.close()
 
 
@@ -183,7 +183,7 @@ def test_who_stops_listening_leaves_no_process(pages: Pages, run: Run) -> None:
 def test_only_what_was_allowed_is_done(pages: Pages, run: Run) -> None:
     """The page reads; `--allow cancel` lets it cancel, by POST alone."""
     handle = run("sleep 1000")
-    path = f"/api/cancel?handle={quote(handle)}"
+    path = f"/api/do/cancel?handle={quote(handle)}"
     refused = pages().ask(path, method="POST")
     assert (refused.status, "--allow cancel" in refused.json()["error"]) == (403, True)
     page = pages("--allow", "cancel")
@@ -192,9 +192,25 @@ def test_only_what_was_allowed_is_done(pages: Pages, run: Run) -> None:
     assert page.ask(path, method="POST", Authorization="").status == 401
     assert page.ask(path, method="POST", Origin="http://evil.example").status == 403
     assert page.ask(path, method="POST").status == 200
+    assert page.ask(path.replace("cancel", "rerun"), method="POST").status == 403
     documents = page.stream("/api/events")
     _until(lambda: next(documents)["rows"][0]["state"] == "CANCELLED")
     documents.close()
+
+
+def test_a_run_is_launched_again(pages: Pages, run: Run) -> None:
+    """The answer is the handle of the new job, which is on record."""
+    handle = run("exit 3", "--wait")
+    page = pages("--allow", "rerun")
+    again = page.ask(f"/api/do/rerun?handle={quote(handle)}", method="POST").json()["handle"]
+    assert again != handle
+    documents = page.stream("/api/events")
+    seen: dict[str, Any] = {}
+    while seen.get(again) != "FAILED":
+        seen.update({row["handle"]: row["state"] for row in next(documents)["rows"]})
+    documents.close()
+    missing = page.ask("/api/do/rerun?handle=local_cwd://torchx/none", method="POST")
+    assert (missing.status, "not on record" in missing.json()["error"]) == (404, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

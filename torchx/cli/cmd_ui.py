@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CmdUi"]
 
-_ACTIONS = ("cancel",)
+_ACTIONS = ("cancel", "rerun")
 
 
 class CmdUi(SubCommand):

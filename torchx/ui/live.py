@@ -1,4 +1,4 @@
-"""What is new: one reader asks the schedulers for all pages that are open, and only while one is."""
+"""What is new: one reader of the record for all pages that are open, and only while one is."""
 
 from __future__ import annotations
 
@@ -10,54 +10,67 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from typing import Any
 
-    Row = dict[str, Any]
+    from torchx.runner.changes import Watch
 
-_SHORTEST_S = 1.0
-_LONGEST_S = 60.0
-_SHARE = 20  # a look that takes a second is followed by twenty without one
+    Row = dict[str, Any]
+    News = dict[str, Any]
+
+_QUIET_S = 5.0  # without a change, the record is read again: runs may have been deleted
+_SHARE = 10  # a look that takes a second is followed by ten without one
 
 
 class Live:
     """Changes of runs, for any number of listeners.
 
     Args:
-        look: the rows of all runs, newest first, states asked of the schedulers; it may take its time.
+        look: the rows of all runs on record, newest first.
+        watch: begins to watch them: from then on somebody asks their schedulers.
     """
 
-    def __init__(self, look: Callable[[], list[Row]]) -> None:
+    def __init__(self, look: Callable[[], list[Row]], watch: Callable[[], Watch]) -> None:
         self._look = look
+        self._watch = watch
         self._rows: dict[str, Row] = {}
-        self._listeners: set[asyncio.Queue[list[Row]]] = set()
+        self._problems: dict[str, str] = {}
+        self._listeners: set[asyncio.Queue[News]] = set()
         self._task: asyncio.Task[None] | None = None
 
-    async def changes(self) -> AsyncIterator[list[Row]]:
-        """First all rows, then those that are new or have changed; a row with ``gone`` is on record no more."""
-        queue: asyncio.Queue[list[Row]] = asyncio.Queue()
+    async def news(self) -> AsyncIterator[News]:
+        """First all rows, then those that are new or have changed.
+
+        A document has ``rows``, of which one with ``gone`` is on record no more, and ``problems``: why a scheduler
+        could not be asked.
+        """
+        queue: asyncio.Queue[News] = asyncio.Queue()
         self._listeners.add(queue)
-        if self._rows:
-            queue.put_nowait(list(self._rows.values()))
         if self._task is None or self._task.done():
+            self._rows = {}
             self._task = asyncio.create_task(self._run())
+        else:
+            queue.put_nowait({"rows": list(self._rows.values()), "problems": self._problems})
         try:
             while True:
-                rows = await queue.get()
-                while not queue.empty():
-                    rows += queue.get_nowait()
-                yield rows
+                yield await queue.get()
         finally:
             self._listeners.discard(queue)
 
     async def _run(self) -> None:
-        first = not self._rows
-        while self._listeners:
-            began = time.monotonic()
-            rows = {row["handle"]: row for row in await asyncio.to_thread(self._look)}
-            news = [row for handle, row in rows.items() if self._rows.get(handle) != row]
-            news += [{"handle": handle, "gone": True} for handle in self._rows if handle not in rows]
-            self._rows = rows
-            if news or first:
-                first = False
-                for queue in self._listeners:
-                    queue.put_nowait(list(news))
-            took = time.monotonic() - began
-            await asyncio.sleep(min(max(_SHORTEST_S, _SHARE * took), _LONGEST_S))
+        first = True
+        with await asyncio.to_thread(self._watch) as watch:
+            while self._listeners:
+                began = time.monotonic()
+                rows = {row["handle"]: row for row in await asyncio.to_thread(self._look)}
+                news = [row for handle, row in rows.items() if self._rows.get(handle) != row]
+                news += [{"handle": handle, "gone": True} for handle in self._rows if handle not in rows]
+                problems = watch.problems()
+                if news or first or problems != self._problems:
+                    self._rows, self._problems, first = rows, problems, False
+                    for queue in self._listeners:
+                        queue.put_nowait({"rows": news, "problems": problems})
+                await asyncio.sleep(_SHARE * (time.monotonic() - began))
+                try:
+                    await asyncio.wait_for(anext(watch), _QUIET_S)
+                except asyncio.TimeoutError:
+                    continue
+                while watch.within(0) is not None:  # all that is there is in the next look
+                    pass

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torchx.runner import Runner
 
-ACTIONS = ("cancel",)
+ACTIONS = ("cancel", "rerun")
 """What the page can be allowed to do beside reading."""
 
 _STATIC = os.path.join(os.path.dirname(__file__), "static")
@@ -45,10 +45,10 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
         token: whoever knows it may ask.
         allowed: of :data:`ACTIONS`.
     """
-    live = Live(lambda: [_row(run) for run in runner.runs()])
+    live = Live(lambda: [_row(run) for run in runner.runs(refresh=False)], runner.watch)
 
     async def events(_: Request) -> Response:
-        return _stream({"rows": rows} async for rows in live.changes())
+        return _stream(live.news())
 
     async def one_run(request: Request) -> Response:
         return _json(await asyncio.to_thread(_run_document, runner, request.query_params["handle"]))
@@ -64,11 +64,12 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
 
         return _json({"allowed": list(allowed), "version": __version__})
 
-    async def cancel(request: Request) -> Response:
-        if "cancel" not in allowed:
-            raise HTTPException(403, "this page only reads: `torchx ui --allow cancel` lets it cancel jobs")
-        await asyncio.to_thread(runner.cancel, request.query_params["handle"])
-        return _json({})
+    async def act(request: Request) -> Response:
+        action = request.path_params["action"]
+        if action not in allowed:
+            raise HTTPException(403, f"this page may not {action}: `torchx ui --allow {action}` lets it")
+        do: dict[str, Callable[[str], Any]] = {"cancel": runner.cancel, "rerun": runner.rerun}
+        return _json({"handle": await asyncio.to_thread(do[action], request.query_params["handle"])})
 
     routes = [
         Route("/", _file("index.html")),
@@ -78,7 +79,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
         Route(f"{API}events", events),
         Route(f"{API}run", one_run),
         Route(f"{API}log", log),
-        Route(f"{API}cancel", cancel, methods=["POST"]),
+        Route(f"{API}do/{{action}}", act, methods=["POST"]),
     ]
     errors: dict[Any, Any] = {TorchXError: _failed, KeyError: _incomplete, HTTPException: _refused}
     return Guard(Starlette(routes=routes, exception_handlers=errors), token)

@@ -18,7 +18,7 @@ function route() {
   page?.close?.();
   main.replaceChildren();
   const query = new URLSearchParams(location.search);
-  page = location.pathname === "/run" ? showRun(main, query.get("handle") ?? "", rows) : showRuns(main, rows, go);
+  page = location.pathname === "/run" ? showRun(main, query.get("handle") ?? "", rows, go) : showRuns(main, rows, go);
   page.update();
 }
 
@@ -48,9 +48,10 @@ function say(text, state) {
 async function follow() {
   for (;;) {
     try {
-      await stream("events", {}, undefined, ({ rows: news }) => {
+      await stream("events", {}, undefined, ({ rows: news, problems }) => {
         for (const row of news) row.gone ? rows.delete(row.handle) : rows.set(row.handle, row);
-        say("live", "on");
+        const [name, why] = Object.entries(problems)[0] ?? [];
+        name ? say(`${name} cannot be asked: ${why}`, "wait") : say("live", "on");
         page?.update();
       });
       say("torchx ui has ended", "off");

@@ -1,12 +1,12 @@
 // One run: how it is and why, when what happened, what it writes, what was launched.
 
-import { TERMINAL, ago, ask, at, copy, el, pill, span, toast, took } from "/parts.js";
+import { TERMINAL, address, ago, ask, at, copy, el, pill, span, toast, took } from "/parts.js";
 import { showLog } from "/log.js";
 
 const MOST_BARS = 40;
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
-export function showRun(main, handle, rows) {
+export function showRun(main, handle, rows, go) {
   let data = null, log = null, seen = "", asking = false, closed = false;
   const head = el("div", { class: "runhead" });
   const why = el("div");
@@ -62,6 +62,7 @@ export function showRun(main, handle, rows) {
     const ended = TERMINAL.has(run.state);
     return [
       command ? el("button", { onclick: () => copy(command), title: command }, "Copy command") : null,
+      ended && allowed.has("rerun") ? el("button", { onclick: rerun }, "Run again") : null,
       !ended && allowed.has("cancel") ? el("button", { class: "danger", onclick: cancel }, "Cancel") : null,
     ];
   }
@@ -69,9 +70,19 @@ export function showRun(main, handle, rows) {
   async function cancel() {
     if (!confirm(`Cancel ${data.app_id}?`)) return;
     try {
-      await ask("cancel", { handle: data.handle }, { method: "POST" });
+      await ask("do/cancel", { handle: data.handle }, { method: "POST" });
       toast("Cancelling");
       load();
+    } catch (error) {
+      toast(error.message);
+    }
+  }
+
+  async function rerun() {
+    if (!confirm(`Run ${data.app_id} again?`)) return;
+    try {
+      const again = await ask("do/rerun", { handle: data.handle }, { method: "POST" });
+      go(address("/run", { handle: again.handle }));
     } catch (error) {
       toast(error.message);
     }
