@@ -90,7 +90,7 @@ picture:
 	@"$$(scripts/env where)/bin/python" scripts/picture
 
 screens:
-	@scripts/env demo
+	@scripts/real prepare ui
 	@"$$(scripts/env where)/bin/python" scripts/screens
 
 format:
