@@ -100,7 +100,7 @@ class CmdRerun(SubCommand):
                 code=code,
                 changes=given.get("set", []),
                 command=_command(runner, run, arguments) if run is not None and arguments is not None else None,
-                ask=_asker(),
+                ask=ask_a_person(),
             )
             plan = runner.rerun_plan(job, wish)
             for text in plan.notes:
@@ -184,8 +184,8 @@ def _takes_more(component: str) -> bool:
     return inspect.Parameter.VAR_POSITIONAL in kinds
 
 
-def _asker() -> Ask | None:
-    """Asks a person; None where there is none."""
+def ask_a_person() -> Ask | None:
+    """What asks a person for a value; None where there is nobody to ask."""
     from torchx.util.term import is_tty
 
     if not (is_tty(sys.stdin) and is_tty(sys.stderr)):

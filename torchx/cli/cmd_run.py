@@ -175,7 +175,14 @@ class CmdRun(SubCommand):
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
         """Does what was asked, now that it is known what that is."""
         as_json = getattr(args, "json", False)
-        if run_args.dryrun:
+        if hasattr(args, "export"):
+            from torchx.cli.cmd_export import export_to
+            from torchx.specs.images import NamesOnly
+
+            with NamesOnly():
+                info = asked(runner, "dryrun", run_args)
+            export_to(runner, info, args.export, workspace=run_args.workspace, as_json=as_json)
+        elif run_args.dryrun:
             _dryrun(runner, run_args, as_json=as_json, full=getattr(args, "full", False))
         else:
             launch(
@@ -235,7 +242,12 @@ def _fill(args: argparse.Namespace) -> None:
 
 
 def _add_what_to_do(add: _Add) -> None:
-    """Declares the options that say what happens once the job is submitted."""
+    """Declares the options that say what happens with the job once it is described."""
+    from torchx.cli.argparse_util import ArgOnceAction
+
+    add(
+        "--export", action=ArgOnceAction, metavar="DIR", help="write the job as files that need no torchx; see `export`"
+    )
     for names, text in (
         (("--wait",), "wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job"),
         (("--log",), "show the logs of all replicas on stderr while waiting (implies --wait)"),

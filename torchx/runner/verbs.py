@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.kit.export import Export
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
     from torchx.specs.tasks import TaskList, TaskTable
 
@@ -167,6 +168,20 @@ class RunnerVerbs:
 
         with log_event("run", plan.scheduler) as event, plan.surroundings():
             return self._schedule_or_discard(self.rerun_dryrun(plan), event)
+
+    def export(self, dryrun_info: AppDryRunInfo[Any], folder: str, workspace: str = "") -> Export:
+        """Writes what :meth:`dryrun` returned down as files with which the job is run without torchx.
+
+        Args:
+            folder: must not hold anything yet.
+            workspace: code of roles that have none of their own.
+        """
+        from torchx.errors import SpecError
+        from torchx.runner.capsule.export import write
+
+        if dryrun_info._scheduler is None:
+            raise SpecError("this AppDryRunInfo does not name a scheduler", hint="export what `Runner.dryrun` returned")
+        return write(dryrun_info, self._scheduler(dryrun_info._scheduler), folder, workspace)
 
     def compare(self, a: str, b: str) -> Comparison:
         """What differs between two runs on record."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.local.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
     from torchx.schedulers.local.logs import LogIterator
@@ -190,6 +191,12 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
         if cfg.auto_set_cuda_visible_devices:
             share_gpus(role_params, app)
+
+    def export(self, dryrun_info: AppDryRunInfo[PopenRequest]) -> Export:
+        """See :class:`torchx.schedulers.kit.abilities.Exports`."""
+        from torchx.schedulers.local.export import export
+
+        return export(dryrun_info.request)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[PopenRequest]) -> str:
         return dryrun_info.request.app_id

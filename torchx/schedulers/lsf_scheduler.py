@@ -63,6 +63,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.schedulers.kit.export import Export
+
     _Jobs = list[ListAppResponse]
 else:
     from torchx.util.reexports import reexports
@@ -142,6 +144,12 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         time_s = COMMAND_TIMEOUT_S + _BSUB_S * sum(role.num_replicas for role in request.app.roles)
         without = dict.fromkeys(name for role in request.app.roles for name in sources(role.env))
         return Submission(request.app_id, argv, folder, files, timeout_s=time_s, without=[*without])
+
+    def export(self, dryrun_info: AppDryRunInfo[LsfBsub]) -> Export:
+        """See :class:`torchx.schedulers.kit.abilities.Exports`."""
+        from torchx.schedulers.lsf.export import export
+
+        return export(self._submission(dryrun_info, self._here), dryrun_info.request.app)
 
     def _secret_files(self, info: AppDryRunInfo[LsfBsub]) -> dict[str, str]:
         text = info.request.secrets(info._secrets)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.commands import Completed
+    from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.facts import ReplicaFacts
 
     _Jobs = list[ListAppResponse]
@@ -147,6 +148,12 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             argv[-1] = f"{folder}/{LAUNCH_FILE}"
         without = dict.fromkeys(name for replica in request.replicas.values() for name in sources(replica.env))
         return Submission(request.name, argv, folder, files, without=[*without])
+
+    def export(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest]) -> Export:
+        """See :class:`torchx.schedulers.kit.abilities.Exports`."""
+        from torchx.schedulers.slurm.export import export
+
+        return export(self._submission(dryrun_info, self._here), dryrun_info.request)
 
     def _secret_files(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
         text = info.request.secrets(info._secrets)

@@ -54,6 +54,17 @@ def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
     return list(told)
 
 
+def without_values(app: AppDef) -> None:
+    """Puts references in place of variables that are masked on record: an export has no values of secrets."""
+    from torchx.specs.secret import Secret
+    from torchx.util.redaction import MASK
+
+    for role in app.roles:
+        for name, value in role.env.items():
+            if MASK in value:
+                role.env[name] = Secret(f"env:{name}")
+
+
 def fill_options(cfg: dict[str, Any], given: set[str]) -> None:
     """Refuses run options that are masked on record and were not given again.
 

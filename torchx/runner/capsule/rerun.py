@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torchx.errors import NotFoundError, SpecError
 from torchx.runner.capsule import code as old_code
 from torchx.runner.capsule.changes import changed
-from torchx.runner.capsule.masks import fill, fill_options
+from torchx.runner.capsule.masks import fill, fill_options, without_values
 from torchx.util.git import GitState, find_git_dir, read_commit
 from torchx.util.records import dataclass, field
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role
 
 THEN, NOW = "then", "now"
+_FOLDERS = ("job_dir", "jobdir")
+"""Options that name a folder which must not exist before the job."""
 
 
 @dataclass(kw_only=True)
@@ -37,6 +39,7 @@ class Rerun:
         code: ``then``: the code that the run had; ``now``: the code as it is.
         changes: see :func:`torchx.runner.capsule.changes.changed`.
         command: an app whose commands replace those on record.
+        export: the job is written down, not launched: values of secrets are not looked up.
         ask: asks a person for a value that is masked on record; None: there is nobody to ask.
     """
 
@@ -45,6 +48,7 @@ class Rerun:
     code: str = NOW
     changes: Sequence[str] = ()
     command: AppDef | None = None
+    export: bool = False
     ask: Ask | None = None
 
 
@@ -136,6 +140,8 @@ def plan(
     if wish.command is not None:
         _take_commands(app, wish.command)
     new.app = changed(app, wish.changes) if wish.changes else app
+    if wish.export:
+        without_values(new.app)
     new.notes += fill(new.app, files, wish.ask)
     return new
 
@@ -149,11 +155,17 @@ def _options(run: Run, settings: Mapping[str, Setting], given: set[str], notes: 
         value = recorded["value"]
         differs = key in settings and settings[key].value != value
         if recorded["source"] != DEFAULT or differs:
-            values[key] = value
+            values[key] = _unused_folder(value) if key in _FOLDERS and value and key not in given else value
         if differs and value is None and key not in given:  # None gives way to what a config file says
             notes.append(f"the run had no `{key}`, and {settings[key].source} says `{settings[key].value}`")
     fill_options(values, given)
     return values
+
+
+def _unused_folder(path: str) -> str:
+    """A folder for the code of the new job, beside that of the run: each job has its own."""
+    head, mark, _ = path.rpartition("-again-")
+    return f"{head if mark else path}-again-{os.urandom(3).hex()}"
 
 
 def _code_now(new: Plan) -> None:

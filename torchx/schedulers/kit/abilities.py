@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.kit.export import Export
     from torchx.specs.api import AppDryRunInfo, CfgVal, Role, runopts
     from torchx.specs.tasks import TaskList
 
@@ -23,6 +24,7 @@ __all__ = [
     "BuildsWorkspaces",
     "DiscardsWorkspaces",
     "Enters",
+    "Exports",
     "HasWorkspaceOpts",
     "NamesRights",
     "RunsTasks",
@@ -52,6 +54,14 @@ class DiscardsWorkspaces(Ability):
     @abstractmethod
     def discard_workspaces(self, roles: list[Role]) -> None:
         """Removes what was built for these roles and is of use to nobody but their job."""
+
+
+class Exports(Ability):
+    """Can write a job down so that it is run without torchx."""
+
+    @abstractmethod
+    def export(self, dryrun_info: AppDryRunInfo[Any]) -> Export:
+        """What ``schedule`` would submit, as files. The code is beside them, in the folder ``code``."""
 
 
 class NamesRights(Ability):

@@ -1,0 +1,141 @@
+"""A job as a folder that is run without torchx: its files, its code, how it is started, and what it is."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import ConfigError, NotSupportedError
+from torchx.schedulers.kit.export import CODE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.schedulers.api import Scheduler
+    from torchx.schedulers.kit.export import Export
+    from torchx.specs.api import AppDef, AppDryRunInfo
+
+FORMATS = {
+    "sh": "local_cwd",
+    "sbatch": "slurm",
+    "bsub": "lsf",
+}
+"""Name of a format to the scheduler that writes it."""
+
+README, RUN = "README.md", "run.sh"
+
+
+def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, workspace: str = "") -> Export:
+    """Writes the folder, which must not hold anything yet; returns what is in it.
+
+    Args:
+        info: of the job, without images built.
+        workspace: code of roles that have none of their own.
+
+    Raises:
+        NotSupportedError: the scheduler has no such files.
+        ConfigError: the folder cannot be written.
+    """
+    from torchx.schedulers.kit.abilities import Exports
+
+    if not isinstance(backend, Exports):
+        raise NotSupportedError(
+            f"`{info._scheduler}` cannot export jobs", hint=f"these can: {', '.join(FORMATS.values())}"
+        )
+    exported = backend.export(info)
+    app = info._app
+    if app is None:
+        raise ConfigError("this AppDryRunInfo has no app")
+    folder = os.path.abspath(os.path.expanduser(folder))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if os.listdir(folder):
+            raise ConfigError(f"`{folder}` is not empty", hint="name a folder that does not exist yet")
+        _code(app, os.path.join(folder, CODE), workspace)
+        for name, text in exported.files.items():
+            _put(folder, name, text)
+        _put(folder, "job.json", _record(app))
+        _put(folder, RUN, run_script(exported, app.name), mode=0o700)
+        _put(folder, README, readme(exported, app, str(info._scheduler)))
+    except OSError as e:
+        raise ConfigError(f"`{folder}` cannot be written: {e.strerror}") from e
+    return exported
+
+
+def run_script(exported: Export, name: str) -> str:
+    """``run.sh``."""
+    from torchx.schedulers.kit.shell import quote
+
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# Starts the job {' '.join(name.split())}. README.md says what it needs.",
+        "set -euo pipefail",
+        'here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)',
+    ]
+    if exported.secrets:
+        lines += [
+            f"for name in {' '.join(map(quote, exported.secrets))}; do",
+            "  if [[ -z ${!name-} ]]; then",
+            '    echo "run.sh: the job needs $name, which is not in this folder: export it" >&2',
+            "    exit 2",
+            "  fi",
+            "done",
+        ]
+    return "\n".join([*lines, exported.run, ""])
+
+
+def readme(exported: Export, app: AppDef, scheduler: str) -> str:
+    """``README.md``."""
+    from torchx.version import __version__
+
+    replicas = sum(role.num_replicas for role in app.roles)
+    lines = [
+        f"# {app.name}",
+        "",
+        f"A job for `{scheduler}`, {replicas} replica{'s' * (replicas != 1)}, written by torchx {__version__}."
+        " It is run without torchx:",
+        "",
+        *(f"    export {name}=..." for name in exported.secrets),
+        "    ./run.sh",
+        "",
+        f"It needs {exported.needs}. Output: {exported.logs}.",
+        "",
+        "| file | what |",
+        "|---|---|",
+        *(f"| `{name}` | {text} |" for name, text in exported.about.items()),
+        "| `code/` | the code of the job |",
+        "| `job.json` | the job as torchx describes it, secrets masked |",
+        "| `run.sh` | starts it |",
+    ]
+    if exported.secrets:
+        names = ", ".join(f"`{name}`" for name in exported.secrets)
+        lines += ["", f"The values of {names} are not in here: `run.sh` takes them from its environment."]
+    return "\n".join([*lines, *(f"\n{note}" for note in exported.notes), ""])
+
+
+def _code(app: AppDef, target: str, otherwise: str) -> None:
+    """Copies the code of the first role that has some; where none has, the folder stays empty."""
+    from torchx.specs.api import Workspace
+    from torchx.workspace.content import entries
+    from torchx.workspace.copies import copy_tree
+
+    workspace = next((role.workspace for role in app.roles if role.workspace), None)
+    if workspace is None and otherwise:
+        workspace = Workspace.from_str(otherwise)
+    files = entries(workspace) if workspace else []
+    os.mkdir(target)
+    copy_tree(files, target)
+
+
+def _record(app: AppDef) -> str:
+    import json
+
+    from torchx.specs.serialize import appdef_to_dict, masked
+
+    return json.dumps({"format": 1, "name": app.name, "app": appdef_to_dict(masked(app), fallback=repr)}) + "\n"
+
+
+def _put(folder: str, name: str, text: str, *, mode: int = 0o600) -> None:
+    fd = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)

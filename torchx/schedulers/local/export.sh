@@ -1,0 +1,110 @@
+#!/bin/bash
+# The part of an exported local job that is the same for each: starts the replicas and decides what their ends mean.
+#
+# job.sh sets `here`, `logs`, `grace` and `limit` (seconds; 0: none), the arrays `paths` and `role_of` by replica, `sizes`,
+# `least`, `retries` and `policy` by role, and has a function `replica_N` for each replica.
+#
+# shellcheck disable=SC2154
+
+pid=() round=() used=() lost=() ended=() code=0 alive=0 job_used=0
+exec {bus}<> <(:) # a pipe to ourselves, by which replicas tell how they ended
+
+if ((${#paths[@]} > 1)); then
+  TORCHX_RANK0_PORT=$((20000 + RANDOM % 10000))
+  while (: <"/dev/tcp/127.0.0.1/$TORCHX_RANK0_PORT") 2>/dev/null; do TORCHX_RANK0_PORT=$((TORCHX_RANK0_PORT + 1)); done
+  export TORCHX_RANK0_PORT
+fi
+
+start() { # replicas
+  local i path
+  for i in "$@"; do
+    path=$logs/${paths[i]}
+    mkdir -p -- "$path" || exit 1
+    rm -f -- "$path/error.json"
+    round[i]=$((${round[i]-0} + 1)) ended[i]=
+    set -m # a process group of its own
+    ( # the replica may be ended by a signal, and this says so
+      trap : TERM
+      (trap - TERM; "replica_$i") >>"$path/stdout.log" 2>>"$path/stderr.log" </dev/null {bus}>&-
+      echo "$i ${round[i]} $?" >&"$bus"
+    ) &
+    pid[i]=$!
+    set +m
+    alive=$((alive + 1))
+  done
+}
+
+running() { # replicas
+  local i
+  for i in "$@"; do kill -0 -- "-${pid[i]}" 2>/dev/null && return 0; done
+  return 1
+}
+
+finish() { # replicas: first a word, then force; what they still say is not heard
+  local i n=0
+  for i in "$@"; do
+    round[i]=$((round[i] + 1))
+    if [[ -z ${ended[i]} ]]; then alive=$((alive - 1)) ended[i]=1; fi
+    kill -TERM -- "-${pid[i]}" 2>/dev/null
+  done
+  while running "$@" && ((n < grace * 10)); do sleep 0.1; n=$((n + 1)); done
+  for i in "$@"; do kill -KILL -- "-${pid[i]}" 2>/dev/null; done
+}
+
+members() { # role
+  local i
+  for i in "${!paths[@]}"; do [[ ${role_of[i]} != "$1" ]] || echo "$i"; done
+}
+
+failure() { # replica, exit code
+  local i=$1 role=${role_of[$1]} all=()
+  case ${policy[role]} in
+    REPLICA)
+      if ((${used[i]-0} < retries[role])); then
+        used[i]=$((${used[i]-0} + 1))
+        start "$i"
+        return
+      fi ;;
+    ROLE)
+      mapfile -t all < <(members "$role")
+      if ((${used[role]-0} < retries[role])); then
+        used[role]=$((${used[role]-0} + 1))
+        finish "${all[@]}"
+        start "${all[@]}"
+        return
+      fi ;;
+    *)
+      if ((job_used < retries[role])); then
+        job_used=$((job_used + 1)) lost=()
+        finish "${!paths[@]}"
+        start "${!paths[@]}"
+        return
+      fi ;;
+  esac
+  lost[role]=$((${lost[role]-0} + 1))
+  ((sizes[role] - lost[role] < least[role])) || return
+  code=$2
+  echo "FAILED: ${paths[i]} ended with exit code $2; the last lines of its stderr:" >&2
+  tail -n 5 -- "$logs/${paths[i]}/stderr.log" >&2
+  finish "${!paths[@]}"
+}
+
+trap 'finish "${!paths[@]}"; exit 143' TERM HUP
+trap 'finish "${!paths[@]}"; exit 130' INT
+echo "logs: $logs" >&2
+start "${!paths[@]}"
+while ((alive)); do
+  if ! read -r -t 1 -u "$bus" i r status; then
+    if ((limit && SECONDS >= limit)); then
+      echo "FAILED: the job has not ended within $limit s" >&2
+      finish "${!paths[@]}"
+      code=124
+    fi
+    continue
+  fi
+  [[ ${round[i]} == "$r" && -z ${ended[i]} ]] || continue
+  alive=$((alive - 1)) ended[i]=1
+  ((status == 0)) || failure "$i" "$status"
+done
+((code)) || echo SUCCEEDED >&2
+exit "$code"
