@@ -69,11 +69,11 @@ def said(outcome: Any) -> list[str]:
     return [" ".join(line.split()[1:]) for line in outcome.err.splitlines() if "/0 " in line]
 
 
-def patch_appears(count: int) -> None:
-    """Returns when so many patches are written: that happens beside the submission."""
+def settled() -> None:
+    """Returns when git has looked at what was submitted: that happens beside the submission."""
     folder = Path(torchx_home("patches"))
     deadline = time.monotonic() + 60
-    while len([*folder.glob("*.patch")]) < count:
+    while [*folder.glob("*.start")]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -144,7 +144,7 @@ def test_code_of_then_and_of_now(torchx: Call, repo: Path) -> None:
     (repo / "train.py").write_text('import new; print("two", new.TEXT)\n')
     (repo / "new.py").write_text('TEXT = "new"\n')
     assert said(torchx("run", "--log", "train.py")) == ["two new"]
-    patch_appears(1)
+    settled()
     (repo / "train.py").write_text('print("three")\n')
     (repo / "new.py").unlink()
     git(repo, "commit", "-qam", "two")
@@ -162,7 +162,7 @@ def test_code_of_then_and_of_now(torchx: Call, repo: Path) -> None:
     assert git(repo, "status", "--porcelain") == ""
 
 
-@pytest.mark.parametrize("gone", ["patch", "commit", "repository", "folder", "too large"])
+@pytest.mark.parametrize("gone", ["patch", "commit", "repository", "folder", "too large", "too late"])
 def test_code_that_is_gone(
     torchx: Call, repo: Path, gone: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -171,9 +171,11 @@ def test_code_that_is_gone(
         monkeypatch.setattr("torchx.util.git.PATCH_LIMIT", 10)
     (repo / "train.py").write_text('print("two")\n')
     torchx("run", "--wait", "train.py")
-    patch_appears(1)
+    settled()
     if gone == "patch":
         next(Path(torchx_home("patches")).glob("*.patch")).unlink()
+    elif gone == "too late":
+        next(Path(torchx_home("patches")).glob("*.patch")).write_text("too late\n")
     elif gone == "commit":
         git(repo, "commit", "-q", "--amend", "-am", "other")
         git(repo, "reflog", "expire", "--expire=now", "--all")
@@ -191,6 +193,7 @@ def test_code_that_is_gone(
         "repository": "no longer in a git repository",
         "folder": "is gone",
         "too large": "too large to keep",
+        "too late": "files were changed before it could be recorded",
     }
     assert expected[gone] in outcome.err
     assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
@@ -294,10 +297,11 @@ def test_diff_shows_the_code(torchx: Call, repo: Path) -> None:
     from .test_json import check
 
     torchx("run", "--wait", "train.py", "--lr", "1")
+    settled()
     (repo / "train.py").write_text('import sys; print("two", *sys.argv[1:])\n')
     (repo / "new.py").write_text("x = 1\n" * 60)
     torchx("run", "--wait", "train.py", "--lr", "2")
-    patch_appears(1)
+    settled()
     objects = git(repo, "count-objects", "-v")
     document = check("diff", torchx("diff", "@last~1", "@last", "--json").out)
     rows = [(r["section"], r["role"], r["name"], r["a"], r["b"]) for r in document["differences"]]

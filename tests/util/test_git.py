@@ -116,15 +116,15 @@ def test_a_directory_is_looked_at_once(repo):
     assert (os.getpid(), str(repo)) in git._cache
 
 
-def patches(folder, count=1):
-    """The patches that are written beside the caller, once there are so many."""
+def patches(folder):
+    """The patches that are written beside the caller, once that is done."""
     import time
 
     deadline = time.monotonic() + 60
-    while len(found := sorted(folder.glob("*.patch"))) < count:
+    while [*folder.glob("*.start")]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return found
+    return sorted(folder.glob("*.patch"))
 
 
 def test_a_patch_holds_what_is_not_committed(repo, tmp_path):
@@ -163,12 +163,7 @@ def test_a_clean_tree_leaves_no_patch(repo, tmp_path, monkeypatch):
         os.utime(folder / name, (when, when))
     (repo / "sub").mkdir()
     probe(str(repo / "sub"), patches=str(folder)).result(50)
-    import time
-
-    deadline = time.monotonic() + 60
-    while (folder / "old.patch").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    patches(folder)
     assert [path.name for path in folder.iterdir()] == ["young.patch"]
 
 
@@ -189,3 +184,19 @@ def test_a_program_that_goes_on_looks_again(repo, monkeypatch):
     (repo / "file").write_text("2")
     monkeypatch.setattr(git, "_FRESH_S", 0.0)
     assert probe(str(repo)).result(50).dirty is True
+
+
+def test_a_file_that_is_written_to_before_git_has_looked(repo, tmp_path, monkeypatch):
+    """A patch with edits that came after the submission would say what did not run: it is not kept."""
+    (repo / "file").write_text("2")
+    when = (repo / "file").stat().st_mtime + 3600
+    os.utime(repo / "file", (when, when))
+    probe(str(repo), patches=str(tmp_path / "patches"))
+    (patch,) = patches(tmp_path / "patches")
+    assert patch.read_text().strip() == git.TOO_LATE
+
+
+def test_a_home_that_cannot_be_written(repo, tmp_path):
+    """There is no patch, and what git says is known all the same."""
+    (tmp_path / "home").write_text("a file")
+    assert probe(str(repo), patches=str(tmp_path / "home" / "patches")).result(50) == GitState(head(repo), dirty=False)

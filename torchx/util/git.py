@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from torchx.settings import make_private
 from torchx.util.records import dataclass
 
 _cache: dict[tuple[int, str], Probe] = {}
@@ -13,6 +14,8 @@ PATCH_LIMIT = 8 << 20
 """Bytes of a patch. Of a larger difference nothing is kept but that it was too large."""
 TOO_LARGE = "too large"
 """What the file holds then."""
+TOO_LATE = "too late"
+"""What it holds where files were written to before they had been looked at."""
 _KEPT_DAYS = 90
 _FRESH_S = 3.0  # a program may launch many jobs, and a person edits files between two cells of a notebook
 _STATUS = """git --no-optional-locks -C "$1" status --porcelain=v2 --branch -uno"""
@@ -22,15 +25,16 @@ _PATCH = f"""
   trap '' INT HUP
   unset GIT_INDEX_FILE
   umask 077
-  mkdir -p -- "${{2%/*}}"
   cd -- "$1" && cd -- "$(git rev-parse --show-toplevel)" || exit
   cp -- "$(git rev-parse --git-path index)" "$2.index"
   export GIT_INDEX_FILE="$2.index"
   git add --intent-to-add -- .
   git diff --binary --no-color --no-ext-diff --no-textconv HEAD | head -c "$(($3 + 1))" >"$2.new"
-  rm -f -- "$2.index"
+  late=$(git diff -z --name-only HEAD | xargs -0 sh -c 'find "$@" -prune -newer "$0.start"' "$2" | head -n 1)
+  if [ -n "$late" ]; then echo '{TOO_LATE}' >"$2.new"; fi
   if [ "$(wc -c <"$2.new")" -gt "$3" ]; then echo '{TOO_LARGE}' >"$2.new"; fi
   if [ -s "$2.new" ]; then mv -- "$2.new" "$2"; else rm -f -- "$2.new"; fi
+  rm -f -- "$2.index" "$2.start"
   find "${{2%/*}}" -name '*.patch*' -mtime +{_KEPT_DAYS} -delete
 ) </dev/null >/dev/null 2>&1 &
 """
@@ -75,6 +79,8 @@ class Probe:
         self.began = time.monotonic()
         git_dir = find_git_dir(directory)
         patch = f"{os.urandom(8).hex()}.patch" if git_dir and patches else ""
+        if patch and not _mark(f"{patches}/{patch}.start"):
+            patch = ""
         self._state = GitState(read_commit(git_dir), patch=patch) if git_dir else GitState()
         # `git status` of a large repository takes seconds, and its answer is not needed at once.
         self._child = _start(directory, f"{patches}/{patch}" if patch else "") if git_dir else None
@@ -131,6 +137,16 @@ def read_commit(git_dir: str) -> str:
         if name == ref and _is_commit(commit):
             return commit
     return ""
+
+
+def _mark(path: str) -> bool:
+    """Makes a file that says when the look at a directory began; False where none can be made."""
+    try:
+        make_private(os.path.dirname(path))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except OSError:
+        return False
+    return True
 
 
 def _start(directory: str, patch: str) -> tuple[int, int] | None:

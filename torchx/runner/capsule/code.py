@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torchx.errors import NotFoundError
 from torchx.settings import make_private, torchx_home
-from torchx.util.git import TOO_LARGE
+from torchx.util.git import TOO_LARGE, TOO_LATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,14 @@ def patch_of(run: Run) -> str:
             )
         return ""
     with open(path, "rb") as file:
-        if file.read(len(TOO_LARGE) + 2).strip() == TOO_LARGE.encode():
+        head = file.read(len(TOO_LARGE) + 2).strip().decode(errors="replace")
+        if head == TOO_LATE:
+            if run.git_dirty is False:
+                return ""  # it was clean when git looked, and what came later is not of this run
+            raise CodeGoneError(
+                f"`{run.app_id}` ran code that was not committed, and files were changed before it could be recorded"
+            )
+        if head == TOO_LARGE:
             raise CodeGoneError(
                 f"`{run.app_id}` ran code that was not committed, and the difference is too large to keep"
             )
