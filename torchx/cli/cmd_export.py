@@ -56,7 +56,7 @@ class CmdExport(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Writes the folder."""
-        from torchx.cli.cmd_rerun import ask_a_person
+        from torchx.cli.questions import ask_a_person
         from torchx.runner import get_runner
         from torchx.runner.capsule.export import FORMATS
         from torchx.runner.capsule.rerun import Rerun

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
@@ -13,7 +11,6 @@ if TYPE_CHECKING:
     import argparse
 
     from torchx.runner import Runner
-    from torchx.runner.capsule.masks import Ask
     from torchx.runner.capsule.rerun import Plan
     from torchx.runs import Run
     from torchx.specs import AppDef
@@ -81,6 +78,7 @@ class CmdRerun(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Launches the job, or shows it."""
+        from torchx.cli.questions import ask_a_person
         from torchx.runner import get_runner
         from torchx.runner.capsule.rerun import NOW, THEN, Rerun
 
@@ -182,18 +180,3 @@ def _takes_more(component: str) -> bool:
 
     kinds = [p.kind for p in inspect.signature(get_component(component).fn).parameters.values()]
     return inspect.Parameter.VAR_POSITIONAL in kinds
-
-
-def ask_a_person() -> Ask | None:
-    """What asks a person for a value; None where there is nobody to ask."""
-    from torchx.util.term import is_tty
-
-    if not (is_tty(sys.stdin) and is_tty(sys.stderr)):
-        return None
-
-    def ask(what: str) -> str:
-        from getpass import getpass
-
-        return getpass(f"{what} is masked on record; its value: ", stream=sys.stderr)
-
-    return ask

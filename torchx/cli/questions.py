@@ -1,0 +1,24 @@
+"""What a person at a terminal is asked."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.runner.capsule.masks import Ask
+
+
+def ask_a_person() -> Ask | None:
+    """What asks a person for a value; None where there is nobody to ask."""
+    from torchx.util.term import is_tty
+
+    if not (is_tty(sys.stdin) and is_tty(sys.stderr)):
+        return None
+
+    def ask(what: str) -> str:
+        from getpass import getpass
+
+        return getpass(f"{what} is masked on record; its value: ", stream=sys.stderr)
+
+    return ask
