@@ -1,9 +1,10 @@
 """``kubernetes``: replicas as pods of any cluster, with or without a gang scheduler.
 
-A job becomes, by the option ``kind``: plain ``batch/v1`` Jobs (``job``), a JobSet (``jobset``), or a Volcano job
-(``volcano``). ``auto``, the default, takes Volcano where a ``queue`` is named, a JobSet where the cluster has them,
-Volcano where it has that alone, and plain Jobs otherwise; it is decided, and said, at the submission. Everything that
-belongs to a job is owned by one object and carries the label ``app.kubernetes.io/instance=<name>``.
+A job becomes, by the option ``kind``: plain ``batch/v1`` Jobs (``job``), a JobSet (``jobset``), a Volcano job
+(``volcano``), or a TrainJob of Kubeflow Trainer (``kubeflow``). ``auto``, the default, takes Volcano where a ``queue``
+is named, a JobSet where the cluster has them, Volcano where it has that alone, and plain Jobs otherwise; it is decided,
+and said, at the submission. Everything that belongs to a job is owned by one object and carries the label
+``app.kubernetes.io/instance=<name>``.
 
 A dry run prints what ``kubectl apply -f -`` takes, and needs neither a cluster nor the Kubernetes client.
 
@@ -18,7 +19,7 @@ from torchx.schedulers.kubernetes import request, verbs
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, TooLargeError, attach, pack
-from torchx.schedulers.kubernetes.names import JOB, JOBSET, OWNERS, VOLCANO
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, OWNERS, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.secrets import with_secret
@@ -65,7 +66,7 @@ class KubernetesScheduler(KubeScheduler):
         client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig when it is first needed.
     """
 
-    owners = (JOB, JOBSET, VOLCANO)
+    owners = (JOB, JOBSET, VOLCANO, KUBEFLOW)
     capabilities = replace(CAPABILITIES, retry_actions=("retry",))
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
@@ -98,7 +99,13 @@ class KubernetesScheduler(KubeScheduler):
         objects = request.render(kind, app, app_id, rules)
         packed = {i: self._codes.get(role.env.get(ENV_WORKSPACE_HASH, "")) for i, role in enumerate(app.roles)}
         codes = {i: code for i, code in packed.items() if code is not None}
-        return request.as_resource(attach(objects, codes) if codes and not opts.is_image() else objects)
+        if codes and not opts.is_image():
+            objects = attach(objects, codes)
+        if kind == KUBEFLOW:
+            from torchx.schedulers.kubernetes import trainjob
+
+            objects = trainjob.folded(objects)
+        return request.as_resource(objects)
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
@@ -160,6 +167,10 @@ class KubernetesScheduler(KubeScheduler):
             if kind != job.kind or version < request.PER_INDEX_SINCE:
                 resource = self._render(kind, app, job.app_id, job.opts, version)
         objects = resource["items"] if resource["kind"] == "List" else [resource]
+        if job.kind == KUBEFLOW:
+            from torchx.schedulers.kubernetes import trainjob
+
+            objects = [trainjob.fitted(api, objects[0]), *objects[1:]]
         if job.opts.validate_spec:
             for item in objects:
                 if item["kind"] != "ConfigMap":  # the code, which would be sent twice

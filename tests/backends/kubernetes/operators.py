@@ -19,10 +19,11 @@ def definitions() -> dict[str, dict[str, Any]]:
     import yaml
 
     found = yaml.safe_load(Path(__file__).with_name("crds.yaml").read_text())
-    return {row["group"]: _definition(row) for row in found}
+    return {row["group"]: definition(row) for row in found}
 
 
-def _definition(row: dict[str, Any]) -> dict[str, Any]:
+def definition(row: dict[str, Any]) -> dict[str, Any]:
+    """That of a kind: its group, version, names, and the fields that its spec must have; others pass unchecked."""
     spec = {**_OPEN, "required": row["required"]} if row["required"] else _OPEN
     schema = {**_OPEN, "properties": {"spec": spec, "status": _OPEN}}
     if row["required"]:
@@ -51,15 +52,22 @@ def _definition(row: dict[str, Any]) -> dict[str, Any]:
 def served(*groups: str) -> Iterator[None]:
     """The cluster has these operators' kinds meanwhile."""
     known = definitions()
+    with defined(*(known[group] for group in groups)):
+        yield
+
+
+@contextmanager
+def defined(*kinds: dict[str, Any]) -> Iterator[None]:
+    """The cluster has these definitions meanwhile."""
     try:
-        for group in groups:
-            cluster.call("POST", _PATH, known[group])
-        _until(lambda: all(_objects_of(known[group]) is not None and _listed(known[group]) for group in groups))
+        for kind in kinds:
+            cluster.call("POST", _PATH, kind)
+        _until(lambda: all(_objects_of(kind) is not None and _listed(kind) for kind in kinds))
         yield
     finally:
-        for group in groups:
-            cluster.call("DELETE", f"{_PATH}/{known[group]['metadata']['name']}")
-        _until(lambda: not any(_listed(known[group]) or _there(known[group]) for group in groups))
+        for kind in kinds:
+            cluster.call("DELETE", f"{_PATH}/{kind['metadata']['name']}")
+        _until(lambda: not any(_listed(kind) or _there(kind) for kind in kinds))
 
 
 def set_status(path: str, status: dict[str, Any]) -> None:

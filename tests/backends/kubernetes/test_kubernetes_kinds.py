@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends.kubernetes import cluster
+from tests.backends.kubernetes import cluster, trainer
 from tests.backends.kubernetes.jobs import audited
 from tests.backends.kubernetes.operators import served, set_status
 from torchx.errors import BackendError
@@ -137,6 +137,26 @@ def test_a_watch_from_too_long_ago_begins_anew(jobs, waits):
     jobs.scheduler.describe(app_id)
     jobs.scheduler._found[app_id].version = "1"
     assert waits(jobs, app_id) == ["watch"]
+
+
+# -- Kubeflow Trainer ------------------------------------------------------------------------------
+
+
+def test_a_trainjob_runs(jobs):
+    """With its number, the name of rank 0 and its logs, in pods as Trainer makes them; then it has ended, by its conditions."""
+    with trainer.served("2.2"):
+        app_id = jobs.run(
+            "echo $TORCHX_REPLICA_ID $TORCHX_RANK0_HOST; df /dev/shm >/dev/null",
+            num_replicas=2,
+            cfg={"kind": "kubeflow"},
+        )
+        item, path = one(jobs, trainer.PATH, "trainjobs")
+        name = item["metadata"]["name"]
+        trainer.play(jobs)
+        jobs.until(app_id, lambda found: found.state is AppState.SUCCEEDED)
+        assert [jobs.log(app_id, k=k) for k in (0, 1)] == [[f"{k} {name}-node-0-0.{name}"] for k in (0, 1)]
+        set_status(path, {"conditions": [condition("Complete", reason="JobsCompleted")]})
+        assert jobs.scheduler.describe(app_id).state is AppState.SUCCEEDED is listed(jobs, app_id)
 
 
 # -- Kueue -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.backends.docker.engine import Unavailable
-from tests.backends.kubernetes import cluster, newer_cluster
+from tests.backends.kubernetes import cluster, newer_cluster, trainer
 from tests.backends.kubernetes.jobs import Jobs, audited
 from tests.backends.kubernetes.operators import served, set_status
 from torchx.errors import BackendError
@@ -259,3 +259,53 @@ def test_custom_resources_are_taken(jobs, kind, group, version, plural):
         assert app_id in [job.app_id for job in jobs.scheduler.list({"namespace": jobs.namespace})]
         jobs.scheduler.delete(app_id)
         assert jobs.scheduler.describe(app_id) is None
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_a_trainjob_is_kept_whole(jobs, version):
+    """Strictly checked, field by field, by the schema of either Trainer: nothing is dropped, and nothing warned of."""
+    with trainer.served(version):
+        role = jobs.role(num_replicas=2, overlay={"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}})
+        cfg = {
+            "kind": "kubeflow",
+            "service_account": "me",
+            "pack": "zone",
+            "local_queue": "team",
+            "image_secret": "ghcr",
+        }
+        app_id = jobs.run(role, cfg=cfg)
+        (item,) = cluster.call("GET", jobs.path("trainjobs", group=trainer.PATH))["items"]
+        assert ("runtimePatches" in item["spec"]) is (version == "2.2")
+        assert ("podTemplateOverrides" in item["spec"]) is (version == "2.1")
+        again = {
+            "apiVersion": item["apiVersion"],
+            "kind": "TrainJob",
+            "metadata": {"name": "again"},
+            "spec": item["spec"],
+        }
+        strictly = f"{jobs.path('trainjobs', group=trainer.PATH)}?fieldValidation=Strict&dryRun=All"
+        assert cluster.call("POST", strictly, again)["spec"] == item["spec"]
+        assert jobs.scheduler.describe(app_id).msg.startswith("it waits in the queue `team`")
+        cluster.call(
+            "PATCH",
+            jobs.path("trainjobs", item["metadata"]["name"], trainer.PATH),
+            {"spec": {"suspend": False}},
+            "application/merge-patch+json",
+        )
+        names = trainer.play(jobs)
+        for name in names:
+            set_status(jobs.path("pods", name), RUNNING)
+        assert jobs.scheduler.describe(app_id).state is AppState.RUNNING
+        jobs.scheduler.cancel(app_id)
+        assert jobs.scheduler.describe(app_id).state is AppState.RUNNING, "its pods are still there"
+        for name in names:
+            cluster.call("DELETE", f"{jobs.path('pods', name)}?gracePeriodSeconds=0")
+        assert jobs.scheduler.describe(app_id).state is AppState.CANCELLED
+        jobs.scheduler.delete(app_id)
+        assert jobs.scheduler.describe(app_id) is None
+
+
+def test_what_an_older_trainer_cannot_do_is_refused(jobs):
+    """Its server would drop the field, and the job would run for ever."""
+    with trainer.served("2.1"), pytest.raises(BackendError, match=r"knows no time limits; this needs 2\.2"):
+        jobs.run(cfg={"kind": "kubeflow", "deadline_s": 60})

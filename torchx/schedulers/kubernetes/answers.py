@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kubernetes import names, reasons
-from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, OLD_APPWRAPPER, VOLCANO
+from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, VOLCANO
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods, unix_time
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import dataclass, field, replace
@@ -87,11 +87,11 @@ def read_owner(kind: str, item: _Object) -> Owner:
         return _read_volcano(item, cancelled=cancelled)
     if kind in (APPWRAPPER, OLD_APPWRAPPER):
         return _read_appwrapper(item, cancelled=cancelled)
-    owner = _read_job(item, labels) if kind == JOB else _read_jobset(item)
+    owner = _READERS[kind](item)
     conditions = {
         c.get("type"): c for c in (item.get("status") or {}).get("conditions") or () if c.get("status") == "True"
     }
-    for name, state in (reasons.JOBSET_CONDITIONS if kind == JOBSET else reasons.JOB_CONDITIONS).items():
+    for name, state in _CONDITIONS[kind].items():
         if name in conditions:
             kind_of_cause, why = _why_failed(conditions[name]) if state is AppState.FAILED else ("", "")
             return replace(owner, state=state, reason=why, kind=kind_of_cause, native=name, wants=0)
@@ -111,8 +111,9 @@ def _why_failed(condition: _Object) -> tuple[str, str]:
     return reasons.why_failed(str(condition.get("reason") or ""), str(condition.get("message") or ""))
 
 
-def _read_job(item: _Object, labels: _Object) -> Owner:
+def _read_job(item: _Object) -> Owner:
     spec, status = item.get("spec") or {}, item.get("status") or {}
+    labels = (item.get("metadata") or {}).get("labels") or {}
     limit = spec.get("backoffLimitPerIndex")
     ended = _ended_indexes(status)
     done = int(status.get("succeeded") or 0) + sum(state is AppState.FAILED for state in ended.values())
@@ -137,6 +138,20 @@ def _read_jobset(item: _Object) -> Owner:
         spare=0 if lone else None,
         wants=0 if done else sum(int(s.get("parallelism") or 0) for s in inner),
     )
+
+
+def _read_trainjob(item: _Object) -> Owner:
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    done = any(int(job.get("succeeded") or 0) for job in status.get("jobsStatus") or ())
+    return Owner(wants=0 if done else int((spec.get("trainer") or {}).get("numNodes") or 0))
+
+
+_READERS = {JOB: _read_job, JOBSET: _read_jobset, KUBEFLOW: _read_trainjob}
+_CONDITIONS = {
+    JOB: reasons.JOB_CONDITIONS,
+    JOBSET: reasons.JOBSET_CONDITIONS,
+    KUBEFLOW: reasons.TRAINJOB_CONDITIONS,
+}
 
 
 def _ended_indexes(status: _Object) -> dict[int, AppState]:
@@ -308,7 +323,7 @@ def lacks_pods(found: Found) -> bool:
     owners = [read_owner(found.kind, item) for item in found.owners]
     wanted = sum(owner.wants for owner in owners)
     # A Job's own count knows those that have succeeded; a JobSet wants them all.
-    ended = ("Failed",) if found.kind == JOBSET else ("Failed", "Succeeded")
+    ended = ("Failed",) if found.kind in (JOBSET, KUBEFLOW) else ("Failed", "Succeeded")
     alive = sum((pod.get("status") or {}).get("phase") not in ended for pod in found.pods)
     over = all(owner.state is not None and is_terminal(owner.state) for owner in owners)
     return not over and (wanted > alive or not found.pods)

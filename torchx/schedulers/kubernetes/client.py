@@ -33,6 +33,7 @@ PLURALS = {
     "Job": ("apis/batch/v1", "jobs"),
     "JobSet": ("apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
     "VolcanoJob": ("apis/batch.volcano.sh/v1alpha1", "jobs"),
+    "TrainJob": ("apis/trainer.kubeflow.org/v1alpha1", "trainjobs"),
     "PodGroup": ("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
     "Queue": ("apis/scheduling.volcano.sh/v1beta1", "queues"),
     "Command": ("apis/bus.volcano.sh/v1alpha1", "commands"),
@@ -131,7 +132,7 @@ class KubeApi:
         """
         return self._json("GET", path, query)
 
-    def create(self, item: _Object, *, dry_run: bool = False) -> _Object:
+    def create(self, item: _Object, *, dry_run: bool = False, unknown_fields: str = "") -> _Object:
         """Makes an object; with ``dry_run`` the server only checks it.
 
         An answer that was lost is asked for again: should the object be there already, it is returned if it carries
@@ -144,6 +145,8 @@ class KubeApi:
         kind, metadata = kind_of(item), item["metadata"]
         namespace = metadata["namespace"]
         query = {"dryRun": "All"} if dry_run else {}
+        if unknown_fields:
+            query["fieldValidation"] = unknown_fields
         try:
             return self._json("POST", path_of(kind, namespace), query, item)
         except NotFoundError as e:
@@ -163,6 +166,14 @@ class KubeApi:
             if not metadata.get("annotations") or metadata["annotations"].items() - annotations.items():
                 raise
             return there
+
+    def kept(self, item: _Object) -> _Object:
+        """What the server would keep of an object, without a word on fields that it does not know. Nothing is made.
+
+        Raises:
+            BackendError: there is no such namespace, or the cluster has no such kind of objects; it refuses the object.
+        """
+        return self.create(item, dry_run=True, unknown_fields="Ignore")
 
     def patch(self, path: str, patch: _Object) -> _Object:
         """Merges ``patch`` into an object (RFC 7386)."""

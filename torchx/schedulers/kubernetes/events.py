@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.kubernetes.client import path_of
-from torchx.schedulers.kubernetes.names import JOBSET, LABEL_QUEUE, VOLCANO
+from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO
 from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.specs.api import AppState
@@ -50,7 +50,7 @@ def _sayings(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
         if found.kind == VOLCANO:
             yield _of_volcano(api, namespace, item)
         said = _warning(api, namespace, f"involvedObject.uid={metadata.get('uid')}", NO_PODS)
-        if not said and found.kind == JOBSET:  # the Jobs that it has made say why they make no pods
+        if not said and found.kind in (JOBSET, KUBEFLOW):  # the Jobs that it has made say why they make no pods
             of_jobs = f"involvedObject.kind=Job,involvedObject.namespace={namespace}"
             said = _warning(api, namespace, of_jobs, NO_PODS, prefix=f"{metadata['name']}-")
         yield f"its pods cannot be made: {said}" if said else ""

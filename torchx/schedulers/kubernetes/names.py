@@ -7,6 +7,7 @@ import re
 JOB = "job"
 JOBSET = "jobset"
 VOLCANO = "volcano"
+KUBEFLOW = "kubeflow"
 APPWRAPPER = "appwrapper"
 OLD_APPWRAPPER = "appwrapper-v1beta1"
 
@@ -14,6 +15,7 @@ OWNERS = {
     JOB: "Job",
     JOBSET: "JobSet",
     VOLCANO: "VolcanoJob",
+    KUBEFLOW: "TrainJob",
     APPWRAPPER: "AppWrapper",
     OLD_APPWRAPPER: "AppWrapperV1Beta1",
 }

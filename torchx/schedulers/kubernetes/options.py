@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchx.errors import ConfigError, install_extra
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, REGISTRY, WAYS
-from torchx.schedulers.kubernetes.names import JOB, JOBSET, V1BETA1, V1BETA2, VOLCANO
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, V1BETA1, V1BETA2, VOLCANO
 from torchx.schedulers.kubernetes.placement import Placement
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
 from torchx.util.records import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-KINDS = (AUTO, JOB, JOBSET, VOLCANO)
+KINDS = (AUTO, JOB, JOBSET, VOLCANO, KUBEFLOW)
 FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}
 
 
@@ -52,10 +52,13 @@ class KubernetesOpts(StructuredOpts):
     """EFA devices of each replica, instead of those that its resource names; 0: none"""
 
     kind: str = AUTO
-    """what to make of the job: auto, job, jobset or volcano"""
+    """what to make of the job: auto, job, jobset, volcano or kubeflow (a TrainJob)"""
 
     local_queue: str | None = None
     """queue of Kueue to wait in (a LocalQueue of the namespace)"""
+
+    runtime: str | None = None
+    """runtime of a TrainJob: a ClusterTrainingRuntime, by default `torch-distributed`, or TrainingRuntime/NAME"""
 
     context: str | None = None
     """context of kubeconfig; its current one by default"""
@@ -119,10 +122,12 @@ class KubernetesOpts(StructuredOpts):
         """
         if self.kind not in KINDS:
             raise ConfigError(f"kind `{self.kind}` is not one of {', '.join(KINDS)}")
-        if self.kind in (JOB, JOBSET) and self.queue:
+        if self.kind in (JOB, JOBSET, KUBEFLOW) and self.queue:
             raise ConfigError(
                 f"`queue` belongs to Volcano, but kind is `{self.kind}`", hint="Kueue takes `local_queue`"
             )
+        if self.runtime and self.kind != KUBEFLOW:
+            raise ConfigError(f"`runtime` belongs to `kind=kubeflow`, but kind is `{self.kind}`")
         if self.topology and not self.local_queue:
             raise ConfigError("`topology` is a request to Kueue, and needs `local_queue`", hint="`pack` needs no Kueue")
         if self.deadline_s is not None and self.deadline_s <= 0:

@@ -20,6 +20,8 @@ FAILURE_TARGET = "FailureTarget"
 """Condition of a Job, since 1.31 before ``Failed``, which it has when its last pod has ended."""
 # https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/
 JOBSET_CONDITIONS = {"Failed": AppState.FAILED, "Completed": AppState.SUCCEEDED}
+# https://www.kubeflow.org/docs/components/trainer/
+TRAINJOB_CONDITIONS = {"Failed": AppState.FAILED, "Complete": AppState.SUCCEEDED}
 # https://volcano.sh/en/docs/vcjob/#status
 VOLCANO_PHASES = {
     "Pending": AppState.PENDING,

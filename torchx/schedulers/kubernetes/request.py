@@ -5,6 +5,7 @@
               every pod a name; the Service owns the Jobs
 ``jobset``    one ``jobset.x-k8s.io/v1alpha2`` JobSet with a replicated Job per role
 ``volcano``   one ``batch.volcano.sh/v1alpha1`` Job with a task per replica
+``kubeflow``  one TrainJob: :mod:`torchx.schedulers.kubernetes.trainjob`
 ============  =============================================================================================
 
 The first two have one template for all replicas of a role, so that the request does not grow with them.
@@ -22,6 +23,7 @@ from torchx.schedulers.kubernetes.names import (
     INDEX_ANNOTATION,
     JOB,
     JOBSET,
+    KUBEFLOW,
     LABEL_QUEUE,
     LABEL_REPLICA_ID,
     LABEL_ROLE_INDEX,
@@ -69,6 +71,7 @@ class JobRules:
 
     Attributes:
         queue: of Volcano.
+        runtime: of Kubeflow Trainer.
         local_queue: of Kueue.
         ttl_s: seconds after its end at which the cluster removes the job; None: never.
         deadline_s: seconds after its start at which the cluster ends the job; None: never.
@@ -83,6 +86,7 @@ class JobRules:
     session: str = ""
     submission: str = ""
     queue: str | None = None
+    runtime: str | None = None
     local_queue: str | None = None
     priority_class: str | None = None
     ttl_s: int | None = None
@@ -147,6 +151,7 @@ def rules_of(
         session=session,
         submission=app_id,
         queue=opts.queue,
+        runtime=opts.runtime,
         local_queue=opts.local_queue,
         priority_class=opts.priority_class,
         ttl_s=opts.ttl_s,
@@ -169,7 +174,7 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[_Object
     """The objects of an app, the one that owns the others first.
 
     Args:
-        kind: :data:`JOB`, :data:`JOBSET` or :data:`VOLCANO`.
+        kind: :data:`JOB`, :data:`JOBSET`, :data:`VOLCANO` or :data:`KUBEFLOW`.
         app_id: name of the owner; at most :data:`MAX_APP_ID` characters.
 
     Raises:
@@ -179,6 +184,10 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[_Object
         return [render_volcano(app, app_id, rules)]
     if kind == JOBSET:
         return [render_jobset(app, app_id, rules)]
+    if kind == KUBEFLOW:
+        from torchx.schedulers.kubernetes import trainjob
+
+        return [trainjob.render(app, app_id, rules)]
     return render_jobs(app, app_id, rules)
 
 
@@ -219,7 +228,7 @@ def render_jobs(app: AppDef, app_id: str, rules: JobRules) -> list[_Object]:
         job_name = f"{app_id}-{name}"
         labels = pods.role_labels(app, i, app_id, session=rules.session)
         if rules.version >= INDEXED_SINCE:
-            template = _shared_template(role, rules, app_id, labels, rank0=f"{job_name}-0.{app_id}", subdomain=app_id)
+            template = shared_template(role, rules, app_id, labels, rank0=f"{job_name}-0.{app_id}", subdomain=app_id)
             objects.append(_job(job_name, role, rules, labels, template))
         else:
             objects += _separate_jobs(role, rules, app_id, job_name, labels)
@@ -329,7 +338,7 @@ def render_jobset(app: AppDef, app_id: str, rules: JobRules) -> _Object:
         labels = pods.role_labels(app, i, app_id, session=rules.session)
         # <jobset>-<replicated job>-<job>-<pod>.<subdomain>
         rank0 = f"{app_id}-{name}-0-0.{app_id}"
-        template = _shared_template(role, rules, app_id, labels, rank0=rank0)
+        template = shared_template(role, rules, app_id, labels, rank0=rank0)
         spec = _job_spec(role, rules, template, replicas=role.num_replicas, suspended=False)
         if _whole_app(role):
             spec["backoffLimit"] = 0
@@ -462,7 +471,7 @@ def template_of(
     return template
 
 
-def _shared_template(
+def shared_template(
     role: Role, rules: JobRules, app_id: str, labels: Mapping[str, str], *, rank0: str, subdomain: str = ""
 ) -> _Object:
     """The template of all replicas of a role, which find their number in their environment."""

@@ -6,7 +6,7 @@ https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 from __future__ import annotations
 
 from torchx.schedulers.kubernetes.client import PLURALS
-from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, OLD_APPWRAPPER, OWNERS, VOLCANO
+from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, OWNERS, VOLCANO
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ _OF_KIND = {
     JOB: {"Job": _OWNER, "Service": "create get list patch delete"},
     JOBSET: {"JobSet": _OWNER},
     VOLCANO: {"VolcanoJob": _OWNER, "Command": "create get", "PodGroup": "get"},
+    KUBEFLOW: {"TrainJob": _OWNER},
     APPWRAPPER: {"AppWrapper": _OWNER},
     OLD_APPWRAPPER: {"AppWrapperV1Beta1": "create get list watch delete"},
 }

@@ -1,0 +1,348 @@
+"""TrainJobs of Kubeflow Trainer: what they are made of, for which Trainer, what is refused, what is said of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.schedulers.kubernetes.fake_cluster import Cluster, Response
+from tests.schedulers.kubernetes.test_inline_code import code
+from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError
+from torchx.runner import Runner
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
+from torchx.specs import AppDef, AppState, Resource, Role, VolumeMount
+from torchx.specs.overlays import set_overlay
+from torchx.specs.retries import RETRY
+
+__all__ = ["code"]
+GROUP = "trainer.kubeflow.org/v1alpha1"
+KIND: dict[str, Any] = {"kind": "kubeflow"}
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "node", "state": {"running": {}}}]}
+
+
+class Trained(Cluster):
+    """A cluster with Trainer, which drops the fields that its version does not know."""
+
+    def __init__(self, drops=()):
+        super().__init__(groups=[GROUP])
+        self._drops = drops
+
+    def _create(self, base, namespace, item, query):
+        if base.endswith("/trainjobs"):
+            item["spec"] = {key: value for key, value in item["spec"].items() if key not in self._drops}
+            assert "template" not in item["spec"]
+        return super()._create(base, namespace, item, query)
+
+    def run_pods(self, job, status, *, most=10**6):
+        """What Trainer, JobSet and the Job controller make of a TrainJob."""
+        trainer, name = job["spec"]["trainer"], job["metadata"]["name"]
+        patch = pod_patch(job)
+        for k in range(min(trainer["numNodes"], most)):
+            pod = f"{name}-node-0-{k}-abcde"
+            metadata = {
+                "name": pod,
+                "namespace": "default",
+                "uid": f"uid-{pod}",
+                "creationTimestamp": "2026-01-01T00:00:01Z",
+                "labels": {**patch["metadata"]["labels"], "jobset.sigs.k8s.io/jobset-name": name},
+                "annotations": {"batch.kubernetes.io/job-completion-index": str(k)},
+            }
+            container = {"name": "node", "image": trainer["image"]}
+            self.objects["api/v1/pods", "default", pod] = {
+                "metadata": metadata,
+                "spec": {"containers": [container], "nodeName": f"n{k}"},
+                "status": {**status},
+            }
+
+
+def pod_patch(job):
+    """What a TrainJob changes of its runtime's pods."""
+    if "podTemplateOverrides" in job["spec"]:
+        (found,) = job["spec"]["podTemplateOverrides"]
+        assert found["targetJobs"] == [{"name": "node"}]
+        return found
+    (patch,) = job["spec"]["runtimePatches"]
+    (of_job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert of_job["name"] == "node"
+    return of_job["template"]["spec"]["template"]
+
+
+def app(**fields):
+    fields.setdefault("resource", Resource(2, 1, 4096))
+    return AppDef(
+        "train", [Role("trainer", "img", entrypoint="torchrun", args=["t.py", "$(HOME)"], num_replicas=2, **fields)]
+    )
+
+
+def submit(cluster, given=None, **cfg):
+    scheduler = create_scheduler("me", client=cluster)
+    app_id = scheduler.submit(given or app(), {**KIND, **cfg})
+    return scheduler, app_id
+
+
+def test_a_role_in_the_runtime_of_the_cluster():
+    """Its command, environment, resources and size; rank 0 has the name that JobSet gives to the pod."""
+    cluster = Trained()
+    scheduler, app_id = submit(cluster, app(env={"A": "b", "T": "[SECRET]hf/token"}))
+    (job,) = cluster.of("trainjobs")
+    name = app_id.removeprefix("default:")
+    assert job["spec"]["runtimeRef"]["kind"] == "ClusterTrainingRuntime"
+    assert job["spec"]["runtimeRef"]["name"] == "torch-distributed"
+    trainer = job["spec"]["trainer"]
+    assert (trainer["numNodes"], trainer["image"], trainer["command"]) == (2, "img", ["torchrun"])
+    assert trainer["args"] == ["t.py", "$$(HOME)"]
+    assert trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"] == "1"
+    env = {variable["name"]: variable for variable in trainer["env"]}
+    assert env["TORCHX_RANK0_HOST"]["value"] == f"{name}-node-0-0.{name}"
+    assert "job-completion-index" in env["TORCHX_REPLICA_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert env["T"]["valueFrom"]["secretKeyRef"]["name"] == "hf"
+    assert scheduler.describe(app_id).roles[0].args == ["t.py", "$(HOME)"]
+
+
+def test_what_its_pods_are_given():
+    """By a patch of ours: labels, volumes, places. By the options and an overlay."""
+    given = app(mounts=[VolumeMount("models", "/models")])
+    set_overlay(given.roles[0], "kubernetes", "pod", {"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}})
+    cluster = Trained()
+    submit(
+        cluster,
+        given,
+        service_account="me",
+        image_secret="ghcr",
+        node_selector={"rack": "r1"},
+        pack="zone!",
+        runtime="TrainingRuntime/ours",
+        local_queue="team",
+        deadline_s=60,
+    )
+    (job,) = cluster.of("trainjobs")
+    spec = job["spec"]
+    assert (spec["runtimeRef"]["kind"], spec["runtimeRef"]["name"]) == ("TrainingRuntime", "ours")
+    assert (spec["suspend"], spec["activeDeadlineSeconds"]) == (True, 60)
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert spec["runtimePatches"][0]["manager"] == "torchx.pytorch.org/launcher"
+    patch = pod_patch(job)
+    assert patch["metadata"]["labels"]["torchx.pytorch.org/role-name"] == "trainer"
+    pod = patch["spec"]
+    assert (pod["serviceAccountName"], pod["nodeSelector"]) == ("me", {"rack": "r1"})
+    assert pod["imagePullSecrets"] == [{"name": "ghcr"}] and pod["tolerations"][0]["key"] == "gpu"
+    assert pod["affinity"]["podAffinity"] and "restartPolicy" not in pod
+    (container,) = pod["containers"]
+    assert set(container) == {"name", "volumeMounts"} and container["name"] == "node"
+    assert {m["mountPath"] for m in container["volumeMounts"]} == {"/dev/shm", "/models"}
+    assert {v["name"] for v in pod["volumes"]} >= {m["name"] for m in container["volumeMounts"]}
+
+
+def test_an_older_trainer_is_given_its_own_form():
+    """2.1 has overrides, which say the same; what it has not is refused, and 2.0 altogether. Nothing is left."""
+    cluster = Trained(drops=["runtimePatches", "activeDeadlineSeconds"])
+    submit(cluster)
+    (job,) = cluster.of("trainjobs")
+    newer = Trained()
+    submit(newer)
+    old, new = pod_patch(job), pod_patch(newer.of("trainjobs")[0])
+    assert old["spec"] == new["spec"] and old["metadata"]["labels"].keys() == new["metadata"]["labels"].keys()
+    for drops, cfg, said in [
+        (["runtimePatches", "activeDeadlineSeconds"], {"deadline_s": 5}, "knows no time limits; this needs 2.2"),
+        (["runtimePatches", "podTemplateOverrides"], {}, "older than 2.1"),
+    ]:
+        cluster = Trained(drops)
+        with pytest.raises(BackendError, match=said) as e:
+            submit(cluster, **cfg)
+        assert "kind=jobset" in e.value.hint and cluster.objects == {}
+    secure = app()
+    set_overlay(secure.roles[0], "kubernetes", "pod", {"spec": {"securityContext": {"runAsNonRoot": True}}})
+    submit(Trained(), secure)
+    with pytest.raises(BackendError, match=r"cannot set `securityContext`; this needs 2\.2"):
+        submit(Trained(["runtimePatches"]), secure)
+
+
+def test_the_form_is_asked_for_without_a_warning():
+    """A server of the other form would warn of each field that it does not know: it is asked to be quiet."""
+    cluster = Trained()
+    submit(cluster)
+    asked = [query for method, path, query in cluster.calls if method == "POST" and path.endswith("/trainjobs")]
+    assert asked[0] == {"dryRun": "All", "fieldValidation": "Ignore"}
+    assert asked[1:] == [{"dryRun": "All"}, {}]
+
+
+def two_roles():
+    return AppDef("train", [Role(n, "img", entrypoint="t", resource=Resource(1, 0, 64)) for n in "ab"])
+
+
+def overlaid(spec):
+    given = app()
+    set_overlay(given.roles[0], "kubernetes", "pod", {"spec": spec})
+    return given
+
+
+@pytest.mark.parametrize(
+    ("given", "cfg", "said"),
+    [
+        (two_roles(), {}, "a TrainJob has one role, and `train` has 2"),
+        (app(max_retries=1), {}, "cannot have retries"),
+        (app(min_replicas=1), {}, "cannot have fewer replicas"),
+        (app(), {"ttl_s": 5}, "cannot have `ttl_s`"),
+        (app(), {"priority_class": "high"}, "cannot set `spec.priorityClassName`"),
+        (app(), {"spread": ["zone"]}, "cannot set `spec.topologySpreadConstraints`"),
+        (overlaid({"hostNetwork": True}), {}, "cannot set `spec.hostNetwork`"),
+        (overlaid({"containers": [{"name": "side", "image": "x"}]}), {}, r"cannot set `spec.containers\[side\]`"),
+        (overlaid({"containers": [{"name": "main", "tty": True}]}), {}, r"cannot set `spec.containers\[main\].tty`"),
+    ],
+    ids=["roles", "retries", "elastic", "ttl", "priority", "spread", "host", "sidecar", "container"],
+)
+def test_what_a_trainjob_cannot_have_is_refused(given, cfg, said):
+    """At the dry run, and what can have it is named: nothing is dropped in silence."""
+    with pytest.raises(SpecError, match=said) as e:
+        create_scheduler("me").submit_dryrun(given, {**KIND, **cfg})
+    assert "`-cfg kind=jobset` can have it" in e.value.hint
+
+
+@pytest.mark.parametrize(
+    ("cfg", "said"),
+    [({"queue": "q", **KIND}, "belongs to Volcano"), ({"runtime": "x", "kind": "job"}, "belongs to `kind=kubeflow`")],
+)
+def test_options_that_contradict_one_another(cfg, said):
+    """By name."""
+    with pytest.raises(ConfigError, match=said):
+        create_scheduler("me").submit_dryrun(app(), cfg)
+
+
+def test_retries_by_cause_are_refused():
+    """Plain Jobs keep them."""
+    with Runner("me", {"kubernetes": lambda *_, **__: create_scheduler("me")}) as runner:
+        given = app()
+        given.metadata = {RETRY: "node:free"}
+        with pytest.raises(NotSupportedError, match="not by a job of the kind `kubeflow`"):
+            runner.dryrun(given, "kubernetes", KIND)
+
+
+def test_code_and_secrets_go_along(code, monkeypatch):
+    """Owned by the TrainJob: removed with it."""
+    monkeypatch.setenv("MY_TOKEN", "sesame-open")
+    cluster = Trained()
+    scheduler = create_scheduler("me", client=cluster)
+    with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
+        given = app(env={"MY_TOKEN": "sesame-open"})
+        handle = runner.run(given, "kubernetes", KIND, workspace=str(code))
+        (job,) = cluster.of("trainjobs")
+        trainer, pod = job["spec"]["trainer"], pod_patch(job)["spec"]
+        assert trainer["command"] == ["sh"] and trainer["args"][-3:] == ["torchrun", "t.py", "$$(HOME)"]
+        assert "/torchx-code" in {m["mountPath"] for m in pod["containers"][0]["volumeMounts"]}
+        assert "sesame-open" not in str(job) and len(cluster.of("secrets")) == len(cluster.of("configmaps")) == 1
+        runner.delete(handle)
+    assert cluster.objects == {}
+
+
+def said_of(scheduler, app_id):
+    found = scheduler.describe(app_id)
+    return found.state, found.msg
+
+
+def test_its_life():
+    """From nothing to an end, in the words of its conditions; `list` says what `status` says."""
+    cluster = Trained()
+    scheduler, app_id = submit(cluster)
+    (job,) = cluster.of("trainjobs")
+    assert said_of(scheduler, app_id) == (AppState.PENDING, "its pods are not made yet")
+    cluster.run_pods(job, RUNNING)
+    found = scheduler.describe(app_id)
+    assert found.state is AppState.RUNNING
+    assert [(r.role, r.id, r.state) for role in found.roles_statuses for r in role.replicas] == [
+        ("trainer", 0, AppState.RUNNING),
+        ("trainer", 1, AppState.RUNNING),
+    ]
+    complete = {"type": "Complete", "status": "True", "reason": "JobsCompleted"}
+    job["status"] = {"conditions": [complete], "jobsStatus": [{"name": "node", "succeeded": 1}]}
+    for pod in cluster.of("pods"):
+        pod["status"] = {"phase": "Succeeded"}
+    assert said_of(scheduler, app_id)[0] is AppState.SUCCEEDED
+    assert [(one.app_id, one.state) for one in scheduler.list()] == [(app_id, AppState.SUCCEEDED)]
+
+
+def test_why_it_failed():
+    """The pod that failed first, not the condition that only says that one did; a deadline by itself."""
+    cluster = Trained()
+    scheduler, app_id = submit(cluster)
+    (job,) = cluster.of("trainjobs")
+    cluster.run_pods(job, RUNNING)
+    ended = {"exitCode": 3, "reason": "Error", "message": "ValueError: boom"}
+    status = {"phase": "Failed", "containerStatuses": [{"name": "node", "state": {"terminated": ended}}]}
+    first, second = cluster.of("pods")
+    second["status"] = status
+    assert said_of(scheduler, app_id)[0] is AppState.RUNNING  # its runtime may start it again
+    cluster.take(first)
+    failed = {"type": "Failed", "status": "True", "reason": "FailedJobs", "message": "jobset failed"}
+    job["status"] = {"conditions": [failed]}
+    state, msg = said_of(scheduler, app_id)
+    assert (state, msg) == (AppState.FAILED, "trainer/1 on n1: exit code 3: ValueError: boom")
+    job["status"] = {"conditions": [{**failed, "reason": "DeadlineExceeded"}]}
+    for pod in list(cluster.of("pods")):
+        cluster.take(pod)
+    assert said_of(scheduler, app_id) == (AppState.FAILED, "it ran longer than its deadline (DeadlineExceeded)")
+
+
+def test_why_it_has_no_pods():
+    """The Job that JobSet has made says so."""
+    cluster = Trained()
+    scheduler, app_id = submit(cluster)
+    (job,) = cluster.of("trainjobs")
+    child = {"kind": "Job", "metadata": {**job["metadata"], "name": f"{job['metadata']['name']}-node-0", "uid": "u"}}
+    cluster.warn(child, "FailedCreate", "exceeded quota: gpus")
+    assert said_of(scheduler, app_id) == (AppState.PENDING, "its pods cannot be made: exceeded quota: gpus")
+
+
+def test_cancel_suspends_it_and_delete_removes_it():
+    """As of a Job; the rights that are printed are enough."""
+    cluster = Trained()
+    scheduler = create_scheduler("me", client=cluster)
+    cluster.grant(yaml.safe_load(scheduler.rights(KIND))["rules"])
+    app_id = scheduler.submit(app(), KIND)
+    scheduler.cancel(app_id)
+    (job,) = cluster.of("trainjobs")
+    assert job["spec"]["suspend"] is True
+    assert scheduler.describe(app_id).state is AppState.CANCELLED
+    scheduler.delete(app_id)
+    assert cluster.objects == {} and scheduler.describe(app_id) is None
+
+
+def test_its_logs():
+    """Of each replica, by its number, without the name of a container before each line."""
+    cluster = Trained()
+    scheduler, app_id = submit(cluster)
+    cluster.run_pods(cluster.of("trainjobs")[0], {**RUNNING, "phase": "Succeeded"})
+    for pod in cluster.of("pods"):
+        pod["status"]["containerStatuses"] = [{"name": "node", "state": {"terminated": {"exitCode": 0}}}]
+        name = pod["metadata"]["name"]
+        cluster.logs[name, ""] = f"2026-01-01T00:00:00.000000001Z from {name}\n".encode()
+    assert scheduler.log_replicas(app_id) == [("trainer", 0), ("trainer", 1)]
+    (line,) = scheduler.log_iter(app_id, "trainer", 1)
+    assert line.startswith("from train-") and line.endswith("-node-0-1-abcde\n")
+
+
+def test_a_cluster_without_trainer():
+    """Says so, with what needs none."""
+    with pytest.raises(BackendError, match="the cluster has no `TrainJob`") as e:
+        submit(Cluster())
+    assert "kind=job" in e.value.hint
+
+
+def test_a_runtime_that_the_cluster_has_not():
+    """The words of Trainer's webhook."""
+    cluster = Trained()
+    words = 'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: ClusterTrainingRuntime.trainer.kubeflow.org "torch-distributed" not found'
+    body = {"kind": "Status", "reason": "Forbidden", "message": words, "code": 403}
+    cluster.faults = [("POST", "/trainjobs", Response(403, body), "before")]
+    with pytest.raises(BackendError, match='"torch-distributed" not found'):
+        submit(cluster)
+    assert cluster.objects == {}
+
+
+def test_what_a_dry_run_prints():
+    """One object, as Trainer 2.2 takes it; no cluster is asked."""
+    text = str(create_scheduler("me").submit_dryrun(app(), KIND))
+    job = yaml.safe_load(text)
+    assert (job["kind"], job["apiVersion"]) == ("TrainJob", GROUP)
+    assert set(job["spec"]) == {"runtimeRef", "trainer", "runtimePatches"}

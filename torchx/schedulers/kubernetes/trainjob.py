@@ -1,0 +1,153 @@
+"""An app as a TrainJob of Kubeflow Trainer: the command, image and pods of a role in a training runtime of the cluster.
+
+The runtime says what a pod is; a TrainJob may change a few of its fields, by ``runtimePatches`` since Trainer 2.2, by
+``podTemplateOverrides`` in 2.1. What it may not change is refused. Trainer makes a JobSet of it, with an Indexed Job.
+https://www.kubeflow.org/docs/components/trainer/
+"""
+
+from __future__ import annotations
+
+from torchx.errors import BackendError, SpecError
+from torchx.schedulers.kubernetes import pods, request
+from torchx.schedulers.kubernetes.names import LABEL_QUEUE, MAIN_CONTAINER
+from torchx.schedulers.kubernetes.request import JobRules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.schedulers.kubernetes.client import KubeApi
+    from torchx.specs.api import AppDef, Role
+
+    _Object = dict[str, Any]
+
+RUNTIME = "torch-distributed"
+"""The runtime that comes with Trainer."""
+
+_NODE = "node"
+"""What Trainer calls the replicated job, and its container, that trains."""
+_MANAGER = "torchx.pytorch.org/launcher"
+_NAMESPACED = "TrainingRuntime/"
+_OVERRIDES = "podTemplateOverrides"
+_PATCHES = "runtimePatches"
+
+# Fields that a TrainJob may set, and those that Trainer and its runtimes look after themselves.
+_POD = {
+    *("affinity", "imagePullSecrets", "nodeSelector", "schedulingGates", "securityContext", "serviceAccountName"),
+    *("tolerations", "volumes"),
+}
+_POD_IMPLIED = {"containers", "restartPolicy"}
+_TRAINER = ("image", "env")
+_CONTAINER = {"securityContext", "volumeMounts"}
+_CONTAINER_IMPLIED = {"name", "command", "resources", "ports", "terminationMessagePolicy", *_TRAINER}
+
+
+def render(app: AppDef, app_id: str, rules: JobRules) -> _Object:
+    """A TrainJob, whose pods are a template still; :func:`folded` makes of it what a cluster takes.
+
+    Raises:
+        SpecError: a TrainJob cannot be what the app asks for.
+    """
+    if len(app.roles) != 1:
+        raise SpecError(f"a TrainJob has one role, and `{app.name}` has {len(app.roles)}", hint=_HINT)
+    (role,) = app.roles
+    _check(role, rules)
+    labels = pods.role_labels(app, 0, app_id, session=rules.session)
+    template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-{_NODE}-0-0.{app_id}")
+    own = pods.object_labels(app, app_id, session=rules.session)
+    metadata = request.metadata_of(app_id, rules, own, rules.metadata)
+    spec: _Object = {"runtimeRef": _runtime(rules.runtime or RUNTIME), "template": template}
+    limits = [limit for limit in (rules.deadline_s, template["spec"].pop("activeDeadlineSeconds", None)) if limit]
+    if limits:
+        spec["activeDeadlineSeconds"] = min(limits)
+    if rules.local_queue:
+        metadata["labels"][LABEL_QUEUE] = rules.local_queue
+        spec["suspend"] = True
+    spec["trainer"] = {"numNodes": role.num_replicas}
+    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}
+
+
+_HINT = "`-cfg kind=jobset` can have it: Trainer needs JobSet, so that the cluster has it"
+
+
+def _check(role: Role, rules: JobRules) -> None:
+    cannot = {
+        "retries: its runtime says how often pods are started again": role.max_retries,
+        "fewer replicas than it asks for (`min_replicas`)": role.min_replicas is not None,
+        "`ttl_s`": rules.ttl_s is not None,
+    }
+    what = next((what for what, wanted in cannot.items() if wanted), None)
+    if what is not None:
+        raise SpecError(f"role `{role.name}`: a TrainJob cannot have {what}", hint=_HINT)
+
+
+def _runtime(name: str) -> _Object:
+    kind = "TrainingRuntime" if name.startswith(_NAMESPACED) else "ClusterTrainingRuntime"
+    return {"apiGroup": "trainer.kubeflow.org", "kind": kind, "name": name.removeprefix(_NAMESPACED)}
+
+
+def folded(objects: list[_Object]) -> list[_Object]:
+    """The objects, with each field of the TrainJob's pods where Trainer 2.2 wants it.
+
+    Raises:
+        SpecError: the pods have what a TrainJob cannot set.
+    """
+    job, *others = objects
+    spec = dict(job["spec"])
+    template = spec.pop("template")
+    main = _only_container(template["spec"])
+    first, *rest = main["command"]
+    spec["trainer"] = {
+        **spec["trainer"],
+        **{name: main[name] for name in _TRAINER},
+        "command": [first],
+        **({"args": rest} if rest else {}),
+        "resourcesPerNode": main["resources"],
+    }
+    pod = {key: value for key, value in template["spec"].items() if key in _POD}
+    own = {key: value for key, value in main.items() if key in _CONTAINER}
+    patch = {"metadata": template["metadata"], "spec": {**pod, "containers": [{"name": _NODE, **own}]}}
+    job_patch = {"name": _NODE, "template": {"spec": {"template": patch}}}
+    runtime = {"template": {"spec": {"replicatedJobs": [job_patch]}}}
+    spec[_PATCHES] = [{"manager": _MANAGER, "trainingRuntimeSpec": runtime}]
+    return [{**job, "spec": spec}, *others]
+
+
+def _only_container(pod: _Object) -> _Object:
+    containers = pod["containers"]
+    main: _Object = next(c for c in containers if c["name"] == MAIN_CONTAINER)
+    others = [f"spec.containers[{c['name']}]" for c in containers if c is not main]
+    odd = [f"spec.{key}" for key in pod if key not in _POD | _POD_IMPLIED]
+    odd += [f"spec.containers[main].{key}" for key in main if key not in _CONTAINER | _CONTAINER_IMPLIED]
+    if others + odd:
+        said = f"a TrainJob cannot set `{(others + odd)[0]}` of its pods, which its runtime does"
+        raise SpecError(said, hint=f"{_HINT}; or another runtime: `-cfg runtime=NAME`")
+    return main
+
+
+def fitted(api: KubeApi, job: _Object) -> _Object:
+    """The TrainJob in the form that the cluster's Trainer knows.
+
+    Raises:
+        BackendError: the cluster has no Trainer, or one that is too old.
+    """
+    kept = api.kept(job)["spec"]
+    if _PATCHES not in kept:
+        job = _for_2_1(job)
+        kept = api.kept(job)["spec"]
+    if _OVERRIDES not in kept and _PATCHES not in kept:
+        raise BackendError("the cluster's Kubeflow Trainer is older than 2.1", hint=_HINT)
+    if "activeDeadlineSeconds" in job["spec"] and "activeDeadlineSeconds" not in kept:
+        raise BackendError("the cluster's Kubeflow Trainer knows no time limits; this needs 2.2", hint=_HINT)
+    return job
+
+
+def _for_2_1(job: _Object) -> _Object:
+    spec = dict(job["spec"])
+    (patch,) = spec.pop(_PATCHES)
+    (of_job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    pod = of_job["template"]["spec"]["template"]
+    if "securityContext" in pod["spec"] or any("securityContext" in c for c in pod["spec"]["containers"]):
+        raise BackendError("the cluster's Kubeflow Trainer cannot set `securityContext`; this needs 2.2", hint=_HINT)
+    spec[_OVERRIDES] = [{"targetJobs": [{"name": of_job["name"]}], **pod}]
+    return {**job, "spec": spec}
