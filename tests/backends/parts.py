@@ -40,7 +40,7 @@ FOLDERS = {
     "ui": ("chromium",),
     "compat": ("docker", "slurm"),
     "clients": ("docker", "slurm"),
-    "kubernetes": ("docker",),
+    "kubernetes": ("docker", "mlflow"),
 }
 """Folder of ``tests/backends`` to the parts that its tests use, in the order in which the folders are best run: two run
 at a time, and what takes long comes first, but Kubernetes, whose programs may have to be built."""
