@@ -96,16 +96,15 @@ class KubernetesScheduler(KubeScheduler):
 
             retries = attempts.policy(app, kind, self.capabilities)
         rules = request.rules_of(opts, kind, app, app_id, session=self.session_name, version=version, retries=retries)
-        objects = request.render(kind, app, app_id, rules)
         packed = {i: self._codes.get(role.env.get(ENV_WORKSPACE_HASH, "")) for i, role in enumerate(app.roles)}
-        codes = {i: code for i, code in packed.items() if code is not None}
-        if codes and not opts.is_image():
-            objects = attach(objects, codes)
+        codes = {} if opts.is_image() else {i: code for i, code in packed.items() if code is not None}
         if kind == KUBEFLOW:
             from torchx.schedulers.kubernetes import trainjob
 
-            objects = trainjob.folded(objects)
-        return request.as_resource(objects)
+            objects = [trainjob.render(app, app_id, rules)]
+            return request.as_resource(trainjob.folded(attach(objects, codes)))
+        objects = request.render(kind, app, app_id, rules)
+        return request.as_resource(attach(objects, codes) if codes else objects)
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]

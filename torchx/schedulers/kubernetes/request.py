@@ -5,7 +5,6 @@
               every pod a name; the Service owns the Jobs
 ``jobset``    one ``jobset.x-k8s.io/v1alpha2`` JobSet with a replicated Job per role
 ``volcano``   one ``batch.volcano.sh/v1alpha1`` Job with a task per replica
-``kubeflow``  one TrainJob: :mod:`torchx.schedulers.kubernetes.trainjob`
 ============  =============================================================================================
 
 The first two have one template for all replicas of a role, so that the request does not grow with them.
@@ -23,7 +22,6 @@ from torchx.schedulers.kubernetes.names import (
     INDEX_ANNOTATION,
     JOB,
     JOBSET,
-    KUBEFLOW,
     LABEL_QUEUE,
     LABEL_REPLICA_ID,
     LABEL_ROLE_INDEX,
@@ -174,7 +172,7 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[_Object
     """The objects of an app, the one that owns the others first.
 
     Args:
-        kind: :data:`JOB`, :data:`JOBSET`, :data:`VOLCANO` or :data:`KUBEFLOW`.
+        kind: :data:`JOB`, :data:`JOBSET` or :data:`VOLCANO`.
         app_id: name of the owner; at most :data:`MAX_APP_ID` characters.
 
     Raises:
@@ -184,10 +182,6 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[_Object
         return [render_volcano(app, app_id, rules)]
     if kind == JOBSET:
         return [render_jobset(app, app_id, rules)]
-    if kind == KUBEFLOW:
-        from torchx.schedulers.kubernetes import trainjob
-
-        return [trainjob.render(app, app_id, rules)]
     return render_jobs(app, app_id, rules)
 
 
