@@ -15,6 +15,7 @@ from tests.backends.kubernetes.jobs import Jobs, audited
 from tests.backends.kubernetes.operators import served, set_status
 from torchx.errors import BackendError
 from torchx.specs import AppDef, AppState, RetryPolicy
+from torchx.specs.retries import RETRY
 
 JOBS = "apis/batch/v1"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
@@ -95,6 +96,28 @@ def test_an_indexed_job_is_kept_whole(jobs):
     (reference,) = item["metadata"]["ownerReferences"]
     service = cluster.call("GET", jobs.path("services", reference["name"]))
     assert service["metadata"]["uid"] == reference["uid"] and service["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_a_policy_on_retries_is_kept_whole(jobs):
+    """As the rules on failed pods; a pod that the cluster took away, and one that ran out of memory, are attempts."""
+    app = AppDef("job", [jobs.role()], metadata={RETRY: "standard"})
+    app_id = jobs.run(app, cfg={"kind": "job"})
+    item, path = job_of(jobs)
+    rules = item["spec"]["podFailurePolicy"]["rules"]
+    assert [rule["action"] for rule in rules] == ["Ignore", "Count", "FailJob"]
+    assert rules[0]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert [rule["onExitCodes"]["operator"] for rule in rules[1:]] == ["In", "NotIn"]
+    assert item["spec"]["backoffLimit"] == 2
+    run_pods(jobs, item)
+    terminated = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:09Z"}
+    ran_out = {**RUNNING["containerStatuses"][0], "state": {"terminated": terminated}}
+    status = {"phase": "Failed", "startTime": "2026-01-01T00:00:01Z", "containerStatuses": [ran_out]}
+    set_status(jobs.path("pods", f"{item['metadata']['name']}-0-abcde"), status)
+    (attempt,) = jobs.scheduler.describe(app_id).attempts
+    assert (attempt.kind, attempt.again, attempt.ended - attempt.started) == ("oom", True, 8)
+    set_status(path, {"failed": 1, "conditions": [condition("Failed", reason="BackoffLimitExceeded")]})
+    found = jobs.scheduler.describe(app_id)
+    assert (found.state, found.attempts[0].again) == (AppState.FAILED, False)
 
 
 def test_the_life_of_an_indexed_job(jobs):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from tests.backends.slurm import cluster
 from tests.backends.slurm.conftest import PATIENCE_S, ended, outside, until
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
-from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs import AppDef, AppState, Resource, Role, macros
 from torchx.specs.retries import RETRY
 
 LONG_S = 3 * PATIENCE_S
@@ -129,3 +130,55 @@ def test_a_bug_is_not_retried(scheduler: SlurmScheduler, cancelled: list[str]) -
     assert found.state is AppState.FAILED
     assert [(a.kind, a.again) for a in found.attempts] == [("error", False)]
     assert "not retried (error: the policy does not retry it)" in found.msg
+
+
+def test_a_gang_gets_more_memory_together(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
+    """One of two replicas runs out of memory: both end, both start again, each with twice the memory."""
+    code = "import os, time; b = bytearray((150 << 20) * (1 - {k})); time.sleep(9999 if {first} else 8); print('done')"
+    code = code.format(k=macros.replica_id, first="os.environ['SLURM_MEM_PER_NODE'] == '100'")
+    role = Role("w", "", entrypoint=sys.executable, args=["-c", code], num_replicas=2, resource=Resource(1, 0, 100))
+    cancelled.append(app_id := scheduler.submit(AppDef("gang", [role], metadata={RETRY: "oom:1:mem*2"}), {}))
+    found = ended(scheduler, app_id, LONG_S)
+    assert found.state is AppState.SUCCEEDED, found
+    assert [(a.kind, a.again, a.memory) for a in found.attempts] == [("oom", True, 2.0)]
+    assert [[line.rstrip() for line in scheduler.log_iter(app_id, "w", k)] for k in (0, 1)] == [["done"], ["done"]]
+
+
+def test_a_heterogeneous_job_starts_again_as_a_whole(
+    scheduler: SlurmScheduler, cancelled: list[str], tmp_path: Path
+) -> None:
+    """Two roles that ask for different resources are two components; a failure of the second starts both again."""
+    once = tmp_path / "once"
+    fails = f"[ -e {once} ] && exit 0; : > {once}; echo 'no data in /data' >&2; exit 3"
+    waits = f"[ -e {once}.2 ] && exit 0; : > {once}.2; exec sleep 9999"
+    roles = [
+        Role("a", "", entrypoint="sh", args=["-c", waits], resource=Resource(1, 0, 100)),
+        Role("b", "", entrypoint="sh", args=["-c", fails], resource=Resource(2, 0, 100)),
+    ]
+    cancelled.append(app_id := scheduler.submit(AppDef("two", roles, metadata={RETRY: "error:1:avoid"}), {}))
+    found = ended(scheduler, app_id, LONG_S)
+    assert found.state is AppState.SUCCEEDED, found
+    assert [(a.kind, a.again, a.avoid == a.hosts) for a in found.attempts] == [("error", True, True)]
+    (failed,) = found.attempts[0].hosts
+    assert failed not in [r.hostname for role in found.roles_statuses for r in role.replicas]
+
+
+def test_a_job_on_a_node_that_it_is_to_avoid_goes_back(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
+    """Somebody undoes the change while the job waits: it wakes on the node, and does not run there."""
+    code = "import os, sys; n = os.environ['SLURMD_NODENAME']; print(n, flush=True); sys.exit(3 * (n == 'n3'))"
+    cancelled.append(app_id := submit(scheduler, "error:1:avoid", code, exclude="n[1-2]"))
+    found = until(scheduler, app_id, lambda f: f.attempts)
+    assert [(a.hosts, a.again) for a in found.attempts] == [(["n3"], True)]
+    deadline = time.monotonic() + LONG_S
+    while "ExcNodeList=n[1-3]" not in (shown := show(app_id)):
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.2)
+    subprocess.run(["scontrol", "update", f"JobId={app_id}", "ExcNodeList=n[1-2,4]"], check=True)
+    found = ended(scheduler, app_id, 2 * LONG_S)
+    assert found.state is AppState.SUCCEEDED, found
+    assert [line.rstrip() for line in scheduler.log_iter(app_id, "w")] == ["n3", "n4"]
+    assert len(found.attempts) == 1
+
+
+def show(app_id: str) -> str:
+    return subprocess.run(["scontrol", "show", "job", app_id], check=True, capture_output=True, text=True).stdout

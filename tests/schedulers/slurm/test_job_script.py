@@ -281,3 +281,51 @@ def test_slurm_has_put_the_job_back(programs: Path) -> None:
     code, events, _ = run(programs, sh("exit 0"), retry="preempted:free", slurm={"SLURM_RESTART_COUNT": "1"})
     assert (code, events.starts) == (0, 2)
     assert [(a.kind, a.again) for a in attempts_in(folder)] == [("preempted", True)]
+
+
+def test_a_job_on_a_node_that_it_is_to_avoid_goes_back(programs: Path) -> None:
+    """Where the change was refused or undone: three times, with the change made again; then it takes what it gets."""
+    (programs / "scontrol").write_text('#!/bin/sh\n[ $1 != show ] || exit 1\necho "$@" >> scontrol.log\n')
+    (programs / "sleep").write_text("#!/bin/sh\n! grep -qs update scontrol.log || kill -9 $PPID\n")
+    asked = ["requeue 7", "update JobId=7 ExcNodeList=n1"]
+    log = programs.parent / "job" / "scontrol.log"
+    code, events, folder = run(programs, sh("exit 3"), retry="error:1:avoid", nodes="n1")
+    assert (code, events.starts, log.read_text().splitlines()) == (-9, 1, asked)
+    for _ in range(3):
+        log.unlink()
+        code, events, _ = run(
+            programs, sh("exit 0"), retry="error:1:avoid", nodes="n[1-2]", slurm={"SLURM_RESTART_COUNT": "1"}
+        )
+        assert (code, events.starts, log.read_text().splitlines()) == (-9, 1, asked)
+        assert events.retrying and len(attempts_in(folder)) == 1
+    log.unlink()
+    code, events, _ = run(
+        programs, sh("exit 0"), retry="error:1:avoid", nodes="n[1-2]", slurm={"SLURM_RESTART_COUNT": "1"}
+    )
+    assert (code, events.starts) == (0, 2)
+    assert not log.exists() and "to avoid: n1" in (folder / "retry.log").read_text()
+
+
+def test_a_job_on_other_nodes_starts(programs: Path) -> None:
+    """A name that begins alike is another node."""
+    (programs / "scontrol").write_text('#!/bin/sh\n[ $1 != show ] || exit 1\necho "$@" >> scontrol.log\n')
+    (programs / "sleep").write_text("#!/bin/sh\n! grep -qs update scontrol.log || kill -9 $PPID\n")
+    run(programs, sh("exit 3"), retry="error:1:avoid", nodes="n1")
+    code, events, folder = run(
+        programs, sh("exit 0"), retry="error:1:avoid", nodes="n[10-11]", slurm={"SLURM_RESTART_COUNT": "1"}
+    )
+    assert (code, events.starts) == (0, 2) and not (folder / "put_back").exists()
+
+
+def test_the_program_that_judges_is_packed_once() -> None:
+    """Many submissions of one process share it."""
+    assert program() is program()
+
+
+def test_what_the_user_excludes_stays_excluded(programs: Path) -> None:
+    """The nodes to avoid come on top of it."""
+    (programs / "scontrol").write_text('#!/bin/sh\n[ $1 != show ] || exit 1\necho "$@" >> scontrol.log\n')
+    (programs / "sleep").write_text("#!/bin/sh\n! grep -qs update scontrol.log || kill -9 $PPID\n")
+    run(programs, sh("exit 3"), retry="error:1:avoid", nodes="n7", exclude="n[1-3],n9")
+    log = programs.parent / "job" / "scontrol.log"
+    assert log.read_text().splitlines() == ["requeue 7", "update JobId=7 ExcNodeList=n[1-3],n9,n7"]

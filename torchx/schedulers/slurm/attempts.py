@@ -6,6 +6,7 @@ Python of 3.10 or newer has to be on the node; without one the job is not starte
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -56,6 +57,7 @@ def policy(app: AppDef, caps: Capabilities) -> RetryRules | None:
     return rules
 
 
+@functools.cache
 def program() -> str:
     """The archive, each byte a character as in a file name (``os.fsdecode``)."""
     import io

@@ -278,7 +278,7 @@ def render(request: SlurmBatchRequest) -> str:
         f"secrets={1 if any(split(replica.env)[1] for replica in replicas) else ''}",
         f"python={quote(sys.executable or 'python3') if request.retry else ''}",
         f"early={request.early}",
-        *([read_script(__file__, RETRIES_FILE).strip()] if request.retry else []),
+        *(_retry_lines(replicas[0]) if request.retry else []),
         *_arrays(request, groups),
         *(
             line
@@ -288,6 +288,10 @@ def render(request: SlurmBatchRequest) -> str:
         program.strip(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _retry_lines(replica: SlurmReplicaRequest) -> list[str]:
+    return [f"exclude={quote(replica.sbatch_opts.get('exclude') or '')}", read_script(__file__, RETRIES_FILE).strip()]
 
 
 def _is_requeued(request: SlurmBatchRequest) -> bool:

@@ -18,7 +18,7 @@ ask_for_checkpoint() { : >"$folder/checkpoint"; }
 
 change() {  # hosts to avoid, or -; thousandths of the memory asked for
   local component=$SLURM_JOB_ID changes=()
-  [[ $1 == - ]] || changes+=("ExcNodeList=$1")
+  [[ $1 == - ]] || changes+=("ExcNodeList=${exclude:+$exclude,}$1")  # what the user excludes stays excluded
   if (($2 > 1000 && ${SLURM_MEM_PER_NODE:-0} > 0)); then
     changes+=("MinMemoryNode=$((SLURM_MEM_PER_NODE * $2 / memory))")
   fi
@@ -44,7 +44,18 @@ again() {  # hosts to avoid, or -; thousandths of the memory
   ((terminated)) || TORCHX_TRY=$((${TORCHX_TRY:-0} + 1)) exec "$BASH" "$folder/job.sh"
 }
 
+on_avoided() {  # hosts, comma separated: whether one of them is among those that this attempt got
+  local group host
+  for group in "${!group_nodes[@]}"; do
+    for host in $(hosts_of "$group"); do
+      if [[ ,$1, == *",$host,"* ]]; then return 0; fi
+    done
+  done
+  return 1
+}
+
 begin_attempt() {
+  memory=$(cat "$folder/memory" 2>/dev/null || echo 1000)
   export TORCHX_CHECKPOINT_NOW=$folder/checkpoint TORCHX_PROGRESS=$folder/progress
   trap 'terminated=1; ask_for_checkpoint' TERM
   # A `read` that a signal has interrupted may forget its time limit: it is given something to read.
@@ -55,7 +66,12 @@ begin_attempt() {
       note end 1
       exit 1
     fi
+    # The change may have been refused, or undone: a few times the job goes back into the queue, then it takes what it gets.
+    if [[ $hosts != - ]] && on_avoided "$hosts"; then
+      echo "torchx: started on a node that it is to avoid: $hosts" >>"$folder/retry.log"
+      echo >>"$folder/put_back"
+      if (($(wc -l <"$folder/put_back") <= 3)); then again "$hosts" "$factor"; fi
+    fi
   fi
   rm -f "$folder/checkpoint"
-  memory=$(cat "$folder/memory" 2>/dev/null || echo 1000)
 }
