@@ -59,3 +59,8 @@ def test_what_a_backend_cannot_do() -> None:
     with pytest.raises(SpecError, match="`b` cannot keep `node:5:avoid`") as caught:
         RetryRules.parse("standard, node:5:avoid").within(("mem",), "b")
     assert "`node:5`" in (caught.value.hint or "")
+
+
+def test_a_policy_is_read_once() -> None:
+    """A dry run asks for it several times."""
+    assert RetryRules.parse("standard, error:1") is RetryRules.parse("standard, error:1")

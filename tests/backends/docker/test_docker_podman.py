@@ -16,6 +16,7 @@ import pytest
 
 from tests.backends.docker import engine
 from tests.backends.docker import test_docker_jobs as jobs
+from tests.backends.docker import test_docker_retries as retries
 from tests.backends.docker import test_docker_watcher as watcher
 from tests.backends.docker.engine_podman import Podman
 
@@ -32,6 +33,7 @@ test_cancel = jobs.test_cancel_keeps_the_log_and_delete_removes_all
 test_waiting = jobs.test_waiting_is_told_of_the_end
 
 
+test_policy = retries.test_a_gang_starts_again_once_and_the_same_bug_ends_it
 test_failed_replica = watcher.test_a_failed_replica_ends_the_others
 test_elastic = watcher.test_an_elastic_role_goes_on
 attempts = watcher.attempts

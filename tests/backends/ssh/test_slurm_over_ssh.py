@@ -123,6 +123,17 @@ def test_a_dry_run_sends_nothing(laptop: Shell, there: Path) -> None:
     assert not (there / ".torchx").exists()
 
 
+def test_retries_by_cause(laptop: Shell) -> None:
+    """The program that judges goes along; the laptop sees both attempts, and why there is no third."""
+    handle = run(laptop, "--retry", "error:1:avoid", "utils.sh", "--", "echo no data in /data >&2; exit 3")
+    page = ended(laptop, handle)
+    assert "not retried (error: the same failure twice in a row)" in page
+    status = json.loads(laptop.torchx("status", handle, "--json", check=False))
+    first, second = status["attempts"]
+    assert (first["class"], first["retried"], second["retried"]) == ("error", True, False)
+    assert first["hosts"] != second["hosts"]
+
+
 def test_a_rank_that_fails(laptop: Shell) -> None:
     """Its traceback is in the status: torchelastic's error file is read over there. (Many nodes: see the tests of Slurm.)"""
     pytest.importorskip("torch")

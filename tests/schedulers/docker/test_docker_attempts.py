@@ -192,6 +192,19 @@ def test_cancelling_ends_a_job_that_is_not_decided_yet(engine: Engine) -> None:
     assert not gangs.next_step(job_of(scheduler, app_id)).ask
 
 
+def test_a_policy_that_could_not_be_asked_is_said(engine: Engine) -> None:
+    """The process that judges has failed: the job has ended, and the status says that nobody decided it."""
+    scheduler, app_id = submitted(engine, "error:1")
+    (made,) = engine.containers_made.values()
+    engine.set(made["Id"], "exited", 3)
+    made["Names"] = [f"{made['Names'][0]}.final"]
+    found: Any = scheduler.describe(app_id)
+    assert "its retry policy could not be asked" in found.msg
+    attempts.attempt_ended(engine, job_of(scheduler, app_id))
+    found = scheduler.describe(app_id)
+    assert "could not be asked" not in found.msg
+
+
 def test_a_watcher_starts_for_a_lone_container_with_a_policy(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one nobody would start it again."""
     watched: list[str] = []

@@ -10,6 +10,7 @@ from torchx.schedulers.docker.containers import LABEL_APP_NAME, LABEL_SESSION
 from torchx.schedulers.kit import verdict
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState, is_terminal
+from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _CUT_SHORT_S = 600.0
 _CUT_SHORT = "the submission was cut short: not all replicas were started"
 _SIGNALS = 128  # and above: so shells and engines report the signal that ended a process
+_UNASKED = "its retry policy could not be asked, and it was not started again"
 _REMOVED = "its container was removed from the engine, how it ended is not known"
 
 
@@ -86,6 +88,8 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
 
     past, attempts = history_of(client, job), _attempts(job, client)
     facts = facts_of(job, past, definition=job.roles(), attempts=attempts)
+    if any(c.mark.final for c in job.containers) and len(attempts) <= gangs.waves(job):
+        facts = replace(facts, notes=[*facts.notes, _UNASKED])
     # A look takes four calls: more than one replica is looked into only where the first is a victim.
     return verdict.describe(facts, Look(client, job, past, attempts), at_once=1)
 

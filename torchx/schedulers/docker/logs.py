@@ -122,7 +122,9 @@ def tail(client: Any, container_id: str, stream: str, *, lines: int = 200, since
     number = 2 if stream == "stderr" else 1
     with closing(Stream(client, f"/containers/{container_id}/logs", params, read_s=30)) as answer:
         pieces = [piece for piece in pieces_of(answer.read) if piece.stream == number]
-    text = b"".join(piece.text for piece in pieces if not piece.time or piece.time >= since * 1e9)
+    # Podman stamps by whole seconds.
+    begin = int(since) * 10**9 if all(piece.time % 10**9 == 0 for piece in pieces) else since * 1e9
+    text = b"".join(piece.text for piece in pieces if piece.time >= begin)
     return text[-_TAIL_BYTES:].decode("utf-8", "replace")
 
 
