@@ -153,7 +153,7 @@ class _Containers:
 
     def create(self, image: str, command: list[str], **kwargs: Any) -> _Made:
         self.fake.called("create")
-        names = [c["Names"][0] for c in self.fake.containers_made.values()]
+        names = [c["Names"][0] for c in list(self.fake.containers_made.values())]  # others are made at the same time
         if f"/{kwargs['name']}" in names:
             raise refusal(409, f"Conflict. The container name {kwargs['name']} is already in use")
         container_id = next(self.fake._ids)
