@@ -21,6 +21,8 @@ ROWS = {
     "log_follow": "`torchx log --follow`",
     "log_since": "`torchx log --since`, `--until`",
     "log_keep": "`torchx log --archive`; elsewhere logs stay until `torchx delete`",
+    "log_timestamps": "`torchx log --timestamps`",
+    "log_previous": "`torchx log --previous`",
     "log_streams": "streams that `torchx log --streams` tells apart",
     "exec": "[inside](../inside.md): `torchx exec`, `torchx shell`",
     "cancel": "`torchx cancel`",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pexpect
 import pytest
 
-from torchx.errors import EXIT_NOT_ENDED, EXIT_TIMEOUT
+from torchx.errors import EXIT_NOT_ENDED, EXIT_TIMEOUT, NotFoundError, NotSupportedError
 from torchx.specs import AppState
 
 from .conftest import Call
@@ -218,11 +219,66 @@ def test_one_rank(torchx: Call, paper: Any, project: Path) -> None:
     assert torchx("log", "--rank", "x", app_id).code == 2
 
 
+def test_times_of_lines(torchx: Call, paper: Any, project: Path) -> None:
+    """Before each line, in UTC; beside it in `--json`; refused by a scheduler that does not know them."""
+    torchx("run", "--wait", "utils.sh", "--", "echo one; echo two")
+    stamp = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    assert re.fullmatch(rf"sh/0 {stamp} one\nsh/0 {stamp} two\n", torchx("log", "--timestamps", "@last").out)
+    assert re.fullmatch(f"{stamp} two\n", torchx("log", "--timestamps", "--no-prefix", "--tail", "1", "@last").out)
+    (line,) = torchx("log", "--timestamps", "--regex", "^two", "--json", "@last").out.splitlines()
+    document = json.loads(line)
+    assert (document["line"], bool(re.fullmatch(stamp, document["time"]))) == ("two", True)
+    refused = torchx("log", "--timestamps", launch(torchx, paper, AppState.SUCCEEDED))
+    assert (refused.code, refused.out) == (NotSupportedError.exit_code, "")
+    assert "`paper` does not say when a line was written" in refused.err
+
+
+def test_the_attempt_before(torchx: Call, paper: Any, project: Path) -> None:
+    """Of the replicas that were started again; refused where that is not known, and while following."""
+    script = r"echo try \$(cat n 2>/dev/null); echo x >>n; [ \$(wc -l <n) -gt 2 ]".replace("\\", "")
+    torchx("run", "--wait", "utils.sh", "--max_retries", "3", "--", script)
+    assert torchx("log", "@last").out == "sh/0 try\nsh/0 try x\nsh/0 try x x\n"
+    assert torchx("log", "--previous", "@last").out == "sh/0 try x\n"
+    assert torchx("log", "--previous", "-f", "@last").code == 2
+    torchx("run", "--wait", "utils.echo")
+    once = torchx("log", "--previous", "@last")
+    assert (once.code, once.out) == (NotFoundError.exit_code, "")
+    assert "not started again" in once.err
+    refused = torchx("log", "--previous", launch(torchx, paper, AppState.SUCCEEDED))
+    assert refused.code == NotSupportedError.exit_code
+    assert "`paper` does not keep the output of earlier attempts apart" in refused.err
+
+
+def test_the_attempt_before_of_some_replicas(torchx: Call, project: Path) -> None:
+    """Those that were not started again are left out."""
+    (project / "two.py").write_text(
+        "import torchx.specs as specs\n"
+        "def two() -> specs.AppDef:\n"
+        "    script = '[ $0 = 0 ] && exit; echo $0; [ -e once ] && exit; : >once; exit 1'\n"
+        "    return specs.AppDef('two', [specs.Role('w', '', entrypoint='sh', args=['-c', script, '${replica_id}'],\n"
+        "        num_replicas=2, max_retries=1, retry_policy=specs.RetryPolicy.REPLICA)])\n"
+    )
+    assert torchx("run", "--wait", "two.py:two").code == 0
+    assert torchx("log", "--previous", "@last").out == "w/1 1\n"
+
+
 def test_bars_in_a_pipe(torchx: Call, project: Path) -> None:
-    """Each state of a progress bar is a line of its own there; without prefix the bytes are as they were written."""
+    """The last state of a progress bar is a line there, alone; without prefix the bytes are as they were written."""
     torchx("run", "--wait", "utils.sh", "--", r"printf 'go\n\r 0%%\r50%%\r100%%\nend\n'")
-    assert torchx("log", "@last").out == "sh/0 go\nsh/0  0%\nsh/0 50%\nsh/0 100%\nsh/0 end\n"
+    assert torchx("log", "@last").out == "sh/0 go\nsh/0 100%\nsh/0 end\n"
     assert torchx("log", "--no-prefix", "@last").out == "go\n\r 0%\r50%\r100%\nend\n"
+
+
+def test_a_bar_on_a_terminal(project: Path) -> None:
+    """It is seen while its line is open, and is one row in the end."""
+    (project / "bar.sh").write_text(
+        "printf '\\r 10%%' >&2; until [ -e seen ]; do sleep 0.05; done; printf '\\r 90%%\\n' >&2; echo end\n"
+    )
+    child = spawn(project, "run", "utils.sh", "sh", f"{project}/bar.sh")
+    child.expect(r"\r\S*sh/0\S* +10%")
+    (project / "seen").touch()
+    child.expect(r"\r\S*sh/0\S* +90%\S*\r\n\S*sh/0\S* end")
+    child.expect(pexpect.EOF)
 
 
 @pytest.mark.parametrize(("text", "mib"), [("4G", 4096), ("512M", 512), ("1.5GiB", 1536), ("2048", 2048)])

@@ -91,23 +91,56 @@ def test_a_record_has_both_streams(tmp_path, out) -> None:
     assert _records(tmp_path) == [(1.0, 4, 8, 12)]
 
 
-@pytest.mark.parametrize(("size", "shown"), [(4095, 0), (4096, 4000)])
-def test_how_long_a_progress_bar_is(tmp_path, out, size, shown) -> None:
-    """From 4096 bytes on what stands before the last carriage return is copied; that one itself may begin a line end."""
-    out.write_bytes(b"\r" + b"x" * 3998 + b"\r" + b"y" * (size - 4001) + b"\r")
-    assert out.stat().st_size == size
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (b"\r10%", b"\r10%"),
+        (b"10%\r20%", b"10%\r20%"),
+        (b"10%\r20%\r", b"10%\r20%"),  # the last one may begin a line end
+        (b"10%\r", b""),
+        ("\r10% ██".encode()[:-1], "\r10% █".encode()),
+    ],
+)
+def test_a_progress_bar_is_shown_as_it_is(tmp_path, out, written, shown) -> None:
+    """From the first time on that it goes back, up to the last whole character."""
+    out.write_bytes(written)
     follower = Follower(str(tmp_path), 0.0)
     follower.look(1.0)
-    assert len(_combined(tmp_path)) == shown
+    assert _combined(tmp_path) == shown
     follower.look(2.0, last=True)
-    assert _combined(tmp_path) == out.read_bytes()
+    assert _combined(tmp_path) == written
 
 
-def test_a_progress_bar_that_went_back_only_once(tmp_path, out) -> None:
-    """At its very first byte: up to there."""
-    out.write_bytes(b"\r" + b"x" * 4095)
-    Follower(str(tmp_path), 0.0).look(1.0)
-    assert _combined(tmp_path) == b"\r"
+def test_what_another_stream_writes_takes_the_place_of_a_progress_bar(tmp_path, out) -> None:
+    """Until the bar is drawn again; and its line end, if it is there by then, comes first."""
+    err = tmp_path / "stderr.log"
+    err.write_bytes(b"\r10%")
+    follower = Follower(str(tmp_path), 0.0)
+    follower.look(1.0)
+    out.write_bytes(b"loss 1\n")
+    follower.look(2.0)
+    _append(err, b"\r20%")
+    follower.look(3.0)
+    _append(err, b"\n")
+    _append(out, b"done\n")
+    follower.look(4.0)
+    assert _combined(tmp_path) == b"\r10%\rloss 1\n\r20%\ndone\n"
+
+
+def test_where_another_attempt_begins(tmp_path, out) -> None:
+    """At the lengths of all three files, what has no line end included."""
+    out.write_bytes(b"one\nhalf")
+    (tmp_path / "stderr.log").write_bytes(b"e\n")
+    follower = Follower(str(tmp_path), 0.0)
+    follower.look(1.0)
+    follower.starts_again(2.0, wall=102.0)
+    starts = list(RECORD.iter_unpack((tmp_path / "starts.idx").read_bytes()))
+    assert starts == [(102.0, 8, 2, 10)]
+    assert _combined(tmp_path) == b"one\ne\nhalf"
+    os.unlink(tmp_path / "starts.idx")
+    (tmp_path / "starts.idx").symlink_to("/dev/full")
+    follower.starts_again(3.0, wall=103.0)
+    assert follower.failed == "No space left on device"
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])

@@ -8,7 +8,7 @@ import sys
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
 from torchx.errors import NotFoundError
-from torchx.runner.tee import log_openers, replica_formats, wait_until_started
+from torchx.runner.tee import live_on, log_openers, replica_formats, wait_until_started
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
@@ -88,6 +88,8 @@ class CmdLog(SubCommand):
             metavar="N",
             help="only lines of this worker of torchrun: those that begin with `[N]:`",
         )
+        add("--timestamps", action="store_true", help="each line after the time at which it was written, in UTC")
+        add("--previous", action="store_true", help="the output of the attempt before the last restart")
         add(
             "--exit-code",
             "--exit_code",
@@ -103,6 +105,7 @@ class CmdLog(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints the lines."""
+        from torchx.cli.failures import UsageError
         from torchx.runner import get_runner
 
         identifier, tail = _untangle(args.identifier, args.tail)
@@ -114,11 +117,14 @@ class CmdLog(SubCommand):
             follow=args.follow or tail == FOLLOW,
             last=None if tail in (None, FOLLOW) else _number(tail),
             keep=args.archive,
+            timestamps=args.timestamps,
+            previous=args.previous,
         )
-        if query.keep and (query.since, query.until, query.last) != (None, None, None):
-            from torchx.cli.failures import UsageError
-
-            raise UsageError("`--archive` keeps whole logs", hint="without `--since`, `--until` and a number of lines")
+        if query.keep and (query.since, query.until, query.last, query.previous) != (None, None, None, False):
+            hint = "without `--since`, `--until`, `--previous` and a number of lines"
+            raise UsageError("`--archive` keeps whole logs", hint=hint)
+        if query.follow and query.previous:
+            raise UsageError("`--previous` shows an attempt that has ended", hint="omit `--follow`")
         validate(identifier)
         with get_runner() as runner:
             show_logs(
@@ -229,7 +235,11 @@ def show_logs(
     _learn_secrets(runner, handle)
     chosen = select(replicas, target._replace(reference=handle))
     formats = replica_formats(replicas, color=has_color(file))
-    shows = [JsonFormat(role, k) if json else formats[role, k] if prefix else LineFormat("") for role, k in chosen]
+    if json:
+        shows: list[LineFormat] = [JsonFormat(role, k, timed=query.timestamps) for role, k in chosen]
+    else:
+        query = live_on(file, query, chosen)
+        shows = [formats[place] if prefix else LineFormat("") for place in chosen]
     sources = list(zip(shows, log_openers(runner, handle, chosen, query), strict=True))
     sink = Sink(file, raw=raw)
     if query.follow and sources:
@@ -237,7 +247,7 @@ def show_logs(
 
         copy_together(sources, sink, note)
     else:
-        copy_in_turn(sources, sink)
+        copy_in_turn(sources, sink, some=query.previous)
 
 
 def _learn_secrets(runner: Runner, handle: str) -> None:

@@ -8,6 +8,7 @@ from itertools import islice
 
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.util.log_streams import FindsLastLines, LineFormat, Sink, copy_in_turn, copy_together
+from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def tee_logs(  # noqa: PLR0917  # public signature
         query = LogQuery.of(regex=regex, since=None, until=None, should_tail=should_tail, streams=streams)
         wait_until_started(runner, app_handle)
         replicas = runner.log_replicas(app_handle)
+        query = live_on(dst, query, replicas)
         formats = replica_formats(replicas, color=colorize)
         sources = list(zip(formats.values(), log_openers(runner, app_handle, replicas, query), strict=True))
         copy_together(sources, Sink(dst)) if should_tail and sources else copy_in_turn(sources, Sink(dst))
@@ -85,6 +87,12 @@ def tee_logs(  # noqa: PLR0917  # public signature
     thread: Tee = Copying(daemon=True, name="torchx-tee-logs")  # type: ignore[assignment]  # declared above for those who import no threads
     thread.start()
     return thread
+
+
+def live_on(file: TextIO, query: LogQuery, replicas: Sequence[tuple[str, int]]) -> LogQuery:
+    """A query that shows a progress bar as it grows, where one replica is followed on a terminal."""
+    live = query.follow and query.regex is None and len(replicas) == 1 and is_tty(file)
+    return LogQuery(**{**vars(query), "live": live})
 
 
 def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, most_s: float = 5.0) -> Any:

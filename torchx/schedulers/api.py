@@ -385,11 +385,17 @@ def open_logs(
     """What several replicas wrote: by ``open_logs`` of a scheduler, or by ``log_iter`` where a subclass has its own.
 
     Raises:
-        NotSupportedError: a copy is to be kept, and the scheduler keeps none.
+        NotSupportedError: the query wants what the scheduler's ``capabilities`` lack.
     """
-    if query.keep and not scheduler.capabilities.log_keep:
+    caps, name = scheduler.capabilities, scheduler.backend
+    if query.keep and not caps.log_keep:
         said = "the scheduler of this job keeps no copies of logs on this machine"
         raise NotSupportedError(said, hint="it has them until `torchx delete`; `torchx log JOB > FILE` copies them")
+    if query.timestamps and not caps.log_timestamps:
+        raise NotSupportedError(f"`{name}` does not say when a line was written", hint="omit `--timestamps`")
+    if query.previous and not caps.log_previous:
+        said = f"`{name}` does not keep the output of earlier attempts apart"
+        raise NotSupportedError(said, hint="omit `--previous`")
     last = next(c for c in type(scheduler).__mro__ if "open_logs" in c.__dict__ or "log_iter" in c.__dict__)
     if "open_logs" in last.__dict__:
         return scheduler.open_logs(app_id, replicas, query)

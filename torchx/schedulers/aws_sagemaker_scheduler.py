@@ -63,6 +63,7 @@ CAPABILITIES = Capabilities(
     log_streams=("combined",),
     log_since=True,
     log_follow=True,
+    log_timestamps=True,
     cancel=True,
     delete=True,
     list=True,

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torchx.errors import BackendError, CommandError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.base import CAPABILITIES, BatchScheduler, Known, Site, Submission
-from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
+from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.names import NameRule
@@ -28,7 +28,7 @@ from torchx.schedulers.kit.verdict import state_of
 from torchx.schedulers.slurm.answers import bare, explained, facts_of
 from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
 from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG
-from torchx.schedulers.slurm.folders import LegacyFolder, files_of, job_id_in
+from torchx.schedulers.slurm.folders import LegacyFolder, choose_previous, files_of, job_id_in
 from torchx.schedulers.slurm.options import SlurmOpts
 from torchx.schedulers.slurm.reasons import SLURM_STATES, appstate_from_slurm_state, get_appstate_from_job
 from torchx.schedulers.slurm.request import (
@@ -91,7 +91,12 @@ _KNOWN_ID = re.compile(r"\d+(_\d+)?")
 class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     """Runs jobs on a Slurm cluster. Further arguments: see :class:`BatchScheduler`."""
 
-    capabilities = replace(CAPABILITIES, retry_actions=("retry", "avoid", "mem", "checkpoint"), timeout="time")
+    capabilities = replace(
+        CAPABILITIES,
+        log_previous=True,
+        retry_actions=("retry", "avoid", "mem", "checkpoint"),
+        timeout="time",
+    )
     transient = re.compile(
         r"Unable to contact slurm controller|Socket timed out|Connection (refused|reset|timed out)|"
         r"temporarily (unavailable|disabled)|Slurm backup controller in standby|Resource temporarily",
@@ -227,6 +232,9 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             if record.folder and folder.is_ours():
                 return folder
         return None
+
+    def _choose_previous(self, folder: JobFolder, paths: Sequence[LogPaths]) -> None:
+        choose_previous(folder, paths)
 
     # -- the end ---------------------------------------------------------------------------------
 

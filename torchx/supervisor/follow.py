@@ -12,18 +12,19 @@ from __future__ import annotations
 import os
 import struct
 
-from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
+from torchx.supervisor.layout import COMBINED_LOG, STARTS_INDEX, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
 from torchx.supervisor.lines import LONG_LINE, whole_characters
 
 RECORD = struct.Struct("<dQQQ")
 """A record of ``times.idx``: Unix time, and the bytes of stdout, stderr, combined that were there by then.
 
-What lies between the lengths of two records was written shortly before the time of the second."""
+What lies between the lengths of two records was written shortly before the time of the second. A record of
+``starts.idx`` is as long as these three were when the replica was started again."""
 
+_STREAMS = (STDOUT_LOG, STDERR_LOG)
 _BLOCK = 1 << 18
 _MAX_PER_LOOK = 1 << 23  # bytes copied before the supervisor looks at its other duties
 _SOONEST_S = 0.02
-_PROGRESS_BAR = 4096  # so many bytes without a line end, but with carriage returns, are a progress bar
 
 
 class Follower:
@@ -46,6 +47,7 @@ class Follower:
         self._inside = [False, False]  # what is copied ends in a line that is too long to wait for its end
         self._combined = 0
         self._open_line = False  # the end of combined.log is not the end of a line, and which stream it came from
+        self._open_bar = False  # that line went back to its start: what another stream writes may take its place
         self._last_source = 0
         self._unrecorded = False
         self._begun = now
@@ -85,8 +87,9 @@ class Follower:
         """
         moved = False
         try:
-            for which, name in enumerate((STDOUT_LOG, STDERR_LOG)):
-                moved = self._advance(which, os.path.join(self._folder, name), last) or moved
+            # First the one whose line is open: its end may be there.
+            for which in (1, 0) if self._open_line and self._last_source else (0, 1):
+                moved = self._advance(which, os.path.join(self._folder, _STREAMS[which]), last) or moved
             self._unrecorded = self._unrecorded or moved
             if self._unrecorded:
                 self._record(now, now if wall is None else wall, always=last or not moved)
@@ -97,6 +100,14 @@ class Follower:
         self._pause = _SOONEST_S if moved else min(self._pause * 1.5, self._latest_s)
         self.due = now + self._pause
         return moved
+
+    def starts_again(self, now: float, *, wall: float) -> None:
+        """Note where the output of the next attempt begins."""
+        self.look(now, last=True, wall=wall)
+        try:
+            self._append(STARTS_INDEX, wall)
+        except OSError as e:
+            self.failed = e.strerror or str(e)
 
     def _advance(self, which: int, path: str, last: bool) -> bool:
         try:
@@ -121,7 +132,7 @@ class Follower:
     def _line_end(self, source: int, which: int, size: int) -> int:
         """Offset just behind the last line end of what may be copied now; what is copied already when there is none.
 
-        A progress bar may be copied up to where it last went back to the start of its line, a long line as it is.
+        A line that goes back to its start, a progress bar, may be copied as it is, and so may a long line.
         """
         done = self._copied[which]
         low = max(done, self._scanned[which])  # a line that grows for long is searched once
@@ -136,9 +147,7 @@ class Follower:
             tail = tail or block
             position = start
         self._scanned[which] = high
-        if high - done >= _PROGRESS_BAR and (found := tail.rfind(b"\r", 0, -1)) >= 0:
-            return high - len(tail) + found + 1
-        if tail and (self._inside[which] or high - done >= LONG_LINE):
+        if tail and (self._inside[which] or high - done >= LONG_LINE or tail.find(b"\r", 0, -1) >= 0):
             return max(done, high - len(tail) + whole_characters(tail))
         return done
 
@@ -147,10 +156,12 @@ class Follower:
             os.path.join(self._folder, COMBINED_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
         )
         position, size = self._copied[which], self._combined
-        open_line = self._open_line
+        open_line, bar = self._open_line, self._open_bar
         try:
-            if open_line and which != self._last_source:
-                size += os.write(target, b"\n")
+            if which != self._last_source:
+                if open_line:
+                    size += os.write(target, b"\r" if bar else b"\n")
+                bar = False
             while position < end:
                 block = os.pread(source, min(_BLOCK, end - position), position)
                 if not block:
@@ -161,6 +172,8 @@ class Follower:
                 position += len(block)
                 size += len(block)
                 open_line = not block.endswith((b"\n", b"\r"))
+                line = block.rfind(b"\n") + 1
+                bar = block.find(b"\r", line) >= 0 or (bar and not line)
         except OSError:
             try:
                 os.ftruncate(target, self._combined)  # no half lines
@@ -171,6 +184,7 @@ class Follower:
             os.close(target)
         self._copied[which], self._combined = position, size
         self._open_line = self._inside[which] = open_line
+        self._open_bar = bar
         self._last_source = which
 
     def _record(self, now: float, wall: float, *, always: bool) -> None:
@@ -178,14 +192,17 @@ class Follower:
         spacing = min(1.0, max(0.05, (now - self._begun) / 1000))
         if not always and now - self._last_record < spacing:
             return
-        path = os.path.join(self._folder, TIMES_INDEX)
+        self._append(TIMES_INDEX, wall)
+        self._last_record = now
+        self._unrecorded = False
+
+    def _append(self, index: str, wall: float) -> None:
+        path = os.path.join(self._folder, index)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             os.write(fd, RECORD.pack(wall, *self._copied, self._combined))
         finally:
             os.close(fd)
-        self._last_record = now
-        self._unrecorded = False
 
 
 def _ends_line(path: str, size: int) -> bool:

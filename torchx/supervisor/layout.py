@@ -5,7 +5,7 @@
     <base>/<session>/<app_id>/          the job's folder
         job.json  state  control        what was asked for, what became of it, how to cancel it
         <role>/<k>/                     one folder per replica; below the user's `log_dir` if there is one
-            stdout.log  stderr.log  combined.log  times.idx  error.json
+            stdout.log  stderr.log  combined.log  times.idx  starts.idx  error.json
 
 A sweep has ``tasks.jsonl`` too, and one file of output for each task, ``<role>/<k>.log``.
 """
@@ -22,11 +22,12 @@ STDOUT_LOG = "stdout.log"
 STDERR_LOG = "stderr.log"
 COMBINED_LOG = "combined.log"
 TIMES_INDEX = "times.idx"
+STARTS_INDEX = "starts.idx"
 ERROR_FILE = "error.json"
 TASKS_FILE = "tasks.jsonl"
 
 JOB_FILES = (REQUEST_FILE, STATE_FILE, CONTROL_FIFO, CRASH_FILE, TASKS_FILE)
-REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, ERROR_FILE)
+REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, STARTS_INDEX, ERROR_FILE)
 
 
 def folder_name(name: str) -> str:

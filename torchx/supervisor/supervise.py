@@ -203,6 +203,8 @@ class Supervisor:
         line.pid = 0
         if replica.follower is None:
             replica.follower = Follower(replica.request["folder"], time.monotonic(), self._latest_look_s)
+        elif line.attempt:
+            replica.follower.starts_again(time.monotonic(), wall=line.started)
         try:
             line.pid = spawn(replica, self.folder, self.env)
         except OSError as e:

@@ -20,9 +20,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from torchx.errors import NotSupportedError, TorchXError
-from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler, Stream
+from torchx.errors import NotFoundError, NotSupportedError, TorchXError
+from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler, Stream, open_logs
 from torchx.schedulers.kit.abilities import BuildsWorkspaces
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs import (
     AppDef,
     AppState,
@@ -453,3 +454,15 @@ class SchedulerContract:
                     list(scheduler.log_iter(app_id, "worker", 0, **query))  # type: ignore[arg-type]  # one of two
         if caps.log_follow:
             assert list(scheduler.log_iter(app_id, "worker", 0, should_tail=True)) == ["hello\n"]
+        if caps.log_timestamps:
+            (line,) = self.lines(scheduler, app_id, LogQuery(timestamps=True))
+            assert re.fullmatch(r"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z|-) hello\n", line), line
+        else:
+            with pytest.raises(NotSupportedError):
+                self.lines(scheduler, app_id, LogQuery(timestamps=True))
+        with pytest.raises(NotFoundError if caps.log_previous else NotSupportedError):
+            self.lines(scheduler, app_id, LogQuery(previous=True))
+
+    def lines(self, scheduler: Scheduler[Any], app_id: str, query: LogQuery) -> list[str]:
+        """What the first replica wrote, as the Runner asks for it."""
+        return list(open_logs(scheduler, app_id, [("worker", 0)], query)[0])

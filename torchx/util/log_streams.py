@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections import deque
 from itertools import groupby, islice
 
+from torchx.errors import NotFoundError
 from torchx.supervisor.lines import Part
 from torchx.util.abilities import Ability
 from torchx.util.redaction import Redactor, knows_any
@@ -29,6 +30,10 @@ _MOST_PENDING = 256
 _BATCH = 4096
 MOST_THREADS = 256
 """The most sources that cannot be polled and are followed at the same time; another begins when one of them ends."""
+
+_DRAWN_OVER = rb"[^\n]*\r(?=[^\r\n])"
+_ERASE = b"\x1b[K"  # to the end of the line
+_NO_WRAP, _WRAP = b"\x1b[?7l", b"\x1b[?7h"  # one that has become two could not be drawn over
 
 _SOONEST_S = 0.005  # between two looks at those that can be polled
 _LATEST_S = 0.1
@@ -97,28 +102,38 @@ class JsonFormat(LineFormat):
 
     A piece of a long line is an object that has ``"partial": true``, too: the replica's next one goes on with the line.
 
+    Args:
+        timed: lines begin with their times, or ``-``; these become ``"time"``, which is null where there is none.
+
     >>> JsonFormat("trainer", 0).chunk(b"a\\n")
     b'{"role": "trainer", "replica": 0, "line": "a"}\\n'
     """
 
-    def __init__(self, role: str, replica: int) -> None:
+    def __init__(self, role: str, replica: int, *, timed: bool = False) -> None:
         import json
 
         super().__init__("")
+        self._timed = timed
+        self._stamp = "-"
         encode = json.JSONEncoder(ensure_ascii=False).encode
         self._encode = encode
         self._head = f'{{"role": {encode(role)}, "replica": {replica}, '
 
-    def chunk(self, data: bytes, *, begun: bool = False) -> bytes:  # noqa: ARG002  # an object is an object
+    def chunk(self, data: bytes, *, begun: bool = False) -> bytes:
+        more = isinstance(data, Part)
         text = data.decode("utf-8", "surrogateescape")
-        if isinstance(data, Part):
-            return self._object(text, more=True).encode()
-        return "".join([self._object(line) for line in text.removesuffix("\n").split("\n")]).encode()
+        lines = [text] if more else text.removesuffix("\n").split("\n")
+        return "".join([self._object(line, more=more, begun=begun and not i) for i, line in enumerate(lines)]).encode()
 
-    def _object(self, line: str, *, more: bool = False) -> str:
+    def _object(self, line: str, *, more: bool, begun: bool) -> str:
         text = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        partial = '"partial": true, ' if more else ""
-        return f'{self._head}{partial}"line": {self._encode(text)}}}\n'
+        more_keys = '"partial": true, ' if more else ""
+        if self._timed:
+            stamp, _, text = ("-", "", text) if begun else text.partition(" ")
+            self._stamp = self._stamp if begun else stamp
+            text = text.replace(f"\r{self._stamp} ", "\r")
+            more_keys += f'"time": {"null" if stamp == "-" else self._encode(stamp)}, '
+        return f'{self._head}{more_keys}"line": {self._encode(text)}}}\n'
 
 
 class Sink:
@@ -127,8 +142,9 @@ class Sink:
     Args:
         raw: let all that a job wrote reach a terminal, too.
 
-    In a pipe or a file, each state of a progress bar is a line: nothing there goes back to the start of one.
-    Bytes that are not UTF-8 reach a binary file as they are. No line is shared: where a source has left one open,
+    Of a progress bar the last state is shown, in a pipe or a file once its line has ended. On a terminal one whose line
+    is still open, a :class:`Part`, is drawn over what it was before. Bytes that are not UTF-8 reach a binary file as
+    they are. No line is shared: where a source has left one open,
     a line feed comes before what another one writes.
     """
 
@@ -136,9 +152,12 @@ class Sink:
         file.flush()
         self._file = file
         self._for_people = is_tty(file) and not raw
-        self._goes_back = is_tty(file) or raw
+        self._raw = raw
+        self._held: dict[LineFormat, bytes] = {}  # states of progress bars, until it is known which is the last
         self._binary = getattr(file, "buffer", None)
         self._open: LineFormat | None = None  # whose line has no end yet
+        self._bar: LineFormat | None = None  # whose that is, if it is a progress bar
+        self._state = b""  # what is there of it
         self._redactors: dict[LineFormat, Redactor] = {}
 
     def block(self, show: LineFormat, data: bytes) -> None:
@@ -146,13 +165,40 @@ class Sink:
         begun = self._open is show
         if knows_any():
             data = self._masked(show, data)
+        bars = show.prefix and not self._raw and (b"\r" in data or show in self._held)
+        if bars:
+            data = self._last_states(show, data)
+            if not data:
+                return
         if self._open is not None and not begun:
             self.data(b"\n")
         shown = show.chunk(data, begun=begun)
-        if b"\r" in shown and show.prefix and not self._goes_back:
-            shown = shown.replace(show.prefix.encode() + b"\r", b"").replace(b"\r", b"\n")
-        self.data(shown)
+        if self._for_people and (bars or self._bar is show):
+            self._draw(show, only_colors(shown))
+        else:
+            self.data(shown)
         self._open = None if shown.endswith(b"\n") else show
+
+    def _last_states(self, show: LineFormat, data: bytes) -> bytes:
+        """Each line without what has been drawn over; in a pipe, the last state of an open one waits for its end."""
+        import re
+
+        lines = re.sub(rb"\r+\n", b"\n", self._held.pop(show, b"") + data)
+        if self._for_people:
+            return type(data)(re.sub(_DRAWN_OVER, b"\r", lines))
+        if isinstance(data, Part):
+            self._held[show] = lines[lines.rfind(b"\r") :]
+            return b""
+        return re.sub(_DRAWN_OVER, b"", lines).replace(b"\r", b"")
+
+    def _draw(self, show: LineFormat, shown: bytes) -> None:
+        """Writes lines over an open progress bar, or one over itself: what it was before may have been longer."""
+        if self._bar is show and not shown.startswith(b"\r"):  # it goes on: an open one was not shown beyond the edge
+            shown = self._state + shown
+        self._bar = None if shown.endswith(b"\n") else show
+        self._state = shown[max(shown.rfind(b"\r"), 0) :]
+        lines = shown.replace(b"\n", _ERASE + b"\n")
+        self._write(lines if self._bar is None else b"".join((_NO_WRAP, lines, _ERASE, _WRAP)))
 
     def _masked(self, show: LineFormat, data: bytes) -> bytes:
         more = isinstance(data, Part)
@@ -163,6 +209,9 @@ class Sink:
         """Writes bytes; to a terminal, those of a job's sequences that colour text and no others."""
         if self._for_people:
             data = only_colors(data)
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
         if self._binary is not None:
             self._binary.write(data)
         else:
@@ -176,19 +225,35 @@ class Sink:
         """Ends the last line, where it stands after a name: a long one without an end."""
         for redactor in self._redactors.values():
             self.data(redactor.block(b"", more=False))
+        for show in [*self._held]:
+            self.block(show, b"\n")
         if self._open is not None and self._open.prefix:
             self.data(b"\n")
             self._open = None
         self.flush()
 
 
-def copy_in_turn(sources: Iterable[Source], sink: Sink) -> None:
-    """Copies sources that come to an end by themselves, one after the other."""
+def copy_in_turn(sources: Iterable[Source], sink: Sink, *, some: bool = False) -> None:
+    """Copies sources that come to an end by themselves, one after the other.
+
+    Args:
+        some: leave out those that are not found, unless that is all of them.
+    """
+    missing: NotFoundError | None = None
+    found = False
     for show, open_lines in sources:
-        for data in _chunks(open_lines(), _BATCH):
-            sink.block(show, data)
+        try:
+            for data in _chunks(open_lines(), _BATCH):
+                sink.block(show, data)
+            found = True
+        except NotFoundError as e:
+            if not some:
+                raise
+            missing = e
         sink.flush()
     sink.finish()
+    if missing is not None and not found:
+        raise missing
 
 
 def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] | None = None) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.jobs import audited
 from torchx.errors import NotFoundError
-from torchx.schedulers.kubernetes.container_logs import _split
+from torchx.schedulers.kit.follow import split_stamp
 from torchx.specs import AppState
 
 
@@ -144,7 +144,7 @@ def test_lines_of_a_time_and_with_a_word(jobs, gate, eventually):
         gate.open(name)
     jobs.until(app_id)
     path = jobs.path("pods", f"{jobs.pods(app_id)[0]['metadata']['name']}/log?timestamps=true")
-    times = [_split(line)[0] / 10**9 for line in cluster.ask("GET", path)[1].encode().splitlines()]
+    times = [split_stamp(line)[0] / 10**9 for line in cluster.ask("GET", path)[1].encode().splitlines()]
     # The API goes back to whole seconds: it shows the line before, too.
     first, second = (datetime.fromtimestamp(at + 0.001, timezone.utc) for at in times[:2])
     assert jobs.log(app_id, since=first) == ["late", "last"]

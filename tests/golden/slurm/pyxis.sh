@@ -84,11 +84,14 @@ choose_dir() {
 }
 
 start() {  # replica
-  local i=$1 path=$folder/${paths[$1]}
+  local i=$1 path=$folder/${paths[$1]} lengths=()
   rm -f "$path/error.json"
   unset "pid[$i]"  # that of an earlier start may be somebody else's by now
   alive=$((alive + 1)) ended[$i]=0
-  note up "${paths[$i]}" "${host[$i]}"
+  if [[ -s $path/stdout.log || -s $path/stderr.log ]]; then  # of the attempts before
+    mapfile -t lengths < <(stat -c %s -- "$path/stdout.log" "$path/stderr.log" 2>/dev/null)
+  fi
+  note up "${paths[$i]}" "${host[$i]}" "${lengths[@]}"
   (
     trap '' TERM  # Slurm itself ends the replica; what became of it must still be heard
     export TORCHX_RANK0_HOST=${rank0[${role_of[$i]}]} TORCHELASTIC_ERROR_FILE=$path/error.json

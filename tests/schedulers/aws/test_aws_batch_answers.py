@@ -344,6 +344,17 @@ def test_logs_of_all_attempts(batch):
     ]
     batch.cloud.logs.streams["/aws/batch/job", "s1"] = [(1, "first")]
     assert list(batch.log_iter(app_id, "w")) == ["first\n", "second\n"]
+    with_times = batch.open_logs(app_id, [("w", 0)], LogQuery(timestamps=True))[0]
+    assert list(with_times) == ["1970-01-01T00:00:00.001Z first\n", "1970-01-01T00:00:00.001Z second\n"]
+    assert list(batch.open_logs(app_id, [("w", 0)], LogQuery(previous=True))[0]) == ["first\n"]
+
+
+def test_a_job_of_one_attempt_has_none_before(batch):
+    """That is said."""
+    app_id = submit(batch)
+    with_log(batch, app_id, (1, "only"))
+    with pytest.raises(NotFoundError, match="not started again"):
+        list(batch.open_logs(app_id, [("w", 0)], LogQuery(previous=True))[0])
 
 
 def test_logs_are_followed(batch):

@@ -353,7 +353,7 @@ def test_grown_waits_for_news(tmp_path: Path) -> None:
 
 
 def paths(folder: Path, out: str, err: str = "", times: str = "") -> LogPaths:
-    found = LogPaths(*(str(folder / name) for name in ("stdout.log", "stderr.log", "times.idx")))
+    found = LogPaths(str(folder / "stdout.log"), str(folder / "stderr.log"), str(folder / "times.idx"))
     for path, text in ((found.stdout, out), (found.stderr, err), (found.times, times)):
         Path(path).write_text(text)
     return found

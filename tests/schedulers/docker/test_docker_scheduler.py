@@ -24,6 +24,7 @@ from torchx.schedulers.docker_scheduler import (
     Opts,
     create_scheduler,
 )
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import (
     AppDef,
     AppState,
@@ -501,3 +502,31 @@ class TestAnswers:
         fake.streams[path] = [b"".join(frames)]
         limits = {"since": datetime.fromtimestamp(2, timezone.utc), "until": datetime.fromtimestamp(3, timezone.utc)}
         assert list(scheduler.log_iter(app_id, "r", 0, regex="[4-7]", **limits)) == ["4\n", "5\n"]
+
+    def test_the_run_before_the_last_restart(self, scheduler: Any, fake: Any, caplog: Any) -> None:
+        """Between the end of the run before and the present start; all before it where the engine has forgotten."""
+
+        def frame(second: int) -> bytes:
+            line = f"1970-01-01T00:00:{second:02}.5Z line {second}\n".encode()
+            return b"\1\0\0\0" + len(line).to_bytes(4, "big") + line
+
+        app_id = scheduler.submit(AppDef("a", [role()]), {})
+        [container_id] = fake.containers_made
+        inspected = fake.containers_made[container_id]["inspect"]
+        inspected["State"]["StartedAt"] = "1970-01-01T00:00:06Z"
+
+        def shown(*ends: int, **query: Any) -> list[str]:
+            fake.streams[f"/containers/{container_id}/logs"] = [b"".join(map(frame, range(1, 9)))]
+            fake.streams["/events"] = [b"".join(b'{"timeNano": %d}\n' % (end * 10**9) for end in ends)]
+            return list(scheduler.open_logs(app_id, [("r", 0)], LogQuery(previous=True, **query))[0])
+
+        with pytest.raises(NotFoundError, match="not started again"):
+            shown()
+        inspected["RestartCount"] = 1
+        assert shown(5) == [f"line {k}\n" for k in (1, 2, 3, 4, 5)]
+        inspected["RestartCount"] = 2
+        assert shown(3, 5) == ["line 3\n", "line 4\n", "line 5\n"]
+        assert shown(3, 5, since=4.0, until=5.0, timestamps=True) == ["1970-01-01T00:00:04.500Z line 4\n"]
+        assert not caplog.records
+        assert shown(5) == [f"line {k}\n" for k in (1, 2, 3, 4, 5)]
+        assert "forgotten" in caplog.text

@@ -27,7 +27,7 @@ def read(cluster):
 
     def read(restarts):
         status = {"restartCount": restarts, "state": {"running": {}}}
-        return [line for _, line in log.lines(status, follow=False)]
+        return [line.decode() for _, line in log.lines(status, follow=False)]
 
     return read
 

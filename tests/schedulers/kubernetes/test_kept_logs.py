@@ -113,8 +113,9 @@ def test_a_newer_archive_takes_the_place_of_the_older(job):
     (pod,) = job.cluster.of("pods")
     with job.runner() as runner:
         (lines,) = runner.open_logs(job.handle, [("a", 0)], KEEP)
-        assert next(iter(lines)) == LINES[0]
-        lines.close()
+        opened = iter(lines)
+        assert next(opened) == LINES[0]
+        opened.close()
     job.write(pod, LINES[:7])
     assert job.read(KEEP) == LINES[:7]
     job.write(pod, LINES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 import ssl
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import urllib3
 from tests.schedulers.kubernetes.fake_cluster import Cluster, Response, refusal
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError, TransientError
 from torchx.schedulers.api import Stream
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kubernetes import client as kube_api
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
@@ -438,9 +441,50 @@ def test_logs_of_a_replica():
     assert list(scheduler.log_iter(app_id, "trainer", 1, regex="b")) == ["b c\n"]
 
 
+def test_times_of_lines():
+    """As the node has them, in UTC."""
+    cluster = Cluster()
+    scheduler, app_id = submit(cluster)
+    (job,) = cluster.of("jobs")
+    cluster.run_pods(job, {**RUNNING, "phase": "Succeeded"})
+    cluster.logs[f"{job['metadata']['name']}-1-abcde", ""] = b"2026-01-01T02:00:00.125+01:00 [1]:a\n"
+    query = LogQuery(timestamps=True, regex=re.compile(r"^\[1\]"))
+    assert list(scheduler.open_logs(app_id, [("trainer", 1)], query)[0]) == ["2026-01-01T01:00:00.125Z [1]:a\n"]
+
+
+def test_the_run_before_the_last_restart():
+    """Of the role's container; of the pod before, where the pod was replaced; said where there is none, or no more."""
+    cluster = Cluster()
+    scheduler, app_id = submit(cluster)
+    (job,) = cluster.of("jobs")
+    cluster.run_pods(job, RUNNING)
+    name = f"{job['metadata']['name']}-1-abcde"
+
+    def previous():
+        return list(scheduler.open_logs(app_id, [("trainer", 1)], LogQuery(previous=True))[0])
+
+    with pytest.raises(NotFoundError, match="not started again"):
+        previous()
+    pod = cluster.objects["api/v1/pods", "default", name]
+    before = copy.deepcopy(pod)
+    pod["status"] = {
+        **pod["status"],
+        "containerStatuses": [{"name": "main", "restartCount": 2, "state": {"running": {}}}],
+    }
+    with pytest.raises(NotFoundError, match="no longer has"):
+        previous()
+    cluster.logs[name, "true"], cluster.logs[name, ""] = stamped("a", "b"), stamped("c")
+    assert previous() == ["a\n", "b\n"]
+    pod["status"] = before["status"]
+    pod["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    before["metadata"] |= {"name": "old", "uid": "old", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    cluster.objects["api/v1/pods", "default", "old"] = before
+    cluster.logs["old", ""] = stamped("of the old pod")
+    assert previous() == ["of the old pod\n"]
+
+
 def test_a_node_that_is_in_another_zone():
     """Its stamps have an offset: what is asked for next is in UTC, and no line is shown twice."""
-    from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kubernetes.client import KubeApi
     from torchx.schedulers.kubernetes.container_logs import ContainerLog
 
@@ -449,9 +493,9 @@ def test_a_node_that_is_in_another_zone():
     log = ContainerLog(KubeApi(cluster), pod, "main", LogQuery())
     cluster.logs["p", ""] = b"2026-01-01T01:00:00.5+02:00 a\n2026-01-01T01:00:00.5+02:00 b\n"
     running = {"state": {"running": {}}}
-    assert [line for _, line in log.lines(running, follow=False)] == ["a\n", "b\n"]
+    assert [line for _, line in log.lines(running, follow=False)] == [b"a\n", b"b\n"]
     cluster.logs["p", ""] += b"2026-01-01T01:00:00.5+02:00 c\n2026-01-01T01:00:01.0+02:00 d\n"
-    assert [line for _, line in log.lines(running, follow=False)] == ["c\n", "d\n"]
+    assert [line for _, line in log.lines(running, follow=False)] == [b"c\n", b"d\n"]
     assert cluster.calls[-1][2]["sinceTime"] == "2025-12-31T23:00:00Z"
 
 

@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 
+from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.logs import BatchLog
+from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm.attempts import PROGRAM_FILE, program
-from torchx.schedulers.slurm.events import JobEvents, parse_events
+from torchx.schedulers.slurm.events import JobEvents, parse_events, starts_of
+from torchx.schedulers.slurm.folders import choose_previous
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Resource, RetryPolicy, Role, macros
 from torchx.specs.retries import RETRY, Attempt, read_attempts
@@ -130,6 +135,12 @@ def test_retries_in_place(programs: Path, policy: RetryPolicy, starts: list[int]
     code, events, folder = run(programs, role)
     assert (code, events.again) == (0, 1)
     assert [(folder / f"w/{k}/stdout.log").read_text().count("up") for k in (0, 1)] == starts
+    noted = starts_of((folder / "events").read_text())
+    assert [noted[f"w/{k}"] for k in (0, 1)] == [[(0, 0), (3, 0)][:count] for count in starts]
+    paths = [JobFolder(LocalFiles(), str(folder)).log_paths("w", k) for k in (0, 1)]
+    choose_previous(JobFolder(LocalFiles(), str(folder)), paths)
+    found = BatchLog(LocalFiles(), paths[1], LogQuery(previous=True), lambda: True)
+    assert (paths[0].again, list(found)) == (starts[0] == 2, ["up\n"])
 
 
 DEAF = """

@@ -195,10 +195,7 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
 
         look = logs.SharedLook(job, lambda: self._look(app_id), read)
         client = self._clients.client("logs")
-        return [
-            query.matching(logs.follow(client, app_id, replica, look, query=query, sleep=self._sleep))
-            for replica in replicas
-        ]
+        return [logs.ReplicaLog(client, replica, look, query, sleep=self._sleep) for replica in replicas]
 
     def _look(self, app_id: str) -> _Object | None:
         return self._find([app_id]).get(app_id)

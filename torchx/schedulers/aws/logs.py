@@ -8,10 +8,12 @@ from __future__ import annotations
 from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.aws.client import call
 from torchx.schedulers.aws.errors import AwsError, is_missing
+from torchx.schedulers.kit.follow import Lines
+from torchx.schedulers.kit.logs import not_started_again
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from torchx.schedulers.kit.logs import LogQuery
@@ -87,8 +89,8 @@ class StreamReader:
             self._params["endTime"] = max(int(query.until * 1000), 0)  # exclusive, as our `until`
         self._token: str | None = None
 
-    def news(self) -> Iterator[str]:
-        """What has come since the last call, each line with its line end.
+    def news(self) -> Iterator[dict[str, Any]]:
+        """The events that have come since the last call.
 
         At the end CloudWatch returns the token that it was given; pages before it may be empty.
         """
@@ -96,7 +98,7 @@ class StreamReader:
             page = self._page()
             if page is None:
                 return
-            yield from _lines(page)
+            yield from page.get("events") or ()
             token = page.get("nextForwardToken")
             if not token or token == self._token:
                 return
@@ -112,15 +114,7 @@ class StreamReader:
             raise
 
 
-def follow(
-    client: Any,
-    app_id: str,
-    replica: tuple[str, int],
-    job: SharedLook,
-    *,
-    query: LogQuery,
-    sleep: Callable[[float], None],
-) -> Iterator[str]:
+class ReplicaLog(Lines):
     """Lines of a replica, through the streams of all its attempts.
 
     Args:
@@ -130,25 +124,50 @@ def follow(
     Raises:
         NotFoundError: the job has no such replica.
     """
-    readers: dict[str, StreamReader] = {}
-    quiet = looks = 0
-    while True:
-        looks, ended, streams = job.after(looks)  # before reading: what was written by then is still read
-        if replica not in streams:
-            raise NotFoundError(f"job `{app_id}` has no replica `{replica[0]}/{replica[1]}`")
-        group, names = streams[replica]
-        seen = False
-        for name in names:
-            reader = readers.setdefault(name, StreamReader(client, group, name, query))
-            for line in reader.news():
-                seen = True
-                yield line
-        if not query.follow:
-            return
-        quiet = 0 if seen or not ended else quiet + 1
-        if quiet >= _LATE_POLLS:
-            return
-        sleep(_POLL_S)
+
+    def __init__(
+        self,
+        client: Any,
+        replica: tuple[str, int],
+        job: SharedLook,
+        query: LogQuery,
+        *,
+        sleep: Callable[[float], None],
+    ) -> None:
+        super().__init__(query)
+        self._client = client
+        self._replica = replica
+        self._job = job
+        self._sleep = sleep
+
+    def _read(self, *, patient: bool) -> Iterator[tuple[str, bytes, int]]:  # noqa: ARG002  # it cannot be polled
+        readers: dict[str, StreamReader] = {}
+        quiet = looks = 0
+        while True:
+            looks, ended, streams = self._job.after(looks)  # before reading: what was written by then is still read
+            seen = False
+            for name, reader in self._readers(readers, streams):
+                for event in reader.news():
+                    seen = True
+                    yield name, _line(event).encode("utf-8", "replace"), int(event.get("timestamp") or 0) * 10**6
+            if not self._query.follow:
+                return
+            quiet = 0 if seen or not ended else quiet + 1
+            if quiet >= _LATE_POLLS:
+                return
+            self._sleep(_POLL_S)
+
+    def _readers(self, readers: dict[str, StreamReader], streams: Streams) -> Iterable[tuple[str, StreamReader]]:
+        if self._replica not in streams:
+            raise NotFoundError(f"the job has no replica `{self._replica[0]}/{self._replica[1]}`")
+        group, names = streams[self._replica]
+        if self._query.previous:
+            if len(names) < 2:
+                raise not_started_again()
+            names = names[-2:-1]
+        return [
+            (name, readers.setdefault(name, StreamReader(self._client, group, name, self._query))) for name in names
+        ]
 
 
 def tail(client: Any, group: str, stream: str) -> str:
@@ -167,8 +186,8 @@ def tail(client: Any, group: str, stream: str) -> str:
         )
     except TorchXError:
         return ""
-    return "".join(_lines(page))
+    return "".join(map(_line, page.get("events") or ()))
 
 
-def _lines(page: dict[str, Any]) -> Iterator[str]:
-    return (f"{event.get('message', '')}\n" for event in page.get("events") or ())
+def _line(event: Mapping[str, Any]) -> str:
+    return f"{event.get('message', '')}\n"

@@ -35,6 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.schedulers.batch.folders import LogPaths
     from torchx.schedulers.batch.logs import BatchLog, Growth
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
@@ -52,6 +53,7 @@ CAPABILITIES = Capabilities(
     log_streams=("stdout", "stderr", "combined"),
     log_since=True,
     log_follow=True,
+    log_timestamps=True,
     cancel=True,
     delete=True,
     list=True,
@@ -365,7 +367,13 @@ class BatchScheduler(SiteScheduler):
             )
         growth = self._growth.get(id(site)) or self._growth.setdefault(id(site), Growth(site.files))
         is_over = functools.partial(self._is_over, app_id)
-        return [BatchLog(growth, folder.log_paths(role, k), query, is_over) for role, k in replicas]
+        paths = [folder.log_paths(role, k) for role, k in replicas]
+        if query.previous:
+            self._choose_previous(folder, paths)
+        return [BatchLog(growth, where, query, is_over) for where in paths]
+
+    def _choose_previous(self, folder: JobFolder, paths: Sequence[LogPaths]) -> None:
+        """Limits what is read of replicas to the attempt before the last restart; for ``log_previous``."""
 
     def _is_over(self, app_id: str) -> bool:
         found = self.describe(app_id)

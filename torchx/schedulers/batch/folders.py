@@ -145,7 +145,8 @@ class JobFolder:
     def log_paths(self, role: str, k: int) -> LogPaths:
         """Where one replica's output is."""
         base = self.replica(role, k)
-        return LogPaths(*(posixpath.join(base, name) for name in (STDOUT_LOG, STDERR_LOG, TIMES_INDEX)))
+        stdout, stderr, times = (posixpath.join(base, name) for name in (STDOUT_LOG, STDERR_LOG, TIMES_INDEX))
+        return LogPaths(stdout, stderr, times)
 
     def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:
         """What failed replicas left behind, by one look at the files of all of them.
@@ -194,11 +195,20 @@ def left_by(
 
 @dataclass
 class LogPaths:
-    """The files of one replica's output. Where stderr goes to stdout, or there are no times, the path is empty."""
+    """The files of one replica's output. Where stderr goes to stdout, or there are no times, the path is empty.
+
+    Attributes:
+        begin: lengths of stdout and stderr from which on they are read.
+        end: lengths to stop at; None: their ends.
+        again: there was a restart: ``begin`` and ``end`` are those of the attempt before it.
+    """
 
     stdout: str
     stderr: str = ""
     times: str = ""
+    begin: tuple[int, int] = (0, 0)
+    end: tuple[int, int] | None = None
+    again: bool = False
 
 
 def roles_of(record: bytes | None) -> list[Role]:

@@ -8,16 +8,16 @@ found by their time, and both outputs are shown in the order of writing, to a se
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import Stream
 from torchx.schedulers.kit.files import MOST_GROWN
 from torchx.schedulers.kit.follow import Cursor, Follower
+from torchx.schedulers.kit.logs import not_started_again
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from torchx.schedulers.batch.folders import LogPaths
     from torchx.schedulers.kit.files import Files
@@ -113,45 +113,55 @@ class BatchLog(Follower):
         self._is_over = is_over
         self._asked_over = 0.0
         self._times: Times = []
+        self._lengths: dict[str, list[tuple[float, int]]] = {paths.stdout: [], paths.stderr: []}
+        self._indexed = 0
+        self._begun_record = b""
         self._backlog = True
 
     def _files(self) -> list[Cursor]:
-        stdout, stderr = self._paths.stdout, self._paths.stderr
+        stdout, stderr, times = self._paths.stdout, self._paths.stderr, self._paths.times
         query, files = self._query, self._growth.files
+        if query.previous and not self._paths.again:
+            raise not_started_again()
         streams = [stdout] if query.stream is Stream.STDOUT or not stderr else [stdout, stderr]
         streams = [stderr or stdout] if query.stream is Stream.STDERR else streams
         if any(self._growth.reads(path) for path in streams):  # another reader of this replica is elsewhere in it
             self._growth = Growth(files)
-        timed = query.since is not None or query.until is not None
-        self._times = self._read_times() if timed or len(streams) > 1 else []
-        if timed and not self._times and any(files.sizes(streams).values()):
-            raise NotSupportedError("the times of this job's lines are not known", hint="omit `--since` and `--until`")
+        bounded = query.since is not None or query.until is not None
+        if times and (bounded or query.timestamps or len(streams) > 1):
+            block = bytes(MOST_GROWN)
+            while len(block) == MOST_GROWN:  # what is shorter was the end
+                block = files.read(times, self._indexed, MOST_GROWN) or b""
+                self._learn_times(block)
+        known = self._times if bounded else times or not query.timestamps
+        if not known and any(files.sizes(streams).values()):
+            raise NotSupportedError(
+                "the times of this job's lines are not known", hint="omit `--since`, `--until` and `--timestamps`"
+            )
+        if query.timestamps:
+            self._growth.begin(times, self._indexed)
         cursors = [self._cursor(path) for path in streams]
         for cursor in cursors:
             self._growth.begin(cursor.path, cursor.position)
         return cursors
 
     def _cursor(self, path: str) -> Cursor:
-        """Where a file is read from and to."""
+        which = int(path == self._paths.stderr)
+        end = self._paths.end
+        return self._within_times(Cursor(path, self._paths.begin[which], end[which] if end else None))
 
-        def before(moment: float) -> int:
-            at = bisect_left(self._times, (moment,))
-            _, out, err = self._times[at - 1] if at else (0.0, 0, 0)
-            return err if path == self._paths.stderr else out
+    def _notes(self, cursor: Cursor) -> list[tuple[float, int]]:
+        return self._lengths[cursor.path]
 
-        since, until = self._query.since, self._query.until
-        end = before(until) if until is not None and until <= time.time() else None
-        return Cursor(path, 0 if since is None else before(since), end)
-
-    def _read_times(self) -> Times:
-        """The index; empty when there is none."""
-        if not self._paths.times:
-            return []
-        text, block = b"", bytes(MOST_GROWN)
-        while len(block) == MOST_GROWN:  # what is shorter was the end
-            block = self._growth.files.read(self._paths.times, len(text), MOST_GROWN) or b""
-            text += block
-        return parse_times(text.decode("ascii", "replace"))
+    def _learn_times(self, block: bytes) -> None:
+        """Takes what has come to the index."""
+        self._indexed += len(block)
+        records, _, self._begun_record = (self._begun_record + block).rpartition(b"\n")
+        for record in parse_times(records.decode("ascii", "replace")):
+            if not self._times or record[0] >= self._times[-1][0]:
+                self._times.append(record)
+                for path, length in zip((self._paths.stderr, self._paths.stdout), (record[2], record[1]), strict=True):
+                    self._lengths[path].append((record[0], length))
 
     def _size(self, cursor: Cursor) -> int:
         return self._growth.files.sizes([cursor.path])[cursor.path] or 0
@@ -159,7 +169,7 @@ class BatchLog(Follower):
     def _read_at(self, cursor: Cursor, offset: int, size: int) -> bytes:
         return self._growth.read(cursor.path, offset, size, keep=cursor.position, ask=self._backlog)
 
-    def _now(self, cursors: list[Cursor]) -> Iterator[tuple[str, bytes]]:
+    def _now(self, cursors: list[Cursor]) -> Iterator[tuple[Hashable, bytes, int]]:
         if len(cursors) == 2:
             for _, *sizes in self._times:
                 for cursor, until in zip(cursors, sizes, strict=True):
@@ -174,6 +184,10 @@ class BatchLog(Follower):
             self._growth.look(wait_s=_LISTEN_S)
         else:
             self._growth.look_if_due()
+        if self._query.timestamps:
+            self._learn_times(
+                self._growth.read(self._paths.times, self._indexed, MOST_GROWN, keep=self._indexed, ask=False)
+            )
 
     def _ended(self, *, patient: bool) -> bool:  # noqa: ARG002  # as declared
         now = time.monotonic()
@@ -183,8 +197,8 @@ class BatchLog(Follower):
         return self._is_over()
 
     def _close(self) -> None:
-        for cursor in self._cursors or ():
-            self._growth.end(cursor.path)
+        for path in (*(cursor.path for cursor in self._cursors or ()), self._paths.times):
+            self._growth.end(path)
 
 
 def parse_times(text: str) -> Times:

@@ -12,21 +12,24 @@ from contextlib import closing
 
 from torchx.errors import NotFoundError, TransientError
 from torchx.schedulers.docker import gangs
-from torchx.schedulers.docker.client import Stream, pause
+from torchx.schedulers.docker.client import Stream, events, pause
+from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.kit.follow import Lines, Piece, Seen, split_stamp, whole_lines, within
+from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kit.logs import Stream as LogStream
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from torchx.schedulers.docker.containers import Job
-    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.docker.containers import Container, Job
 
 _RECONNECT = 60  # attempts, a second apart at most
 _TAIL_BYTES = 1 << 16
+_EVENTS_S = 10.0
 
 
 def pieces_of(read: Callable[[int], bytes]) -> Iterator[Piece]:
@@ -93,9 +96,13 @@ class ReplicaLog(Lines):
         self._view = view
         self._replica = (role, k)
 
-    def _read(self, *, patient: bool) -> Iterator[tuple[int, bytes]]:  # noqa: ARG002  # it cannot be polled
-        query = self._query
+    def _read(self, *, patient: bool) -> Iterator[tuple[int, bytes, int]]:  # noqa: ARG002  # it cannot be polled
         container = self._view.first.need(*self._replica)
+        query = self._query
+        if query.previous:
+            began, ended = _previous_run(self._client, container)
+            until = ended if query.until is None else min(query.until, ended)
+            query = LogQuery(**{**vars(query), "since": max(query.since or 0.0, began), "until": until})
         params: dict[str, object] = {
             "stdout": int(query.stream is not LogStream.STDERR),
             "stderr": int(query.stream is not LogStream.STDOUT),
@@ -108,8 +115,8 @@ class ReplicaLog(Lines):
         if query.until is not None:
             params["until"] = int(query.until) + 1
         pieces = _all_pieces(self._client, container.id, params, functools.partial(self._view.goes_on, *self._replica))
-        for line in within(whole_lines(pieces), query):
-            yield line.stream, line.text
+        for line in within(whole_lines(pieces, live=query.live), query):
+            yield line.stream, line.text, line.time
 
 
 def tail(client: Any, container_id: str, stream: str, *, lines: int = 200, since: float = 0.0) -> str:
@@ -161,6 +168,32 @@ def _all_pieces(
             params = {**params, "since": seen.last // 10**9 - 1, "tail": "all"}
         pause(attempt)
         attempt += 1
+
+
+def _previous_run(client: Any, container: Container) -> tuple[float, float]:
+    """When a container's run before the present one began and ended, Unix times.
+
+    The engine forgets ends after some hundred others: where it has, the runs before are part of that one.
+
+    Raises:
+        NotFoundError: it was not started again.
+    """
+    mark = container.mark
+    with engine_errors("the log cannot be read"):
+        details = client.api.inspect_container(container.id)
+        restarts = int(details.get("RestartCount") or 0) + mark.app + mark.role - mark.due
+        if restarts < 1:
+            raise not_started_again()
+        started = seconds(str(details["State"]["StartedAt"]))
+        names = (LABEL_APP_ID, LABEL_ROLE_NAME, LABEL_REPLICA_ID)
+        labels = [f"{name}={container.labels[name]}" for name in names]
+        found = events(client, ["die", "died"], labels, since=container.created, until=started, read_s=_EVENTS_S)
+        ends = sorted(float(event.get("timeNano") or 0) / 1e9 for event in found)
+    if len(ends) < 2 <= restarts:
+        logger("torchx.schedulers").warning(
+            "the engine has forgotten when the runs before that one ended: these are all"
+        )
+    return ends[-2] if len(ends) > 1 else 0.0, started
 
 
 def _plain(begin: bytes, read: Callable[[int], bytes]) -> Iterator[Piece]:

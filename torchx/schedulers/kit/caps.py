@@ -16,6 +16,8 @@ class Capabilities:
         log_follow: ``should_tail`` of ``log_iter`` is honoured.
         log_keep: logs go with what the backend has of a job, and a copy of them can be kept on this machine.
         exec: a process can be started inside a replica: ``torchx exec`` and its kin work.
+        log_timestamps: ``timestamps`` of a :class:`~torchx.schedulers.kit.logs.LogQuery` is honoured.
+        log_previous: its ``previous`` is honoured.
         cancel: a running job can be ended.
         delete: the job's record can be removed.
         list: ``list`` works.
@@ -46,6 +48,8 @@ class Capabilities:
     log_follow: bool = False
     log_keep: bool = False
     exec: bool = False
+    log_timestamps: bool = False
+    log_previous: bool = False
     cancel: bool = False
     delete: bool = False
     list: bool = False

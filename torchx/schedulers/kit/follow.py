@@ -13,26 +13,32 @@ only the last one has the line end: joined they are the line, to the byte, and n
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections import deque
 from io import BytesIO, StringIO
+from operator import itemgetter
 
+from torchx.schedulers.kit.logs import stamped
 from torchx.supervisor import lines as long_lines
 from torchx.supervisor.lines import Part
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from torchx.schedulers.kit.logs import LogQuery
 
-    _Blocks = Iterator[tuple[str, bytes]]
+    _Blocks = Iterator[tuple[Hashable, bytes, int]]
+    """Names of streams, blocks of whole lines, and when they were written: nanoseconds since the epoch; 0: unknown."""
 
 _BLOCK = 1 << 16  # it and what is made of it stay in the processor's cache
 _PATIENCE_S = 0.2  # spent on lines that do not match before others have their turn
+_REDRAWN_S = 0.1  # a progress bar is shown so often
 
 
 class Lines(ABC):
@@ -49,9 +55,9 @@ class Lines(ABC):
         self._lines: Iterator[str] | None = None
 
     @abstractmethod
-    def _read(self, *, patient: bool) -> Iterator[tuple[Hashable, bytes]]:
-        """All lines, in blocks of whole ones: names of their streams, and blocks. A piece of a long line is a
-        :class:`Part`, but for the last one.
+    def _read(self, *, patient: bool) -> _Blocks:
+        """All lines, in blocks of whole ones: names of their streams, blocks, and their times in nanoseconds since the
+        epoch (0 where that is not known). A piece of a long line is a :class:`Part`, but for the last one.
 
         Args:
             patient: wait for what is still to come; else there is an empty block whenever there is nothing new.
@@ -74,20 +80,24 @@ class Lines(ABC):
         """The lines in blocks of whole ones, as they were written; only the last may lack its line end."""
         return filter(None, self._wanted(self._read(patient=True)))
 
-    def _wanted(self, blocks: Iterable[tuple[Hashable, bytes]]) -> Iterator[bytes]:
+    def _wanted(self, blocks: _Blocks) -> Iterator[bytes]:
         """Those lines that match; where another stream goes on after a :class:`Part`, that line is ended."""
-        regex = self._query.regex
+        regex, timestamps = self._query.regex, self._query.timestamps
         open_line: Hashable = None
+        is_bar = False
         until = time.monotonic() + _PATIENCE_S
-        for stream, block in blocks:
+        for stream, block, at in blocks:
             if regex is None:
+                begun = open_line is not None
                 if block:
-                    if open_line is not None and stream != open_line:
-                        yield b"\n"
+                    if begun and stream != open_line:
+                        yield Part(b"\r") if is_bar else b"\n"
+                        begun = False
                     open_line = stream if isinstance(block, Part) else None
-                yield block
+                    is_bar = self._query.live and b"\r" in block
+                yield stamped(block, at, begun=begun) if timestamps and block else block
             elif (found := _matching(block, regex)) or not block or time.monotonic() > until:
-                yield found
+                yield stamped(found, at) if timestamps and found else found
                 until = time.monotonic() + _PATIENCE_S
 
 
@@ -115,6 +125,7 @@ class Cursor:
         scanned: there is no line end between the position and here.
         end: offset to stop at; None: the end of the file.
         inside: the position is in a long line, whose beginning was given away.
+        written: when what was read last was written, nanoseconds since the epoch; 0: that is not known.
     """
 
     path: str
@@ -122,6 +133,7 @@ class Cursor:
     end: int | None = None
     scanned: int = 0
     inside: bool = False
+    written: int = 0
 
     def __post_init__(self) -> None:
         self.scanned = self.position
@@ -136,7 +148,7 @@ class Follower(Lines):
     """The lines of a log in one or several files that may still grow; waits for more until the job has ended.
 
     Of an open line nothing is kept but where it begins: a thousand of them take no memory. A subclass says
-    where the files are and reads them, in the first six methods.
+    where the files are and reads them, in the first methods.
     """
 
     block = _BLOCK
@@ -148,12 +160,14 @@ class Follower(Lines):
         self._cursors: list[Cursor] | None = None
         self._first: deque[bytes] = deque()
         self._polled: Iterator[bytes] | None = None
+        self._over = not self._follow
+        self._redraw_at = 0.0
 
     # -- the backend's part --
 
     @abstractmethod
     def _files(self) -> list[Cursor]:
-        """The files to read, each from where the wanted times begin to where they end. Called once."""
+        """The files to read, each from where the wanted lines begin to where they end. Called once."""
 
     @abstractmethod
     def _size(self, cursor: Cursor) -> int:
@@ -172,11 +186,12 @@ class Follower(Lines):
         """
 
     def _news(self, *, patient: bool, over: bool, moved: bool) -> None:
-        """Gets ready for a look for news: waits for some, if it is patient and the job is not over.
+        """Gets ready for a look for news: waits for some, if it is patient, the job is not over, and the look before
+        has found none (``moved``)."""
 
-        Args:
-            moved: the look before has found some.
-        """
+    def _notes(self, cursor: Cursor) -> Sequence[tuple[float, int]]:  # noqa: ARG002  # for subclasses
+        """Unix times, and how long a file was by then, as far as that has been noted by now; oldest first."""
+        return ()
 
     def _let_go(self) -> None:
         """Closes what is open: nothing more is there just now."""
@@ -222,6 +237,22 @@ class Follower(Lines):
             yield self._first.popleft()
         yield from super().chunks()
 
+    def _within_times(self, cursor: Cursor) -> Cursor:
+        """Moves a cursor to where the query's times begin, and lets it end where they do."""
+        since, until = self._query.since, self._query.until
+        notes = self._notes(cursor) if since is not None or until is not None else ()
+
+        def before(moment: float) -> int:
+            at = bisect_left(notes, (moment,))
+            return notes[at - 1][1] if at else 0
+
+        if since is not None:
+            cursor.begin_at(max(cursor.position, before(since)))
+        if until is not None and until <= time.time():
+            end = before(until)
+            cursor.end = max(cursor.position, end if cursor.end is None else min(end, cursor.end))
+        return cursor
+
     def _opened(self) -> list[Cursor]:
         if self._cursors is None:
             self._cursors = self._files()
@@ -233,27 +264,42 @@ class Follower(Lines):
             yield from self._now(cursors)
             moved = True
             while self._follow:
-                over = self._ended(patient=patient)
+                self._over = over = self._ended(patient=patient)
                 self._news(patient=patient, over=over, moved=moved)
                 before = [cursor.scanned for cursor in cursors]
                 for cursor in cursors:
                     yield from self._up_to(cursor)
                 moved = before != [cursor.scanned for cursor in cursors]
+                if self._query.live:
+                    yield from self._progress_bars(cursors)
                 if over and not moved:
                     break
                 if not (patient or over):
                     self._let_go()
-                    yield "", b""
+                    yield "", b"", 0
             yield from self._open_lines(cursors)
         finally:
             self._let_go()
             self._close()
 
+    def _progress_bars(self, cursors: list[Cursor]) -> _Blocks:
+        """What there is of lines that went back to their beginning, now and then."""
+        now = time.monotonic()
+        if now < self._redraw_at:
+            return
+        self._redraw_at = now + _REDRAWN_S
+        for cursor in cursors:
+            line = self._whole(cursor, cursor.position, cursor.scanned)
+            shown = line[: long_lines.whole_characters(line)]
+            if shown and (cursor.inside or b"\r" in shown):
+                cursor.begin_at(cursor.position + len(shown), inside=True)
+                yield cursor.path, Part(shown), cursor.written
+
     def _open_lines(self, cursors: list[Cursor]) -> _Blocks:
         """What is there of lines without line end."""
         for cursor in cursors:
             if rest := self._whole(cursor, cursor.position, cursor.scanned):
-                yield cursor.path, rest
+                yield cursor.path, rest, cursor.written
 
     def _now(self, cursors: list[Cursor]) -> _Blocks:
         """What there is by now; of several files in the order of writing, as far as that is known."""
@@ -262,8 +308,26 @@ class Follower(Lines):
 
     def _up_to(self, cursor: Cursor, until: int | None = None) -> _Blocks:
         """The lines of a file up to an offset, or to where it ends now."""
+        if self._query.timestamps:
+            yield from self._noted(cursor, until)
+            if not self._over:  # when the rest was written is not known yet
+                return
         while block := self._take(cursor, until):
-            yield cursor.path, block
+            yield cursor.path, block, cursor.written
+
+    def _noted(self, cursor: Cursor, until: int | None) -> _Blocks:
+        """The lines whose times are known. A line has the first time at which all of it was there."""
+        notes = self._notes(cursor)
+        stop = min((end for end in (cursor.end, until) if end is not None), default=None)
+        known = bisect_right(notes, cursor.scanned, key=itemgetter(1))
+        if known:
+            cursor.written = int(notes[known - 1][0] * 10**9)
+        for at, length in notes[known:]:
+            cursor.written = int(at * 10**9)
+            while block := self._take(cursor, length if stop is None else min(length, stop)):
+                yield cursor.path, block, cursor.written
+            if stop is not None and length >= stop:
+                break
 
     def _take(self, cursor: Cursor, until: int | None = None) -> bytes:
         """The next block; empty when no line has come to its end, and none is long. What is there is looked at once."""
@@ -288,7 +352,8 @@ class Follower(Lines):
 
     def _part(self, cursor: Cursor) -> bytes:
         """What is there of a long line; empty when the line is not long yet."""
-        if not cursor.inside and cursor.scanned - cursor.position < long_lines.LONG_LINE:
+        drawn = self._query.live  # by and by, in _progress_bars
+        if (drawn or not cursor.inside) and cursor.scanned - cursor.position < long_lines.LONG_LINE:
             return b""
         part = self._whole(cursor, cursor.position, cursor.scanned)
         part = part[: long_lines.whole_characters(part)]
@@ -327,7 +392,7 @@ class Follower(Lines):
 
 # -- streams with times ----------------------------------------------------------------------------
 
-_STAMP = rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?"
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
 
 
 @dataclass
@@ -339,9 +404,10 @@ class Piece:
     text: bytes
 
 
-def whole_lines(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def whole_lines(pieces: Iterable[Piece], *, live: bool = False) -> Iterator[Piece]:
     r"""Pieces joined to lines, each with its line end and the time of its first piece; by stream, so that a line
-    of one is not torn by lines of the other. What has no line end is the last; a long line is not held.
+    of one is not torn by lines of the other. What has no line end is the last; a long line is not held, nor, ``live``,
+    is one that goes back to its start.
 
     >>> pieces = [Piece(1, 1, b"a"), Piece(2, 2, b"x\n"), Piece(1, 3, b"b\n"), Piece(1, 4, b"c")]
     >>> [(line.time, line.text) for line in whole_lines(pieces)]
@@ -358,7 +424,7 @@ def whole_lines(pieces: Iterable[Piece]) -> Iterator[Piece]:
         if line.text.endswith(b"\n"):
             inside.discard(line.stream)
             yield line
-        elif line.stream in inside or len(line.text) >= long_lines.LONG_LINE:
+        elif line.stream in inside or len(line.text) >= long_lines.LONG_LINE or (live and b"\r" in line.text):
             cut = long_lines.whole_characters(line.text)
             inside.add(line.stream)
             begun[line.stream] = Piece(line.stream, line.time, line.text[cut:])
@@ -415,15 +481,19 @@ def split_stamp(text: bytes) -> tuple[int, bytes]:
     >>> split_stamp(b"1970-01-01T01:00:01.000000002+01:00 a b\n"), split_stamp(b"x y")
     ((1000000002, b'a b\n'), (0, b'x y'))
     """
-    from datetime import datetime
-
-    found = re.match(_STAMP, text)
+    found = _STAMP.match(text)
     if found is None:
         return 0, text
     second, fraction, zone = found.groups()
-    zone = b"+00:00" if zone == b"Z" else zone
     try:
-        seconds = int(datetime.fromisoformat((second + zone).decode()).timestamp())
+        seconds = _seconds(second, zone)
     except ValueError:
         return 0, text
     return seconds * 10**9 + int((fraction or b"").ljust(9, b"0")), text[found.end() :]
+
+
+@functools.lru_cache(maxsize=4)
+def _seconds(text: bytes, zone: bytes) -> int:
+    from datetime import datetime
+
+    return int(datetime.fromisoformat(f"{text.decode()}{'+00:00' if zone == b'Z' else zone.decode()}").timestamp())

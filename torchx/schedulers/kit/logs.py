@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from enum import Enum
 
-from torchx.errors import ConfigError
+from torchx.errors import ConfigError, NotFoundError
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
@@ -35,6 +35,11 @@ class LogQuery:
         follow: keep printing until the job has ended.
         last: only so many lines of each replica, the newest; None: all.
         keep: have the backend keep a copy, on this machine, of all that it reads for this: it has ``log_keep``.
+        timestamps: each line begins with the time at which it was written, as far as the backend knows it, and a
+            space: ``2026-11-23T08:00:00.250Z``, or ``-``.
+        previous: the output of the attempt before the last restart instead of all.
+        live: a progress bar is shown while it grows: what is there of its line comes as a
+            :class:`~torchx.supervisor.lines.Part`. A backend may ignore this one.
     """
 
     since: float | None = None
@@ -44,6 +49,9 @@ class LogQuery:
     follow: bool = False
     last: int | None = None
     keep: bool = False
+    timestamps: bool = False
+    previous: bool = False
+    live: bool = False
 
     @staticmethod
     def of(
@@ -92,6 +100,33 @@ class LogQuery:
             return lines
         found = self.regex.search
         return (line for line in lines if found(line))
+
+
+def stamped(block: bytes, at: int, *, begun: bool = False) -> bytes:
+    """The lines of a block after their time, as with ``timestamps``; each state of a progress bar is one.
+
+    Args:
+        block: a :class:`~torchx.supervisor.lines.Part` stays one.
+        at: nanoseconds since the epoch; 0: not known.
+        begun: the first line goes on with one that has its time already.
+
+    >>> stamped(b"a\\nb\\n", 1_500_000_000)
+    b'1970-01-01T00:00:01.500Z a\\n1970-01-01T00:00:01.500Z b\\n'
+    """
+    import re
+    import time
+
+    stamp = b"- "
+    if at:
+        second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at // 10**9))
+        stamp = f"{second}.{at // 10**6 % 1000:03}Z ".encode()
+    lines = re.sub(rb"(\n|\r(?!\n))(?=.)", rb"\g<1>" + stamp, block, flags=re.DOTALL)
+    return type(block)(lines if begun else stamp + lines)
+
+
+def not_started_again() -> NotFoundError:
+    """What a backend answers to ``previous`` where there was one attempt alone."""
+    return NotFoundError("this replica was not started again", hint="omit `--previous`")
 
 
 def compile_regex(regex: str) -> re.Pattern[str]:

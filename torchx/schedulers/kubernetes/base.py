@@ -44,6 +44,8 @@ CAPABILITIES = Capabilities(
     log_since=True,
     log_follow=True,
     log_keep=True,
+    log_timestamps=True,
+    log_previous=True,
     cancel=True,
     delete=True,
     list=True,
@@ -244,9 +246,10 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         from torchx.schedulers.kubernetes.kept_logs import KeptLog
-        from torchx.schedulers.kubernetes.logs import Glance, replica_log
+        from torchx.schedulers.kubernetes.logs import Glance, ReplicaLog, refuse_streams
         from torchx.util.outages import Outage
 
+        refuse_streams(query)
         api = self._api_of(app_id)
         if query.follow:  # one for all replicas: that many followers ask no more often than one
             outage = Outage(f"the log of `{app_id}`", logger("torchx.schedulers").warning)
@@ -254,11 +257,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         else:
             glance = Glance(functools.partial(self._look_at_pods, app_id), once=True)
         return [
-            query.matching(
-                replica_log(
-                    api, glance, (role, k), query, kept=KeptLog(self.backend, app_id, role, k), sleep=time.sleep
-                )
-            )
+            ReplicaLog(api, glance, (role, k), query, kept=KeptLog(self.backend, app_id, role, k), sleep=time.sleep)
             for role, k in replicas
         ]
 

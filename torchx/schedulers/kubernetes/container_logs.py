@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import re
-
 from torchx.errors import BackendError, NotFoundError, TransientError
+from torchx.schedulers.kit.follow import split_stamp
 from torchx.schedulers.kubernetes.client import path_of
 
 TYPE_CHECKING = False
@@ -24,8 +22,6 @@ _SILENCE_S = 300.0
 _SECOND = 10**9
 _MOST_SKIPPED = 7
 _ATTEMPTS = 3
-# In the zone of the node: `2026-01-31T12:00:00.123456789+01:00`
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
 _PIECE = 1 << 14
 """Bytes of one record of a container's log: a longer line is several, each with a stamp before Kubernetes 1.27."""
 
@@ -44,7 +40,7 @@ class ContainerLog:
         self._api = api
         self._path = f"{path_of('Pod', pod['metadata']['namespace'], pod['metadata']['name'])}/log"
         self._name = name
-        self._prefix = prefix
+        self._prefix = prefix.encode()
         self._query = query
         self._since = None if query.since is None else int(query.since * _SECOND)
         self._until = None if query.until is None else int(query.until * _SECOND)
@@ -56,7 +52,7 @@ class ContainerLog:
         self._ended = False
         self._vain = self._skip = 0
 
-    def lines(self, status: _Object, *, follow: bool) -> Iterator[tuple[int, str]]:
+    def lines(self, status: _Object, *, follow: bool) -> Iterator[tuple[int, bytes]]:
         """Time (ns) and text of what was written since the last call; with ``follow``, until the container ends.
 
         Args:
@@ -85,7 +81,16 @@ class ContainerLog:
         self._skip = self._vain
         self._ended = over
 
-    def _read_previous(self) -> Iterator[tuple[int, str]]:
+    @property
+    def found(self) -> bool:
+        """Whether anything was read."""
+        return self._last > 0
+
+    def run(self, *, previous: bool) -> Iterator[tuple[int, bytes]]:
+        """What one run of the container wrote: the present one, or the one before."""
+        return self._read_all(previous=previous)
+
+    def _read_previous(self) -> Iterator[tuple[int, bytes]]:
         """What the run before the present one wrote, and was not read.
 
         Should it have ended between the look at the pod and the last read, then that read the present run in its place,
@@ -113,14 +118,14 @@ class ContainerLog:
         except (NotFoundError, BackendError):
             return 0
         try:
-            return max((_split(raw)[0] or 0 for raw in _lines(response)), default=0)
+            return max((split_stamp(raw)[0] for raw in _lines(response)), default=0)
         except urllib3.exceptions.HTTPError:
             raise TransientError(f"the log of `{self._name}` breaks off") from None
         finally:
             response.close()
             response.release_conn()
 
-    def _read_all(self, *, previous: bool) -> Iterator[tuple[int, str]]:
+    def _read_all(self, *, previous: bool) -> Iterator[tuple[int, bytes]]:
         """All there is now, however often the connection breaks off, as long as each gets any further."""
         vain = 0
         while vain < _ATTEMPTS:
@@ -130,7 +135,7 @@ class ContainerLog:
             vain = 0 if before != (self._last, self._same) else vain + 1
         raise TransientError(f"the log of `{self._name}` breaks off repeatedly at the same line")
 
-    def _read(self, *, previous: bool, follow: bool) -> Generator[tuple[int, str], None, bool]:
+    def _read(self, *, previous: bool, follow: bool) -> Generator[tuple[int, bytes], None, bool]:
         """Those lines that were not read before. Returns whether that is all; False: the connection broke off."""
         import urllib3
 
@@ -159,14 +164,14 @@ class ContainerLog:
             response.close()
             response.release_conn()
 
-    def _new(self, lines: Iterator[bytes], *, previous: bool) -> Iterator[tuple[int, str]]:
+    def _new(self, lines: Iterator[bytes], *, previous: bool) -> Iterator[tuple[int, bytes]]:
         """Those that were not read before, of the time that is asked for."""
         known, repeated = self._last, self._same
         for raw in lines:
-            stamp, line = _split(raw)
-            if stamp is None:  # the node speaks: it has no such log any more
+            stamp, line = split_stamp(raw)
+            if not stamp:  # the node speaks: it has no such log any more
                 if not previous and not self._last:
-                    yield self._last, f"{self._prefix}{line.rstrip()}\n"
+                    yield 0, self._prefix + line.rstrip() + b"\n"
                 continue
             if stamp < known:
                 continue
@@ -178,7 +183,7 @@ class ContainerLog:
             self._same = self._same + 1 if stamp == self._last else 1
             self._last = stamp
             if self._since is None or stamp >= self._since:
-                yield stamp, self._prefix + line
+                yield stamp, self._prefix + _joined(line)
 
     def _from(self) -> str:
         """The API goes back to whole seconds only; :meth:`_new` does the rest."""
@@ -190,34 +195,13 @@ class ContainerLog:
         return datetime.fromtimestamp(begin // _SECOND, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _split(raw: bytes) -> tuple[int | None, str]:
-    r"""Time (ns since 1970) and text of a line; None when it has no time.
-
-    >>> _split(b"1970-01-01T01:00:01.000000002+01:00 a b\n"), _split(b"x y")
-    ((1000000002, 'a b\n'), (None, 'x y'))
-    """
-    found = _STAMP.match(raw)
-    if found is None:
-        return None, raw.decode("utf-8", "replace")
-    second, fraction, zone = found.groups()
-    text = _joined(raw[found.end() :]).decode("utf-8", "replace")
-    return _second(second, zone) * _SECOND + int((fraction or b"").ljust(9, b"0")), text
-
-
 def _joined(text: bytes) -> bytes:
     """A long line without the stamps between its pieces."""
     pieces = []
-    while len(text) > _PIECE and (found := _STAMP.match(text, _PIECE)):
+    while len(text) > _PIECE and (rest := split_stamp(text[_PIECE:]))[0]:
         pieces.append(text[:_PIECE])
-        text = text[found.end() :]
+        text = rest[1]
     return b"".join([*pieces, text]) if pieces else text
-
-
-@functools.lru_cache(maxsize=4)
-def _second(text: bytes, zone: bytes) -> int:
-    from datetime import datetime
-
-    return int(datetime.fromisoformat(f"{text.decode()}{'+00:00' if zone == b'Z' else zone.decode()}").timestamp())
 
 
 def _lines(response: Any) -> Iterator[bytes]:

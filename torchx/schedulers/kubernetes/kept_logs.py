@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 
 from torchx.errors import NotFoundError
 from torchx.util.notices import logger
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    _Lines = Iterator[tuple[int, bytes]]
+    """Times, nanoseconds since the epoch, and lines; 0 of those that were kept."""
 
 _LINES = 200
 _DAYS = 14
@@ -30,20 +36,20 @@ class KeptLog:
         self._archive = os.path.join(_archive_of(backend, app_id), FILE_NAME.make(f"{role}-{replica}.log.gz"))
         self._was_kept = False
 
-    def keep(self, lines: Iterator[str]) -> Iterator[str]:
+    def keep(self, lines: _Lines) -> _Lines:
         """The lines as they come; when they end, or nobody wants more, the last of them are written down."""
         from collections import deque
 
-        last: deque[str] = deque(maxlen=_LINES)
+        last: deque[bytes] = deque(maxlen=_LINES)
         try:
-            for line in lines:
+            for time_ns, line in lines:
                 last.append(line)
-                yield line
+                yield time_ns, line
         finally:
             if last and not self._was_kept:
-                self._write("".join(last))
+                self._write(b"".join(last))
 
-    def archive(self, lines: Iterator[str]) -> Iterator[str]:
+    def archive(self, lines: _Lines) -> _Lines:
         """The lines as they come, all of which are written down; should they not end, an older archive stays.
 
         Raises:
@@ -61,14 +67,14 @@ class KeptLog:
         make_private(os.path.dirname(self._archive))
         path = f"{self._archive}.{os.getpid()}.part" if os.path.exists(self._archive) else self._archive
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with open(fd, "wb") as raw, gzip.open(raw, "wt", encoding="utf-8", newline="", compresslevel=5) as file:
-            for line in chain(first, lines):
+        with open(fd, "wb") as raw, gzip.open(raw, "wb", compresslevel=5) as file:
+            for time_ns, line in chain(first, lines):
                 file.write(line)
-                yield line
+                yield time_ns, line
         if path != self._archive:
             os.replace(path, self._archive)
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> _Lines:
         """What was written down, with a word of warning.
 
         Raises:
@@ -79,10 +85,10 @@ class KeptLog:
         self._was_kept = True
         say = logger("torchx.schedulers").warning
         try:
-            with gzip.open(self._archive, "rt", encoding="utf-8", newline="\n") as file:
+            with gzip.open(self._archive, "rb") as file:
                 at = time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(self._archive)))
                 say("the pods of this replica are gone: these lines were archived on this machine at %s", at)
-                yield from file
+                yield from ((0, line) for line in file)
             return
         except FileNotFoundError:
             pass
@@ -91,9 +97,9 @@ class KeptLog:
             return
         yield from self._last()
 
-    def _last(self) -> Iterator[str]:
+    def _last(self) -> _Lines:
         try:
-            with open(self._path, encoding="utf-8", newline="") as file:
+            with open(self._path, "rb") as file:
                 lines = file.readlines()
         except OSError:
             raise gone() from None
@@ -101,16 +107,16 @@ class KeptLog:
             "the pods of this replica are gone, and their logs with them: these are the last lines that were followed "
             "from here"
         )
-        yield from lines
+        yield from ((0, line) for line in lines)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: bytes) -> None:
         try:
             from torchx.settings import make_private
 
             make_private(self._folder)
             self._forget_old()
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            with open(fd, "w", encoding="utf-8", newline="") as file:
+            with open(fd, "wb") as file:
                 file.write(text)
         except OSError:
             return  # a full disk is no reason to end a log

@@ -7,8 +7,11 @@ https://kubernetes.io/docs/concepts/cluster-administration/logging/
 from __future__ import annotations
 
 import time
+from operator import itemgetter
 
-from torchx.errors import NotSupportedError, TorchXError, TransientError
+from torchx.errors import NotFoundError, NotSupportedError, TorchXError, TransientError
+from torchx.schedulers.kit.follow import Lines
+from torchx.schedulers.kit.logs import not_started_again
 from torchx.schedulers.kubernetes.client import path_of
 from torchx.schedulers.kubernetes.container_logs import ContainerLog
 from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, label_value
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from torchx.schedulers.kubernetes.pod_answers import Pod
 
     _Object = dict[str, Any]
+    _Lines = Iterator[tuple[int, bytes]]
+    """Times, nanoseconds since the epoch, and lines, each with its line end."""
 
 _EVERY_S = 1.0
 _SHARE = 10
@@ -113,16 +118,8 @@ class Glance:
             return seen
 
 
-def replica_log(
-    api: KubeApi,
-    glance: Glance,
-    replica: tuple[str, int],
-    query: LogQuery,
-    *,
-    kept: KeptLog,
-    sleep: Callable[[float], None],
-) -> Iterator[str]:
-    """Lines of a replica, each with its line end; those of other containers than the role's after ``[<container>]``.
+class ReplicaLog(Lines):
+    """Lines of a replica; those of other containers than the role's after ``[<container>]``.
 
     Args:
         replica: role, and number within it.
@@ -131,8 +128,65 @@ def replica_log(
 
     Raises:
         NotFoundError: the pods are gone, and their logs with them.
-        NotSupportedError: stdout or stderr alone was asked for.
     """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        glance: Glance,
+        replica: tuple[str, int],
+        query: LogQuery,
+        *,
+        kept: KeptLog,
+        sleep: Callable[[float], None],
+    ) -> None:
+        super().__init__(query)
+        self._api = api
+        self._glance = glance
+        self._replica = replica
+        self._kept = kept
+        self._sleep = sleep
+
+    def _read(self, *, patient: bool) -> Iterator[tuple[int, bytes, int]]:  # noqa: ARG002  # it cannot be polled
+        if self._query.previous:
+            found = previous_run(self._api, self._glance.now().pods_of(*self._replica), self._query)
+        else:
+            found = self._live_or_last()
+            if self._query.keep:
+                found = self._kept.archive(found)
+            elif self._query.follow:
+                found = self._kept.keep(found)
+        for time_ns, line in found:
+            yield 0, line, time_ns
+
+    def _live_or_last(self) -> _Lines:
+        query = self._query
+        logs: dict[str, PodLog] = {}
+        outage = Outage("the log of {}/{}".format(*self._replica), self._glance.warn)
+        while True:
+            seen = self._glance.now()
+            pods = seen.pods_of(*self._replica)
+            if not pods and not logs and (seen.ended or not query.follow):
+                yield from self._kept.lines()
+                return
+            try:
+                for pod in pods:
+                    log = logs.setdefault(str(pod["metadata"].get("uid")), PodLog(self._api, query))
+                    yield from log.lines(pod)
+            except TransientError as e:
+                if not query.follow:
+                    raise
+                self._sleep(outage.bear(e))
+                continue
+            outage.over()
+            there = {str(pod["metadata"].get("uid")) for pod in pods}
+            if not query.follow or (seen.ended and all(log.done or uid not in there for uid, log in logs.items())):
+                return
+            self._sleep(_EVERY_S)
+
+
+def refuse_streams(query: LogQuery) -> None:
+    """Raises NotSupportedError when stdout or stderr alone is asked for: a container has one log of both."""
     from torchx.schedulers.api import Stream
 
     if query.stream not in (None, Stream.COMBINED):
@@ -140,43 +194,30 @@ def replica_log(
             f"Kubernetes keeps one log of stdout and stderr, and cannot show `{query.stream.value}` alone",
             hint="omit `--streams`",
         )
-    lines = _live_or_last(api, glance, replica, query, kept=kept, sleep=sleep)
-    if query.keep:
-        return kept.archive(lines)
-    return kept.keep(lines) if query.follow else lines
 
 
-def _live_or_last(
-    api: KubeApi,
-    glance: Glance,
-    replica: tuple[str, int],
-    query: LogQuery,
-    *,
-    kept: KeptLog,
-    sleep: Callable[[float], None],
-) -> Iterator[str]:
-    logs: dict[str, PodLog] = {}
-    outage = Outage(f"the log of {replica[0]}/{replica[1]}", glance.warn)
-    while True:
-        seen = glance.now()
-        pods = seen.pods_of(*replica)
-        if not pods and not logs and (seen.ended or not query.follow):
-            yield from kept.lines()
+def previous_run(api: KubeApi, pods: Sequence[_Object], query: LogQuery) -> _Lines:
+    """What the role's container wrote before it was started again, or the pod before the present one.
+
+    Args:
+        pods: of the replica, oldest first.
+
+    Raises:
+        NotFoundError: the replica was not started again, or that log is gone.
+    """
+    from torchx.schedulers.kubernetes.kept_logs import gone
+
+    if not pods:
+        raise gone()
+    for pod, restarted in ((pods[-1], True), *((pod, False) for pod in pods[-2:-1])):
+        container = main_container((pod.get("status") or {}).get("containerStatuses") or [])
+        if not restarted or int(container.get("restartCount") or 0):
+            log = ContainerLog(api, pod, str(container.get("name", "")), query)
+            yield from log.run(previous=restarted)
+            if not log.found:
+                raise NotFoundError("the cluster no longer has what was written before the last restart")
             return
-        try:
-            for pod in pods:
-                log = logs.setdefault(str(pod["metadata"].get("uid")), PodLog(api, query))
-                yield from log.lines(pod)
-        except TransientError as e:
-            if not query.follow:
-                raise
-            sleep(outage.bear(e))
-            continue
-        outage.over()
-        there = {str(pod["metadata"].get("uid")) for pod in pods}
-        if not query.follow or (seen.ended and all(log.done or uid not in there for uid, log in logs.items())):
-            return
-        sleep(_EVERY_S)
+    raise not_started_again()
 
 
 class PodLog:
@@ -192,7 +233,7 @@ class PodLog:
         self._logs: dict[str, ContainerLog] = {}
         self.done = False
 
-    def lines(self, pod: _Object) -> Iterator[str]:
+    def lines(self, pod: _Object) -> _Lines:
         """What the containers have written since the last call; with ``follow``, of a lone one until its end."""
         if self.done:
             return
@@ -202,12 +243,11 @@ class PodLog:
         over = is_terminal(read_pod(pod).facts.state)
         if len(containers) == 1:
             log = self._log(pod, containers[0], "")
-            for _, line in log.lines(containers[0], follow=self._query.follow and not over):
-                yield line
+            yield from log.lines(containers[0], follow=self._query.follow and not over)
         else:
             from heapq import merge
 
-            batches: list[list[tuple[int, str]]] = []
+            batches: list[list[tuple[int, bytes]]] = []
             outage = None
             for c in containers:
                 batches.append([])
@@ -217,8 +257,7 @@ class PodLog:
                         batches[-1].append(pair)
                 except TransientError as e:
                     outage = e
-            for _, line in merge(*batches, key=lambda pair: pair[0]):
-                yield line
+            yield from merge(*batches, key=itemgetter(0))
             if outage is not None:  # what was read is not read again
                 raise outage
         # A pod that never got so far as to run has no log.

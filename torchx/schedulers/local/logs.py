@@ -6,9 +6,9 @@ import os
 import time
 
 from torchx.schedulers.kit.follow import Cursor, Follower
-from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.specs.api import is_terminal
-from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
+from torchx.supervisor.layout import COMBINED_LOG, STARTS_INDEX, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,32 +84,40 @@ class LogIterator(Follower):
             self._app_finished = True
 
     def _files(self) -> list[Cursor]:
+        return [self._within_times(self._attempt(Cursor(self._log_file)))]
+
+    def _attempt(self, cursor: Cursor) -> Cursor:
+        """Moves a cursor to the attempt before the last restart, if that is wanted.
+
+        Raises:
+            NotFoundError: the replica was not started again.
+        """
+        if self._query.previous:
+            starts = self._records(STARTS_INDEX)
+            if not starts:
+                raise not_started_again()
+            begin, end = ([0] + [length for _, length in starts])[-2:]
+            cursor.begin_at(begin)
+            cursor.end = end
+        return cursor
+
+    def _notes(self, cursor: Cursor) -> list[tuple[float, int]]:  # noqa: ARG002  # there is one file
         """Times are those at which the supervisor saw the lines: a fraction of a second late, in a job of many hours
         up to some seconds."""
-        from bisect import bisect_left
+        return self._records(TIMES_INDEX)
 
-        query = self._query
-        if query.since is None and query.until is None:
-            return [Cursor(self._log_file)]
+    def _records(self, index: str) -> list[tuple[float, int]]:
+        """Times in an index, and how long our file was by then."""
         from torchx.supervisor.follow import RECORD
 
         folder, name = os.path.split(self._log_file)
+        column = 1 + _FILES.index(name)
         try:
-            with open(os.path.join(folder, TIMES_INDEX), "rb") as f:
+            with open(os.path.join(folder, index), "rb") as f:
                 data = f.read()
         except FileNotFoundError:
-            data = b""
-        records = list(RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size]))
-        times = [record[0] for record in records]
-
-        def before(moment: float) -> int:
-            at = bisect_left(times, moment)
-            return int(records[at - 1][1 + _FILES.index(name)]) if at else 0
-
-        start = 0 if query.since is None else before(query.since)
-        if query.until is None or query.until > time.time():
-            return [Cursor(self._log_file, start)]
-        return [Cursor(self._log_file, start, max(start, before(query.until)))]
+            return []
+        return [(r[0], r[column]) for r in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size])]
 
     def _size(self, cursor: Cursor) -> int:
         try:

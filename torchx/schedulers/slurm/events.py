@@ -1,8 +1,9 @@
 """What a Slurm job of ours writes down about its replicas: the file ``events`` in its folder.
 
-A line each: ``<Unix time> <what> ...``. ``start <restarts> <job id>`` begins an attempt; ``up <replica> <host>``,
-``down <replica> <exit code>``, ``absent <replica>`` (an elastic job got fewer nodes), ``again <replica>`` (it was
-started again in place), ``retry <n>`` (the job requeues itself), ``end <exit code>``.
+A line each: ``<Unix time> <what> ...``. ``start <restarts> <job id>`` begins an attempt; ``up <replica> <host>``, with
+the lengths of its stdout and stderr where an earlier attempt has written some; ``down <replica> <exit code>``, ``absent
+<replica>`` (an elastic job got fewer nodes), ``again <replica>`` (it was started again in place), ``retry <n>`` (the
+job requeues itself), ``end <exit code>``.
 """
 
 from __future__ import annotations
@@ -68,6 +69,20 @@ def parse_events(text: str) -> JobEvents:
         except (ValueError, IndexError):
             continue
     return job
+
+
+def starts_of(text: str) -> dict[str, list[tuple[int, int]]]:
+    """Path of each replica to the lengths of its stdout and stderr at each of its starts.
+
+    >>> starts_of("5 up w/0 n1\n9 up w/0 n2 7 0\n")
+    {'w/0': [(0, 0), (7, 0)]}
+    """
+    starts: dict[str, list[tuple[int, int]]] = {}
+    for words in (line.split() for line in text.split("\n")[:-1]):
+        if words[1:2] == ["up"] and len(words) in (4, 6) and all(word.isdecimal() for word in words[4:]):
+            out, err = words[4:] or (0, 0)
+            starts.setdefault(words[2], []).append((int(out), int(err)))
+    return starts
 
 
 def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:

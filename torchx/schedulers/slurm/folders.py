@@ -7,7 +7,7 @@ import posixpath
 from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.slurm.answers import Job, telling_files
-from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events, starts_of
 from torchx.specs.retries import read_attempts
 
 TYPE_CHECKING = False
@@ -76,6 +76,18 @@ def _read_more(files: Files, jobs: Iterable[Job]) -> None:
 def job_id_in(folder: JobFolder) -> str:
     """The id of the job whose folder it is, as its script wrote it down; empty when it has not started."""
     return parse_events((folder.files.read(posixpath.join(folder.path, EVENTS_FILE)) or b"").decode()).job_id
+
+
+def choose_previous(folder: JobFolder, paths: Sequence[LogPaths]) -> None:
+    """Limits what is read of replicas to the attempt before their last restart."""
+    path = posixpath.join(folder.path, EVENTS_FILE)
+    starts = starts_of(_whole(folder.files, {path: 0}).get(path, b"").decode("utf-8", "replace"))
+    for where in paths:
+        replica = posixpath.relpath(posixpath.dirname(where.stdout), folder.path)
+        began = starts.get(replica, [])
+        where.again = len(began) > 1
+        if where.again:
+            where.begin, where.end = began[-2:]
 
 
 def _whole(files: Files, offsets: Mapping[str, int]) -> dict[str, bytes]:

@@ -1,0 +1,109 @@
+"""Progress bars in logs: drawn over themselves on a terminal, and their last state alone in a pipe or a file."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from torchx.supervisor.lines import Part
+from torchx.util.log_streams import JsonFormat, LineFormat, Sink
+
+A, B = LineFormat("a/0 "), LineFormat("b/0 ")
+
+
+class Terminal(io.StringIO):
+    """A terminal, as far as a program asks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(*blocks: tuple[Any, bytes], file: io.StringIO | None = None, raw: bool = False) -> str:
+    """What is written of these blocks, each after its name."""
+    file = file or io.StringIO()
+    sink = Sink(file, raw=raw)
+    for show, data in blocks:
+        sink.block(show, data)
+    sink.finish()
+    return file.getvalue()
+
+
+def on_screen(text: str) -> list[str]:
+    """The lines of a wide terminal, which knows as much as is used."""
+    lines, row, column = [""], 0, 0
+    text = text.replace("\x1b[?7l", "").replace("\x1b[?7h", "")
+    while text:
+        if text.startswith("\x1b[K"):
+            lines[row], text = lines[row][:column], text[3:]
+        elif text[0] == "\n":
+            row, column, text = row + 1, 0, text[1:]
+            lines.append("")
+        elif text[0] == "\r":
+            column, text = 0, text[1:]
+        else:
+            lines[row] = lines[row][:column] + text[0] + lines[row][column + 1 :]
+            column, text = column + 1, text[1:]
+    return [line for line in lines if line]
+
+
+BARS = {
+    "tqdm": (b"\r 0%\r50%\r100%\n", "a/0 100%\n"),
+    "returns at the end": (b" 0%\r50%\r100%\r\n", "a/0 100%\n"),
+    "between lines": (b"go\n\r 0%\r100%\nend\n", "a/0 go\na/0 100%\na/0 end\n"),
+    "overwritten by a line": (b"\r10%\rloss 1\n", "a/0 loss 1\n"),
+    "without an end": (b"\r10%\r20%", "a/0 20%\n"),
+    "dos": (b"x\r\ny\r\r\n", "a/0 x\na/0 y\n"),
+}
+
+
+@pytest.mark.parametrize(("data", "text"), BARS.values(), ids=BARS)
+def test_in_a_pipe_the_last_state_is_a_line(data: bytes, text: str) -> None:
+    """However many there were; and the same on a terminal, of lines that have ended."""
+    assert shown((A, data)) == text
+    assert on_screen(shown((A, data), file=Terminal())) == text.splitlines()
+
+
+def test_a_state_that_comes_in_pieces_waits_in_a_pipe() -> None:
+    """Until it is known which is the last one; a bar that never ends has its last state shown at the end."""
+    assert shown((A, Part(b"\r1%\r2")), (A, Part(b"%\r3%")), (B, b"x\n"), (A, b"\n")) == "b/0 x\na/0 3%\n"
+    assert shown((A, Part(b"\r1%\r2")), (A, Part(b"%"))) == "a/0 2%\n"
+    assert shown((A, Part(b"\r1%")), (A, b"\rdone\nnext\n")) == "a/0 done\na/0 next\n"
+
+
+def test_bytes_stay_where_they_are_wanted() -> None:
+    """Without a prefix, with `--raw`, and in JSON nothing is left out."""
+    data = b"\r 0%\r100%\n"
+    assert shown((LineFormat(""), data)) == data.decode()
+    assert shown((A, data), raw=True) == "a/0 \ra/0  0%\ra/0 100%\n"
+    assert r"\r 0%\r100%" in shown((JsonFormat("a", 0), data))
+
+
+def test_an_open_bar_is_drawn_over_itself() -> None:
+    """On a terminal: one row, nothing left of a longer state, and no row is used twice for a long one."""
+    pieces = [(A, Part(b"\r10% very long")), (A, Part(b"\r20%")), (A, Part(b" eta 3 s"))]
+    text = shown(*pieces, (A, b"\nend\n"), file=Terminal())
+    assert on_screen(text) == ["a/0 20% eta 3 s", "a/0 end"]
+    assert text.count("\n") == 2
+    before_end = text[: text.rindex("\x1b[?7h")]
+    assert before_end.count("\x1b[?7l") == before_end.count("\x1b[?7h") + 1 == 3, "each open state within one row"
+
+
+def test_a_line_takes_the_place_of_an_open_bar() -> None:
+    """And another replica's does not: the bar keeps its row then."""
+    bar = (A, Part(b"\r10% very long"))
+    assert on_screen(shown(bar, (A, b"\rloss 1\n"), (A, Part(b"\r20%")), file=Terminal())) == ["a/0 loss 1", "a/0 20%"]
+    assert on_screen(shown(bar, (B, b"x\n"), (A, b"\r20%\n"), file=Terminal())) == [
+        "a/0 10% very long",
+        "b/0 x",
+        "a/0 20%",
+    ]
+
+
+def test_what_steers_a_terminal_stays_out_of_bars() -> None:
+    """Colours are kept."""
+    text = shown((A, Part(b"\r\x1b[31m1\x1b[0m\x1b]52;c;eA==\x07\x1b[2J")), file=Terminal())
+    assert "\x1b[31m1\x1b[0m" in text
+    assert "\x1b]52" not in text
+    assert "\x1b[2J" not in text
