@@ -96,7 +96,7 @@ def test_list_filters(registry, query, expected):
 def test_runs_of_another_user_are_not_mine(registry, monkeypatch):
     """`mine` compares the user, so that a shared home shows everybody else's only when asked."""
     add(registry, "mine")
-    monkeypatch.setattr("torchx.runs.registry._user", lambda: "somebody-else")
+    monkeypatch.setattr("torchx.runs.registry.user_name", lambda: "somebody-else")
     add(registry, "theirs")
     assert ids(registry.list(RunQuery(mine=True))) == ["theirs"]
     assert ids(registry.list()) == ["theirs", "mine"]

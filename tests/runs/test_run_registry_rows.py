@@ -172,9 +172,9 @@ def test_a_user_without_a_name(monkeypatch) -> None:
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     monkeypatch.setenv("USER", "me")
-    assert registry_module._user.__wrapped__() == "me"
+    assert registry_module.user_name.__wrapped__() == "me"
     monkeypatch.delenv("USER")
-    assert registry_module._user.__wrapped__() == str(os.getuid())
+    assert registry_module.user_name.__wrapped__() == str(os.getuid())
 
 
 @pytest.mark.parametrize(("count", "shown", "more"), [(2, 2, False), (5, 5, False), (6, 5, True)])

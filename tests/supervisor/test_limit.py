@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
-from tests.supervisor.forks import GUARDIAN, Gate, eventually, forked, request, role, state
+from tests.supervisor.forks import GUARDIAN, Gate, forked, request, role, state
 from torchx.supervisor.limit import Limit
 from torchx.supervisor.reader import tell
 from torchx.supervisor.supervise import Supervisor
@@ -17,6 +18,13 @@ SAVES = 'while ! test -e "$ASK"; do sleep 0.02; done; touch "$DONE"; sleep 600'
 @pytest.fixture
 def job(tmp_path) -> str:
     return str(tmp_path / "job")
+
+
+@pytest.fixture
+def up(tmp_path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "up")
+    yield gate
+    gate.close()
 
 
 def _run(job: str, *roles: dict, limit: dict, again: str = "", env: dict | None = None):
@@ -50,6 +58,7 @@ def test_ranks_are_asked_early(tmp_path) -> None:
     """The file appears so long before the end; the mark of progress ends the attempt before its time."""
     ask, done = tmp_path / "ask", tmp_path / "done"
     done.touch()
+    os.utime(done, (1.0, 1.0))
     limit = Limit({"seconds": 10, "early_s": 4, "ask": str(ask), "progress": str(done)})
     limit.begin(0.0)
     assert not limit.is_over(5.9)
@@ -95,36 +104,37 @@ def test_the_reason_of_one_attempt_is_not_that_of_the_next(job, tmp_path) -> Non
     assert (state(job).state, state(job).kind, state(job).msg) == ("SUCCEEDED", "", "")
 
 
-def test_a_checkpoint_that_is_written_ends_the_wait(job, tmp_path) -> None:
+def test_a_checkpoint_that_is_written_ends_the_wait(job, tmp_path, up) -> None:
     """The limit is an hour away when it is made to expire: the ranks are asked, answer, and the attempt ends."""
     env = {"ASK": str(tmp_path / "ask"), "DONE": str(tmp_path / "done")}
     limit = {"seconds": 3600, "text": "1h", "early_s": 600, "ask": env["ASK"], "progress": env["DONE"]}
-    with _run(job, role(SAVES), limit=limit, env=env) as fork:
-        eventually(lambda: os.path.exists(f"{job}/state") and state(job).replicas[0].pid)
+    with _run(job, role(f"{up.pass_on}; {SAVES}"), limit=limit, env=env) as fork:
+        up.reached()
         assert tell(job, "expire")
         assert fork.end() == 0
     assert (state(job).kind, state(job).msg) == ("timeout", "it reached its time limit (simulated)")
     assert os.path.exists(env["DONE"])
 
 
-def test_a_preempted_job_is_ended_at_once(job, tmp_path) -> None:
-    """SIGTERM, and the class says why; one that is ending already is not preempted, too."""
+def test_a_job_that_is_ending_is_not_preempted_too(job, tmp_path, up) -> None:
+    """It was cancelled first, and stays so."""
     gate = Gate(tmp_path / "gate")
-    with _run(job, role(f"trap '' TERM; {gate.pass_on}; {gate.wait}"), limit={}) as fork:
-        gate.reached()
+    script = f"trap 'echo heard; {up.pass_on}; {gate.wait}; exit 3' TERM; {up.pass_on}; while :; do sleep 0.05; done"
+    with _run(job, role(script), limit={}) as fork:
+        up.reached()
         assert tell(job, "cancel")
-        eventually(lambda: state(job).replicas[0].state == "RUNNING")
-        tell(job, "preempt")
+        up.reached()
+        assert tell(job, "preempt")
         gate.open()
         assert fork.end() == 0
     assert (state(job).state, state(job).kind) == ("CANCELLED", "")
     gate.close()
 
 
-def test_preemption_has_a_class(job) -> None:
+def test_preemption_has_a_class(job, up) -> None:
     """Where nothing starts it again the job has failed, and is not called cancelled."""
-    with _run(job, role("sleep 600"), limit={}) as fork:
-        eventually(lambda: os.path.exists(f"{job}/state") and state(job).replicas[0].pid)
+    with _run(job, role(f"{up.pass_on}; exec sleep 600"), limit={}) as fork:
+        up.reached()
         assert tell(job, "preempt")
         assert fork.end() == 0
     assert (state(job).state, state(job).kind, state(job).msg) == (

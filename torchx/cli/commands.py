@@ -51,6 +51,7 @@ VERBS: dict[str, Verb] = {
     "shell": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdShell", "open a shell inside a replica"),
     "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),
     "delete": Verb(END, "torchx.cli.cmd_delete:CmdDelete", "remove jobs that have ended, their logs and their records"),
+    "simulate": Verb(END, "torchx.cli.cmd_simulate:CmdSimulate", "make a fault happen to a job: does it survive?"),
     "configure": Verb(SET_UP, "torchx.cli.cmd_configure:CmdConfigure", "write a .torchxconfig to fill in"),
     "plugins": Verb(SET_UP, "torchx.cli.cmd_plugins:CmdPlugins", "the plugins that were found, and those that failed"),
     "completion": Verb(SET_UP, "torchx.cli.cmd_completion:CmdCompletion", "the completion script of a shell"),

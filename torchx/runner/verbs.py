@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
+    from torchx.schedulers.kit.simulations import Simulation
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
     from torchx.specs.tasks import TaskList, TaskTable
 
@@ -128,6 +129,24 @@ class RunnerVerbs:
         if self._aio is None:
             self._aio = AsyncRunner(self)
         return self._aio
+
+    def simulate(self, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None = None) -> Simulation:
+        """What it would take to make a fault happen to a job of yours; ``make()`` of the answer does it.
+
+        Args:
+            fault: one of :data:`torchx.schedulers.kit.simulations.FAULTS`.
+            chosen: the replica that it hits, as ``[(role, number)]``; None: the first one, or the whole job.
+
+        Raises:
+            NotSupportedError: the job is not yours, or its scheduler cannot make this happen; says why.
+            BackendError: the job does not run.
+        """
+        from torchx.runner import simulations
+
+        handle, backend, app_id = self._find(reference)
+        run, status = self.recorded(handle), self.status(handle)
+        replicas = backend.log_replicas(app_id) or []
+        return simulations.plan(backend, run, status, fault, handle=handle, replicas=replicas, chosen=chosen)
 
     def rerun(self, reference: str, wish: Rerun | None = None) -> str:
         """Launches a run on record again; returns the app handle of the new job.

@@ -247,7 +247,7 @@ class RunRegistry:
             "SELECT seq, handle, name, was, changes.state, changes.msg, at FROM changes JOIN runs ON runs.id = run_id"
             " WHERE seq > ? AND seq <= ? AND (user = ? OR ? = '') ORDER BY seq"
         )
-        user = _user() if mine else ""
+        user = user_name() if mine else ""
         found = self._store().rows(sql, (after, until, user, user))
         return [
             Change(seq, handle, name, _STATES.get(was), _STATES.get(state, AppState.UNKNOWN), msg, at)
@@ -336,7 +336,7 @@ def _insert(db: sqlite3.Connection, run: NewRun, specs: tuple[str, ...]) -> int:
     row = (
         *(run.handle, run.scheduler, run.session, app_id, run.name),
         *(schema.INTENT, AppState.UNSUBMITTED.name, 1, "", now, now, None),
-        *(_user(), os.uname().nodename, run.cwd, run.image, run.workspace),
+        *(user_name(), os.uname().nodename, run.cwd, run.image, run.workspace),
         *(run.git_commit, run.git_dirty, run.parent_run_id, submitter.identity()),
     )
     cursor = db.execute(
@@ -392,7 +392,7 @@ def _conditions(query: RunQuery) -> tuple[str, list[object]]:
         ("scheduler = ?", query.scheduler),
         ("name GLOB ?", query.name),
         ("created_at >= ?", query.since),
-        ("user = ?", _user() if query.mine else None),
+        ("user = ?", user_name() if query.mine else None),
     ):
         if value is not None:
             where.append(condition)
@@ -417,7 +417,8 @@ def _run(row: tuple[Any, ...]) -> Run:
 
 
 @functools.cache
-def _user() -> str:
+def user_name() -> str:
+    """The current user, as runs have it."""
     import pwd
 
     try:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.local.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
     from torchx.schedulers.local.logs import LogIterator
     from torchx.schedulers.local.processes import PopenProtocol, SignalException
@@ -325,6 +326,15 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
         if (job := self._find(app_id)) is not None:
             tell(job.folder, f"cancel {number}")
+
+    def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
+        """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
+        from torchx.schedulers.local.simulate import simulation
+
+        job = self._find(app_id)
+        if job is None:
+            raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
+        return simulation(job, fault, replica)
 
     # -- the end ---------------------------------------------------------------------------------
 

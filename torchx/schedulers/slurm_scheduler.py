@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.simulations import Simulation
 
     _Jobs = list[ListAppResponse]
 else:
@@ -235,6 +236,16 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _choose_previous(self, folder: JobFolder, paths: Sequence[LogPaths]) -> None:
         choose_previous(folder, paths)
+
+    def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
+        """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
+        from torchx.schedulers.slurm.simulate import simulation
+
+        ((site, _),) = self._by_site([app_id])
+        run = functools.partial(self.run_command, site)
+        replicas = self.log_replicas(app_id) or [replica]
+        self._queries.forget(app_id)
+        return simulation(run, app_id, fault, replica, replicas=replicas, files=site.files)
 
     # -- the end ---------------------------------------------------------------------------------
 

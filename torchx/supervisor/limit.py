@@ -62,7 +62,7 @@ class Limit:
             self.ask()
         self.due = min(self._end, now + _LOOK_S)
         try:
-            return os.stat(self._progress).st_mtime > self._asked_at > 0
+            return os.stat(self._progress).st_mtime >= self._asked_at > 0
         except OSError:
             return False
 

@@ -104,7 +104,8 @@ into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${secrets:+$secrets_
   command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
   exec "$@"'
 
-step() { exec srun --nodes=1 --ntasks=1 --export=ALL --chdir="$dir" "$@"; }
+# The name says to others which step is which replica's.
+step() { exec srun --nodes=1 --ntasks=1 --export=ALL --job-name="replica.$i" --chdir="$dir" "$@"; }
 
 choose_dir() {
   dir=$1

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
+    from torchx.schedulers.kit.simulations import Simulation
     from torchx.specs.api import AppDryRunInfo, CfgVal, Role, runopts
     from torchx.specs.tasks import TaskList
 
@@ -28,6 +29,7 @@ __all__ = [
     "HasWorkspaceOpts",
     "NamesRights",
     "RunsTasks",
+    "Simulates",
     "TakesDefaults",
 ]
 
@@ -90,6 +92,23 @@ class RunsTasks(Ability):
     @abstractmethod
     def cancel_task(self, app_id: str, number: int) -> None:
         """Ends one task; quiet when it has ended."""
+
+
+class Simulates(Ability):
+    """Can make faults happen to a job on purpose."""
+
+    @abstractmethod
+    def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
+        """Says what would be done to a job that runs; nothing is done before ``make`` of the answer is called.
+
+        Args:
+            fault: one of :data:`torchx.schedulers.kit.simulations.FAULTS`.
+            replica: whom it hits, as ``(role, number)``, where it does not hit the whole job.
+
+        Raises:
+            NotSupportedError: this cannot be made to happen there; says why.
+            BackendError: not now: the replica does not run, say.
+        """
 
 
 class TakesDefaults(Ability):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torchx.runs import Run
     from torchx.schedulers.kit.facts import JobFacts
     from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.kubernetes.logs import Glance, Seen
     from torchx.specs.api import AppDryRunInfo, CfgVal
 
@@ -288,6 +289,15 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
             api = self._api_of(app_id)
             verbs.stop_the_others(api, found)
             queries.watch_for_the_end(api, namespace, name, found, timeout_s)
+
+    def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
+        """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
+        from torchx.schedulers.kubernetes.simulate import simulation
+
+        roles = list(dict.fromkeys(role for role, _ in self.log_replicas(app_id) or ()))
+        namespace, name = split_id(app_id)
+        pods = queries.parts_of(self._api_of(app_id), "Pod", namespace, [name])
+        return simulation(self._api_of(app_id), pods, fault, replica, roles=roles, backend=self.backend)
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -179,10 +179,19 @@ class KubeApi:
         """Merges ``patch`` into an object (RFC 7386)."""
         return self._json("PATCH", path, None, patch, content_type="application/merge-patch+json")
 
-    def delete(self, path: str, *, propagation: str = "Background") -> None:
-        """Removes an object and what it owns. Quiet when there is none."""
+    def post(self, path: str, item: _Object) -> _Object:
+        """Hands an object to a part of another one, such as an eviction to a pod."""
+        return self._json("POST", path, None, item)
+
+    def delete(self, path: str, *, propagation: str = "Background", grace_s: int | None = None) -> None:
+        """Removes an object and what it owns. Quiet when there is none.
+
+        Args:
+            grace_s: seconds between SIGTERM and SIGKILL of a pod; None: its own.
+        """
+        grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         try:
-            self._json("DELETE", path, {"propagationPolicy": propagation})
+            self._json("DELETE", path, {"propagationPolicy": propagation, **grace})
         except NotFoundError:
             return
 

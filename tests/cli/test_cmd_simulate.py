@@ -1,0 +1,73 @@
+"""`torchx simulate`: says what it would do, asks on a terminal, and does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from torchx.specs import AppState
+
+from .conftest import Call
+from .test_cmd_run import spawn
+from .test_several_jobs import launch, state
+
+
+@pytest.mark.parametrize(("answer", "after"), [("y", "FAILED"), ("", "RUNNING")], ids=["yes", "no"])
+def test_it_asks_in_a_terminal(torchx: Call, project: Path, answer: str, after: str) -> None:
+    """With what would be done, and what may come of it; Enter means no."""
+    torchx("run", "utils.sh", "sleep", "600")
+    child = spawn(project, "simulate", "preempt", "@last")
+    child.expect("as if it were preempted; it has no policy for retries .*this may be its end")
+    child.expect("simulate `preempt`")
+    child.sendline(answer)
+    child.expect(pexpect.EOF)
+    child.wait()
+    child.close()
+    assert child.exitstatus == 0
+    if after == "FAILED":
+        assert torchx("wait", "--timeout", "60", "@last").code == 1
+    assert state(torchx) == after
+    torchx("cancel", "@last")
+
+
+def test_nobody_is_asked_elsewhere(torchx: Call, project: Path) -> None:
+    """A script goes on; the class is in the JSON of the status."""
+    torchx("run", "utils.sh", "sleep", "600")
+    done = torchx("simulate", "timeout", "@last")
+    assert done.code == 0
+    assert "as if it had reached its time limit" in done.err
+    torchx("wait", "--timeout", "60", "@last")
+    assert '"class": "timeout"' in torchx("status", "--json", "@last").out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["kil", "@last"], 2, "did you mean `kill`?"),
+        (["kill", "@last/nobody/0"], 3, "has no role `nobody`"),
+        (["kill", "@last/sh/7"], 3, "has no replica `7`"),
+        (["kill", "nothing-there"], 3, "nothing-there"),
+        (["kill"], 2, "no job is given"),
+    ],
+)
+def test_what_is_not_there(torchx: Call, project: Path, words: list[str], code: int, said: str) -> None:
+    """Usage, or nothing found; the job goes on."""
+    torchx("run", "utils.sh", "sleep", "600")
+    done = torchx("simulate", *words)
+    assert done.code == code
+    assert said in done.err
+    assert state(torchx) == "RUNNING"
+    torchx("cancel", "@last")
+
+
+def test_a_scheduler_that_cannot(torchx: Call, paper: Any) -> None:
+    """One that has no such ability says so; a job that waits cannot be hit."""
+    job = launch(torchx, paper, AppState.RUNNING)
+    done = torchx("simulate", "kill", job)
+    assert (done.code, "`paper` cannot simulate faults" in done.err) == (5, True)
+    paper.STATES[job] = AppState.PENDING
+    done = torchx("simulate", "kill", job)
+    assert (done.code, "does not run yet: it is PENDING" in done.err) == (4, True)

@@ -1,0 +1,111 @@
+"""Which commands of Slurm make a fault happen, and what is refused before any of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchx.errors import BackendError, CommandError, NotSupportedError
+from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.kit.simulations import Simulation
+from torchx.schedulers.slurm.simulate import simulation
+
+SHOWN = "JobId=7 JobName=x UserId=me(1) JobState=RUNNING Requeue={requeue} RunTime={ran} TimeLimit={limit} WorkDir={folder}\n"
+STEPS = "7.batch|n1|batch\n7.1|n2|replica.0\n7.0|n1|replica.1\n"
+
+
+class Slurm:
+    """Answers as Slurm's commands do, and keeps what it was asked to change."""
+
+    def __init__(self, *, requeue: int = 1, ran: str = "00:00:30", limit: str = "UNLIMITED", folder: str = "") -> None:
+        self.shown = SHOWN.format(requeue=requeue, ran=ran, limit=limit, folder=folder)
+        self.users = "me\n"
+        self.refuses = ""
+        self.did: list[str] = []
+
+    def __call__(self, argv: list[str]) -> Completed:
+        line = " ".join(argv)
+        answers = {
+            "scontrol show": self.shown,
+            "squeue --steps": STEPS,
+            "squeue --noheader": self.users,
+            "id -un": "me\n",
+        }
+        for start, said in answers.items():
+            if line.startswith(start):
+                return Completed(argv, 0, said, "")
+        self.did.append(line)
+        return Completed(argv, 1 if self.refuses else 0, "", self.refuses)
+
+    def plan(self, fault: str, replica: tuple[str, int] = ("w", 0)) -> Simulation:
+        replicas = [("w", 0), ("w", 1), ("w", 2)]
+        return simulation(self, "7", fault, replica, replicas=replicas, files=LocalFiles())
+
+
+@pytest.mark.parametrize(
+    ("fault", "commands"),
+    [
+        ("preempt", ["scontrol requeue 7"]),
+        ("timeout", ["scontrol update JobId=7 TimeLimit=1"]),
+        ("kill", ["scancel --signal=KILL 7.1"]),
+        ("hang", ["scancel --signal=STOP 7.1"]),
+        (
+            "node",
+            [
+                "scontrol update NodeName=n2 State=DOWN Reason=torchx simulate node",
+                "scontrol update NodeName=n2 State=RESUME",
+            ],
+        ),
+    ],
+)
+def test_what_is_done(fault: str, commands: list[str]) -> None:
+    """Nothing before it is asked for; the step is that of the replica, whatever its number."""
+    slurm = Slurm()
+    plan = slurm.plan(fault)
+    assert slurm.did == []
+    plan.make()
+    assert slurm.did == commands
+
+
+def test_the_replica_that_is_named() -> None:
+    """And one that has no step does not run."""
+    slurm = Slurm()
+    slurm.plan("kill", ("w", 1)).make()
+    assert slurm.did == ["scancel --signal=KILL 7.0"]
+    with pytest.raises(BackendError, match="does not run just now"):
+        slurm.plan("kill", ("w", 2))
+
+
+@pytest.mark.parametrize(
+    ("ran", "early", "minutes"),
+    [("00:00:30", 0, 1), ("00:05:30", 0, 5), ("00:05:30", 120, 8), ("1-00:00:01", 90, 1442), ("00:00:00", 120, 2)],
+)
+def test_a_limit_leaves_time_for_the_checkpoint(tmp_path, ran: str, early: int, minutes: int) -> None:
+    """As many seconds before it as the job's script is told of it; without a policy it comes at once."""
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\nearly={early}\n")
+    slurm = Slurm(ran=ran, folder=str(tmp_path))
+    slurm.plan("timeout").make()
+    assert slurm.did == [f"scontrol update JobId=7 TimeLimit={minutes}"]
+
+
+def test_a_limit_that_is_near_is_left_alone() -> None:
+    """Slurm takes no longer limit than the job has."""
+    with pytest.raises(BackendError, match="has run for 30 s of 60 s"):
+        Slurm(limit="00:01:00").plan("timeout")
+
+
+def test_what_cannot_be_done_is_refused() -> None:
+    """A job that may not be requeued; memory; a node where others work; and Slurm's own no, in its words."""
+    with pytest.raises(NotSupportedError, match="may not requeue"):
+        Slurm(requeue=0).plan("preempt")
+    with pytest.raises(NotSupportedError, match="`oom` cannot be simulated on `slurm`"):
+        Slurm().plan("oom")
+    slurm = Slurm()
+    slurm.users = "me\nanna\nbert\n"
+    with pytest.raises(NotSupportedError, match="jobs of anna, bert run there"):
+        slurm.plan("node")
+    slurm.users, slurm.refuses = "me\n", "slurm_update error: Invalid user id"
+    with pytest.raises(NotSupportedError, match=r"only its operators .*Invalid user id"):
+        slurm.plan("node").make()
+    with pytest.raises(CommandError, match="Invalid user id"):
+        slurm.plan("kill").make()

@@ -1,0 +1,65 @@
+"""``torchx simulate``: make a fault happen to a job."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import note
+from torchx.cli.log_targets import JOB_HELP, parse_target, select
+from torchx.schedulers.kit.simulations import FAULTS
+from torchx.util.term import is_tty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["CmdSimulate"]
+
+_HELP = """\
+Makes the real thing happen to a job of yours that runs, so that you see whether it survives:
+
+{faults}
+
+  torchx run --retry standard dist.ddp -j 2x4 --script train.py
+  torchx simulate preempt @last
+  torchx simulate kill @last/train/1
+  torchx status @last                                   the attempts, and what was changed for each
+
+What a scheduler cannot do to a job is refused."""
+
+
+class CmdSimulate(SubCommand):
+    """make a fault happen to a job"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.epilog = _HELP.format(faults="\n".join(f"  {name:9} {what}" for name, what in FAULTS.items()))
+        add = subparser.add_argument
+        add("fault", choices=list(FAULTS), metavar="FAULT", help=f"one of {', '.join(FAULTS)}")
+        add("target", metavar="JOB[/ROLE/K]", help=f"{JOB_HELP}; without ROLE and K its first replica, or all of it")
+        add("-y", "--yes", action="store_true", help="do not ask; without a terminal nobody is asked")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Says what it would do, asks, and does it."""
+        from torchx.runner import get_runner
+        from torchx.runner.simulations import what_follows
+
+        target = parse_target(args.target)
+        with get_runner() as runner:
+            handle = runner.resolve(target.reference)
+            chosen = select(runner.log_replicas(handle), target) if target.role is not None else None
+            found = runner.simulate(handle, args.fault, chosen)
+            run = runner.recorded(handle)
+            follows = f"; {what_follows(run, args.fault)}" if run else ""
+            note(f"{handle}: {found.says}{follows}")
+            if args.yes or not (is_tty(sys.stdin) and is_tty(sys.stderr)) or _agreed(args.fault):
+                found.make()
+            else:
+                note("nothing was done")
+
+
+def _agreed(fault: str) -> bool:
+    sys.stderr.write(f"simulate `{fault}`? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,79 @@
+"""A fault that is made to happen to a job: whose job it is, whether it runs, and whom of it the fault hits."""
+
+from __future__ import annotations
+
+from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError
+from torchx.schedulers.kit.abilities import Simulates
+from torchx.schedulers.kit.simulations import FAULTS
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from torchx.runs import Run
+    from torchx.schedulers.api import Scheduler
+    from torchx.schedulers.kit.simulations import Simulation
+    from torchx.specs.api import AppStatus
+
+
+def plan(
+    backend: Scheduler[Any],
+    run: Run | None,
+    status: AppStatus | None,
+    fault: str,
+    *,
+    handle: str,
+    replicas: Sequence[tuple[str, int]],
+    chosen: Sequence[tuple[str, int]] | None,
+) -> Simulation:
+    """What would be done; nothing is done before ``make`` of the answer is called.
+
+    Args:
+        run: what is on record of the job.
+        replicas: all of it.
+        chosen: whom the fault is to hit; None: nobody is named, and it is the first one.
+
+    Raises:
+        ConfigError: there is no such fault.
+        NotSupportedError: the job is not the user's own, or its scheduler cannot make this happen.
+        BackendError: the job does not run.
+    """
+    from torchx.runs.registry import user_name
+    from torchx.util.strings import did_you_mean
+
+    if fault not in FAULTS:
+        raise ConfigError(
+            f"there is no fault `{fault}`", hint=did_you_mean(fault, FAULTS) or f"the faults are: {', '.join(FAULTS)}"
+        )
+    if run is None or run.user != user_name():
+        raise NotSupportedError(f"`{handle}` is not on your record: a fault is simulated only in jobs of your own")
+    if status is None or status.gone or is_terminal(status.state):
+        raise BackendError(f"`{handle}` has ended", hint="`torchx list --state running` lists those that run")
+    if status.state is not AppState.RUNNING:
+        raise BackendError(
+            f"`{handle}` does not run yet: it is {status.state.name}", hint="`torchx status JOB` says what it waits for"
+        )
+    if not isinstance(backend, Simulates):
+        raise NotSupportedError(f"`{run.scheduler}` cannot simulate faults")
+    if not replicas:
+        raise NotFoundError(f"no replica of `{handle}` is known")
+    if chosen is not None and len(chosen) > 1:
+        raise ConfigError(f"{len(chosen)} replicas are named", hint="name one: `JOB/ROLE/0`")
+    return backend.simulate(handle.rpartition("/")[2], fault, (chosen or replicas)[0])
+
+
+def what_follows(run: Run, fault: str) -> str:
+    """What becomes of a job after a fault, in a sentence without full stop."""
+    from torchx.specs.retries import RETRY
+    from torchx.specs.timeouts import TIMEOUT
+
+    metadata = run.app.get("metadata") or {}
+    if fault == "hang":
+        limit = metadata.get(TIMEOUT)
+        return f"its time limit of {limit} ends that" if limit else "nothing ends that but `torchx cancel`"
+    policy = metadata.get(RETRY)
+    if policy:
+        return f"its policy `{policy}` says what follows"
+    return "it has no policy for retries (`--retry`): this may be its end"

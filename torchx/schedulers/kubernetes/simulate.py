@@ -1,0 +1,79 @@
+"""Faults of pods, by the Kubernetes API.
+
+A container's first process cannot be stopped from within, and its node is not a user's: hangs, full memory and lost
+nodes are left out.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torchx.errors import BackendError
+from torchx.schedulers.kit.simulations import Simulation, cannot
+from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kubernetes.pod_answers import read_pods
+from torchx.specs.api import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from torchx.schedulers.kubernetes.client import KubeApi
+    from torchx.schedulers.kubernetes.pod_answers import Pod
+
+    _Object = dict[str, Any]
+
+_POLICY_V1 = (1, 22)
+_WHY_NOT = {
+    "oom": "nobody can fill the memory of a container from outside",
+    "node": "the nodes are not yours; ask an administrator for `kubectl drain`",
+    "hang": "nobody can stop the first process of a container from outside",
+}
+
+
+def simulation(
+    api: KubeApi, items: Sequence[_Object], fault: str, replica: tuple[str, int], *, roles: Sequence[str], backend: str
+) -> Simulation:
+    """What would be done; see :class:`torchx.schedulers.kit.abilities.Simulates`.
+
+    Args:
+        items: the pods of the job.
+        roles: their names, in order.
+        backend: the scheduler's name.
+    """
+    if fault in _WHY_NOT:
+        raise cannot(backend, fault, _WHY_NOT[fault], instead="preempt" if fault == "node" else "kill")
+    running = [pod for pod in read_pods(items) if pod.facts.state is AppState.RUNNING]
+    namespace = items[0]["metadata"]["namespace"] if items else ""
+    if fault == "timeout":
+        paths = [path_of("Pod", namespace, pod.name) for pod in running]
+        says = f"`activeDeadlineSeconds` of {_pods(running)} becomes 1 s"
+        return Simulation(says, partial(_expire, api, paths))
+    pod = next((p for p in running if (roles[p.role_index], p.facts.replica) == replica), None)
+    if pod is None:
+        raise BackendError(f"replica {replica[0]}/{replica[1]} does not run just now: no pod of it is ready")
+    path = path_of("Pod", namespace, pod.name)
+    if fault == "kill":
+        return Simulation(f"pod {pod.name} is removed at once, by SIGKILL", partial(_kill, api, path))
+    return Simulation(f"pod {pod.name} is evicted", partial(_evict, api, path, namespace, pod.name))
+
+
+def _pods(pods: Sequence[Pod]) -> str:
+    return f"pod {pods[0].name}" if len(pods) == 1 else f"{len(pods)} pods"
+
+
+def _expire(api: KubeApi, paths: Sequence[str]) -> None:
+    for path in paths:
+        api.patch(path, {"spec": {"activeDeadlineSeconds": 1}})
+
+
+def _kill(api: KubeApi, path: str) -> None:
+    api.delete(path, grace_s=0)
+
+
+def _evict(api: KubeApi, path: str, namespace: str, name: str) -> None:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/"""
+    version = "policy/v1" if api.version() >= _POLICY_V1 else "policy/v1beta1"
+    metadata = {"name": name, "namespace": namespace}
+    api.post(f"{path}/eviction", {"apiVersion": version, "kind": "Eviction", "metadata": metadata})

@@ -1,0 +1,61 @@
+"""Faults of local jobs: the supervisor ends an attempt as another would, and the kernel stops and kills replicas."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+
+from torchx.errors import BackendError
+from torchx.schedulers.kit.simulations import Simulation, cannot
+from torchx.supervisor import proctree
+from torchx.supervisor.reader import tell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.schedulers.local.jobs import LocalJob
+    from torchx.supervisor.statefile import JobState, ReplicaLine
+
+_SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
+_WORDS = {
+    "preempt": ("preempt", "the supervisor ends all processes of the job, as if it were preempted"),
+    "timeout": ("expire", "the supervisor ends the attempt, as if it had reached its time limit"),
+}
+
+
+def simulation(job: LocalJob, fault: str, replica: tuple[str, int]) -> Simulation:
+    """What would be done; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
+    if fault in _WORDS:
+        word, says = _WORDS[fault]
+        return Simulation(says, partial(_tell, job, word))
+    if fault == "oom":
+        raise cannot("local_cwd", fault, "nobody limits the memory of a local job", instead="kill")
+    if fault == "node":
+        raise cannot("local_cwd", fault, "the machine is the one that you sit at", instead="kill")
+    number = _SIGNALS[fault]
+    role, k = replica
+    says = f"replica {role}/{k} and its processes get {number.name}"
+    return Simulation(says, partial(_signal, job, replica, number))
+
+
+def _tell(job: LocalJob, word: str) -> None:
+    if not tell(job.folder, word):
+        raise BackendError(
+            "nobody hears it: the job has ended, or runs on another machine", hint="`torchx status JOB` says which"
+        )
+
+
+def _signal(job: LocalJob, replica: tuple[str, int], number: signal.Signals) -> None:
+    """Signals the replica's first process, or with SIGSTOP all of them."""
+    state = job.read()
+    line = _line_of(state, replica) if state else None
+    processes = proctree.snapshot()
+    root = processes.get(line.pid) if line else None
+    if root is None or line is None or root.ticks != line.ticks:
+        raise BackendError(f"replica {replica[0]}/{replica[1]} does not run just now on this machine")
+    family = proctree.descendants(processes, {root.pid}) if number is signal.SIGSTOP else [root]
+    for process in family:
+        proctree.send(process, number)
+
+
+def _line_of(state: JobState, replica: tuple[str, int]) -> ReplicaLine | None:
+    return next((line for i, line in enumerate(state.replicas) if state.position(i) == replica), None)

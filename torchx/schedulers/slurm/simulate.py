@@ -1,0 +1,131 @@
+"""Faults of Slurm jobs, by Slurm's own commands; what a user may not do to a cluster, Slurm refuses by itself.
+
+https://slurm.schedmd.com/scontrol.html, https://slurm.schedmd.com/scancel.html
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from functools import partial
+
+from torchx.errors import BackendError, NotSupportedError
+from torchx.schedulers.kit.simulations import Simulation, cannot
+from torchx.schedulers.slurm.request import SCRIPT_FILE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchx.schedulers.kit.commands import Completed
+    from torchx.schedulers.kit.files import Files
+
+    _Replica = tuple[str, int]
+    _Run = Callable[[list[str]], Completed]
+
+_SIGNALS = {"kill": "KILL", "hang": "STOP"}
+
+
+def simulation(
+    run: _Run, job_id: str, fault: str, replica: _Replica, *, replicas: Sequence[_Replica], files: Files
+) -> Simulation:
+    """What would be done; see :class:`torchx.schedulers.kit.abilities.Simulates`.
+
+    Args:
+        run: runs a command on the cluster.
+        replicas: all of the job, in their order.
+        files: of the cluster.
+    """
+    if fault == "oom":
+        why = "Slurm limits the memory of each step, and from outside nobody can fill that of a replica"
+        raise cannot("slurm", fault, why, instead="kill")
+    shown = _shown(run, job_id)
+    if fault == "preempt":
+        if shown.get("Requeue") == "0":
+            raise NotSupportedError(
+                "Slurm may not requeue this job, and preemption would be its end",
+                hint="submit it with `--retry standard` or `-cfg requeue=yes`",
+            )
+        says = f"`scontrol requeue {job_id}`: Slurm ends the job and puts it back into its queue, as preemption does"
+        return Simulation(says, partial(_do, run, ["scontrol", "requeue", job_id]))
+    if fault == "timeout":
+        limit = _sooner(shown, _early_s(files, shown.get("WorkDir", "")))
+        argv = ["scontrol", "update", f"JobId={job_id}", f"TimeLimit={limit}"]
+        return Simulation(f"`{' '.join(argv)}`: Slurm sees to it within a minute or two", partial(_do, run, argv))
+    step, host = _step(run, job_id, list(replicas).index(replica))
+    if fault == "node":
+        return _node_fails(run, host)
+    argv = ["scancel", f"--signal={_SIGNALS[fault]}", step]
+    says = f"`{' '.join(argv)}`: the processes of replica {replica[0]}/{replica[1]} on {host} get SIG{_SIGNALS[fault]}"
+    return Simulation(says, partial(_do, run, argv))
+
+
+def _do(run: _Run, argv: list[str]) -> None:
+    run(argv).check()
+
+
+def _shown(run: _Run, job_id: str) -> dict[str, str]:
+    """What ``scontrol show job`` says: field to value."""
+    said = run(["scontrol", "show", "job", "--oneliner", job_id]).check().stdout
+    return dict(re.findall(r"(\w+)=(\S*)", said))
+
+
+def _sooner(shown: dict[str, str], early_s: int) -> int:
+    """The limit in minutes that comes next: now, but for the time that the job has to write a checkpoint.
+
+    Raises:
+        BackendError: the job's own limit is as near.
+    """
+    from torchx.schedulers.slurm.options import seconds_of
+
+    ran_s = seconds_of(shown.get("RunTime", ""))
+    limit = max(1, -(-(ran_s + early_s) // 60) if early_s else ran_s // 60)
+    own_s = seconds_of(shown.get("TimeLimit", ""))
+    if own_s and limit * 60 >= own_s:
+        raise BackendError(f"its time limit comes by itself: it has run for {ran_s} s of {own_s} s")
+    return limit
+
+
+def _early_s(files: Files, folder: str) -> int:
+    """By how much the limit is announced to the job's script."""
+    script = files.read(posixpath.join(folder, SCRIPT_FILE)) if folder else None
+    found = re.search(rb"^early=(\d+)$", script or b"", re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _step(run: _Run, job_id: str, index: int) -> tuple[str, str]:
+    """The step of a replica, which bears its number, and its host.
+
+    Raises:
+        BackendError: it does not run.
+    """
+    rows = run(["squeue", "--steps", f"--jobs={job_id}", "--noheader", "--format=%i|%N|%j"]).check().stdout
+    for row in rows.splitlines():
+        step, host, name = (*row.strip().split("|", 2), "", "")[:3]
+        if name == f"replica.{index}":
+            return step, host
+    raise BackendError("the replica does not run just now: Slurm has no step of it")
+
+
+def _node_fails(run: _Run, host: str) -> Simulation:
+    """Slurm takes a node out of service, and takes it back.
+
+    Raises:
+        NotSupportedError: others have jobs there.
+    """
+    users = run(["squeue", "--noheader", f"--nodelist={host}", "--format=%u"]).check().stdout.split()
+    me = run(["id", "-un"]).check().stdout.strip()
+    if others := sorted({user for user in users if user != me}):
+        raise NotSupportedError(f"node `{host}` cannot fail: jobs of {', '.join(others)} run there")
+
+    def make() -> None:
+        down = run(["scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=torchx simulate node"])
+        if down.returncode:
+            raise NotSupportedError(
+                f"`node` cannot be simulated: Slurm lets only its operators take a node down ({down.stderr.strip()})",
+                hint="`torchx simulate preempt` is as near as it gets",
+            )
+        run(["scontrol", "update", f"NodeName={host}", "State=RESUME"]).check()
+
+    says = f"`scontrol update NodeName={host} State=DOWN`, and RESUME: all jobs there lose their node; operators may"
+    return Simulation(says, make)
