@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,12 +42,12 @@ class Job:
             os.read(fd, 3)
         os.close(fd)
         deadline = time.monotonic() + 60  # a process is up a moment before its state is written
-        while runner.status(self.handle).state is not AppState.RUNNING:  # type: ignore[union-attr]
+        while (status := runner.status(self.handle)) is None or status.state is not AppState.RUNNING:
             assert time.monotonic() < deadline
 
     def pid(self, k: int = 0) -> int:
-        backend = self.runner._scheduler("local_cwd")
-        job = backend._find(self.handle.rpartition("/")[2])  # type: ignore[attr-defined]
+        backend: Any = self.runner._scheduler("local_cwd")
+        job = backend._find(self.handle.rpartition("/")[2])
         pid: int = job.read().replicas[k].pid
         return pid
 
