@@ -62,7 +62,7 @@ def test_mine(registry, monkeypatch):
     from torchx.runs import registry as module
 
     add(registry, "a")
-    monkeypatch.setattr(module, "_user", lambda: "somebody")
+    monkeypatch.setattr(module, "user_name", lambda: "somebody")
     add(registry, "b")
     assert [change[0] for change in seen(registry)] == ["a", "b"]
     assert [change[0] for change in seen(registry, mine=True)] == ["b"]
