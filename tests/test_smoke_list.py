@@ -10,7 +10,10 @@ from tests.backends import parts, smoke
 
 LISTED = smoke.listed()
 FOLDERS = sorted(path.parent.name for path in smoke.FOLDER.glob("*/__init__.py") if any(path.parent.glob("test_*.py")))
-NOT_IN_THE_GATE: dict[str, str] = {"clients": "its programs take 2.5 GB and minutes to install"}
+NOT_IN_THE_GATE: dict[str, str] = {
+    "clients": "its programs take 2.5 GB and minutes to install",
+    "ui": "a browser takes 400 MB and a minute to install; `tests/ui` asks the server without one",
+}
 """Folder to the reason why the gate runs none of its tests."""
 
 

@@ -23,6 +23,7 @@ SET = {
     "TORCHX_RANK0_PORT": "A port for the replicas to meet at, where jobs share a machine: `local_cwd`, `slurm`, `lsf`.",
     "TORCHX_ROLE_NAME": "Name of the replica's role; AWS Batch.",
     "TORCHX_ROLE_IDX": "Which role of the job it is; AWS Batch.",
+    "TORCHX_TASK": "In a task of a sweep: its number, from 0.",
     "TORCHX_TRACKER_<NAME>_CONFIG": "What the tracker NAME is configured with; see [trackers](../trackers.md).",
     "TORCHX_TRACKING_EXPERIMENT_NAME": "The experiment, from `--name EXPERIMENT/RUN` of `dist.ddp` and `dist.spmd`.",
     "TORCHX_TRACKING_RUN_NAME": "The run, from the same option; the name of the job where it names none.",

@@ -68,6 +68,7 @@ def _counts(table: TaskTable, *, color: bool) -> list[str]:
 def _bar(table: TaskTable, *, color: bool) -> str:
     """Succeeded, failed and running tasks as parts of a bar.
 
+    >>> from torchx.specs.tasks import TaskTable
     >>> _bar(TaskTable(states=[AppState.SUCCEEDED] * 2 + [AppState.PENDING], exit_codes=[], ended=[]), color=False)
     '━━━━━━━━━━━━━━━━━━━━──────────'
     """

@@ -66,7 +66,7 @@ class Backends:
         return opts
 
     def another(self) -> Backends:
-        """The same schedulers once more, for another thread."""
+        """Schedulers of the same names, for another thread."""
         return Backends(self._factories, self._params)
 
     def close(self) -> None:

@@ -124,13 +124,16 @@ def _arguments(role: Mapping[str, Any]) -> dict[str, Any]:
     >>> _arguments({"entrypoint": "sh", "args": ["-c", "python train.py --lr 0.1 --bf16 x"]})
     {'program': 'sh', '-c': '', 'argument 1': 'python', 'argument 2': 'train.py', '--lr': '0.1', '--bf16': 'x'}
     """
-    words: list[str] = []
+    words: list[str | None] = []
     for i, arg in enumerate(role["args"]):
         line = i > 0 and str(role["args"][i - 1]).endswith("c") and os.path.basename(role["entrypoint"]) in _SHELLS
-        words += _split(str(arg)) if line else [str(arg)]
+        words += [None, *_split(str(arg))] if line else [str(arg)]  # None: a line begins
     found: dict[str, Any] = {"program": role["entrypoint"]}
     option, place = "", 0
     for word in words:
+        if word is None:
+            option = ""
+            continue
         if word.startswith("-") and len(word) > 1 and not word[1:2].isdigit():
             option, equals, value = word.partition("=")
             found[option] = value if option not in found else f"{found[option]}, {value}"
