@@ -142,6 +142,11 @@ def test_a_watch_from_too_long_ago_begins_anew(jobs, waits):
 # -- Kubeflow Trainer ------------------------------------------------------------------------------
 
 
+def over(found):
+    """Whether each replica has ended."""
+    return all(r.state is AppState.SUCCEEDED for role in found.roles_statuses for r in role.replicas)
+
+
 def test_a_trainjob_runs(jobs):
     """With its number, the name of rank 0 and its logs, in pods as Trainer makes them; then it has ended, by its conditions."""
     with trainer.served("2.2"):
@@ -153,7 +158,7 @@ def test_a_trainjob_runs(jobs):
         item, path = one(jobs, trainer.PATH, "trainjobs")
         name = item["metadata"]["name"]
         trainer.play(jobs)
-        jobs.until(app_id, lambda found: found.state is AppState.SUCCEEDED)
+        jobs.until(app_id, over, timeout_s=120)
         assert [jobs.log(app_id, k=k) for k in (0, 1)] == [[f"{k} {name}-node-0-0.{name}"] for k in (0, 1)]
         set_status(path, {"conditions": [condition("Complete", reason="JobsCompleted")]})
         assert jobs.scheduler.describe(app_id).state is AppState.SUCCEEDED is listed(jobs, app_id)

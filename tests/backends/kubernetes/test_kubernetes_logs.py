@@ -13,6 +13,7 @@ from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.jobs import audited
 from torchx.errors import NotFoundError
 from torchx.schedulers.kit.follow import split_stamp
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs import AppState
 
 
@@ -230,6 +231,24 @@ def test_the_log_of_what_has_ended_goes_on_where_it_broke_off(jobs, monkeypatch)
     monkeypatch.setattr(container_logs, "_lines", cutting)
     assert jobs.log(app_id) == [str(i) for i in range(1, 1001)]
     assert len(cut) == 2
+
+
+def test_pods_that_are_gone_leave_what_was_archived(jobs, caplog):
+    """Of each replica all that it wrote, to the byte, until the job is deleted."""
+    app_id = jobs.run("seq 1 30000; printf 'no end of line'", num_replicas=2)
+    jobs.until(app_id)
+    both = [("main", 0), ("main", 1)]
+    before = [list(lines) for lines in jobs.scheduler.open_logs(app_id, both, LogQuery(keep=True))]
+    assert [len(lines) for lines in before] == [30001] * 2
+    for pod in jobs.pods(app_id):
+        cluster.call("DELETE", f"{jobs.path('pods', pod['metadata']['name'])}?gracePeriodSeconds=0")
+    jobs.use("kubernetes")
+    with caplog.at_level(logging.WARNING, "torchx"):
+        assert [list(lines) for lines in jobs.scheduler.open_logs(app_id, both, LogQuery())] == before
+    assert "were archived on this machine" in caplog.text
+    jobs.scheduler.delete(app_id)
+    with pytest.raises(NotFoundError):
+        jobs.log(app_id)
 
 
 def test_pods_that_are_gone_leave_the_lines_that_were_followed(jobs, caplog):

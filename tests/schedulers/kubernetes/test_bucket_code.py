@@ -140,7 +140,8 @@ def test_a_dry_run_sends_nothing(code, store, capsys):
     scheduler = create_scheduler("me")
     with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
         info = runner.dryrun(app(), "kubernetes", BUCKET, workspace=str(code))
-        assert store.sent == [] and "url: tstore://mine/code/sha256-" in str(info)
+        assert store.sent == [] and "(signed when it is submitted) tstore://mine/code/sha256-" in str(info)
+        assert "urllib" not in str(info)
         (code / "train.py").write_text("print('later')\n")
         scheduler._given_client = cluster = Cluster()
         with pytest.raises(BackendError, match="has changed since the dry run"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
-from torchx.schedulers.kubernetes.inline_code import FOLDER, archive_of, entries_of
+from torchx.schedulers.kubernetes.inline_code import FOLDER, SCRIPT, URL, archive_of, entries_of
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
@@ -27,7 +27,6 @@ SIGNED_S = 7 * 86400
 
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-presigned-url.html
 """
-_URL, _SCRIPT = "url", "start.sh"
 _NOT_BUCKETS = ("file", "local", "memory", "http", "https", "ftp", "sftp", "ssh")
 _TEMPORARY = re.compile(r"[?&]X-(Amz|Goog)-Security-Token=", re.IGNORECASE)
 
@@ -50,7 +49,7 @@ class BucketCode:
     @property
     def command(self) -> list[str]:
         """What a container runs, the words of its program after it."""
-        return ["sh", f"{FOLDER}/{_SCRIPT}"]
+        return ["sh", f"{FOLDER}/{SCRIPT}"]
 
     @staticmethod
     def volume(name: str) -> _Object:
@@ -61,7 +60,7 @@ class BucketCode:
         """What the volume is made of; the address is signed by :func:`signed`."""
         from torchx.schedulers.kit.shell import read_script
 
-        data = {_URL: self.url, _SCRIPT: read_script(__file__, _SCRIPT)}
+        data = {URL: self.url, SCRIPT: read_script(__file__, SCRIPT)}
         return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}
 
 
@@ -100,8 +99,8 @@ def signed(item: _Object, codes: Mapping[str, BucketCode]) -> _Object:
         MissingDependencyError: fsspec's part for this kind of object store is not installed.
     """
     data = item.get("stringData") or {}
-    code = codes.get(data.get(_URL, ""))
-    return item if code is None else {**item, "stringData": {**data, _URL: upload(code)}}
+    code = codes.get(data.get(URL, ""))
+    return item if code is None else {**item, "stringData": {**data, URL: upload(code)}}
 
 
 def upload(code: BucketCode) -> str:
@@ -135,7 +134,7 @@ def upload(code: BucketCode) -> str:
     return address
 
 
-_HINT = "does the bucket exist, and do your credentials let you write there? `AWS_ENDPOINT_URL` names an endpoint of S3"
+_HINT = "does the bucket exist, and do your credentials let you write there? `AWS_ENDPOINTURL` names an endpoint of S3"
 
 
 def _open(url: str) -> tuple[Any, str]:

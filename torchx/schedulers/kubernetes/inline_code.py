@@ -31,6 +31,8 @@ _FILE = "code.tgz"
 _VOLUME = "torchx-code"
 FOLDER = f"/{_VOLUME}"
 """Where a container finds what leads to its code."""
+URL, SCRIPT = "url", "start.sh"
+"""In that folder, where the code is in a bucket: its address, and what fetches it."""
 _PLACE = f"{FOLDER}/{_FILE}"
 # Python first: it needs no gzip, and leaves a link to a folder, as `/lib` is one, as it is.
 _UNPACK = f"""\
@@ -179,12 +181,14 @@ def _mount(pod: _Object, code: Code | BucketCode, name: str) -> None:
 
 
 def without_data(resource: _Object) -> _Object:
-    """A copy to be shown: of the code only how much there is."""
+    """A copy to be shown: of the code only how much there is, or where it will be fetched from."""
     if resource["kind"] == "List":
         return {**resource, "items": [without_data(item) for item in resource["items"]]}
-    if resource["kind"] != "ConfigMap":
+    data = {name: f"({len(text) * 3 // 4} bytes)" for name, text in resource.get("binaryData", {}).items()}
+    if data:
+        return {**resource, "binaryData": data}
+    texts = resource.get("stringData", {})
+    if SCRIPT not in texts:
         return resource
-    return {
-        **resource,
-        "binaryData": {n: f"({len(text) * 3 // 4} bytes)" for n, text in resource["binaryData"].items()},
-    }
+    shown = {URL: f"(signed when it is submitted) {texts[URL]}", SCRIPT: f"({len(texts[SCRIPT])} bytes)"}
+    return {**resource, "stringData": shown}
