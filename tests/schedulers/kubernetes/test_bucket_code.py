@@ -135,6 +135,22 @@ def test_what_has_not_changed_is_not_sent_again(code, store):
     assert len(store.sent) == 3 and store.sent[2] == store.sent[1]
 
 
+def test_who_may_write_alone_needs_no_right_to_look(code, store, monkeypatch):
+    """S3 refuses a look at what is not there to who may not list the bucket: it is sent then. Times without a zone are UTC."""
+
+    def refused(*_):
+        raise PermissionError("Forbidden")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "modified", refused)
+        run(Cluster(), code, **BUCKET)
+    assert len(store.sent) == 1
+    (file,) = store.store.values()
+    file.modified = file.modified.replace(tzinfo=None)
+    run(Cluster(), code, **BUCKET)
+    assert len(store.sent) == 1
+
+
 def test_a_dry_run_sends_nothing(code, store, capsys):
     """It shows where the code will be, and no signature."""
     scheduler = create_scheduler("me")

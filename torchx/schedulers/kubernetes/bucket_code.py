@@ -160,8 +160,10 @@ def _is_there(fs: Any, path: str) -> bool:
 
     try:
         changed = fs.modified(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # who may not list a bucket is refused what is not there
         return False
+    if changed.tzinfo is None:
+        changed = changed.replace(tzinfo=datetime.timezone.utc)
     age = datetime.datetime.now(datetime.timezone.utc) - changed
     return bool(age.total_seconds() < SIGNED_S)
 
