@@ -162,6 +162,28 @@ def test_code_of_then_and_of_now(torchx: Call, repo: Path) -> None:
     assert git(repo, "status", "--porcelain") == ""
 
 
+def test_checkouts_do_not_pile_up(torchx: Call, repo: Path) -> None:
+    """Folders of code that nobody has asked for in 90 days go when another one is made; one that is asked for stays."""
+    torchx("run", "--wait", "train.py")
+    settled()
+    torchx("rerun", "@last", "--wait", "--code", "then")
+    (folder,) = Path(torchx_home("code")).iterdir()
+    old = folder.with_name("old")
+    old.mkdir()
+    long_ago = time.time() - 100 * 86400
+    for path in (old, folder):
+        os.utime(path, (long_ago, long_ago))
+    torchx("rerun", "@last", "--wait", "--code", "then")
+    (repo / "train.py").write_text("print(2)")
+    torchx("run", "--wait", "train.py")
+    settled()
+    torchx("rerun", "@last", "--wait", "--code", "then")
+    names = {path.name for path in folder.parent.iterdir()}
+    assert folder.name in names
+    assert old.name not in names
+    assert len(names) == 2
+
+
 @pytest.mark.parametrize("gone", ["patch", "commit", "repository", "folder", "too large", "too late"])
 def test_code_that_is_gone(
     torchx: Call, repo: Path, gone: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -25,11 +25,11 @@ not in it: `run.sh` takes them from its environment.
   torchx export @last --format sbatch -cfg partition=gpu -o job/ && job/run.sh
   torchx run -s slurm --export job/ train.py       without a run before
 
-Formats: sh (bash alone), sbatch (Slurm), bsub (LSF)."""
+Formats: sh (bash alone), sbatch (Slurm), bsub (LSF), k8s (kubectl), compose (docker compose), batch (AWS Batch)."""
 
 
 class CmdExport(SubCommand):
-    """a job as files for bash, sbatch, ... that need no torchx"""
+    """a job as files for sbatch, kubectl, ... that need no torchx"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""

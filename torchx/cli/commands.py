@@ -34,7 +34,7 @@ VERBS: dict[str, Verb] = {
     "rerun": Verb(LAUNCH, "torchx.cli.cmd_rerun:CmdRerun", "launch a run on record again, as it was or with changes"),
     "sweep": Verb(LAUNCH, "torchx.cli.cmd_sweep:CmdSweep", "launch a component once for each set of values"),
     "export": Verb(
-        LAUNCH, "torchx.cli.cmd_export:CmdExport", "a job as files for bash, sbatch, ... that need no torchx"
+        LAUNCH, "torchx.cli.cmd_export:CmdExport", "a job as files for sbatch, kubectl, ... that need no torchx"
     ),
     "builtins": Verb(LAUNCH, "torchx.cli.cmd_builtins:CmdBuiltins", "the components that can be run by name"),
     "runopts": Verb(LAUNCH, "torchx.cli.cmd_runopts:CmdRunopts", "the options of a scheduler, for `run -cfg`"),

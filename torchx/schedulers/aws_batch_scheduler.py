@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.aws.logs import Streams
+    from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.facts import JobFacts
     from torchx.specs.api import AppDef, CfgVal
 
@@ -154,6 +155,13 @@ class AWSBatchScheduler(AwsScheduler):
         job = render_job(app, name, opts, session=self.session_name, user=self._who(), retries=retries)
         job.images_to_push = images
         return AppDryRunInfo(job, str)
+
+    def export(self, dryrun_info: AppDryRunInfo[BatchJob]) -> Export:
+        """See :class:`torchx.schedulers.kit.abilities.Exports`."""
+        from torchx.schedulers.aws.batch.export import export
+        from torchx.schedulers.kit.export import bases_of
+
+        return export(dryrun_info.request, bases_of(dryrun_info))
 
     def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
         """Pushes images, registers the job definition unless it is there, and submits the job.

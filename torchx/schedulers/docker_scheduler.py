@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.docker.containers import Job
     from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDef, CfgVal
 
@@ -127,6 +128,13 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         """A role that does not say what it needs may have all that the engine's machine has."""
 
     # -- submission ------------------------------------------------------------------------------
+
+    def export(self, dryrun_info: AppDryRunInfo[DockerJob]) -> Export:
+        """See :class:`torchx.schedulers.kit.abilities.Exports`."""
+        from torchx.schedulers.docker.export import export
+        from torchx.schedulers.kit.export import bases_of
+
+        return export(dryrun_info.request, bases_of(dryrun_info))
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[DockerJob]:
         import copy

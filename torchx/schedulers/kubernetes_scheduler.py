@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kubernetes.bucket_code import BucketCode
     from torchx.schedulers.kubernetes.inline_code import Code
     from torchx.specs.api import CfgVal, Role, Workspace
@@ -138,6 +139,13 @@ class KubernetesScheduler(KubeScheduler):
 
     def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         return f"{dryrun_info.request.opts.namespace}:{dryrun_info.request.app_id}"
+
+    def export(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> Export:
+        """See :class:`torchx.schedulers.kit.abilities.Exports`."""
+        from torchx.schedulers.kit.export import bases_of
+        from torchx.schedulers.kubernetes.export import export
+
+        return export(dryrun_info.request, bases_of(dryrun_info))
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         """Makes the objects. Should one be refused, those made before it are removed.

@@ -16,7 +16,8 @@ TOO_LARGE = "too large"
 """What the file holds then."""
 TOO_LATE = "too late"
 """What it holds where files were written to before they had been looked at."""
-_KEPT_DAYS = 90
+KEPT_DAYS = 90
+"""Patches that are older are removed."""
 _FRESH_S = 3.0  # a program may launch many jobs, and a person edits files between two cells of a notebook
 _STATUS = """git --no-optional-locks -C "$1" status --porcelain=v2 --branch -uno"""
 # Goes on when its parent has ended. New files are in the patch, too: to a copy of the index they are to be added.
@@ -35,7 +36,7 @@ _PATCH = f"""
   if [ "$(wc -c <"$2.new")" -gt "$3" ]; then echo '{TOO_LARGE}' >"$2.new"; fi
   if [ -s "$2.new" ]; then mv -- "$2.new" "$2"; else rm -f -- "$2.new"; fi
   rm -f -- "$2.index" "$2.start"
-  find "${{2%/*}}" -name '*.patch*' -mtime +{_KEPT_DAYS} -delete
+  find "${{2%/*}}" -name '*.patch*' -mtime +{KEPT_DAYS} -delete
 ) </dev/null >/dev/null 2>&1 &
 """
 

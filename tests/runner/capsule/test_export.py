@@ -12,10 +12,7 @@ import pytest
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.runner import Runner, get_runner
-from torchx.runner.capsule.export import FORMATS
-from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.api import Stream
-from torchx.schedulers.kit.abilities import Exports
 from torchx.specs import AppDef, AppState, RetryPolicy, Role, Secret
 from torchx.specs.timeouts import TIMEOUT
 
@@ -159,10 +156,3 @@ def test_a_scheduler_that_cannot(runner, tmp_path):
 
     with Runner("test", {"memory": MemoryScheduler}) as other, pytest.raises(NotSupportedError, match="cannot export"):
         other.export(other.dryrun(sh("true"), "memory"), str(tmp_path / "out"))
-
-
-def test_each_format_has_a_scheduler_that_exports():
-    """The table of formats names schedulers with the ability, and all that have it."""
-    factories = get_scheduler_factories()
-    able = {name for name in FORMATS.values() if isinstance(factories[name]("test"), Exports)}
-    assert able == set(FORMATS.values())

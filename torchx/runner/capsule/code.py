@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 
 from torchx.errors import NotFoundError
 from torchx.settings import make_private, torchx_home
-from torchx.util.git import TOO_LARGE, TOO_LATE
+from torchx.util.git import KEPT_DAYS, TOO_LARGE, TOO_LATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,8 +83,10 @@ def checkout(run: Run, cwd: str) -> tuple[str, str]:
     top, patch = toplevel(run, cwd), patch_of(run)
     folder = torchx_home("code", f"{run.git_commit[:12]}-{_digest(patch)}")
     if os.path.isdir(folder):
+        os.utime(folder)  # it is in use
         return folder, top
     make_private(torchx_home("code"))
+    _prune(torchx_home("code"))
     draft = tempfile.mkdtemp(dir=torchx_home("code"))
     try:
         with _index(run, top, patch) as env:
@@ -95,6 +98,17 @@ def checkout(run: Run, cwd: str) -> tuple[str, str]:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder, top
+
+
+def _prune(home: str) -> None:
+    """Removes folders that nobody has asked for in as long as patches are kept."""
+    import shutil
+
+    oldest = time.time() - KEPT_DAYS * 86400
+    for name in os.listdir(home):
+        path = os.path.join(home, name)
+        if os.lstat(path).st_mtime < oldest:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def difference(a: Run, b: Run, *words: str) -> str:

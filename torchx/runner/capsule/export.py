@@ -19,6 +19,9 @@ FORMATS = {
     "sh": "local_cwd",
     "sbatch": "slurm",
     "bsub": "lsf",
+    "k8s": "kubernetes",
+    "compose": "local_docker",
+    "batch": "aws_batch",
 }
 """Name of a format to the scheduler that writes it."""
 

@@ -121,6 +121,7 @@ def plan(
         SpecError: a change does not fit.
     """
     from torchx.settings import ENV_JOB_ID
+    from torchx.specs.api import Workspace
 
     app = run.appdef()
     if app is None:
@@ -132,6 +133,8 @@ def plan(
     new.cfg.update(wish.cfg)
     for role in app.roles:
         role.env.pop(ENV_JOB_ID, None)
+        if text := run.tags.get(f"workspace.{role.name}"):  # of a rerun that built nothing
+            role.workspace = Workspace.from_str(text)
     if "checkout" in run.tags:
         _return(new, run.tags["checkout"], run.tags.get("worktree", ""))
     _code_then(new, backend(run.scheduler)) if wish.code == THEN else _code_now(new)
@@ -201,6 +204,7 @@ def _code_then(new: Plan, backend: Scheduler[Any]) -> None:
         elif base:
             role.image = base
         if inside:
+            new.tags.update({f"image.{role.name}": base, f"workspace.{role.name}": str(role.workspace)})
             role.workspace = None
             if role.name in run.workspace_hashes:
                 new.hashes[role.name] = run.workspace_hashes[role.name]

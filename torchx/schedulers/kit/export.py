@@ -6,14 +6,30 @@ from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
-__all__ = ["CODE", "MACHINERY", "Export", "folder_of_a_run", "split_script"]
+    from torchx.specs.api import AppDryRunInfo
+
+__all__ = [
+    "CODE",
+    "DOCKERFILE",
+    "MACHINERY",
+    "Export",
+    "bases_of",
+    "build_lines",
+    "folder_of_a_run",
+    "split_script",
+    "to_yaml",
+]
 
 CODE = "code"
 """Folder of the export with the code of the job."""
 MACHINERY = "machinery.sh"
 """File with what is the same for each job."""
+DOCKERFILE = "Dockerfile"
+_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # that readers of YAML take for something else
+_DOCKERFILE_TEXT = f"ARG IMAGE\nFROM $IMAGE\nCOPY {CODE}/ .\n"
 _SECTION = "\n# -- "  # by which the scripts of backends begin a section; the first ends what is about one job
 
 
@@ -70,3 +86,63 @@ def folder_of_a_run(files: Iterable[str], *, secrets_file: str, secrets: Iterabl
             "done",
         ]
     return lines
+
+
+def bases_of(info: AppDryRunInfo[Any]) -> dict[str, str]:
+    """Image of a role to that below its code, for roles whose code is built into an image."""
+    roles = info._app.roles if info._app is not None else []
+    found = {role.image: info._tags.get(f"image.{role.name}", "") for role in roles}
+    return {image: base for image, base in found.items() if base and base != image}
+
+
+def build_lines(images: Mapping[str, str], *, push: bool) -> tuple[list[str], dict[str, str]]:
+    """Lines of bash that build images with the code, and the files that these need.
+
+    Args:
+        images: name of the image to that of the image below the code.
+        push: to a registry, too.
+    """
+    if not images:
+        return [], {}
+    from torchx.schedulers.kit.shell import quote
+
+    lines = [
+        "build() {  # image, image below the code",
+        f"  local file=$here/{DOCKERFILE} context=$here",
+        f"  local own=$here/{CODE}/Dockerfile.torchx",
+        f"  if [[ -e $own ]]; then file=$own context=$here/{CODE}; fi",
+        '  docker build --build-arg IMAGE="$2" --build-arg WORKSPACE=. --tag "$1" --file "$file" "$context" >&2',
+        *(['  docker push "$1" >&2'] if push else []),
+        "}",
+        *(f"build {quote(name)} {quote(base)}" for name, base in images.items()),
+    ]
+    return lines, {DOCKERFILE: _DOCKERFILE_TEXT, ".dockerignore": "runs\nlogs\n"}
+
+
+def to_yaml(value: Any, indent: str = "") -> str:
+    """YAML of JSON types, in blocks, strings quoted as in JSON.
+
+    >>> print(to_yaml({"a": {"b": [1, {"c": "x"}], "d": []}}))
+    a:
+      b:
+        - 1
+        - c: "x"
+      d: []
+    """
+    import json
+
+    lines: list[str] = []
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            plain = key.replace("_", "").isalnum() and key.isascii() and key[0].isalpha() and key.lower() not in _WORDS
+            name = key if plain else json.dumps(key)
+            nested = bool(inner) and isinstance(inner, (dict, list))
+            text = to_yaml(inner, f"{indent}  ")
+            lines.append(f"{indent}{name}:\n{text}" if nested else f"{indent}{name}: {text}")
+    elif isinstance(value, list) and value:
+        for inner in value:
+            text = to_yaml(inner, f"{indent}  ")
+            lines.append(f"{indent}- {text.removeprefix(indent + '  ')}")
+    else:
+        return json.dumps(value, ensure_ascii=False)
+    return "\n".join(lines)

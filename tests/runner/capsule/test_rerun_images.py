@@ -1,0 +1,98 @@
+"""Reruns of jobs whose code is built into an image: which image, which code, and what is on record of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.runner.memory_backend import MemoryScheduler, echo_app
+from torchx.errors import NotFoundError
+from torchx.runner import Runner
+from torchx.runner.capsule.differences import compare
+from torchx.runner.capsule.rerun import NOW, THEN, Rerun
+from torchx.runs import default_registry
+from torchx.schedulers.kit.caps import Capabilities
+from torchx.specs.images import set_image_digest, set_workspace_hash
+from torchx.workspace import WorkspaceMixin
+
+
+class Building(WorkspaceMixin, MemoryScheduler):
+    """Builds an image onto that of the role; what it builds next is `n`."""
+
+    capabilities = Capabilities(workspaces=True)
+    n = 1
+
+    def caching_build_workspace_and_update_role(self, role, cfg, build_cache):
+        if role.workspace:
+            role.image = f"{role.image}+{Building.n}"
+            set_image_digest(role, f"sha256:{str(Building.n) * 64}")
+            set_workspace_hash(role, f"sha256:c{Building.n}")
+
+
+@pytest.fixture
+def runner(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Building, "n", 1)
+    with Runner("test", {"memory": Building, "other": Building}) as found:
+        yield found
+
+
+def launched(runner, workspace="/src"):
+    return runner.recorded(runner.run(echo_app(), "memory", workspace=workspace))
+
+
+def again(runner, run, **wish):
+    return runner.recorded(runner.rerun(run.handle, Rerun(**wish)))
+
+
+def test_the_code_of_now_goes_onto_the_image_below(runner):
+    """Not onto the image that was built: files that are gone by now would be in there."""
+    run = launched(runner)
+    base = run.tags["image.echo"]
+    assert run.image == f"{base}+1"
+    Building.n = 2
+    new = again(runner, run, code=NOW)
+    assert (new.image, new.image_digests["echo"], new.workspace_hashes["echo"]) == (
+        f"{base}+2",
+        f"sha256:{'2' * 64}",
+        "sha256:c2",
+    )
+    assert again(runner, new).image == f"{base}+2", "of a rerun, too"
+
+
+def test_the_code_of_then_is_the_image_by_its_digest(runner):
+    """Nothing is built; digest and hash on record are those of the run, so that nothing differs."""
+    run = launched(runner)
+    Building.n = 2
+    new = again(runner, run, code=THEN)
+    assert new.image == f"sha256:{'1' * 64}"
+    assert (new.image_digests, new.workspace_hashes) == (run.image_digests, run.workspace_hashes)
+    assert new.tags["rerun_of"] == run.handle
+    assert compare(run, new).rows == []
+    once_more = again(runner, new, code=THEN)
+    assert (once_more.image, once_more.workspace_hashes) == (new.image, run.workspace_hashes)
+    assert again(runner, once_more, code=NOW).image == f"{run.tags['image.echo']}+2", "and there is a way back"
+
+
+def test_elsewhere_the_digest_of_an_engine_means_nothing(runner):
+    """On another scheduler the code of then is a matter of git, and there is none here."""
+    run = launched(runner)
+    with pytest.raises(NotFoundError, match="not launched in a git repository"):
+        runner.rerun(run.handle, Rerun(code=THEN, scheduler="other"))
+    assert again(runner, run, scheduler="other").scheduler == "other"
+
+
+def test_a_run_of_before(runner):
+    """Where the image below the code is not on record, that is said, with what to give."""
+    run = launched(runner)
+    store = default_registry()._store()
+    store.execute("UPDATE specs SET tags = '{}' WHERE run_id = ?", (run.id,))
+    with pytest.raises(NotFoundError, match="image below the code") as error:
+        runner.rerun(run.handle)
+    assert "--set roles.echo.image=" in error.value.hint
+
+
+def test_a_parent_run_stays(runner):
+    """What a job belongs to, its rerun belongs to; of what it is a rerun is on record besides."""
+    handle = runner.run(echo_app(), "memory", parent_run_id="experiment")
+    new = again(runner, again(runner, runner.recorded(handle)))
+    assert new.parent_run_id == "experiment"

@@ -1,0 +1,63 @@
+"""A job on Kubernetes as manifests for ``kubectl``."""
+
+from __future__ import annotations
+
+from torchx.schedulers.kit.export import Export, build_lines, to_yaml
+from torchx.schedulers.kit.shell import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from torchx.schedulers.kubernetes.request import KubernetesJob
+
+JOB_FILE, CODE_FILE = "job.yaml", "code.yaml"
+
+
+def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
+    """The objects of a job.
+
+    Args:
+        bases: image to the one below its code, see :func:`torchx.schedulers.kit.export.bases_of`.
+    """
+    objects: list[dict[str, Any]] = job.resource["items"] if job.resource["kind"] == "List" else [job.resource]
+    code = [item for item in objects if item["kind"] == "ConfigMap"]
+    files = {JOB_FILE: _documents([item for item in objects if item["kind"] != "ConfigMap"])}
+    about = {JOB_FILE: "the job: its objects, which `kubectl` makes"}
+    if code:
+        files[CODE_FILE] = _documents(code)
+        about[CODE_FILE] = "the code of the job, as a ConfigMap: an archive"
+    built = {name: bases[name] for name in map(":".join, job.images_to_push.values()) if name in bases}
+    lines, more = build_lines(built, push=True)
+    lines += _secret(job.secret) if job.secret else []
+    lines.append("kubectl create " + " ".join(f'--filename "$here/{name}"' for name in reversed(files)))
+    secrets = [*dict.fromkeys(key.partition(".")[2] for key in (job.secret or {}).get("stringData", {}))]
+    namespace, listed = job.opts.namespace, "".join(f" --filename {name}" for name in files)
+    return Export(
+        files={**files, **more},
+        about={**about, **({"Dockerfile": "how the code gets into the image"} if more else {})},
+        run="\n".join(lines),
+        needs="`kubectl`, and a cluster of Kubernetes 1.31 or newer that it reaches"
+        + (", `docker` to build and push the image" if built else ""),
+        logs=f"`kubectl logs --namespace {namespace} --selector app.kubernetes.io/instance={job.app_id}`",
+        secrets=secrets,
+        notes=[
+            f"The objects have names: before it is run again, `kubectl delete{listed}`"
+            + (f" and `kubectl delete --namespace {namespace} secret {job.app_id}`." if secrets else "."),
+        ],
+    )
+
+
+def _documents(objects: list[dict[str, Any]]) -> str:
+    return "---\n".join(f"{to_yaml(item)}\n" for item in objects)
+
+
+def _secret(secret: Mapping[str, Any]) -> list[str]:
+    """Lines that make the Secret; its values are in no command line, which others could see."""
+    head = to_yaml({k: v for k, v in secret.items() if k != "stringData"})
+    lines = ["{", f"  printf '%s\\n' {quote(head)} data:"]
+    for key in secret["stringData"]:
+        name = key.partition(".")[2]
+        lines.append(f"""  printf '  "%s": %s\\n' {quote(key)} "$(printf %s "${name}" | base64 | tr -d '\\n')\"""")
+    return [*lines, "} | kubectl create --filename -"]
