@@ -103,7 +103,8 @@ def dry_run(
     info = backend.submit_dryrun(app, ResolvedCfg(values))
     info._app, info._cfg, info._scheduler = app, values, scheduler
     info._settings, info._parent_run_id = settings, parent_run_id
-    info._tags = {f"image.{role.name}": images[role.name] for role in app.roles if role.name in images}
+    if images:
+        info._tags = {f"image.{name}": image for name, image in images.items()}
     return info
 
 
