@@ -85,6 +85,7 @@ class KubernetesScheduler(KubeScheduler):
         app_id = request.unique_id(app)
         kind = _default_kind(opts)
         job = KubernetesJob(images, self._render(kind, app, app_id, opts), app_id, kind, opts)
+        job.by_cause = _policy_since(app) is not None
         job.secret = request.secret_of(app, app_id, namespace=opts.namespace, session=self.session_name)
         return AppDryRunInfo(job, str)
 

@@ -7,8 +7,10 @@ import itertools
 import pytest
 
 from torchx.errors import SpecError
+from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.native_retries import NativeSystem
-from torchx.specs.retries import FREE, RetryRules
+from torchx.specs.api import AppDef
+from torchx.specs.retries import FREE, RETRY, RetryRules
 
 TAKEN = ("preempted", "node")
 CLUSTER = NativeSystem(name="kubernetes", groups=[TAKEN, ("oom",), ("error",)], uncounted=TAKEN, most=20)
@@ -58,6 +60,22 @@ def test_what_is_refused(system, text, what, works):
         kept(system, text)
     assert f"`{system.name}` cannot keep `{what}`" in str(error.value)
     assert works in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("standard", ["the retry policy: `aws_batch` does not retry oom, timeout, network"]),
+        ("standard, oom:2, preempted:0, node:0", ["the retry policy: `aws_batch` does not retry timeout, network"]),
+        ("oom:2", []),
+    ],
+)
+def test_what_is_left_out_is_said(policy, said, caplog):
+    """Of `standard`; what is written out is kept or refused."""
+    app = AppDef("a", metadata={RETRY: policy})
+    with caplog.at_level("INFO", logger="torchx.schedulers"):
+        QUEUE.policy(app, Capabilities(retry_actions=("retry",)))
+    assert [record.getMessage() for record in caplog.records] == said
 
 
 @pytest.mark.parametrize("system", [CLUSTER, QUEUE], ids=["cluster", "queue"])

@@ -123,6 +123,13 @@ def test_with_a_policy_auto_is_plain_jobs():
     assert job["spec"]["podFailurePolicy"]["rules"]
 
 
+def test_a_dry_run_does_not_say_that_it_may_become_something_else():
+    """With a policy `auto` is decided; without one it depends on the cluster."""
+    scheduler = create_scheduler("me", client=Cluster())
+    assert "kind=auto" not in str(scheduler.submit_dryrun(app("standard"), {}).request)
+    assert "kind=auto" in str(scheduler.submit_dryrun(AppDef("train", app("").roles), {}).request)
+
+
 @pytest.mark.parametrize(
     ("version", "fields", "needs"),
     [((1, 20), {}, "1.26"), ((1, 25), {}, "1.26"), ((1, 28), {"retry_policy": RetryPolicy.REPLICA}, "1.29")],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from torchx.errors import SpecError
 from torchx.schedulers.kit.attempts import policy_of
 from torchx.specs.retries import FREE, Attempt, RetryRule
+from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
@@ -56,13 +57,19 @@ class NativeSystem:
     free: bool = True
 
     def policy(self, app: AppDef, caps: Capabilities) -> NativeRetries | None:
-        """What a job's policy asks of the system; None when the job has none.
+        """What a job's policy asks of the system; None when the job has none. What is left out of ``standard`` is said.
 
         Raises:
             SpecError, NotSupportedError: it cannot be kept.
         """
         rules = policy_of(app, self.name, caps)
-        return None if rules is None else self.keep(rules)
+        if rules is None:
+            return None
+        kept = self.keep(rules)
+        left = [rule.kind for rule in rules.rules if rule.times and rule.kind not in kept.retried]
+        if left:
+            logger("torchx.schedulers").info("the retry policy: `%s` does not retry %s", self.name, ", ".join(left))
+        return kept
 
     def keep(self, rules: RetryRules) -> NativeRetries:
         """What the system can keep of a policy; of the rules of ``standard``, whatever fits.

@@ -103,6 +103,7 @@ class KubernetesJob:
         images_to_push: image id -> repository and tag.
         resource: one object, or a ``List`` of them, the one that owns the others first.
         secret: the Secret that is made with them, its values not looked up yet.
+        by_cause: it has a policy on retries, and stays of its kind.
     """
 
     images_to_push: dict[str, tuple[str, str]]
@@ -111,6 +112,7 @@ class KubernetesJob:
     kind: str = JOB
     opts: KubernetesOpts = field(default_factory=KubernetesOpts)
     secret: _Object | None = field(default=None, repr=False)
+    by_cause: bool = False
 
     def __str__(self) -> str:
         """YAML that ``kubectl apply`` takes, secrets masked, and without the code itself."""
@@ -118,7 +120,7 @@ class KubernetesJob:
         from torchx.schedulers.kubernetes.manifests import to_yaml
 
         note = "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
-        note = note if self.kind == JOB and self.opts.kind == AUTO else ""
+        note = note if self.kind == JOB and self.opts.kind == AUTO and not self.by_cause else ""
         return note + secret_note(self.secret) + to_yaml(without_data(self.resource))
 
 
