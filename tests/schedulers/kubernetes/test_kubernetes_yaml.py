@@ -117,6 +117,7 @@ def test_hostile_strings(value: str) -> None:
 
 @given(st.text(max_size=12) | st.text("0123456789.eE+-_xob:TZ ynainfNAN", max_size=8))
 @example("1e-4")
+@example("._")
 def test_any_string(value: str) -> None:
     """What is true of those that came to somebody's mind is true of all."""
     text = to_yaml(job(value))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # `1e-4`, `0o17`, `2026-1-2`, `1_000`, `12e03` and the like: https://yaml.org/spec/1.2.2/#103-core-schema,
 # https://yaml.org/type/. Too many are quoted rather than too few.
 _ODD = (
-    ("float", r"^[-+]?\.?[0-9][0-9a-fA-FxXoOpP_.,:+TtZz -]*$", "-+.0123456789"),
+    ("float", r"^[-+]?(?:[0-9]|\.[0-9_])[0-9a-fA-FxXoOpP_.,:+TtZz -]*$", "-+.0123456789"),
     ("float", r"^[-+]?\.(?i:inf|nan)$", "-+."),
     ("bool", r"^[yYnN]$", "yYnN"),
 )
