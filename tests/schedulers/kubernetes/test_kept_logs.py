@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,8 +122,9 @@ def test_a_newer_archive_takes_the_place_of_the_older(job):
     job.write(pod, LINES)
     with job.runner() as runner:
         (lines,) = runner.open_logs(job.handle, [("a", 0)], KEEP)
-        next(iter(lines))
-        lines.close()
+        begun = iter(lines)
+        next(begun)
+        begun.close()
     job.vanish()
     assert job.read() == LINES[:7]
 
