@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -88,6 +87,25 @@ def test_an_archived_log_is_shown_whole_when_the_pods_are_gone(job, caplog):
         with pytest.raises(UnknownAppException):
             runner.log_replicas(job.handle)
     assert archive() == []
+
+
+def test_archived_lines_have_their_times(job):
+    """For `--since`, `--until` and `--timestamps`; a line that comes in pieces has one."""
+    from datetime import datetime, timezone
+
+    (pod,) = job.cluster.of("pods")
+    long = "x" * 40_000 + "\n"
+    pieces = [f"2026-01-01T00:00:01.000000001Z {long[i : i + (1 << 14)]}" for i in range(0, len(long), 1 << 14)]
+    text = "2026-01-01T00:00:00.000000001Z first\n" + "".join(pieces) + "2026-01-01T00:00:02.000000001Z last"
+    job.cluster.logs[pod["metadata"]["name"], ""] = text.encode()
+    before = job.read(KEEP)
+    assert "".join(before) == f"first\n{long}last"
+    job.vanish()
+    assert "".join(job.read()) == "".join(before)
+    second = datetime(2026, 1, 1, 0, 0, 1, tzinfo=timezone.utc).timestamp()
+    assert "".join(job.read(LogQuery(since=second))) == f"{long}last"
+    assert job.read(LogQuery(until=second)) == ["first\n"]
+    assert job.read(LogQuery(since=second + 1, timestamps=True)) == ["2026-01-01T00:00:02.000Z last"]
 
 
 def test_reading_an_archive_changes_nothing(job):

@@ -12,8 +12,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torchx.schedulers.kit.logs import LogQuery
+
     _Lines = Iterator[tuple[int, bytes]]
-    """Times, nanoseconds since the epoch, and lines; 0 of those that were kept."""
+    """Times, nanoseconds since the epoch, and lines; 0 of the last ones that were followed."""
 
 _LINES = 200
 _DAYS = 14
@@ -68,19 +70,23 @@ class KeptLog:
         path = f"{self._archive}.{os.getpid()}.part" if os.path.exists(self._archive) else self._archive
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with open(fd, "wb") as raw, gzip.open(raw, "wb", compresslevel=5) as file:
+            begun = False  # a long line comes in pieces
             for time_ns, line in chain(first, lines):
-                file.write(line)
+                file.write(line if begun else _stamp(time_ns) + line)
+                begun = not line.endswith(b"\n")
                 yield time_ns, line
         if path != self._archive:
             os.replace(path, self._archive)
 
-    def lines(self) -> _Lines:
-        """What was written down, with a word of warning.
+    def lines(self, query: LogQuery) -> _Lines:
+        """What was written down, with a word of warning: of an archive the times that the query asks for.
 
         Raises:
             NotFoundError: nothing was.
         """
         import gzip
+
+        from torchx.schedulers.kit.follow import Piece, split_stamp, within
 
         self._was_kept = True
         say = logger("torchx.schedulers").warning
@@ -88,7 +94,8 @@ class KeptLog:
             with gzip.open(self._archive, "rb") as file:
                 at = time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(self._archive)))
                 say("the pods of this replica are gone: these lines were archived on this machine at %s", at)
-                yield from ((0, line) for line in file)
+                pieces = within((Piece(0, *split_stamp(line)) for line in file), query)
+                yield from ((piece.time, piece.text) for piece in pieces)
             return
         except FileNotFoundError:
             pass
@@ -127,6 +134,12 @@ class KeptLog:
             for entry in entries:
                 if entry.name.endswith(".log") and entry.stat(follow_symlinks=False).st_mtime < oldest:
                     os.unlink(entry.path)
+
+
+def _stamp(time_ns: int) -> bytes:
+    """As the API has it before each line."""
+    second, fraction = divmod(time_ns, 10**9)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second))}.{fraction:09}Z ".encode()
 
 
 def gone() -> NotFoundError:

@@ -167,7 +167,7 @@ class ReplicaLog(Lines):
             seen = self._glance.now()
             pods = seen.pods_of(*self._replica)
             if not pods and not logs and (seen.ended or not query.follow):
-                yield from self._kept.lines()
+                yield from self._kept.lines(query)
                 return
             try:
                 for pod in pods:
