@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from tests.backends.shell import Shell
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import Stream
 from torchx.schedulers.docker_scheduler import LABEL_APP_ID, NETWORK, DockerScheduler, ensure_network, has_docker
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import AppDef, AppState, BindMount, DeviceMount, Resource, RetryPolicy, VolumeMount
 from torchx.specs.failures import parse_failure
 
@@ -288,7 +290,7 @@ def test_ports_are_published(scheduler: DockerScheduler, submit: Job, eventually
 
 
 def test_a_replica_is_tried_again(scheduler: DockerScheduler, submit: Job) -> None:
-    """With the policy REPLICA a failed replica is started again, and the job may still succeed."""
+    """With the policy REPLICA a failed replica is started again, and the job may still succeed; attempts are told apart."""
     app_id = submit(
         "echo try; test -e /tmp/2 && exit 0; test -e /tmp/1 && touch /tmp/2; touch /tmp/1; exit 9",
         max_retries=3,
@@ -299,6 +301,13 @@ def test_a_replica_is_tried_again(scheduler: DockerScheduler, submit: Job) -> No
     assert found.state is AppState.SUCCEEDED
     assert found.num_restarts == 2
     assert streamed == lines(scheduler, app_id) == ["try\n"] * 3
+    every, before = (
+        list(scheduler.open_logs(app_id, [("r", 0)], LogQuery(timestamps=True, previous=previous))[0])
+        for previous in (False, True)
+    )
+    assert before == every[1:2]
+    assert every == sorted(every)
+    assert all(re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z try\n", line) for line in every)
 
 
 def test_retries_are_used_up(scheduler: DockerScheduler, submit: Job) -> None:

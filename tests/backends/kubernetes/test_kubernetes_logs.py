@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from datetime import datetime, timezone
@@ -101,6 +102,9 @@ def test_a_log_goes_on_when_the_container_is_started_again(jobs, gate, eventuall
     found = jobs.until(app_id)
     assert (found.state, found.num_restarts) == (AppState.SUCCEEDED, 1)
     assert follower.all() == ["first", "second"]
+    query = LogQuery(previous=True, timestamps=True)
+    (line,) = list(jobs.scheduler.open_logs(app_id, [("main", 0)], query)[0])
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z first\n", line)
 
 
 def test_a_crashed_container_is_shown_while_it_is_waited_with(jobs, eventually):

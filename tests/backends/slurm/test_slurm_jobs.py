@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.slurm.conftest import Job, becomes, command, ended, lines, running, start_now, until, wait_for
-from torchx.errors import NotSupportedError
+from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role, macros
@@ -161,6 +162,8 @@ def test_retried_by_requeue_and_counted(scheduler: SlurmScheduler, submit: Job, 
     assert done.num_restarts == 2
     assert done.msg.endswith("exit code 7: try 2; after 2 restarts")
     assert lines(scheduler, app_id) == ["try 0 \n", "try 1 \n", "try 2 \n"]
+    (before,) = list(scheduler.open_logs(app_id, [("r", 0)], LogQuery(timestamps=True, previous=True))[0])
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.000Z try 1 \n", before)
 
 
 def test_a_job_that_must_not_be_requeued(scheduler: SlurmScheduler, submit: Job) -> None:
@@ -192,6 +195,10 @@ def test_one_replica_or_one_role_starts_again_in_place(scheduler: SlurmScheduler
     )
     assert ended(scheduler, alone).state is AppState.SUCCEEDED
     assert [len(lines(scheduler, alone, k)) for k in (0, 1)] == [2, 1]
+    logs = scheduler.open_logs(alone, [("r", 0), ("r", 1)], LogQuery(previous=True))
+    assert list(logs[0]) == ["up\n"]
+    with pytest.raises(NotFoundError, match="not started again"):
+        list(logs[1])
     done = ended(scheduler, whole)
     assert (done.state, done.num_restarts) == (AppState.SUCCEEDED, 1)
     # A shell may say "Terminated" of its `sleep`.
