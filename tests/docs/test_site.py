@@ -89,6 +89,7 @@ def test_capabilities_page(generated: ModuleType) -> None:
     head = [re.sub(r"\W*(\w+).*", r"\1", cell) for cell in rows[0]]
     (delete,) = (row for row in rows if row[0].strip() == "`torchx delete`")
     factories = get_scheduler_factories()
+    assert set(head[1:]) == set(factories)
     for name, cell in list(zip(head, delete, strict=True))[1:]:
         assert (cell.strip() == "✓") == factories[name]("test").capabilities.delete, name
 
@@ -98,7 +99,9 @@ def test_components_page(generated: ModuleType) -> None:
     from torchx.component_reader.finder import get_components
 
     page = filled(generated, "components.md")
-    for name, component in get_components().items():
+    components = get_components()
+    assert "dist.ddp" in components
+    for name, component in components.items():
         section = page.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
         assert section, name
         for parameter in inspect.signature(component.fn).parameters:
@@ -206,6 +209,7 @@ def test_the_quick_reference_has_the_named_resources() -> None:
 
     text = (DOCS / "quick-reference.md").read_text()
     names = re.findall(r"`(\w+)`", re.search(r"^\| \|(.*`small`.*)$", text, re.MULTILINE)[1])
+    assert "small" in names
     for kind in ("cpu", "gpu"):
         cells = re.search(rf"^\| `{kind}\.` \|(.*)\|$", text, re.MULTILINE)[1].split("|")
         for name, cell in zip(names, cells, strict=True):

@@ -199,4 +199,4 @@ def test_parse_reads_back_what_was_written(groups: dict[str, dict[str, str]]) ->
 @given(st.text())
 def test_parse_is_total(text: str) -> None:
     """Garbage is read without an exception, and gives entries with a name and a group only."""
-    assert all(e.group for e in discovery.parse(text))
+    assert all(e.group and e.name for e in discovery.parse(text))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import pytest
 
 from torchx.schedulers.ids import END_CANDIDATES, START_CANDIDATES, make_unique, random_id, random_uint64
@@ -35,5 +38,8 @@ def test_a_length_below_one_is_refused() -> None:
 
 
 def test_uint64_fits() -> None:
-    """64 bits, no more."""
-    assert all(0 <= random_uint64() < 2**64 for _ in range(100))
+    """64 bits, no more and no fewer, and not the same ones twice."""
+    numbers = [random_uint64() for _ in range(200)]
+    assert all(0 <= number < 2**64 for number in numbers)
+    assert len(set(numbers)) == 200
+    assert functools.reduce(operator.or_, numbers) == 2**64 - 1

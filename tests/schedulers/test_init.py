@@ -49,7 +49,9 @@ def test_unknown_scheduler_suggests_the_nearest() -> None:
 
 def test_every_offered_builtin_makes_its_scheduler() -> None:
     """Each offered built-in is made with a session name and knows it; unknown parameters are taken quietly."""
-    for name, factory in schedulers.get_scheduler_factories(group="no.such.group").items():
+    factories = schedulers.get_scheduler_factories(group="no.such.group")
+    assert {"local_cwd", "slurm", "lsf"} <= set(factories)
+    for name, factory in factories.items():
         scheduler = factory("my_session", something_for_another_scheduler=1)
         try:
             assert isinstance(scheduler, schedulers.Scheduler), name

@@ -167,7 +167,9 @@ def test_the_error_file_wins_when_it_says_more() -> None:
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_any_garbage_in_the_files_is_survived(stderr: bytes, error: bytes) -> None:
     """Whatever a dying program leaves behind, its failure can be told."""
-    _failure(stderr.decode("utf-8", "replace"), error.decode("utf-8", "replace")).to_structured_msg()
+    found = _failure(stderr.decode("utf-8", "replace"), error.decode("utf-8", "replace"))
+    assert found.summary()
+    assert parse_failure(found.to_structured_msg()) == found
 
 
 IGNORED = "Exception ignored in: <function A.__del__ at 0x7f>\n" + TRACEBACK

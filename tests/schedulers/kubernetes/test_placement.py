@@ -76,7 +76,9 @@ def test_claims_by_the_schema():
 @pytest.mark.parametrize("kind", ["job", "jobset"])
 def test_what_they_add_to_a_pod(kind):
     """Beside what the role's resource asks for; each role is spread by itself, and all are packed together."""
-    for i, template in enumerate(templates(rendered(kind, **ALL))):
+    pods = templates(rendered(kind, **ALL))
+    assert pods
+    for i, template in enumerate(pods):
         spec, labels = template["spec"], template["metadata"]["labels"]
         assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": "p5", "example.com/rack": "r1"}
         assert spec["tolerations"] == [
