@@ -30,6 +30,7 @@ SECTIONS = {
         "config": "Configuration",
         "secrets": "Secrets",
         "retries": "Retries",
+        "notices": "Notices",
         "workspaces": "Workspaces",
         "images": "Images",
         "trackers": "Trackers",

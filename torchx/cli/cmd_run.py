@@ -100,6 +100,7 @@ class CmdRun(SubCommand):
         flag("--full", help="with --dryrun: all of it, also what is the same for each job")
         add_more(add)
         _add_what_goes_along(add, flag)
+        _add_notices(add)
         flag("--json", help="print one JSON document instead of the handle")
         subparser.add_argument(
             "component_name_and_args",
@@ -145,7 +146,17 @@ class CmdRun(SubCommand):
         extra = getattr(args, "component_name_and_args", None)
         if extra:
             raise UsageError(f"`--stdin` cannot be combined with `{' '.join(extra)}`", hint="put it into the JSON")
-        for key in ("scheduler", "cfg", "workspace", "parent_run_id", "secret", "retry", "timeout"):
+        for key in (
+            "scheduler",
+            "cfg",
+            "workspace",
+            "parent_run_id",
+            "secret",
+            "retry",
+            "timeout",
+            "notify",
+            "notify_on",
+        ):
             if hasattr(args, key):
                 raise UsageError(f"`--stdin` cannot be combined with `--{key}`", hint="put it into the JSON")
 
@@ -304,6 +315,25 @@ def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) ->
     )
 
 
+def _add_notices(add: Callable[..., None]) -> None:
+    from torchx.cli.argparse_util import ArgOnceAction
+
+    add(
+        "--notify",
+        action=ArgOnceAction,
+        metavar="WAY,...",
+        help="have the status page sent when the job ends: `desktop`, `slack`, `webhook`, `mail`, `exec:PATH`, `none`; "
+        "addresses are in [notify] of .torchxconfig",
+    )
+    add(
+        "--notify-on",
+        "--notify_on",
+        action=ArgOnceAction,
+        metavar="EVENT,...",
+        help="of what: `start`, `end`, `fail` (default: end)",
+    )
+
+
 def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, list[str]]:
     """The component and its arguments; the component of the config file when none is given."""
     configured = getattr(args, "component", None)
@@ -341,7 +371,8 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
         "parent_run_id": run_args.parent_run_id,
     }
     name, component_args = run_args.component_name, run_args.component_args or run_args.component_args_str
-    if not (run_args.secrets or run_args.retry or run_args.timeout):
+    notify = _wish(run_args)
+    if not (run_args.secrets or run_args.retry or run_args.timeout or notify):
         return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
     from torchx.cli.run_args import parse_secrets
     from torchx.runner.components import make_app
@@ -357,7 +388,32 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
         from torchx.specs.timeouts import TIMEOUT
 
         app.metadata[TIMEOUT] = run_args.timeout
+    app.metadata.update(notify)
     return getattr(runner, verb)(app, run_args.scheduler, **given)
+
+
+def _wish(run_args: TorchXRunArgs) -> dict[str, str]:
+    """Metadata that say who is to hear of the job: the command line, else ``[notify]`` of the config files."""
+    from torchx.config import load_files
+
+    if not (run_args.notify or run_args.notify_on or "notify" in load_files().names()):
+        return {}
+    from torchx.config import get_section, warn_of_unknown
+    from torchx.runner.notice_channels import KEYS, SECTION
+    from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
+
+    section = get_section(SECTION)
+    for key in section.keys() - set(KEYS):
+        warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
+    metadata = {
+        NOTIFY: run_args.notify or section.get("via", ""),
+        NOTIFY_ON: run_args.notify_on or section.get("on", ""),
+    }
+    if not metadata[NOTIFY] and run_args.notify_on:
+        raise UsageError(
+            "`--notify-on` says of what, and `--notify` how is missing", hint="for example `--notify mail`"
+        )
+    return {key: text for key, text in metadata.items() if text} if wish_of(metadata)[0] else {}
 
 
 def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, full: bool) -> None:

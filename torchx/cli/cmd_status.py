@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from torchx.cli.cmd_base import SubCommand
@@ -10,6 +11,7 @@ from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import document
 from torchx.errors import EXIT_BACKEND, TorchXError
 from torchx.runner.documents import exit_code_of
+from torchx.settings import torchx_home
 from torchx.util.term import has_color, is_tty, iso
 
 TYPE_CHECKING = False
@@ -140,7 +142,13 @@ def _document(handle: str, status: AppStatus, run: Run | None, roles: list[str] 
 
 def _page(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None = None) -> str:
     lines = [f"app:      {handle}", *_time_lines(status, run)]
-    return "\n".join([*lines, status.format(roles, color=has_color(sys.stdout))])
+    lines.append(status.format(roles, color=has_color(sys.stdout)))
+    if os.path.isdir(torchx_home("notices")):
+        from torchx.runner.notices import problems
+        from torchx.util.term import printable
+
+        lines += [f"notices:  {printable(problem)}" for problem in problems(handle)]
+    return "\n".join(lines)
 
 
 def _print_page(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None, *, alone: bool) -> None:

@@ -39,6 +39,8 @@ class TorchXRunArgs:
         secrets: what ``--secret`` takes: ``NAME``, ``NAME=cmd:...``.
         retry: what is started again by which cause; see :mod:`torchx.specs.retries`.
         timeout: how long an attempt may run; see :mod:`torchx.specs.timeouts`.
+        notify: how to be notified; see :mod:`torchx.specs.notices`.
+        notify_on: of what.
     """
 
     component_name: str
@@ -56,6 +58,8 @@ class TorchXRunArgs:
     secrets: list[str] = field(default_factory=list)
     retry: str = ""
     timeout: str = ""
+    notify: str = ""
+    notify_on: str = ""
 
 
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
@@ -74,6 +78,8 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "secrets": (list,),
     "retry": (str,),
     "timeout": (str,),
+    "notify": (str,),
+    "notify_on": (str,),
 }
 _REQUIRED = ("component_name", "scheduler")
 _JSON_NAMES = {
@@ -148,6 +154,8 @@ def torchx_run_args_from_argparse(
         secrets=given.get("secret", []),
         retry=given.get("retry") or "",
         timeout=given.get("timeout") or "",
+        notify=given.get("notify") or "",
+        notify_on=given.get("notify_on") or "",
     )
 
 

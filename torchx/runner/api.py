@@ -380,6 +380,7 @@ class Runner(RunnerVerbs):
             handle, backend, app_id = self._known(app_handle, event)
             backend.delete(app_id)
             run_registry().forget(handle)
+            self._recorder.forget(handle)
 
     def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
         """The jobs that a scheduler knows, whoever submitted them.

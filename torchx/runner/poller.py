@@ -10,7 +10,7 @@ import os
 import re
 import time
 
-from torchx.runner import listing
+from torchx.runner import listing, notices
 from torchx.runs.records import RunQuery
 from torchx.settings import make_private, torchx_home
 from torchx.util.records import dataclass
@@ -133,11 +133,13 @@ class Poller:
         runs = self._registry.list(RunQuery(scheduler=self._scheduler), unfinished=True)
         runs = [run for run in runs if self._asked_again.get(run.app_id, 0.0) <= now]
         if not runs:
+            notices.send_due(self._scheduler, self._registry)
             if beat is None or not beat.idle or now > beat.due:
                 self._files.write(Beat(os.getpid(), now + MOST_S, idle=True))
             return _STANDBY_S
         near = listing.refresh(self._registry, runs, self._backends.get, _ASK_S)
         took = time.monotonic() - now
+        notices.send_due(self._scheduler, self._registry)
         pause = interval_s(len(runs), took, near=near, before_s=0.0 if beat is None else beat.every)
         self._files.write(self._beat_of(runs, pause))
         return min(pause, _STANDBY_S)

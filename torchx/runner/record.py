@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torchx.config import Setting
     from torchx.runner.events import log_event
+    from torchx.runner.notices import Plan
     from torchx.runs import NewRun
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.kit.abilities import RunsTasks
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     Find = Callable[[str, str], Scheduler[Any]]
 
+NOTIFY = "torchx/notify"  # as in torchx.specs.notices
 GIT_TIMEOUT_S = 0.1
 """How long git is waited for, beyond the time that the submission takes anyway."""
 
@@ -59,6 +61,7 @@ class Recorder:
         from torchx.util import git
 
         look_up(info, backend)
+        plan = _plan_of_notices(info)
         self.settle()
         registry = default_registry()
         source = git.probe(patches=torchx_home("patches")) if info._source is None else None
@@ -66,6 +69,8 @@ class Recorder:
         run.tasks = tasks
         run.handle = _expected_handle(backend.expected_id(info), scheduler, self._session)
         run.submission = backend.submission_token(info)
+        if plan is not None and run.handle:
+            info._at_end = plan.arm(run.handle)
         run_id = registry.begin(run)
         try:
             app_id = backend.schedule(info) if tasks is None else _runs_tasks(backend).submit_tasks(info, tasks)
@@ -74,12 +79,16 @@ class Recorder:
             raise
         except Exception as e:
             registry.abandoned(run_id, _reason(e))
+            if plan is not None:
+                plan.disarm()
             raise
         handle = make_app_handle(scheduler, self._session, app_id)
         digests, hashes = reported_image_digests(info), reported_workspace_hashes(info)
         registry.submitted(run_id, handle, image_digests=digests, workspace_hashes=hashes)
         if source is not None and not source.done:
             self._sources.append((run_id, source))
+        if plan is not None:
+            plan.submitted(handle)
         return handle
 
     def saw(self, handle: str, status: AppStatus) -> None:
@@ -93,6 +102,14 @@ class Recorder:
             self._seen.pop(handle, None)
         else:
             self._seen[handle] = (status.state, status.msg)
+
+    def forget(self, handle: str) -> None:
+        """Removes what was kept for a job that was deleted, so that it could be heard of."""
+        self._seen.pop(handle, None)
+        if os.path.isdir(torchx_home("notices")):
+            from torchx.runner import notices
+
+            notices.forget(handle)
 
     def settle_intents(self, find: Find, timeout_s: float = 10.0) -> None:
         """Decides what became of submissions of anybody's of which the answer was not heard; see :mod:`.intents`.
@@ -124,6 +141,15 @@ def _runs_tasks(backend: Scheduler[Any]) -> RunsTasks:
 
     assert isinstance(backend, RunsTasks), backend  # the caller has asked
     return backend
+
+
+def _plan_of_notices(info: AppDryRunInfo[Any]) -> Plan | None:
+    """Who is to hear of the job; None for nobody, as in nearly all submissions."""
+    if info._app is None or NOTIFY not in info._app.metadata:
+        return None
+    from torchx.runner.notices import Plan
+
+    return Plan.of(info._app)
 
 
 def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitState | None = None) -> NewRun:

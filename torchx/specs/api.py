@@ -385,6 +385,7 @@ class AppDryRunInfo(Generic[T]):
         self._parent_run_id: str | None = None
         self._record: dict[str, Any] | None = None
         self._secrets: dict[str, str] = {}  # reference to value, as they are looked up
+        self._at_end: bytes = b""  # what a backend that can do so runs at the end; see torchx.runner.notices
         self._tags: dict[str, str] = {}  # for the record, see torchx.runs.records
         self._source: Any = None  # a GitState, where it is not that of the current directory
         # By role: what the scheduler reports while it submits; see torchx.specs.images.

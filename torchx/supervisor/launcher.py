@@ -25,7 +25,7 @@ import select
 import signal
 import time
 
-from torchx.supervisor import orphans, proctree, retention
+from torchx.supervisor import at_end, orphans, proctree, retention
 from torchx.supervisor.follow import Follower
 from torchx.supervisor.layout import CRASH_FILE
 from torchx.supervisor.reserve import Reserve
@@ -59,6 +59,7 @@ class Launcher:
         for fd in (self._news, self._wake, self._wake_writer):
             os.set_blocking(fd, False)
         self._answered: set[int] = set()  # pids of those in `jobs` whose caller has its answer
+        self._at_end: set[int] = set()  # pids of programs that jobs without a supervisor have for their end
         self._ends: dict[int, int] = {}  # exit codes of replicas of supervisors that were killed
         self._partial = b""
         self._last_return = -_STREAM_S
@@ -137,6 +138,7 @@ class Launcher:
                 break
             self._read_news()  # it may have taken a request and died since we looked
             code = os.waitstatus_to_exitcode(status)
+            self._at_end.discard(pid)
             folder = self.jobs.pop(pid, None)
             if folder is not None and code != 0:
                 died.append((pid, folder, code))
@@ -172,15 +174,16 @@ class Launcher:
 
     def _supervisor_died(self, folder: str, code: int) -> None:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"crashed with exit code {code}"
-        # Its orphans are our children now, and we have no other children than supervisors.
+        # Its orphans are our children now, and we have few others than supervisors.
         for _ in range(200):
-            left = (proctree.children_of_self() or set()) - {*self.jobs, *self.idle}
+            left = (proctree.children_of_self() or set()) - {*self.jobs, *self.idle, *self._at_end}
             left -= {pid for pid in left if self._has_ended(pid)}
             if not left:
                 break
             proctree.send_all(proctree.descendants(proctree.snapshot(), left), signal.SIGKILL)
             select.select([], [], [], 0.002)
         orphans.end_job(folder, f"the supervisor of the job {how}; its processes were ended", self._ends)
+        self._at_end.add(at_end.start(folder))
 
     def _has_ended(self, pid: int) -> bool:
         """Whether a child has ended; how is kept for its job's record."""

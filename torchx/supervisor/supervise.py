@@ -8,8 +8,8 @@ import select
 import signal
 import time
 
+from torchx.supervisor import at_end, proctree
 from torchx.supervisor import gang as rules
-from torchx.supervisor import proctree
 from torchx.supervisor.again import may_start_again
 from torchx.supervisor.follow import Follower
 from torchx.supervisor.gang import Gang, RoleRules
@@ -178,6 +178,7 @@ class Supervisor:
         self.writer.flush()
         # Closing tells those who wait at the other end; only now, when there is something to read.
         os.close(self._control)
+        at_end.run(self.folder)
 
     # -- starting --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import check_scripts, move_logs, replica_requests
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, torchx_home
-from torchx.supervisor.layout import CONTROL_FIFO, REQUEST_FILE, STATE_FILE, TASKS_FILE
+from torchx.supervisor.layout import AT_END_FILE, CONTROL_FIFO, REQUEST_FILE, STATE_FILE, TASKS_FILE
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
@@ -60,6 +60,8 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     if logs != request.log_dir:
         move_logs(roles, request.log_dir, logs)
     facts = facts_of_request(request, jobs.session, logs)
+    if info._at_end:
+        _write_at_end(folder, info._at_end)
     if request.retry:
         from torchx.schedulers.local.answers import RETRY_FACT
 
@@ -167,9 +169,15 @@ def write_request(folder: str, app: AppDef | None, facts: dict[str, str], masked
         logger("torchx.schedulers.local").warning(text)
 
 
+def _write_at_end(folder: str, program: bytes) -> None:
+    fd = os.open(os.path.join(folder, AT_END_FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(program)
+
+
 def discard_folder(folder: str) -> None:
     """Remove the folder of a job that was never started."""
-    for name in (REQUEST_FILE, TASKS_FILE, STATE_FILE, CONTROL_FIFO, ""):
+    for name in (REQUEST_FILE, AT_END_FILE, TASKS_FILE, STATE_FILE, CONTROL_FIFO, ""):
         path = os.path.join(folder, name)
         try:
             os.unlink(path) if name else os.rmdir(path)

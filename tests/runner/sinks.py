@@ -1,0 +1,89 @@
+"""Servers on loopback that keep what they are sent: one for webhooks, one for mail."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Sink:
+    """What came, and what is answered: the next codes first, then that all is well."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+        self.answers: list[int] = []
+        self.port = 0
+
+
+@contextlib.contextmanager
+def http_sink() -> Iterator[Sink]:
+    sink = Sink()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            code = sink.answers.pop(0) if sink.answers else 200
+            if code == 200:
+                sink.got.append(document)
+            self.send_response(code)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with _served(ThreadingHTTPServer(("127.0.0.1", 0), Handler), sink):
+        yield sink
+
+
+@contextlib.contextmanager
+def smtp_sink() -> Iterator[Sink]:
+    """Speaks as much of SMTP as a client without login needs (RFC 5321)."""
+    sink = Sink()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def say(self, code: int, text: str = "ok") -> None:
+            self.wfile.write(f"{code} {text}\r\n".encode())
+
+        def handle(self) -> None:
+            self.say(220)
+            while line := self.rfile.readline():
+                word = line[:4].upper().strip()
+                if word == b"QUIT":
+                    self.say(221)
+                    return
+                if word == b"MAIL" and sink.answers and (code := sink.answers.pop(0)) != 250:
+                    self.say(code, "not now")
+                elif word == b"DATA":
+                    self.say(354)
+                    body = b""
+                    while (more := self.rfile.readline()) != b".\r\n":
+                        body += more
+                    sink.got.append(body.decode())
+                    self.say(250)
+                else:
+                    self.say(250)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+    with _served(Server(("127.0.0.1", 0), Handler), sink):
+        yield sink
+
+
+@contextlib.contextmanager
+def _served(server: Any, sink: Sink) -> Iterator[None]:
+    sink.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,286 @@
+"""Notices: each is sent once, says what the status page says, and a broken way harms nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from torchx.errors import ConfigError, SpecError
+from torchx.runner import notice_channels, notices
+from torchx.runner.notice_channels import Notice, deliver, settings_of
+from torchx.specs import AppDef, AppState
+from torchx.specs.notices import NOTIFY, NOTIFY_ON
+
+from .memory_backend import echo_app
+from .sinks import http_sink, smtp_sink
+
+NOTICE = Notice("end", "x://s/a", "train", "FAILED", "state:    FAILED\ncause:    r/0: exit code 3\n")
+
+
+@pytest.fixture
+def mail():
+    with smtp_sink() as sink:
+        yield sink
+
+
+@pytest.fixture
+def hooks():
+    with http_sink() as sink:
+        yield sink
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch, hooks, mail):
+    """A config file with all ways, and the addresses as secrets."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MY_HOOK", f"http://127.0.0.1:{hooks.port}/services/T0/hunter2")
+    text = f"slack = env:MY_HOOK\nwebhook = env:MY_HOOK\nmail = me@example.org\nsmtp = 127.0.0.1:{mail.port}\n"
+    path = tmp_path / ".torchxconfig"
+    path.write_text(f"[notify]\n{text}")
+    return path
+
+
+def submitted(runner, monkeypatch, via, on="end"):
+    """A job of the cluster in memory that wants notices; senders are called in this process."""
+    from torchx.runs import default_registry
+
+    app = echo_app()
+    app.metadata.update({NOTIFY: via, NOTIFY_ON: on})
+    monkeypatch.setattr(notices, "_start", lambda handle: None)
+    monkeypatch.setattr("torchx.runner.get_runner", lambda: _Borrowed(runner))
+    handle = runner.run(app, "memory")
+    return handle, default_registry()
+
+
+class _Borrowed:
+    """The Runner of the test, which it closes itself."""
+
+    def __init__(self, runner):
+        self.runner = runner
+
+    def __enter__(self):
+        return self.runner
+
+    def __exit__(self, *_):
+        pass
+
+
+# -- what is sent, and when ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("on", "ends", "events"),
+    [
+        ("end", "SUCCEEDED", ["end"]),
+        ("end", "FAILED", ["end"]),
+        ("fail", "SUCCEEDED", []),
+        ("fail", "FAILED", ["end"]),
+        ("fail", "CANCELLED", []),
+        ("start,fail", "FAILED", ["start", "end"]),
+        ("start", "SUCCEEDED", ["start"]),
+        ("start,end,fail", "FAILED", ["start", "end"]),
+    ],
+)
+def test_each_event_once(runner, jobs, hooks, config, monkeypatch, on, ends, events):
+    """Whoever looks at whatever time: one notice of each event that is wanted, and the plan goes with the last."""
+    handle, _ = submitted(runner, monkeypatch, "webhook", on)
+    for _ in range(3):
+        notices.send(handle)
+    jobs["echo-1"].state = AppState[ends]
+    for _ in range(3):
+        notices.send(handle)
+    assert [document["event"] for document in hooks.got] == events
+    assert not os.path.exists(notices.plan_path(handle))
+    assert os.listdir(os.path.dirname(notices.plan_path(handle))) == []
+
+
+def test_many_senders_at_once(runner, jobs, hooks, mail, config, monkeypatch):
+    """A lock lets one of them send, on each way once; the text is that of the status page."""
+    handle, _ = submitted(runner, monkeypatch, "slack,mail")
+    jobs["echo-1"].state = AppState.FAILED
+    jobs["echo-1"].msg = "echo/0: exit code 3"
+    threads = [threading.Thread(target=notices.send, args=(handle,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    page = f"app:      {handle}\n{runner.status(handle).format()}\n"
+    assert [document["text"] for document in hooks.got] == [f"FAILED: echo ({handle})\n```\n{page}```"]
+    (message,) = mail.got
+    assert "Subject: torchx: FAILED: echo" in message
+    assert "cause:    echo/0: exit code 3" in message or "message:  echo/0: exit code 3" in message
+
+
+def test_a_sender_that_died_is_followed_by_another(runner, jobs, hooks, mail, config, monkeypatch):
+    """What it had sent is not sent again, what it had not is."""
+    handle, _ = submitted(runner, monkeypatch, "slack,mail")
+    jobs["echo-1"].state = AppState.FAILED
+    send = notice_channels._SENDERS["mail"]
+
+    def dies(settings, notice):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(notice_channels._SENDERS, "mail", dies)
+    with pytest.raises(KeyboardInterrupt):
+        notices.send(handle)
+    assert (len(hooks.got), len(mail.got)) == (1, 0)
+    monkeypatch.setitem(notice_channels._SENDERS, "mail", send)
+    notices.send(handle)
+    assert (len(hooks.got), len(mail.got)) == (1, 1)
+
+
+def test_whoever_polls_has_it_sent(runner, jobs, config, monkeypatch):
+    """As soon as the record says that a job has ended; not before, and not for jobs of other schedulers."""
+    handle, registry = submitted(runner, monkeypatch, "webhook")
+    started = []
+    monkeypatch.setattr(notices, "_start", started.append)
+    notices.send_due("memory", registry)
+    assert started == []
+    registry.saw(handle, AppState.FAILED)
+    notices.send_due("mem", registry)
+    assert started == []
+    notices.send_due("memory", registry)
+    assert started == [handle]
+
+
+def test_a_refused_submission_has_no_plan(runner, jobs, config, monkeypatch):
+    """Nor has a job that was deleted."""
+    from torchx.errors import BackendError
+
+    from .memory_backend import backend
+
+    handle, _ = submitted(runner, monkeypatch, "webhook")
+    folder = os.path.dirname(notices.plan_path(handle))
+    runner.delete(handle)
+    assert os.listdir(folder) == []
+    backend(runner).refuses = BackendError("no")
+    with pytest.raises(BackendError):
+        submitted(runner, monkeypatch, "webhook")
+    assert os.listdir(folder) == []
+
+
+# -- what is wrong ---------------------------------------------------------------------------------
+
+
+def test_a_broken_hook_is_said_once(runner, jobs, hooks, config, monkeypatch, tmp_path):
+    """The others are sent; the status page says what was not; nobody tries again."""
+    hook = tmp_path / "hook.sh"
+    hook.write_text("#!/bin/sh\necho x >> runs\necho no such user >&2\nexit 4\n")
+    hook.chmod(0o755)
+    handle, registry = submitted(runner, monkeypatch, f"exec:{hook},webhook")
+    jobs["echo-1"].state = AppState.SUCCEEDED
+    registry.saw(handle, AppState.SUCCEEDED)
+    notices.send(handle)
+    notices.send(handle)
+    assert len(hooks.got) == 1
+    assert (tmp_path / "runs").read_text() == "x\n"
+    assert notices.problems(handle) == ["exec was not sent: exit code 4: no such user"]
+    started = []
+    monkeypatch.setattr(notices, "_start", started.append)
+    notices.send_due("memory", registry)
+    assert started == []
+    assert "http" not in Path(notices.plan_path(handle)).read_text()
+
+
+@pytest.mark.parametrize(("code", "tries"), [(503, 3), (429, 3), (404, 1), (403, 1)])
+def test_a_server_that_says_no(hooks, code, tries):
+    """What may pass is tried again, what does not is not."""
+    hooks.answers = [code] * 3
+    url = {"url": f"http://127.0.0.1:{hooks.port}/secret"}
+    said = deliver("webhook", url, NOTICE, pauses_s=(0, 0))
+    assert f"the server answered {code}" in said
+    assert "secret" not in said
+    assert (len(hooks.answers), hooks.got) == (3 - tries, [])
+    hooks.answers = [503]
+    assert deliver("webhook", url, NOTICE, pauses_s=(0, 0)) == ""
+    assert hooks.got == [{**NOTICE.__dict__, "title": NOTICE.title}]
+
+
+@pytest.mark.parametrize(("codes", "sent"), [([451, 250], 1), ([451, 451, 451], 0), ([550, 250], 0)])
+def test_mail_is_tried_again(mail, codes, sent):
+    """A server that says "later" is asked later; one that says "never" is not."""
+    mail.answers = list(codes)
+    settings = {"to": "a@b.c", "from": "a@b.c", "server": f"127.0.0.1:{mail.port}", "user": "", "password": ""}
+    said = deliver("mail", settings, NOTICE, pauses_s=(0, 0))
+    assert (len(mail.got), said == "") == (sent, bool(sent))
+    assert sent or "not now" in said
+
+
+def test_nobody_listens(hooks):
+    """A server that is down is tried again, and named at last."""
+    settings = {"to": "a@b.c", "from": "a@b.c", "server": "127.0.0.1:1", "user": "", "password": ""}
+    assert "cannot be reached" in deliver("mail", settings, NOTICE, pauses_s=(0,))
+    assert "cannot be reached" in deliver("slack", {"url": "http://127.0.0.1:1/x"}, NOTICE, pauses_s=(0,))
+
+
+def test_no_desktop(monkeypatch, tmp_path):
+    """Said, and no more."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert deliver("desktop", {}, NOTICE) == "there is no `notify-send`"
+
+
+def test_a_desktop(monkeypatch, tmp_path):
+    """`notify-send` gets title and text; a failure is urgent."""
+    program = tmp_path / "notify-send"
+    program.write_text('#!/bin/sh\nfor word; do echo "$word"; done > words\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    assert deliver("desktop", {}, NOTICE) == ""
+    words = (tmp_path / "words").read_text()
+    assert words == f"--app-name=torchx\n--urgency=critical\n--\n{NOTICE.title}\n{NOTICE.text}\n"
+
+
+# -- what is refused before the submission ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("via", "on", "error"),
+    [
+        ("pigeon", "end", SpecError),
+        ("exec:", "end", SpecError),
+        ("slack", "hang", SpecError),
+        ("exec:./nothing.sh", "end", ConfigError),
+        ("slack", "end", ConfigError),
+        ("mail", "end", ConfigError),
+    ],
+)
+def test_wrong_wishes(runner, tmp_path, monkeypatch, via, on, error):
+    """There is no job, and no plan."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error):
+        submitted(runner, monkeypatch, via, on)
+    assert not runner.runs(refresh=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["https://hooks.slack.com/services/hunter2", "HOOK", "k8s:a/b", "env:NOT_SET", "env:ODD"]
+)
+def test_addresses_are_references(tmp_path, monkeypatch, text):
+    """A config file with an address in it is refused, and the address is not shown."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ODD", "hunter2")
+    (tmp_path / ".torchxconfig").write_text(f"[notify]\nslack = {text}\n")
+    with pytest.raises(ConfigError) as caught:
+        settings_of("slack")
+    assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_addresses_are_in_one_file(runner, jobs, config, monkeypatch, tmp_path):
+    """For its owner alone, below torchx's home, until the last notice is sent; not in the record, nor in the request."""
+    handle, registry = submitted(runner, monkeypatch, "slack")
+    path = Path(notices.plan_path(handle))
+    assert path.stat().st_mode & 0o777 == 0o600
+    holds = [p for p in Path(os.environ["TORCHX_HOME"]).rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()]
+    assert holds == [path]
+    assert "hunter2" not in json.dumps(registry.get(handle).to_json(), default=str)
+
+
+def test_a_job_without_wishes(runner):
+    """Nothing is written for it."""
+    runner.run(AppDef("a", echo_app().roles), "memory")
+    assert not os.path.exists(os.path.join(os.environ["TORCHX_HOME"], "notices"))

@@ -1,0 +1,269 @@
+"""Notices of a job: who shall have one, that each is sent once, and who sends it.
+
+When a job is submitted that somebody wants to hear of, a plan is written below torchx's home, with the addresses, for
+its owner alone. Whoever sees that a notice is due starts ``python -m torchx.runner.notices HANDLE``: the supervisor
+of a local job, or whoever polls. That process holds a lock, sends, and notes in the plan what was sent. The plan goes
+with the last notice; only what could not be sent stays, for ``torchx status``.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import os
+import re
+import sys
+
+from torchx.settings import make_private, torchx_home
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from torchx.runs import RunRegistry
+    from torchx.specs.api import AppDef, AppStatus
+
+_KEPT = ("HOME", "PATH", "PYTHONPATH", "TORCHX_HOME", "VIRTUAL_ENV", "LANG", "DISPLAY", "WAYLAND_DISPLAY")
+_KEPT_DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
+_STARTED = (AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
+
+
+class Plan:
+    """Who is to hear of a job that is being submitted.
+
+    Args:
+        content: as it is written down.
+    """
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self._content = content
+        self._handle = ""
+
+    @classmethod
+    def of(cls, app: AppDef) -> Plan | None:
+        """The plan of a job before it is submitted; None when nobody wants to hear of it.
+
+        Raises:
+            SpecError: a way or an event is none.
+            ConfigError: what a way needs is not in ``[notify]``, or a secret there has no value.
+        """
+        from torchx.runner.notice_channels import settings_of
+        from torchx.specs.notices import wish_of
+
+        channels, events = wish_of(app.metadata)
+        if not channels:
+            return None
+        return cls({"name": app.name, "on": events, "channels": {c: settings_of(c) for c in channels}, "sent": {}})
+
+    def arm(self, handle: str) -> bytes:
+        """Writes it down; returns the program that sends what is due, as a supervisor takes it.
+
+        Where it cannot be written the job has no notices, and a warning says so.
+        """
+        self._handle = handle
+        try:
+            make_private(torchx_home("notices"))
+            _write(plan_path(handle), {**self._content, "handle": handle})
+        except OSError as e:
+            from torchx.util.notices import logger
+
+            logger("torchx.runner").warning("nobody will be notified of `%s`: %s", handle, e)
+            return b""
+        argv, env = command(handle)
+        words = [*argv, "", *(f"{name}={value}" for name, value in env.items())]
+        return b"".join(os.fsencode(word) + b"\0" for word in words)
+
+    def disarm(self) -> None:
+        """There is no job."""
+        if self._handle:
+            forget(self._handle)
+
+    def submitted(self, handle: str) -> None:
+        """The job is there; it may run already."""
+        if handle != self._handle:
+            self.disarm()
+            self.arm(handle)
+        if "start" in self._content["on"]:
+            _start(handle)
+
+
+def forget(handle: str) -> None:
+    """Removes the plan of a job that was not submitted, or was deleted."""
+    path = plan_path(handle)
+    for name in (path, f"{path}.lock"):
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+
+
+def plan_path(handle: str) -> str:
+    """Where the plan of a job is."""
+    name = re.sub(r"[^\w.-]+", "_", handle)[:150]
+    return torchx_home("notices", f"{name}-{binascii.crc32(handle.encode()):08x}.json")
+
+
+def problems(handle: str) -> list[str]:
+    """What could not be sent of a job, and why; for its status page."""
+    path = plan_path(handle)
+    failed = _read(path).get("failed", {}) if os.path.exists(path) else {}
+    return [f"{channel.partition(':')[0]} was not sent: {why}" for channel, why in failed.items()]
+
+
+def command(handle: str) -> tuple[list[str], dict[str, str]]:
+    """The program that sends what is due of a job, and its environment."""
+    env = {name: os.environ[name] for name in (*_KEPT, *_KEPT_DESKTOP) if name in os.environ}
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH", ""))))
+    env["TORCHX_HOME"] = torchx_home()
+    return [sys.executable, "-m", "torchx.runner.notices", handle], env
+
+
+def send_due(scheduler: str, registry: RunRegistry) -> None:
+    """Starts a sender for each job of a scheduler of which a notice is due, as the record says."""
+    if not os.path.isdir(torchx_home("notices")):
+        return
+    for path in _plans(scheduler):
+        plan = _read(path)
+        run = registry.get(str(plan.get("handle", ""))) if plan.get("channels") else None
+        if run is not None and _due(plan, run.state) and not _is_held(path):
+            _start(run.handle)
+
+
+def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
+    """Sends what is due of a job, each notice once, however many processes do so at a time.
+
+    Args:
+        pauses_s: between the tries of what may work later; None: as long as makes sense.
+    """
+    from torchx.runner import get_runner
+
+    path = plan_path(handle)
+    if not os.path.exists(path):
+        return
+    with _held(path) as ours:
+        plan = _read(path) if ours else {}
+        if not plan.get("channels"):
+            return
+        with get_runner() as runner:
+            status = runner.status(handle)
+        if status is None:
+            forget(handle)
+            return
+        for event in _due(plan, status.state):
+            _send_all(path, plan, event, status, pauses_s)
+        if is_terminal(status.state) or status.gone:
+            _finish(path, plan)
+
+
+def _due(plan: dict[str, Any], state: AppState) -> list[str]:
+    """The events of which not all notices were sent; one without name when a job ended as nobody wants to hear of."""
+    events = []
+    if "start" in plan["on"] and state in _STARTED:
+        events.append("start")
+    if is_terminal(state):
+        ended = "end" in plan["on"] or ("fail" in plan["on"] and state is AppState.FAILED)
+        events.append("end" if ended else "")
+    return [event for event in events if not event or set(plan["sent"].get(event, ())) < set(plan["channels"])]
+
+
+def _send_all(path: str, plan: dict[str, Any], event: str, status: AppStatus, pauses_s: Iterable[float] | None) -> None:
+    from torchx.runner.notice_channels import Notice, deliver
+
+    notice = Notice.of(event, plan["handle"], plan["name"], status)
+    for channel, settings in plan["channels"].items() if event else ():
+        if channel in plan["sent"].get(event, ()):
+            continue
+        why = deliver(channel, settings, notice, pauses_s)
+        if why:
+            plan.setdefault("failed", {})[channel] = why
+        plan["sent"].setdefault(event, []).append(channel)
+        _write(path, plan)
+
+
+def _finish(path: str, plan: dict[str, Any]) -> None:
+    """Nothing is left to send: the addresses go, and with them the plan, unless something was not sent."""
+    if plan.get("failed"):
+        _write(path, {"handle": plan["handle"], "failed": plan["failed"]})
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.unlink(f"{path}.lock")
+
+
+def _start(handle: str) -> None:
+    argv, env = command(handle)
+    import subprocess
+
+    null = subprocess.DEVNULL
+    with contextlib.suppress(OSError):
+        process = subprocess.Popen(argv, env=env, stdin=null, stdout=null, stderr=null, start_new_session=True)
+        _senders[:] = [p for p in _senders if p.poll() is None]
+        _senders.append(process)
+
+
+_senders: list[Any] = []
+
+
+def _plans(scheduler: str) -> list[str]:
+    folder = torchx_home("notices")
+    start = re.sub(r"[^\w.-]+", "_", f"{scheduler}://")
+    try:
+        return [f"{folder}/{name}" for name in os.listdir(folder) if name.startswith(start) and name.endswith(".json")]
+    except OSError:
+        return []
+
+
+def _read(path: str) -> dict[str, Any]:
+    """The plan; empty when there is none."""
+    import json
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: str, plan: dict[str, Any]) -> None:
+    import json
+
+    draft = f"{path}.{os.getpid()}"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        json.dump(plan, file)
+        file.flush()
+        os.fsync(fd)
+    os.replace(draft, path)
+
+
+@contextlib.contextmanager
+def _held(path: str) -> Iterator[bool]:
+    """Whether this process alone may send what is in the plan."""
+    import fcntl
+
+    try:
+        lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(lock)
+
+
+def _is_held(path: str) -> bool:
+    with _held(path) as ours:
+        return not ours
+
+
+if __name__ == "__main__":
+    send(sys.argv[1])
