@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from torchx.errors import NotSupportedError
 from torchx.runner import get_runner
 from torchx.runner.capsule.export import FORMATS
 from torchx.schedulers import get_scheduler_factories
@@ -129,6 +130,23 @@ def test_the_manifests_are_the_request(runner, tmp_path):
     ]
     assert sorted(found, key=str) == sorted(info.request.resource["items"], key=str)
     assert [item["kind"] for item in yaml.safe_load_all((tmp_path / "out" / "code.yaml").read_text())] == ["ConfigMap"]
+
+
+def test_code_in_a_bucket_is_not_exported(runner, tmp_path):
+    """What fetches it is signed at a submission; what can be exported instead is named. Nothing is uploaded for that."""
+    cfg = {"kind": "job", "code": "bucket", "bucket": "s3://nowhere/code"}
+    info = runner.dryrun(APPS["plain"], "kubernetes", cfg, f"file://{os.getcwd()}")
+    with pytest.raises(NotSupportedError, match="signed when a job is submitted") as e:
+        runner.export(info, str(tmp_path / "out"), f"file://{os.getcwd()}")
+    assert "code=inline" in e.value.hint
+
+
+def test_a_trainjob_is_exported_with_what_it_needs(runner, tmp_path):
+    """As Trainer 2.2 takes it."""
+    info = runner.dryrun(APPS["plain"], "kubernetes", {"kind": "kubeflow"}, f"file://{os.getcwd()}")
+    runner.export(info, str(tmp_path / "out"), f"file://{os.getcwd()}")
+    assert "Kubeflow Trainer 2.2" in (tmp_path / "out" / "README.md").read_text()
+    assert 'kind: "TrainJob"' in (tmp_path / "out" / "job.yaml").read_text()
 
 
 def test_batch_requests_are_those_of_the_api(runner, tmp_path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from torchx.errors import NotSupportedError
 from torchx.schedulers.kit.export import Export, build_lines, to_yaml
 from torchx.schedulers.kit.shell import quote
+from torchx.schedulers.kubernetes.inline_code import SCRIPT
+from torchx.schedulers.kubernetes.names import KUBEFLOW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +23,16 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
 
     Args:
         bases: image to the one below its code, see :func:`torchx.schedulers.kit.export.bases_of`.
+
+    Raises:
+        NotSupportedError: its code would be in a bucket: what fetches it is signed when a job is submitted.
     """
     objects: list[dict[str, Any]] = job.resource["items"] if job.resource["kind"] == "List" else [job.resource]
+    if any(SCRIPT in item.get("stringData", {}) for item in objects):
+        raise NotSupportedError(
+            "code in a bucket is fetched by an address that is signed when a job is submitted, and good for a week",
+            hint="export it with `-cfg code=inline`, or as an image: `-cfg code=registry,image_repo=<registry>/<name>`",
+        )
     code = [item for item in objects if item["kind"] == "ConfigMap"]
     files = {JOB_FILE: _documents([item for item in objects if item["kind"] != "ConfigMap"])}
     about = {JOB_FILE: "the job: its objects, which `kubectl` makes"}
@@ -39,6 +50,7 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
         about={**about, **({"Dockerfile": "how the code gets into the image"} if more else {})},
         run="\n".join(lines),
         needs="`kubectl`, and a cluster of Kubernetes 1.31 or newer that it reaches"
+        + (", with Kubeflow Trainer 2.2" if job.kind == KUBEFLOW else "")
         + (", `docker` to build and push the image" if built else ""),
         logs=f"`kubectl logs --namespace {namespace} --selector app.kubernetes.io/instance={job.app_id}`",
         secrets=secrets,
