@@ -124,6 +124,24 @@ def test_a_run(pages: Pages, run: Run) -> None:
     assert page.ask("/api/run").status == 400
 
 
+def test_a_sweep(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
+    """A letter for the state of each task, and the causes; a task is a run whose log can be read."""
+    argv = [sys.executable, "-m", "torchx", "sweep", "-s", "local_cwd", "--grid", "seed=0..2", "utils.sh", "--"]
+    script = "echo seed {seed}; [ {seed} != 1 ] || { echo bad seed >&2; exit 4; }"
+    subprocess.run([*argv, script], env=home, cwd=tmp_path, check=True, capture_output=True)
+    page = pages()
+    documents = page.stream("/api/events")
+    rows: list[dict[str, Any]] = []
+    _until(lambda: any(row["state"] == "FAILED" for row in rows) or rows.extend(next(documents)["rows"]))
+    documents.close()
+    handle = rows[0]["handle"]
+    tasks = page.ask(f"/api/run?handle={quote(handle)}").json()["tasks"]
+    assert tasks == {"states": "SFS", "failures": [{"class": "error", "cause": "exit code 4: bad seed", "tasks": [1]}]}
+    assert page.ask(f"/api/run?handle={quote(handle)}/1").json()["status"]["state"] == "FAILED"
+    lines = [line["line"] for batch in page.stream(f"/api/log?handle={quote(handle)}/2") for line in batch["lines"]]
+    assert lines == ["seed 2"]
+
+
 def test_secrets_are_masked(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
     """What was given as a secret is not in the document of the run."""
     argv = [

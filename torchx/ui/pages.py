@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from torchx.runner import Runner
+    from torchx.specs.tasks import TaskTable
 
 ACTIONS = ("cancel", "rerun")
 """What the page can be allowed to do beside reading."""
@@ -108,11 +109,21 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
         "run": run_fields(run) if run else None,
         "status": status_fields(status) if status else None,
         "as_of": iso(status.as_of) if status else None,
+        "tasks": _tasks(runner, handle, status.tasks) if status and status.tasks is not None else None,
         "app": run.app if run else None,
         "cfg": run.cfg if run else {},
         "argv": run.argv if run else [],
         "image_digests": run.image_digests if run else {},
         "workspace_hashes": run.workspace_hashes if run else {},
+    }
+
+
+def _tasks(runner: Runner, handle: str, table: TaskTable) -> dict[str, Any]:
+    """The tasks of a sweep: the first letter of each one's state, and why some failed."""
+    groups = runner.sweep_failures(handle, table)
+    return {
+        "states": "".join(state.name[0] for state in table.states),
+        "failures": [{"class": group.kind, "cause": group.cause, "tasks": group.tasks} for group in groups],
     }
 
 

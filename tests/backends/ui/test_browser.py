@@ -251,3 +251,19 @@ def test_what_was_allowed_is_a_button(tab: Any, pages: Pages, run: Run) -> None:
     _rows(tab).first.click()
     tab.get_by_role("button", name="Cancel").click()
     tab.locator("h1 + .pill", has_text="cancelled").wait_for()
+
+
+def test_a_sweep_and_its_tasks(tab: Any, pages: Pages, home: dict[str, str]) -> None:
+    """Counts, causes and a square for each task; a task is a page of its own, with its log."""
+    argv = [sys.executable, "-m", "torchx", "sweep", "-s", "local_cwd", "--grid", "seed=0..99", "utils.sh", "--"]
+    script = "echo seed {seed}; [ {seed} != 42 ] || { echo bad seed >&2; exit 4; }"
+    subprocess.run([*argv, script], env=home, cwd=home["HOME"], check=True, capture_output=True)
+    tab.goto(pages().address)
+    _rows(tab).filter(has_text="failed").click()
+    tasks = tab.get_by_role("region", name="Tasks")
+    tasks.get_by_text("100 of 100 ended · 99 succeeded · 1 failed").wait_for()
+    tasks.locator("canvas").hover(position={"x": 2, "y": 2})
+    tasks.get_by_text("task 0: succeeded").wait_for()
+    tasks.get_by_role("link", name="42").click()
+    tab.get_by_role("region", name="Cause").get_by_text("exit code 4: bad seed").wait_for()
+    tab.locator(".line", has_text="seed 42").wait_for()

@@ -10,7 +10,7 @@ export function showLog(target, parts, evidence) {
   let lines = [], found = [], at = -1, hurried = false, from = new AbortController();
   const many = parts.length > 1;
   const part = el("select", { "aria-label": "Replica", onchange: open },
-    many ? el("option", { value: "" }, "all replicas") : null, parts.map((name) => el("option", { value: name }, name)));
+    many ? el("option", { value: "" }, "all replicas") : null, parts.map((name) => el("option", { value: many ? name : "" }, name)));
   const output = el("select", { "aria-label": "Stream", onchange: open },
     [["", "output"], ["stdout", "stdout"], ["stderr", "stderr"]].map(([value, name]) => el("option", { value }, name)));
   const find = el("input", { type: "search", placeholder: "Find in log", "aria-label": "Find in log", oninput: () => search(), onkeydown: step });

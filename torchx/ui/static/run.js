@@ -2,6 +2,7 @@
 
 import { TERMINAL, address, ago, ask, at, copy, el, pill, span, toast, took } from "/parts.js";
 import { showLog } from "/log.js";
+import { Sweep } from "/sweep.js";
 
 const MOST_BARS = 40;
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
@@ -10,11 +11,12 @@ export function showRun(main, handle, rows, go) {
   let data = null, log = null, seen = "", asking = false, closed = false;
   const head = el("div", { class: "runhead" });
   const why = el("div");
+  const sweep = new Sweep(handle, go);
   const times = el("section", { class: "card", "aria-label": "Timeline", hidden: true });
   const roles = el("section", { class: "card", "aria-label": "Replicas", hidden: true });
   const logs = el("div");
   const more = el("div");
-  main.append(head, why, el("div", { class: "columns" }, roles, times), logs, more);
+  main.append(head, why, sweep.box, el("div", { class: "columns" }, roles, times), logs, more);
   const evidence = () => data?.status?.cause?.error?.message?.split("\n").at(-1) || data?.status?.cause?.evidence;
 
   async function load() {
@@ -43,9 +45,11 @@ export function showRun(main, handle, rows, go) {
         fact(data.status?.num_restarts > 0 && `${data.status.num_restarts} restarts`),
         fact(run.git_commit && `commit ${run.git_commit.slice(0, 9)}${run.git_dirty ? " and changes" : ""}`)));
     why.replaceChildren(cause(run) ?? "");
+    sweep.show(data);
     drawRoles();
     drawTimes(run);
-    if (!log) {
+    if (data.tasks && !more.childNodes.length) more.replaceChildren(...details());
+    if (!log && !data.tasks) {
       const parts = (data.status?.roles ?? []).flatMap((role) => role.replicas.map((replica) => `${role.role}/${replica.id}`));
       if (parts.length || TERMINAL.has(run.state)) {
         log = showLog(data.handle, parts, evidence);
@@ -91,7 +95,7 @@ export function showRun(main, handle, rows, go) {
   function cause(run) {
     const found = data.status?.cause;
     const text = data.error ?? data.status?.msg ?? run.msg;
-    if (!text || run.state === "SUCCEEDED") return null;
+    if (!text || run.state === "SUCCEEDED" || data.tasks) return null; // a sweep's tasks have a section
     const failed = run.state === "FAILED";
     const traceback = found?.error?.traceback;
     return el("section", { class: `card why${failed ? " failed" : ""}`, "aria-label": failed ? "Cause" : "State" },
@@ -150,7 +154,7 @@ export function showRun(main, handle, rows, go) {
   function details() {
     const section = (name, node) => el("details", { class: "card" }, el("summary", {}, el("h2", {}, name)), node);
     const given = Object.entries(data.cfg).filter(([, option]) => option.source !== "default");
-    const options = el("table", {}, el("tbody", {}, given.map(([name, option]) =>
+    const options = el("table", { class: "options" }, el("tbody", {}, given.map(([name, option]) =>
       el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, JSON.stringify(option.value)), el("td", { class: "muted" }, option.source)))));
     const command = data.argv.length ? ["torchx", ...data.argv.slice(1)].map(quoted).join(" ") : "";
     return [
