@@ -28,9 +28,10 @@ class Place(NamedTuple):
     role: str
     end: Callable[[], object]
     """Ends the job, and returns when its end is known."""
+    k: int = 0
 
     def open(self, *argv: str, tty: Tty | None = None) -> InsideProcess:
-        return inside.enter(self.scheduler, self.app_id, (self.role, 0), argv, tty)
+        return inside.enter(self.scheduler, self.app_id, (self.role, self.k), argv, tty)
 
     def run(self, *argv: str, stdin: bytes = b"") -> inside.Ran:
         return inside.run(self.open(*argv), stdin)
@@ -107,7 +108,7 @@ class InsideContract:
             process.resize(60, 20)
             process.write("until [ \"$(stty size)\" = '20 60' ]; do sleep 0.05; done; echo grüße 木\n".encode())
             read_until(process, "grüße 木\r\n".encode())
-            process.write(b"echo sleeping; sleep 1000\n")
+            process.write(b"sh -c 'echo sleeping; exec sleep 1000'\n")  # it says so when the terminal is its own
             read_until(process, b"sleeping\r\n")
             process.write(b"\x03")
             process.write(b"echo code=$?; exit 4\n")

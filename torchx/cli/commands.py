@@ -49,6 +49,8 @@ VERBS: dict[str, Verb] = {
     "diff": Verb(FOLLOW, "torchx.cli.cmd_diff:CmdDiff", "what differs between two runs: code, arguments, outcome, ..."),
     "exec": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdExec", "run a command inside a replica, or in all of them"),
     "shell": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdShell", "open a shell inside a replica"),
+    "cp": Verb(FOLLOW, "torchx.cli.cmd_cp:CmdCp", "copy files out of a replica, or into it"),
+    "forward": Verb(FOLLOW, "torchx.cli.cmd_forward:CmdForward", "make a port of a replica a port of this machine"),
     "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),
     "delete": Verb(END, "torchx.cli.cmd_delete:CmdDelete", "remove jobs that have ended, their logs and their records"),
     "simulate": Verb(END, "torchx.cli.cmd_simulate:CmdSimulate", "make a fault happen to a job: does it survive?"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from torchx.config import Setting
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from torchx.runner.capsule.differences import Comparison
     from torchx.runner.capsule.rerun import Plan, Rerun
     from torchx.runner.changes import News, Watch
+    from torchx.runner.copy import Copied
     from torchx.runner.events import log_event
+    from torchx.runner.forward import Forwarding
     from torchx.runner.inside import Ran
     from torchx.runner.record import Recorder
     from torchx.runner.sweeps import FailureGroup
@@ -319,6 +321,51 @@ class RunnerVerbs:
 
         _, backend, app_id = self._find(app_handle)
         return sweeps.failures(backend, app_id, table)
+
+    def copy(  # as of `open`, between two ends
+        self,
+        app_handle: str,
+        source: str,
+        target: str,
+        role_name: str | None = None,
+        k: int = 0,
+        *,
+        into: bool = False,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> Copied:
+        """Copies a file or folder out of a replica, or into it; what is there, of the same size and time, stays.
+
+        Args:
+            source: with a slash at its end: what is in the folder, instead of the folder.
+            target: a folder that exists, or the new name.
+            into: from here into the replica, instead of the other way.
+            progress: called with the bytes of each piece.
+
+        Returns:
+            ``files`` and ``bytes`` that were sent, files ``skipped`` since they were there, names ``left_out``: links
+            that lead out of the folder, and special files.
+        """
+        from functools import partial
+
+        from torchx.runner import copy
+
+        start = partial(self.open, app_handle, role_name=role_name, k=k)
+        return (copy.upload if into else copy.download)(start, source, target, progress)
+
+    def forward(
+        self, app_handle: str, ports: Sequence[tuple[int, int]], role_name: str | None = None, k: int = 0
+    ) -> Forwarding:
+        """Makes ports of a replica ports of this machine, on loopback alone.
+
+        Args:
+            ports: port there, and port here (0: any that is free).
+
+        Returns:
+            ``local_ports``; connections pass while its ``run`` does, until it is closed.
+        """
+        from torchx.runner.forward import Forwarding, relay_words
+
+        return Forwarding(self.open(app_handle, relay_words(), role_name, k), ports)
 
 
 def run_registry() -> RunRegistry:

@@ -16,7 +16,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from torchx.errors import BackendError, CommandError
+from torchx.errors import BackendError, CommandError, NotFoundError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.base import CAPABILITIES, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.facts import ReplicaFacts
@@ -94,6 +95,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     capabilities = replace(
         CAPABILITIES,
+        exec=True,
         log_previous=True,
         retry_actions=("retry", "avoid", "mem", "checkpoint"),
         timeout="time",
@@ -246,6 +248,39 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         replicas = self.log_replicas(app_id) or [replica]
         self._queries.forget(app_id)
         return simulation(run, app_id, fault, replica, replicas=replicas, files=site.files)
+
+    def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
+        from torchx.schedulers.slurm import inside
+
+        ((site, _),) = self._by_site([app_id])
+        if site.name:
+            raise inside.refuse_remote(site.name)
+        folder = self._log_folder(site, app_id)
+        host = inside.host_of(folder, role, k) if folder is not None else ""
+        if folder is None or not host:
+            raise self._not_running(app_id, role, k)
+        components = self._slurm(site).jobs([app_id]).get(app_id, ()) if len(folder.roles()) > 1 else ()
+        component = None
+        if len(components) > 1:
+            names = {
+                r.component: self.run_command(site, ["scontrol", "show", "hostnames", r.nodes]) for r in components
+            }
+            component = next((c for c, done in names.items() if host in done.stdout.split()), None)
+        step = inside.step_words(app_id, host, component=component, tty=tty is not None)
+        return inside.Step(
+            step,
+            folder.replica(role, k),
+            argv,
+            tty,
+            run=functools.partial(self.run_command, site),
+            ended=functools.partial(self._not_running, app_id, role, k),
+        )
+
+    def _not_running(self, app_id: str, role: str, k: int) -> NotFoundError:
+        from torchx.schedulers.inside import described
+
+        self._queries.forget(app_id)
+        return described(self.describe(app_id), app_id, role, k)
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -112,9 +112,9 @@ class ContainerProcess(InsideProcess):
         return (STDOUT if self._tty else STDERR, held) if held else None
 
     def _marked(self, data: bytes) -> bytes:
-        known = self._mark.pid
+        known = self._mark.who
         data = self._mark.take(data)
-        if self._mark.pid and not known:
+        if self._mark.who and not known:
             due, self._due = self._due, []
             for number in due:
                 self.send_signal(number)
@@ -123,16 +123,16 @@ class ContainerProcess(InsideProcess):
         return data
 
     def resize(self, columns: int, rows: int) -> None:
-        if self._mark.pid:
+        if self._mark.who:
             self._api.exec_resize(self._id, height=rows, width=columns)
         else:
             self._size = (columns, rows)
 
     def send_signal(self, number: int) -> None:
-        if not self._mark.pid:
+        if not self._mark.who:
             self._due.append(number)
             return
-        made = self._api.exec_create(self._container, kill_words(self._mark.pid, number))["Id"]
+        made = self._api.exec_create(self._container, kill_words(self._mark.who, number))["Id"]
         self._api.exec_start(made)
 
     def wait(self) -> int:
@@ -151,7 +151,7 @@ class ContainerProcess(InsideProcess):
         import signal
 
         self._connection.close()
-        if not self._over and self._mark.pid:
+        if not self._over and self._mark.who:
             self._over = True
             self.send_signal(signal.SIGHUP)
             self.send_signal(signal.SIGTERM)

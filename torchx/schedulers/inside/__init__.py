@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple
 
+    from torchx.schedulers.api import DescribeAppResponse
+
     class Tty(NamedTuple):
         """A terminal: its size, and what ``TERM`` calls it."""
 
@@ -22,6 +24,16 @@ else:
 
 STDOUT, STDERR = 1, 2
 CHUNK = 1 << 16
+
+
+def described(found: DescribeAppResponse | None, app_id: str, role: str, k: int) -> NotFoundError:
+    """The error for a replica that cannot be entered, with the state that its scheduler gives it."""
+    if found is None:
+        return NotFoundError(
+            f"there is no job `{app_id}` any more", hint="`torchx status` shows what is on record of it"
+        )
+    states = {(s.role, r.id): r.state for s in found.roles_statuses for r in s.replicas}
+    return not_running(app_id, role, k, str(states.get((role, k), found.state)))
 
 
 class InsideProcess(ABC):
@@ -79,6 +91,7 @@ def not_running(app_id: str, role: str, k: int, state: str) -> NotFoundError:
     >>> str(not_running("train-x1", "trainer", 0, "SUCCEEDED"))
     'replica trainer/0 of `train-x1` does not run: it is SUCCEEDED'
     """
-    early = state in ("UNSUBMITTED", "SUBMITTED", "PENDING")
+    early = state in ("UNSUBMITTED", "SUBMITTED", "PENDING", "RUNNING")
+    state = "just ending, or starting" if state == "RUNNING" else state
     hint = "try again when it runs: `torchx status` shows that" if early else "`torchx log` shows what it has written"
     return NotFoundError(f"replica {role}/{k} of `{app_id}` does not run: it is {state}", hint=hint)

@@ -11,8 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.inside import Tty
 
-_MOST_NOISE = 1 << 14  # what may come before the mark: warnings of a shell
-
 _FRAMES = """\
 exec 3<&0 </dev/null
 frames() {
@@ -26,18 +24,22 @@ trap : INT TERM HUP QUIT USR1 USR2
 
 
 class Mark:
-    """What the script says before the program has the word, and which is taken out of the output again.
+    """What the script says of itself on stderr (or the terminal), each on a line behind a word that nobody else knows.
+
+    First who it is, perhaps in the end the exit code: both are taken out of the output.
 
     >>> mark = Mark()
-    >>> mark.take(mark.text.encode() + b"42\\nhello"), mark.pid
-    (b'hello', 42)
+    >>> mark.take(f"{mark.text}42\\nhello{mark.text}= 3\\n".encode()), mark.who, mark.code
+    (b'hello', '42', 3)
     """
 
     def __init__(self) -> None:
         self.text = f"torchx-{os.urandom(8).hex()}:"
-        self.pid = 0
-        """Of the program there, and of its group; 0 until it is known."""
-        self._held: bytes | None = b""
+        self.who = ""
+        """The process there, which leads its group; empty until it is known."""
+        self.code: int | None = None
+        """The exit code, where the script says it."""
+        self._held = b""
 
     def words(self, argv: Sequence[str], tty: Tty | None, *, framed: bool = False) -> list[str]:
         """The command that starts ``argv``.
@@ -53,21 +55,33 @@ class Mark:
         return ["sh", "-c", "\n".join(lines), "sh", *argv]
 
     def take(self, data: bytes) -> bytes:
-        """The output of the program alone, of the stream with the mark in it."""
-        if self._held is None:
-            return data
+        """The output of the program alone, of the stream with the marks in it; what may be one is held back."""
+        if self.code is not None:
+            return b""  # whoever ran the script has something to say of that
         self._held += data
-        before, _, after = self._held.partition(self.text.encode())
-        number, newline, rest = after.partition(b"\n")
-        if newline:
-            self.pid = int(number)
-            self._held = None
-            return before + rest
-        return self.left() if len(self._held) > _MOST_NOISE else b""
+        out, key = b"", self.text.encode()
+        while True:
+            before, found, after = self._held.partition(key)
+            line, newline, rest = after.partition(b"\n")
+            if not newline:
+                break
+            out += before
+            self._held = rest
+            if line.startswith(b"= "):
+                self.code = int(line[2:])
+                self._held = b""
+                return out
+            self.who = line.decode("ascii", "replace").strip()
+        if found:  # its line is not whole
+            self._held = key + after
+            return out + before
+        kept = next((n for n in range(min(len(key) - 1, len(before)), 0, -1) if key.startswith(before[-n:])), 0)
+        self._held = before[len(before) - kept :]
+        return out + before[: len(before) - kept]
 
     def left(self) -> bytes:
         """What is held back, for good."""
-        held, self._held = self._held or b"", None
+        held, self._held = self._held, b""
         return held
 
 
@@ -80,9 +94,9 @@ def frame(data: bytes) -> bytes:
     return b"%d\n%s" % (len(data), data)
 
 
-def kill_words(pid: int, number: int) -> list[str]:
+def kill_words(who: str, number: int) -> list[str]:
     """The command that sends a signal to the group of a process, or to it alone where it has none of its own."""
     import signal
 
     kill = f"kill -s {signal.Signals(number).name.removeprefix('SIG')}"
-    return ["sh", "-c", f"{kill} -- -{pid:d} 2>/dev/null || {kill} {pid:d}"]
+    return ["sh", "-c", f"{kill} -- -{int(who)} 2>/dev/null || {kill} {int(who)}"]

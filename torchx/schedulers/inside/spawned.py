@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.inside import Tty
 
 _GRACE_S = 2.0
+_LAST_WORDS_S = 0.3
 
 _RLIMIT_LOCKS = 10
 """Not among Python's; supervisors mark their processes by it."""
@@ -78,6 +79,7 @@ class SpawnedProcess(InsideProcess):
 
         self._select = selectors.DefaultSelector()
         self._ended = -1
+        self._patience_s: float | None = None
         if self._master < 0:
             assert self._child.stdout is not None
             assert self._child.stderr is not None
@@ -101,12 +103,14 @@ class SpawnedProcess(InsideProcess):
 
     def read(self) -> tuple[int, bytes] | None:
         while self._select.get_map():
-            ready = {key.data: key.fd for key, _ in self._select.select()}
-            stream = STDOUT if STDOUT in ready else STDERR if STDERR in ready else 0
-            if stream == 0:  # it has ended, and nothing is left to be read
-                self._select.unregister(ready[0])
-                self._select.unregister(self._master)
+            ready = {key.data: key.fd for key, _ in self._select.select(self._patience_s)}
+            if not ready:  # it has ended, and others have its terminal open
                 break
+            stream = STDOUT if STDOUT in ready else STDERR if STDERR in ready else 0
+            if stream == 0:  # what it has written last may come a moment later
+                self._select.unregister(ready[0])
+                self._patience_s = _LAST_WORDS_S
+                continue
             try:
                 data = os.read(ready[stream], CHUNK)
             except OSError:  # a terminal that nobody has open any more
@@ -114,7 +118,7 @@ class SpawnedProcess(InsideProcess):
             if data:
                 return stream, data
             self._select.unregister(ready[stream])
-            if self._ended >= 0:
+            if self._ended >= 0 and self._patience_s is None:
                 self._select.unregister(self._ended)
         return None
 

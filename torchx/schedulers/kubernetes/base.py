@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.runs import Run
+    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.facts import JobFacts
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
@@ -44,6 +45,7 @@ CAPABILITIES = Capabilities(
     log_streams=("combined",),
     log_since=True,
     log_follow=True,
+    exec=True,
     log_keep=True,
     log_timestamps=True,
     log_previous=True,
@@ -278,6 +280,15 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
         namespace, name = split_id(app_id)
         return Seen(queries.parts_of(self._api_of(app_id), "Pod", namespace, [name]))
+
+    def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
+        from torchx.schedulers.inside import described
+        from torchx.schedulers.kubernetes.inside import enter, runs
+
+        pods = self._look_at_pods(app_id).pods_of(role, k)
+        if not runs(pods):
+            raise described(self.describe(app_id), app_id, role, k)
+        return enter(self._api_of(app_id), pods, argv, tty)
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         """Sleeps on a watch of what owns the job's pods, until the job ends or ``timeout_s`` are over."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, NotFoundError, TransientError
-from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, refusal, unless_forbidden
+from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, Refusal, refusal, unless_forbidden
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any, TypeVar
 
     _T = TypeVar("_T")
@@ -52,6 +52,7 @@ _ATTEMPTS = 5
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
 _JSON = "application/json"
+_CHANNELS = "v4.channel.k8s.io"
 _CHUNK = 1 << 16
 
 
@@ -283,6 +284,31 @@ class KubeApi:
             timeout_s: seconds of silence after which reading fails; None: never.
         """
         return self._open(_Request("GET", path, query or {}, timeout_s=timeout_s))
+
+    def websocket(self, path: str, query: Sequence[tuple[str, str]]) -> Any:
+        """A connection both ways, as an open ``websocket.WebSocket`` that the caller closes.
+
+        Raises:
+            NotFoundError: there is no such object.
+            BackendError: the cluster does not answer, or refuses.
+        """
+        from urllib.parse import urlencode
+
+        import websocket
+        from kubernetes.stream import ws_client
+
+        configuration = self.client.configuration
+        headers = {"sec-websocket-protocol": _CHANNELS}
+        for auth in configuration.auth_settings().values():
+            if auth.get("in") == "header" and auth.get("value"):
+                headers[auth["key"].lower()] = auth["value"]
+        url = f"ws{configuration.host.rstrip('/').removeprefix('http')}{path}?{urlencode(query)}"
+        try:
+            return ws_client.create_websocket(configuration, url, headers)
+        except websocket.WebSocketBadStatusException as e:
+            raise refusal("GET", path, Refusal(e.status_code, e.resp_body or b""), known=False) from None
+        except (OSError, websocket.WebSocketException) as e:
+            raise TransientError(f"the Kubernetes API at `{configuration.host}` opens no stream: {_cause(e)}") from None
 
     def events(self, path: str, query: Mapping[str, object], *, timeout_s: float) -> Iterator[_Object]:
         """Events of a watch, until the server or the connection ends it, or it is silent for ``timeout_s`` seconds."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OWNER = "create get list watch patch delete"
-_PARTS = {"Pod": "list", "Pod/log": "get", "Event": "list", "Secret": "create"}
+_PARTS = {"Pod": "list", "Pod/log": "get", "Pod/exec": "get create", "Event": "list", "Secret": "create"}
 _OF_KIND = {
     JOB: {"Job": _OWNER, "Service": "create get list patch delete"},
     JOBSET: {"JobSet": _OWNER},

@@ -1,0 +1,189 @@
+"""Files in and out of a replica: names, links, times, what is there already, and a replica that sends what it should not."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchx.errors import BackendError, NotFoundError
+from torchx.runner.copy import Copied, Taker, download, upload
+from torchx.schedulers.inside import InsideProcess
+from torchx.schedulers.inside.spawned import SpawnedProcess
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """The folder of a replica, with a checkpoint in it."""
+    ckpt = tmp_path / "there" / "ckpt"
+    (ckpt / "sub" / "empty").mkdir(parents=True)
+    (ckpt / "a").write_bytes(bytes(range(256)) * 5000)
+    (ckpt / "sub" / "grüße b").write_text("b")
+    (ckpt / "sub" / "grüße b").chmod(0o750)
+    (ckpt / "link").symlink_to("sub/grüße b")
+    os.utime(ckpt / "a", (1_000_000, 1_000_000))
+    return ckpt.parent
+
+
+@pytest.fixture
+def start(there: Path) -> Any:
+    """Starts a command in that folder."""
+
+    def started(argv: Sequence[str]) -> InsideProcess:
+        return SpawnedProcess(argv, cwd=str(there))
+
+    return started
+
+
+def same(one: Path, other: Path) -> None:
+    done = subprocess.run(["diff", "-r", "--no-dereference", one, other], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "exists", "arrives"),
+    [
+        ("ckpt", "new", False, "new"),
+        ("ckpt/", "new", False, "new"),
+        ("ckpt", "old", True, "old/ckpt"),
+        ("ckpt/", "old", True, "old"),
+        ("ckpt", "made/", False, "made/ckpt"),
+    ],
+)
+def test_a_folder_comes_out_and_goes_in(
+    start: Any, there: Path, tmp_path: Path, source: str, target: str, exists: bool, arrives: str
+) -> None:
+    """As `cp -r` has it; with a slash at its end, what is in the folder. Modes, times, links and empty folders stay."""
+    if exists:
+        (tmp_path / target).mkdir()
+        (there / target).mkdir()
+    slash = "/" if target.endswith("/") else ""
+    out = download(start, source, str(tmp_path / target) + slash)
+    assert out == Copied(2, 1_280_001, 0, [])
+    same(there / "ckpt", tmp_path / arrives)
+    found = (tmp_path / arrives / "sub" / "grüße b").stat()
+    assert (found.st_mode & 0o777, (tmp_path / arrives / "a").stat().st_mtime) == (0o750, 1_000_000)
+    put = upload(start, str(there / source) + ("/" if source.endswith("/") else ""), target)
+    assert put == Copied(2, 1_280_001, 0, [])
+    same(there / "ckpt", there / arrives)
+
+
+def test_a_file_gets_its_new_name(start: Any, there: Path, tmp_path: Path) -> None:
+    """Or goes into a folder that exists."""
+    assert download(start, "ckpt/a", str(tmp_path / "b")).files == 1
+    assert download(start, "ckpt/a", str(tmp_path)).files == 1
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (there / "ckpt/a").read_bytes()
+    assert upload(start, str(tmp_path / "a"), "in/x").files == 1
+    assert upload(start, str(tmp_path / "a"), "in").files == 1
+    assert sorted(p.name for p in (there / "in").iterdir()) == ["a", "x"]
+
+
+def test_what_is_there_is_not_sent_again(start: Any, there: Path, tmp_path: Path) -> None:
+    """By size and time; what has changed, or is missing, is."""
+    download(start, "ckpt/", str(tmp_path / "out"))
+    assert download(start, "ckpt/", str(tmp_path / "out")) == Copied(0, 0, 2, [])
+    (tmp_path / "out/a").write_bytes(b"cut off")
+    assert download(start, "ckpt/", str(tmp_path / "out")) == Copied(1, 1_280_000, 1, [])
+    upload(start, f"{tmp_path}/out/", "in")
+    (there / "in/sub/grüße b").unlink()
+    assert upload(start, f"{tmp_path}/out/", "in") == Copied(1, 1, 1, [])
+    same(there / "ckpt", there / "in")
+
+
+def test_what_leads_out_or_is_no_file_is_left_out(start: Any, there: Path, tmp_path: Path) -> None:
+    """Both ways, by name."""
+    os.mkfifo(there / "ckpt/fifo")
+    (there / "ckpt/out").symlink_to("/etc/passwd")
+    (there / "ckpt/sub/up").symlink_to("../../x")
+    left = download(start, "ckpt/", str(tmp_path / "out")).left_out
+    assert sorted(left) == ["./fifo", "./out", "./sub/up"]
+    assert sorted(upload(start, f"{there}/ckpt/", "in").left_out) == ["fifo", "out", "sub/up"]
+
+
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", data: bytes = b"bad"
+) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    info.size = len(data) if kind == tarfile.REGTYPE else 0
+    return info, data
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("../x")],
+        [member("/tmp/torchx-test-x")],
+        [member("a/../../x")],
+        [member("a/..")],
+        [member("l", tarfile.SYMTYPE, ".."), member("l/x")],
+        [member("l", tarfile.SYMTYPE, "/tmp"), member("l/x")],
+        [member("h", tarfile.LNKTYPE, "../outside")],
+        [member("d", tarfile.CHRTYPE), member("f", tarfile.FIFOTYPE), member("b", tarfile.BLKTYPE)],
+        [member("s", tarfile.SYMTYPE, "d"), member("d", tarfile.DIRTYPE), member("s/x")],
+    ],
+    ids=lambda members: "+".join(m[0].name for m in members),
+)
+def test_a_hostile_replica_writes_nothing_outside(tmp_path: Path, members: Any) -> None:
+    """Whatever names and links it sends; nothing is written through a link, either."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "outside").write_text("mine")
+    packed = io.BytesIO()
+    with tarfile.open(mode="w", fileobj=packed) as tar:
+        for info, data in members:
+            tar.addfile(info, io.BytesIO(data))
+    packed.seek(0)
+    taker = Taker(str(root), {})
+    with tarfile.open(mode="r|", fileobj=packed) as tar:
+        for info in tar:
+            taker.take(tar, info)
+    assert taker.left_out
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["outside", "root"]
+    assert (tmp_path / "outside").read_text() == "mine"
+    assert not os.path.exists("/tmp/torchx-test-x")
+    assert not [p for p in root.rglob("*") if p.is_symlink() and not p.resolve().is_relative_to(root)]
+
+
+def test_a_link_that_is_there_is_not_followed(tmp_path: Path, start: Any, there: Path) -> None:
+    """A link of an earlier time in the target leads nowhere: the file takes its place, a folder is left out."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/a").symlink_to("../outside/a")
+    (tmp_path / "out/sub").symlink_to("../outside")
+    done = download(start, "ckpt/", str(tmp_path / "out"))
+    assert not [*(tmp_path / "outside").iterdir()]
+    assert (tmp_path / "out/a").read_bytes() == (there / "ckpt/a").read_bytes()
+    assert "./sub/grüße b" in done.left_out
+
+
+def test_errors(start: Any, there: Path, tmp_path: Path) -> None:
+    """What is not there; what cannot be written; a stream that breaks off, after which the rest is fetched."""
+    with pytest.raises(NotFoundError, match="`nope`"):
+        download(start, "nope", str(tmp_path))
+    with pytest.raises(NotFoundError, match="`nope`"):
+        upload(start, "nope", ".")
+    with pytest.raises(BackendError, match="tar"):
+        upload(start, str(there / "ckpt"), "ckpt/a/b")
+
+    def cut(argv: Sequence[str]) -> InsideProcess:
+        words = list(argv)
+        words[2] = (
+            words[2].replace("exec tar -cf -", "tar -cf - ") + " | head -c 700000" if "tar" in words[2] else words[2]
+        )
+        return start(words)
+
+    (there / "ckpt/b").write_bytes(b"x" * 500_000)
+    with pytest.raises(BackendError, match="broke off"):
+        download(cut, "ckpt/", str(tmp_path / "out"))
+    assert not (tmp_path / "out/a").exists() or not (tmp_path / "out/b").exists()
+    download(start, "ckpt/", str(tmp_path / "out"))
+    (tmp_path / "out/a.torchx-part").unlink(missing_ok=True)
+    (tmp_path / "out/b.torchx-part").unlink(missing_ok=True)
+    same(there / "ckpt", tmp_path / "out")

@@ -1,0 +1,143 @@
+"""Ports of a replica as ports of this machine: many connections, ends, refusals, and one that is slow."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from torchx.cli.cmd_forward import parse_ports
+from torchx.cli.failures import UsageError
+from torchx.errors import BackendError, ConfigError
+from torchx.runner.forward import Forwarding, relay_words
+from torchx.schedulers.inside.spawned import SpawnedProcess
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """The port of a server in the replica: it answers with all that it gets, once that has ended, and its hash first."""
+    server = socket.create_server(("127.0.0.1", 0), backlog=128)
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            data = b""
+            while piece := connection.recv(1 << 16):
+                data += piece
+            connection.sendall(hashlib.sha256(data).digest() + data)
+
+    def accept() -> None:
+        while True:
+            try:
+                connection = server.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield server.getsockname()[1]
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+
+
+@pytest.fixture
+def forwarding(echo: int) -> Iterator[Forwarding]:
+    """That port, and one on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        closed = taken.getsockname()[1]
+    made = Forwarding(SpawnedProcess(relay_words()), [(echo, 0), (closed, 0)])
+
+    def run() -> None:
+        with contextlib.suppress(BackendError):
+            made.run()
+
+    running = threading.Thread(target=run, daemon=True)
+    running.start()
+    yield made
+    made._process.close_stdin()  # the relay ends, and with it `run`
+    running.join()
+    made.close()
+
+
+def ask(port: int, data: bytes) -> bytes:
+    """What the server answers to all of ``data``."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        sending = threading.Thread(target=lambda: (connection.sendall(data), connection.shutdown(socket.SHUT_WR)))
+        sending.start()
+        answer = b""
+        while piece := connection.recv(1 << 16):
+            answer += piece
+        sending.join()
+    return answer
+
+
+def test_fifty_connections_at_once(forwarding: Forwarding) -> None:
+    """Each gets its own bytes, whole, and its end."""
+    texts = [os.urandom(200_000 + i) for i in range(50)]
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda text: ask(forwarding.local_ports[0], text), texts))
+    assert answers == [hashlib.sha256(text).digest() + text for text in texts]
+
+
+def test_megabytes_both_ways(forwarding: Forwarding) -> None:
+    """Far more than either side holds back."""
+    data = os.urandom(1 << 20) * 20
+    assert ask(forwarding.local_ports[0], data) == hashlib.sha256(data).digest() + data
+
+
+def test_one_that_is_slow_holds_up_no_other(forwarding: Forwarding) -> None:
+    """Who does not read its answer keeps only its own connection waiting."""
+    data = os.urandom(1 << 20) * 8
+    with socket.create_connection(("127.0.0.1", forwarding.local_ports[0])) as slow:
+        slow.sendall(data)
+        slow.shutdown(socket.SHUT_WR)
+        assert ask(forwarding.local_ports[0], b"quick") == hashlib.sha256(b"quick").digest() + b"quick"
+        answer = b""
+        while piece := slow.recv(1 << 16):
+            answer += piece
+    assert answer[32:] == data
+
+
+def test_a_port_on_which_nobody_listens(forwarding: Forwarding) -> None:
+    """The connection is closed, and the reason said; the others go on."""
+    heard: list[str] = []
+    forwarding.on_refusal(heard.append)
+    assert ask(forwarding.local_ports[1], b"") == b""
+    assert [text.partition(": ")[2] for text in heard] == ["Connection refused"]
+    assert ask(forwarding.local_ports[0], b"x")[32:] == b"x"
+
+
+def test_loopback_alone(forwarding: Forwarding) -> None:
+    """Nobody else on the network can connect."""
+    for listening in forwarding._listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_port_that_is_taken(echo: int) -> None:
+    """The error says so, and the relay is ended."""
+    process = SpawnedProcess(["sleep", "1000"])
+    with pytest.raises(ConfigError, match=f"port {echo} of this machine cannot be used"):
+        Forwarding(process, [(1, echo)])
+    assert process.wait() > 128
+
+
+def test_the_replica_ends() -> None:
+    """`run` ends with an error that says what was said there."""
+    cut = SpawnedProcess(["sh", "-c", "echo cut >&2; exit 3"])
+    with Forwarding(cut, [(1, 0)]) as made, pytest.raises(BackendError, match="has ended: cut"):
+        made.run()
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "70000", "1:", "1:70000", ":1", "-1", "1:2:3", "٣"])
+def test_what_is_no_port(text: str) -> None:
+    """It is refused with an example."""
+    with pytest.raises(UsageError) as refused:
+        parse_ports(text)
+    assert "6006:8080" in refused.value.hint

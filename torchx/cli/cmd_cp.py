@@ -1,0 +1,94 @@
+"""``torchx cp``: files in and out of a replica that runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_exec import find_replica
+from torchx.cli.failures import UsageError, note, progress, warn
+from torchx.errors import HandleError, NotFoundError
+from torchx.util.term import is_tty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from torchx.cli.cmd_exec import Replica
+    from torchx.runner import Runner
+
+__all__ = ["CmdCp"]
+
+_EVERY_S = 0.2
+_MB = 1_000_000
+
+
+class CmdCp(SubCommand):
+    """copy files or folders out of a replica, or into it"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        there = "JOB[/ROLE[/REPLICA]]:PATH is in a replica, PATH here; one of the two is there"
+        subparser.add_argument("source", metavar="SOURCE", help=there)
+        subparser.add_argument("target", metavar="TARGET", help="a folder that exists, or the new name")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Copies, and says how much."""
+        from torchx.runner import get_runner
+
+        shown = _Shown() if is_tty(sys.stderr) else None
+        with get_runner() as runner:
+            source, target = _there(runner, args.source), _there(runner, args.target)
+            if (source is None) == (target is None):
+                raise UsageError(
+                    "both files are here" if source is None else "both files are in replicas",
+                    hint="write one of them as JOB[/ROLE[/REPLICA]]:PATH, for example `@last/trainer/0:ckpt/`",
+                )
+            handle, (role, k), path = source or target  # type: ignore[misc]  # one of them is not None
+
+            ends = (path, args.target) if source else (args.source, path)
+            show: Callable[[int], None] = shown.add if shown else lambda _: None
+            done = runner.copy(handle, ends[0], ends[1], role, k, into=not source, progress=show)
+        if shown:
+            shown.end()
+            again = f", {done.skipped} were there" if done.skipped else ""
+            note(f"{done.files} file{'s' * (done.files != 1)}, {done.bytes / _MB:.1f} MB{again}")
+        for name in done.left_out:
+            warn(f"`{name}` was left out: it is a link that leads out of the folder, or not a file")
+
+
+class _Shown:
+    """The progress on one line of the terminal."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+        self._bytes = 0
+
+    def add(self, count: int) -> None:
+        self._bytes += count
+        now = time.monotonic()
+        if now >= self._last + _EVERY_S:
+            self._last = now
+            progress(f"{self._bytes / _MB:.1f} MB, {self._bytes / _MB / (now - self._began):.1f} MB/s")
+
+    @staticmethod
+    def end() -> None:
+        progress("")
+
+
+def _there(runner: Runner, text: str) -> tuple[str, Replica, str] | None:
+    """Handle, replica and path of a file in a replica; None for one here. Names of jobs may have colons in them."""
+    if text.startswith(("/", "./", "../", "~")) or ":" not in text.replace("://", "", 1):
+        return None
+    problem: NotFoundError | HandleError | None = None
+    begin = text.find("://") + 3 if "://" in text else 0
+    while (at := text.find(":", begin)) >= 0:
+        begin = at + 1
+        try:
+            return *find_replica(runner, text[:at]), text[begin:] or "."
+        except (NotFoundError, HandleError) as e:
+            problem = problem or e
+    assert problem is not None  # there was a colon
+    raise problem

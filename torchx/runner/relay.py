@@ -1,0 +1,183 @@
+"""Many connections over one stream: runs here, and, as the text of this file, with ``python -c`` inside a replica.
+
+The standard library alone, of Python 3.7 and later, for that is what a replica may have. A frame is its kind, the
+number of its connection, the length of its data. Each side may send so much of a connection and no more before the
+other one has passed it on: one that is slow holds up no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import queue
+    from collections.abc import Callable
+
+HEAD = struct.Struct("!BII")
+OPEN, DATA, END, CREDIT, REFUSED = range(5)
+WINDOW = 1 << 19
+PIECE = 1 << 16
+
+
+class Relay:
+    """One end of the stream.
+
+    Args:
+        receive: returns so many bytes of the stream, fewer at its end.
+        send: writes to it; called by one thread at a time.
+    """
+
+    def __init__(self, receive: Callable[[int], bytes], send: Callable[[bytes], None]) -> None:
+        self._receive = receive
+        self._write = send
+        import threading
+
+        self._lock = threading.Lock()
+        self._channels: dict[int, Channel] = {}
+        self._next = 0
+        self.refused: Callable[[str], None] = lambda _: None
+
+    def send(self, kind: int, number: int, data: bytes = b"") -> None:
+        with self._lock:
+            self._write(HEAD.pack(kind, number, len(data)) + data)
+
+    def open(self, connection: socket.socket, port: int) -> None:
+        """Has the other side connect to its port, for a connection that was accepted here."""
+        with self._lock:
+            self._next += 1
+            number = self._next
+        self._channels[number] = Channel(self, number, connection, 0)
+        self.send(OPEN, number, b"%d" % port)
+
+    def run(self) -> None:
+        """Passes on what comes, until the stream ends."""
+        while True:
+            head = self._receive(HEAD.size)
+            if len(head) < HEAD.size:
+                break
+            kind, number, size = HEAD.unpack(head)
+            data = self._receive(size) if size else b""
+            if kind == OPEN:
+                import threading
+
+                threading.Thread(target=self._connect, args=(number, int(data)), daemon=True).start()
+                continue
+            channel = self._channels.get(number)
+            if kind == REFUSED:
+                self.refused(data.decode("utf-8", "replace"))
+            if channel is not None:
+                channel.take(kind, data)
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    def forget(self, number: int) -> None:
+        self._channels.pop(number, None)
+
+    def _connect(self, number: int, port: int) -> None:
+        try:
+            connection = socket.create_connection(("127.0.0.1", port), 30)
+            connection.settimeout(None)
+        except OSError as e:
+            self.send(REFUSED, number, f"port {port}: {e.strerror or e}".encode())
+            return
+        self._channels[number] = Channel(self, number, connection, WINDOW)
+        self.send(CREDIT, number, b"%d" % WINDOW)  # what comes from now on finds it
+
+
+class Channel:
+    """One connection: a thread that reads it, and one that writes it.
+
+    Args:
+        credit: how much may be sent at once: nothing until the other side has connected.
+    """
+
+    def __init__(self, relay: Relay, number: int, connection: socket.socket, credit: int) -> None:
+        import queue
+        import threading
+
+        self._relay = relay
+        self._number = number
+        self._connection = connection
+        self._credit = credit
+        self._granted = threading.Condition()
+        self._waiting: queue.Queue[bytes | None] = queue.Queue()
+        self._left = 2
+        self._closed = False
+        for work in (self._read, self._pass_on):
+            threading.Thread(target=self._until_over, args=(work,), daemon=True).start()
+
+    def take(self, kind: int, data: bytes) -> None:
+        if kind == CREDIT:
+            with self._granted:
+                self._credit += int(data)
+                self._granted.notify()
+        elif kind == REFUSED:
+            self.close()
+        else:
+            self._waiting.put(data if kind == DATA else None)
+
+    def close(self) -> None:
+        with self._granted:
+            self._closed = True
+            self._granted.notify()
+        self._waiting.put(None)
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        while True:
+            with self._granted:
+                while self._credit <= 0 and not self._closed:
+                    self._granted.wait()
+                most = min(self._credit, PIECE)
+            data = b"" if self._closed else self._connection.recv(most)
+            if not data:
+                break
+            with self._granted:
+                self._credit -= len(data)
+            self._relay.send(DATA, self._number, data)
+        self._relay.send(END, self._number)
+
+    def _pass_on(self) -> None:
+        while True:
+            data = self._waiting.get()
+            if data is None:
+                break
+            self._connection.sendall(data)
+            self._relay.send(CREDIT, self._number, b"%d" % len(data))
+        self._connection.shutdown(socket.SHUT_WR)
+
+    def _until_over(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (OSError, ValueError):
+            if work == self._read:
+                with contextlib.suppress(OSError, ValueError):
+                    self._relay.send(END, self._number)
+            else:
+                self.close()
+        with self._granted:
+            self._left -= 1
+            over = self._left == 0
+        if over:
+            self._relay.forget(self._number)
+            self._connection.close()
+
+
+def main() -> None:
+    """Inside the replica: stdin and stdout are the stream."""
+    out = sys.stdout.buffer
+
+    def send(data: bytes) -> None:
+        out.write(data)
+        out.flush()
+
+    Relay(sys.stdin.buffer.read, send).run()
+
+
+if __name__ == "__main__":
+    main()

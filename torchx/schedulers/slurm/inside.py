@@ -1,0 +1,128 @@
+"""A process inside a replica of a Slurm job: a step of its own on the replica's node, which shares what the job has.
+
+https://slurm.schedmd.com/srun.html#OPT_overlap, of Slurm 20.11 and later. The script on the node is ``inside.sh``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import signal
+
+from torchx.errors import BackendError, NotSupportedError
+from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.inside import STDERR, STDOUT
+from torchx.schedulers.inside.marks import Mark
+from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.shell import read_script
+from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchx.errors import NotFoundError
+    from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.inside import Tty
+    from torchx.schedulers.kit.commands import Completed
+
+    Run = Callable[[list[str]], Completed]
+
+_NOT_THERE = "- 0"
+_SCRIPT_FILE = "inside.sh"
+
+
+def host_of(folder: JobFolder, role: str, k: int) -> str:
+    """The node on which a replica runs, as the job's script has written it down; empty where it does not run."""
+    text = folder.files.read(posixpath.join(folder.path, EVENTS_FILE)) or b""
+    events = parse_events(text.decode("utf-8", "replace"))
+    found = events.replicas.get(f"{folder_name(role)}/{k}")
+    over = found is None or found.exit_code is not None or events.exit_code is not None
+    return "" if found is None or over else found.host
+
+
+def step_words(app_id: str, host: str, *, component: int | None, tty: bool) -> list[str]:
+    """The command that starts a step on a node of a job, quiet: the script says how it ended."""
+    words = ["srun", f"--jobid={app_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mem=0"]
+    words += ["--export=ALL", "--chdir=/", "-QQ", "--unbuffered"]
+    words += [f"--het-group={component}"] if component is not None else []
+    return [*words, "--pty"] if tty else words
+
+
+class Step(SpawnedProcess):
+    """A step, seen through its ``srun``.
+
+    Args:
+        run: runs a command of Slurm's to its end.
+        ended: makes the error for a replica that is not there after all.
+    """
+
+    def __init__(
+        self,
+        step: list[str],
+        folder: str,
+        argv: Sequence[str],
+        tty: Tty | None,
+        *,
+        run: Run,
+        ended: Callable[[], NotFoundError],
+    ) -> None:
+        self._mark = Mark()
+        self._run = run
+        self._not_there = ended
+        self._due: list[int] = []
+        self._over = False
+        script = read_script(__file__, _SCRIPT_FILE)
+        words = ["bash", "-c", script, "bash", self._mark.text, folder, tty.term if tty else ""]
+        super().__init__([*step, *words, *argv], tty=tty)
+        self._marked = STDOUT if tty else STDERR
+
+    def read(self) -> tuple[int, bytes] | None:
+        while (piece := super().read()) is not None:
+            if piece[0] != self._marked:
+                return piece
+            known = self._mark.who
+            data = self._mark.take(piece[1])
+            if self._mark.who == _NOT_THERE:
+                raise self._not_there()
+            if self._mark.who and not known:
+                due, self._due = self._due, []
+                for number in due:
+                    self.send_signal(number)
+            if data:
+                return piece[0], data
+        self._over = True
+        held = self._mark.left()
+        return (self._marked, held) if held else None
+
+    def send_signal(self, number: int) -> None:
+        if self._mark.who:
+            name = signal.Signals(number).name.removeprefix("SIG")
+            self._run(["scancel", f"--signal={name}", self._mark.who])
+        else:
+            self._due.append(number)
+
+    def wait(self) -> int:
+        code = super().wait()
+        if self._mark.code is not None:
+            return self._mark.code
+        if not self._mark.who:
+            if code == 0:
+                raise self._not_there()
+            raise BackendError(
+                f"`srun` could not start a step in the job: exit code {code}",
+                hint="does the job still run? `torchx status` says so; a step needs Slurm 20.11 or later",
+            )
+        return code or 137  # the step was ended from outside
+
+    def close(self) -> None:
+        if not self._over and self._mark.who not in ("", _NOT_THERE):
+            self._over = True
+            self._run(["scancel", self._mark.who])
+        super().close()
+
+
+def refuse_remote(site: str) -> NotSupportedError:
+    """The error for a cluster behind a login node."""
+    return NotSupportedError(
+        f"replicas of a job behind `{site}` cannot be entered from here", hint=f"`ssh {site}` and run it there"
+    )

@@ -1,0 +1,51 @@
+#!/bin/bash
+# Runs a command inside a replica of a Slurm job, as a step on its node: bash inside.sh MARK FOLDER TERM COMMAND...
+#
+# The replica is the oldest process of this user that was started with the error file in FOLDER; its environment, its working
+# directory and, where it has one, its container become those of the command. What is said of this on stderr stands behind MARK:
+# first the step, in the end the exit code. bash 4.2.
+mark=$1 folder=$2 term=$3
+shift 3
+
+begun() {  # process: when it was started, in ticks since boot
+  local line fields
+  { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
+  read -r -a fields <<<"${line##*) }"
+  echo "${fields[19]}"
+}
+
+space=$(readlink /proc/self/ns/mnt)
+replica='' oldest='' inner=0
+mapfile -t found < <(grep -lzxF -e "TORCHELASTIC_ERROR_FILE=$folder/error.json" /proc/[0-9]*/environ 2>/dev/null)
+if ((${#found[@]})); then  # without the srun that started it: it is of no step
+  mapfile -t found < <(grep -lz -e '^SLURM_STEP_ID=' "${found[@]}" 2>/dev/null)
+fi
+for path in ${found[@]+"${found[@]}"}; do
+  pid=${path#/proc/} pid=${pid%/environ}
+  if ! ticks=$(begun "$pid") || ! there=$(readlink "/proc/$pid/ns/mnt"); then continue; fi
+  inside=0
+  [[ $there == "$space" ]] || inside=1
+  if [[ -z $replica || $inside -gt $inner || ($inside == "$inner" && $ticks -lt $oldest) ]]; then
+    replica=$pid oldest=$ticks inner=$inside
+  fi
+done
+if [[ -z $replica ]]; then
+  echo "$mark- 0" >&2
+  exit 0
+fi
+
+env=()
+while IFS= read -r -d '' entry; do env+=("$entry"); done <"/proc/$replica/environ"
+enter=()
+if ((inner)); then
+  enter=(nsenter --target="$replica" --mount --root --wd)
+  [[ $(readlink "/proc/$replica/ns/user") == "$(readlink /proc/self/ns/user)" ]] || enter+=(--user --preserve-credentials)
+else
+  cd "/proc/$replica/cwd" || exit 1
+fi
+if [[ -n $term ]]; then env+=("TERM=$term"); fi
+trap : INT TERM HUP QUIT USR1 USR2
+echo "$mark$SLURM_JOB_ID.$SLURM_STEP_ID" >&2
+${enter[@]+"${enter[@]}"} env -i ${env[@]+"${env[@]}"} "$@"
+echo "$mark= $?" >&2
+exit 0
