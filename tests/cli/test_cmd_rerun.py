@@ -89,6 +89,7 @@ def test_the_same_again(torchx: Call, repo: Path) -> None:
     assert new["cfg"]["cancel_grace_s"] == {"value": 3, "source": "-cfg"}
     assert (new["run"]["cwd"], new["run"]["git_commit"]) == (str(repo), git(repo, "rev-parse", "HEAD"))
     assert os.getcwd() == "/"
+    assert f"rerun of:    {first}\n" in torchx("describe", "@last").out
 
 
 def test_other_arguments(torchx: Call, repo: Path) -> None:
@@ -97,6 +98,9 @@ def test_other_arguments(torchx: Call, repo: Path) -> None:
     assert said(torchx("rerun", "@last", "--log", "--", "c  d", "--e")) == ["hi c d --e"]
     assert said(torchx("rerun", "@last", "--log", "--", "f")) == ["hi f"]
     assert said(torchx("rerun", "--log", "@last")) == ["hi f"]
+    os.chdir("/")  # a component that is a file is where the run was launched
+    assert said(torchx("rerun", "@last", "--log", "--", "g")) == ["hi g"]
+    os.chdir(repo)
     torchx("run", "--wait", "train.py", "x")
     assert said(torchx("rerun", "@last", "--log", "--")) == ["one"]
 

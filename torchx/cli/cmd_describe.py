@@ -108,6 +108,7 @@ def _head(handle: str, run: Run | None, *, color: bool) -> str:
             ("in", printable(run.cwd)),
             ("command", printable(join(run.argv)) if run.argv else ""),
             ("git commit", commit if run.git_commit else ""),
+            ("rerun of", printable(run.tags.get("rerun_of", ""))),
             ("parent run", printable(run.parent_run_id)),
         ],
         color=color,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
@@ -151,6 +153,7 @@ def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:
 def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:
     """The app that the component of a run makes with other arguments."""
     from torchx.cli.cmd_run import what_was_run
+    from torchx.runner.capsule.rerun import inside
     from torchx.runner.components import make_app
 
     first: Run | None = run
@@ -162,14 +165,16 @@ def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:
             f"`{run.app_id}` was not launched by `torchx run`, so that its arguments cannot be replaced",
             hint="`--set roles.NAME.args.0=VALUE` replaces one",
         )
-    component, old = what_was_run(words[words.index("run", 1) + 1 :])
-    if "--" in old:
-        kept = [*old[: old.index("--")], "--"]
-    elif _takes_more(component):
-        kept = [*old, "--"]
-    else:
-        kept = []
-    return make_app(component, [*kept, *arguments], None)
+    # A component that is a file, and what config files say of it, is where the run was launched.
+    with inside(run.cwd if os.path.isdir(run.cwd) else "."):
+        component, old = what_was_run(words[words.index("run", 1) + 1 :])
+        if "--" in old:
+            kept = [*old[: old.index("--")], "--"]
+        elif _takes_more(component):
+            kept = [*old, "--"]
+        else:
+            kept = []
+        return make_app(component, [*kept, *arguments], None)
 
 
 def _takes_more(component: str) -> bool:

@@ -54,6 +54,9 @@ VERBS: dict[str, Verb] = {
     "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),
     "delete": Verb(END, "torchx.cli.cmd_delete:CmdDelete", "remove jobs that have ended, their logs and their records"),
     "simulate": Verb(END, "torchx.cli.cmd_simulate:CmdSimulate", "make a fault happen to a job: does it survive?"),
+    "init": Verb(
+        SET_UP, "torchx.cli.cmd_init:CmdInit", "write a training, a component and a .torchxconfig to start from"
+    ),
     "configure": Verb(SET_UP, "torchx.cli.cmd_configure:CmdConfigure", "write a .torchxconfig to fill in"),
     "plugins": Verb(SET_UP, "torchx.cli.cmd_plugins:CmdPlugins", "the plugins that were found, and those that failed"),
     "completion": Verb(SET_UP, "torchx.cli.cmd_completion:CmdCompletion", "the completion script of a shell"),
@@ -77,7 +80,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(
         ("get", "info", "show", "inspect"), "`torchx status JOB` says how a job is, `torchx describe JOB` what it is"
     ),
-    **dict.fromkeys(("init", "config", "setup"), "`torchx configure` writes a .torchxconfig to fill in"),
+    **dict.fromkeys(("config", "setup"), "`torchx configure` writes a .torchxconfig to fill in"),
     **dict.fromkeys(
         ("components", "schedulers"),
         "`torchx builtins` lists components, `torchx runopts` schedulers and their options",

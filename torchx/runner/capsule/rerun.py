@@ -15,6 +15,7 @@ from torchx.util.records import dataclass, field
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from torchx.config import Setting
@@ -75,15 +76,9 @@ class Plan:
     tags: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    @contextmanager
-    def surroundings(self) -> Iterator[None]:
+    def surroundings(self) -> AbstractContextManager[None]:
         """The folder that it was launched from is the current one, for schedulers that look at it."""
-        before = os.getcwd()
-        os.chdir(self.cwd)
-        try:
-            yield
-        finally:
-            os.chdir(before)
+        return inside(self.cwd)
 
     def finish(self, info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
         """Has a dry run of this plan remember where it comes from."""
@@ -98,6 +93,17 @@ class Plan:
                 settings[key] = Setting(settings[key].value, recorded["source"])
         info._settings = settings
         return info
+
+
+@contextmanager
+def inside(folder: str) -> Iterator[None]:
+    """Makes a folder the current one for a while."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def plan(

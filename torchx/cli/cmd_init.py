@@ -1,0 +1,54 @@
+"""``torchx init``: files to start from."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.cli.cmd_base import SubCommand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["CmdInit"]
+
+_FILES = {"train.py": "train.txt", "component.py": "component.txt", ".torchxconfig": "torchxconfig.txt"}
+_HELP = """\
+Writes train.py, a small training; component.py, which says how it is run; and .torchxconfig, by which
+`torchx run` in that folder runs the component:
+
+  torchx init my_project && cd my_project
+  torchx run                                           two workers on this machine
+  torchx run component.py:train -j 2x8 -- --lr 0.3     other arguments
+  torchx run -s slurm --dryrun                         what a cluster would get
+
+A file that is there already is never written over."""
+
+
+class CmdInit(SubCommand):
+    """write a training, a component and a .torchxconfig to start from"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.epilog = _HELP
+        subparser.add_argument("folder", nargs="?", default=".", metavar="DIR", help="where (default: here)")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Writes the files, and prints their paths."""
+        from torchx.cli.failures import note
+        from torchx.errors import ConfigError
+
+        there = [name for name in _FILES if os.path.lexists(os.path.join(args.folder, name))]
+        if there:
+            raise ConfigError(
+                f"`{os.path.join(args.folder, there[0])}` already exists", hint="name a new folder: `torchx init DIR`"
+            )
+        os.makedirs(args.folder, exist_ok=True)
+        for name, template in _FILES.items():
+            with open(os.path.join(os.path.dirname(__file__), "start", template), encoding="utf-8") as file:
+                text = file.read()
+            path = os.path.join(args.folder, name)
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(text)
+            print(os.path.normpath(path))
+        note(f"{'' if args.folder == '.' else f'cd {args.folder} · '}torchx run · torchx run --dryrun -s slurm")
