@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.kit.simulations import Simulation
     from torchx.specs.api import AppDef, CfgVal
 
     _Jobs = list[ListAppResponse]
@@ -94,6 +95,7 @@ CAPABILITIES = Capabilities(
     list=True,
     retries=("REPLICA", "ROLE", "APPLICATION"),
     retry_actions=("retry", "mem"),
+    timeout="yes",
     elastic=True,
     multi_role=True,
     mounts=("bind", "volume", "device"),
@@ -144,14 +146,13 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         pushed = self.dryrun_push_images(copy.deepcopy(app), cfg) if cfg.get("image_repo") else {}
         app_id = make_unique(NAME_RULE.make(app.name, room=16))
         place = self._on_engine.place()
-        policy = ""
+        told = {"place": place}
         if app.metadata:
             from torchx.schedulers.docker import attempts
 
-            policy = attempts.policy(app, self.capabilities, place)
-        request = render_job(
-            app, app_id, opts, session=self.session_name, environ=os.environ, place=place, policy=policy
-        )
+            told["policy"] = attempts.policy(app, self.capabilities, place)
+            told["timeout"] = attempts.timeout(app, place)
+        request = render_job(app, app_id, opts, session=self.session_name, environ=os.environ, **told)
         request.images_to_push = pushed  # as well: what runs is the image that is here
         return AppDryRunInfo(request, str)
 
@@ -238,6 +239,15 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
 
     def _find(self, app_id: str, doing: str) -> Job | None:
         return self._on_engine.find(app_id, doing % app_id)
+
+    def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
+        """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
+        from torchx.schedulers.docker.simulate import simulation
+
+        job = self._find(app_id, "the state of `%s` is not known")
+        if job is None:
+            raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
+        return simulation(self._client, job, fault, replica)
 
     # -- the end ---------------------------------------------------------------------------------
 

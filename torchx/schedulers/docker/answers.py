@@ -59,11 +59,15 @@ def facts_of(
     members = [r for role in roles for r in role.replicas]
     removed = [r for r in members if r.reason == _REMOVED]
     over = all(is_terminal(c.state) for c in job.containers)
+    late = not cancelled and any(c.mark.late for c in job.containers)
+    limit = gangs.rules_of(job).timeout
     return JobFacts(
         app_id=job.app_id,
         roles=roles,
         # until the last of them has ended, and it is known that there is no other attempt
-        state=AppState.RUNNING if (step.stop or step.end or step.ask) and not unattended else None,
+        state=_state_of(step, late=late and over) if not unattended or late else None,
+        reason=f"it reached its time limit{' of ' + limit if limit else ''}" if late else "",
+        kind="timeout" if late else "",
         cancelled=cancelled and not removed,  # else they are ended for the lack of it
         unattended=unattended,
         restarts=_restarts(job, history),
@@ -74,6 +78,12 @@ def facts_of(
         tell_hosts=False,  # a container's name has that of its replica in it
         definition=definition,
     )
+
+
+def _state_of(step: Step, *, late: bool) -> AppState | None:
+    if step.stop or step.end or step.ask:
+        return AppState.RUNNING
+    return AppState.FAILED if late else None
 
 
 def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
@@ -156,7 +166,7 @@ def _of_container(seen: Container, *, again: bool, ended: float) -> ReplicaFacts
         ended=ended if is_terminal(seen.state) else 0.0,  # else it is that of an attempt before
         reason="the engine lost it" if lost else "",
         kind="lost" if lost else "",
-        stopped=seen.mark.cancelled or seen.mark.ended,
+        stopped=seen.mark.cancelled or seen.mark.ended or seen.mark.late,
     )
 
 

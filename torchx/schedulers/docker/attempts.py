@@ -19,6 +19,7 @@ from torchx.schedulers.kit.attempts import PROGRESS_FILE, policy_of, put_down, r
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppState
 from torchx.specs.retries import Attempt, RetryRules, to_line
+from torchx.specs.timeouts import TIMEOUT, timeout_s
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
@@ -53,6 +54,18 @@ def policy(app: AppDef, caps: Capabilities, place: str) -> str:
             hint="name the engine by `DOCKER_HOST`, or omit `--retry`",
         )
     return str(rules)
+
+
+def timeout(app: AppDef, place: str) -> str:
+    """How long an attempt may run; empty: for ever. Arguments and errors as of :func:`policy`."""
+    if not timeout_s(app):
+        return ""
+    if not place:
+        raise NotSupportedError(
+            "nobody could keep the time limit: only this program knows the way to its engine",
+            hint="name the engine by `DOCKER_HOST`, or omit `--timeout`",
+        )
+    return app.metadata[TIMEOUT]
 
 
 def main() -> None:

@@ -3,12 +3,12 @@
 A container's labels cannot be changed, its name can, and an engine keeps it over its own restarts. So a job needs no
 file beside the engine, and whoever continues the work of a killed process finds out from the names how far that got::
 
-    APP_ID-ROLE-K[.appN][.roleM][.due][.ended][.final][.cancelled]
+    APP_ID-ROLE-K[.appN][.roleM][.due][.ended][.late][.final][.cancelled]
 
 ``appN``: started again N times with the whole application, ``roleM``: M times with its role; ``due``: it is to be
 started again, and has not been yet; ``cancelled``: torchx has ended it, and its exit code says nothing. Of jobs with a
 policy on retries: ``ended``: torchx has ended it because another replica has failed, and asks whether the job is to be
-started again; ``final``: it is not.
+started again; ``final``: it is not. ``late``: torchx has ended it because the job had reached its time limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import re
 
 from torchx.util.records import dataclass
 
-_NAME = re.compile(r"(.*?)(?:\.app(\d+))?(?:\.role(\d+))?(\.due)?(\.ended)?(\.final)?(\.cancelled)?", re.DOTALL)
+_NAME = re.compile(
+    r"(.*?)(?:\.app(\d+))?(?:\.role(\d+))?(\.due)?(\.ended)?(\.late)?(\.final)?(\.cancelled)?", re.DOTALL
+)
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Mark:
     role: int = 0
     due: bool = False
     ended: bool = False
+    late: bool = False
     final: bool = False
     cancelled: bool = False
 
@@ -41,7 +44,7 @@ def split(name: str) -> tuple[str, Mark]:
     """The name that a container was made with, and its marks.
 
     >>> split("app-1-trainer-0.role2.due")
-    ('app-1-trainer-0', Mark(app=0, role=2, due=True, ended=False, final=False, cancelled=False))
+    ('app-1-trainer-0', Mark(app=0, role=2, due=True, ended=False, late=False, final=False, cancelled=False))
     """
     found = _NAME.fullmatch(name)
     if found is None:
@@ -60,5 +63,5 @@ def join(base: str, mark: Mark) -> str:
         parts.append(f"app{mark.app}")
     if mark.role:
         parts.append(f"role{mark.role}")
-    parts += [word for word in ("due", "ended", "final", "cancelled") if getattr(mark, word)]
+    parts += [word for word in ("due", "ended", "late", "final", "cancelled") if getattr(mark, word)]
     return ".".join(parts)

@@ -72,7 +72,7 @@ def parse_container(summary: Mapping[str, Any]) -> Container | None:
     name, mark = container_names.split(next(iter(summary.get("Names") or ()), "").lstrip("/"))
     state = container_state(raw, exit_code)
     if is_terminal(state) or state is AppState.SUBMITTED:
-        stopped = mark.cancelled or (mark.ended and not mark.due)
+        stopped = mark.cancelled or ((mark.ended or mark.late) and not mark.due)
         state = AppState.CANCELLED if stopped else AppState.PENDING if mark.due else state
     return Container(
         id=str(summary.get("Id") or ""),

@@ -37,37 +37,41 @@ class Rules:
         grace_s: seconds between SIGTERM and SIGKILL.
         place: where the job's watcher runs, see `watchers.place`; empty where it has none.
         policy: on retries by cause, see :class:`torchx.specs.retries.RetryRules`; empty: there is none.
+        timeout: how long an attempt may run, such as ``2h``; empty: for ever.
     """
 
     retries: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     grace_s: int = CANCEL_GRACE_S
     place: str = ""
     policy: str = ""
+    timeout: str = ""
 
     def to_json(self) -> str:
         """The label's value."""
         import json
 
         said = {"retries": self.retries, "grace_s": self.grace_s, "place": self.place}
-        return json.dumps({**said, "policy": self.policy} if self.policy else said, separators=(",", ":"))
+        more = {key: value for key, value in (("policy", self.policy), ("timeout", self.timeout)) if value}
+        return json.dumps({**said, **more}, separators=(",", ":"))
 
 
-def rules_for(app: AppDef, grace_s: int, place: str, policy: str = "") -> Rules:
+def rules_for(app: AppDef, grace_s: int, place: str, policy: str = "", timeout: str = "") -> Rules:
     """The rules of a job. What concerns one container alone is left to the engine.
 
     Args:
         place: where its watcher would run; empty where it can have none, and the engine starts each by itself.
         policy: on retries by cause; with one, nothing is counted here.
+        timeout: how long an attempt may run.
     """
     if policy:
-        return Rules({role.name: (0, REPLICA) for role in app.roles}, grace_s, place, policy)
+        return Rules({role.name: (0, REPLICA) for role in app.roles}, grace_s, place, policy, timeout)
     everybody = sum(role.num_replicas for role in app.roles)
     retries = {}
     for role in app.roles:
         together = {"APPLICATION": everybody, "ROLE": role.num_replicas}.get(role.retry_policy.name, 1)
         policy = role.retry_policy.name if together > 1 and place else REPLICA
         retries[role.name] = (max(role.max_retries, 0), policy)
-    return Rules(retries, grace_s, place if everybody > 1 else "")
+    return Rules(retries, grace_s, place if everybody > 1 or timeout else "", timeout=timeout)
 
 
 def rules_of(job: Job) -> Rules:
@@ -77,7 +81,8 @@ def rules_of(job: Job) -> Rules:
     try:
         said = json.loads(job.labelled(LABEL_RULES))
         retries = {str(role): (int(most), str(policy)) for role, (most, policy) in said["retries"].items()}
-        return Rules(retries, max(int(said["grace_s"]), 0), str(said["place"]), str(said.get("policy") or ""))
+        policy, timeout = (str(said.get(key) or "") for key in ("policy", "timeout"))
+        return Rules(retries, max(int(said["grace_s"]), 0), str(said["place"]), policy, timeout)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Rules()
 
@@ -91,7 +96,7 @@ class Step:
         again: start these again, together, once all of them have ended.
         app: how often the application has been started again then.
         roles: how often each role.
-        end: end these, because another one has failed.
+        end: end these, because another one has failed, or the job ran too long.
         ask: the job has failed, and its policy says whether it is started again.
     """
 
@@ -126,19 +131,26 @@ def next_step(job: Job) -> Step:
     roles = {name: max((c.mark.role for c in found), default=0) for name, found in members.items()}
     if again := _behind(job, app, roles):
         return Step(again=again, app=app, roles=roles)
+    if any(c.mark.late for c in job.containers):
+        final = any(c.mark.final for c in job.containers) or not rules_of(job).policy or not _is_whole(job)
+        return Step(end=live) if live else Step(ask=not final)
     return _by_policy(job, _consequences(job, members, app, roles, live))
 
 
 def _by_policy(job: Job, step: Step) -> Step:
     """Where a job with a policy is to be given up, or has ended by failures, its policy is asked first."""
-    whole = len(job.containers) == sum(count for _, count, _ in job.sizes())  # what was removed cannot be started
-    if not whole or any(c.mark.final for c in job.containers) or not rules_of(job).policy:
+    if not _is_whole(job) or any(c.mark.final for c in job.containers) or not rules_of(job).policy:
         return step
     failed = any(c.state is AppState.FAILED for c in job.containers)
     if step.stop:
         return Step(end=step.stop)
     lost = failed and all(is_terminal(c.state) for c in job.containers) and not _has_succeeded(job)
     return Step(ask=True) if lost else step
+
+
+def _is_whole(job: Job) -> bool:
+    """Whether it has all of its containers: one that was removed cannot be started again."""
+    return len(job.containers) == sum(count for _, count, _ in job.sizes())
 
 
 def _has_succeeded(job: Job) -> bool:

@@ -97,16 +97,19 @@ class DockerJob:
     Attributes:
         images_to_push: image id -> (repository, tag), where the images are pushed as well.
         policy: on retries by cause; empty: there is none.
+        timeout: how long an attempt may run, such as ``2h``; empty: for ever.
     """
 
     app_id: str
     containers: list[DockerContainer]
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
     policy: str = ""
+    timeout: str = ""
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"network: {self.app_id}"]
         lines += [f"retry: {self.policy}"] if self.policy else []
+        lines += [f"timeout: {self.timeout}"] if self.timeout else []
         lines += [f"push: {repository}:{tag}" for repository, tag in self.images_to_push.values()]
         by_role: dict[str, list[DockerContainer]] = {}
         for container in self.containers:
@@ -133,6 +136,7 @@ def render_job(
     environ: Mapping[str, str],
     place: str = "",
     policy: str = "",
+    timeout: str = "",
 ) -> DockerJob:
     """The containers of a job. ``app`` is not changed.
 
@@ -140,12 +144,13 @@ def render_job(
         environ: where ``copy_env`` copies from.
         place: where the job's watcher is to run.
         policy: on retries by cause; empty: there is none.
+        timeout: how long an attempt may run; empty: for ever.
 
     Raises:
         SpecError: names of two roles cannot be told apart in host names.
     """
     hosts = _host_names(app)
-    rules = rules_for(app, opts.cancel_grace_s, place, policy)
+    rules = rules_for(app, opts.cancel_grace_s, place, policy, timeout)
     common = {
         LABEL_VERSION: __version__,
         LABEL_APP_ID: app_id,
@@ -191,7 +196,7 @@ def render_job(
             "privileged": opts.privileged,
         }
         made.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
-    return DockerJob(app_id, made, policy=policy)
+    return DockerJob(app_id, made, policy=policy, timeout=timeout)
 
 
 def _host_names(app: AppDef) -> dict[str, str]:

@@ -32,7 +32,7 @@ def start(jobs: EngineJobs, job: DockerJob, known: dict[str, str]) -> None:
     Raises:
         BackendError: the engine refused. What had been made is removed.
     """
-    watcher = jobs.watch(job.app_id) if len(job.containers) > 1 or job.policy else None
+    watcher = jobs.watch(job.app_id) if len(job.containers) > 1 or job.policy or job.timeout else None
     try:
         _start(jobs, job, known)
     except BaseException:

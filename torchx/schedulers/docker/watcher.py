@@ -91,6 +91,7 @@ class Watcher:
         self.may_start_again = may_start_again
         self._labels = [f"{LABEL_APP_ID}={app_id}"]
         self._ended: dict[str, float] = {}  # containers that are said to have ended -> when we heard of it
+        self._began: dict[int, float] = {}  # the attempts that have a time limit -> when they began, by our clock
         self._failed: dict[str, float] = {}  # those that the engine may start again -> when we saw them ended
 
     def run(self) -> None:
@@ -160,6 +161,13 @@ class Watcher:
                     patience = min(0.05 * 1.5 ** min(repeats, 20), LOOK_S)
             elif all(is_terminal(c.state) for c in job.containers):
                 return
+            elif (left := self._time_left(job)) <= 0:
+                late = [c for c in job.containers if not is_terminal(c.state)]
+                self._rename((c, replace(c.mark, late=True)) for c in late)
+                self._end(job, late)
+                continue
+            else:
+                patience = min(patience, left)
             self._hear(events.wait(patience))
 
     def _hear(self, events: Iterable[dict[str, object]]) -> None:
@@ -177,6 +185,21 @@ class Watcher:
         running = {c.id for c in job.containers if c.raw == "running"}
         self._ended = {c: at for c, at in self._ended.items() if c in running and now - at < _LAG_S}
         return min((0.02 + (now - at) / 4 for at in self._ended.values()), default=LOOK_S)
+
+    def _time_left(self, job: Job) -> float:
+        """Seconds until the attempt has reached its time limit."""
+        limit = gangs.rules_of(job).timeout
+        if not limit:
+            return LOOK_S
+        from torchx.schedulers.kit.follow import split_stamp
+        from torchx.specs.timeouts import parse_timeout
+
+        attempt = max(c.mark.app for c in job.containers)
+        if attempt not in self._began:
+            details = self.engine.get(f"/containers/{job.first().id}/json")
+            started = split_stamp(str(details["State"]["StartedAt"]).encode())[0] / 1e9
+            self._began[attempt] = self.clock() - max(time.time() - started, 0.0)
+        return self._began[attempt] + parse_timeout(limit) - self.clock()
 
     def _settling(self, job: Job) -> float:
         """How long to wait until looking again, where the engine may yet start a failed replica by itself."""

@@ -1,0 +1,98 @@
+"""Faults on purpose on a real cluster: what Slurm does then is what the attempts of the job say."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.backends.slurm.conftest import ended, until
+from tests.backends.slurm.test_slurm_retries import LONG_S, submit
+from torchx.errors import NotSupportedError
+from torchx.schedulers.slurm_scheduler import SlurmScheduler
+from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs.timeouts import TIMEOUT
+
+AGAIN = "import os, time; print('up', flush=True); time.sleep(0 if os.environ.get('SLURM_RESTART_COUNT') else 9999)"
+
+
+@pytest.fixture
+def cancelled(scheduler: SlurmScheduler) -> Iterator[list[str]]:
+    """Jobs that are cancelled at the end of the test."""
+    made: list[str] = []
+    yield made
+    for app_id in made:
+        scheduler.cancel(app_id)
+
+
+def _up(scheduler: SlurmScheduler, app_id: str) -> None:
+    until(scheduler, app_id, lambda f: f.state is AppState.RUNNING and list(scheduler.log_iter(app_id, "w")))
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("preempt", "preempted"), ("node", "node")])
+def test_slurm_puts_the_job_back(scheduler: SlurmScheduler, cancelled: list[str], fault: str, kind: str) -> None:
+    """Requeued, or its node taken down and back: the next attempt succeeds, and the one before has its class."""
+    node = "n3" if fault == "node" else "n4"
+    cancelled.append(app_id := submit(scheduler, "preempted:free, node:2", AGAIN, nodelist=node))
+    _up(scheduler, app_id)
+    scheduler.simulate(app_id, fault, ("w", 0)).make()
+    found = ended(scheduler, app_id, LONG_S)
+    assert found.state is AppState.SUCCEEDED, found
+    assert [(a.kind, a.again) for a in found.attempts] == [(kind, True)]
+
+
+@pytest.mark.smoke
+def test_a_step_is_killed(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
+    """The replica that is named, and not the one whose step was started first; the job says who it was."""
+    code = "import time; print('up', flush=True); time.sleep(9999)"
+    role = Role("w", "", entrypoint=sys.executable, args=["-c", code], num_replicas=2, resource=Resource(1, 0, 50))
+    app_id = scheduler.submit(AppDef("killed", [role]), {"replicas_per_node": 2})
+    cancelled.append(app_id)
+    until(scheduler, app_id, lambda f: all(list(scheduler.log_iter(app_id, "w", k)) for k in (0, 1)))
+    scheduler.simulate(app_id, "kill", ("w", 1)).make()
+    found = ended(scheduler, app_id, LONG_S)
+    assert found.state is AppState.FAILED
+    assert "w/1" in found.msg
+    assert "SIGKILL" in found.msg
+
+
+def test_a_step_is_stopped(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
+    """It writes nothing any more, the job runs on, and its time limit ends it with the class `timeout`."""
+    code = "import time\nwhile True: print(time.time(), flush=True); time.sleep(0.2)"
+    role = Role("w", "", entrypoint=sys.executable, args=["-c", code], resource=Resource(1, 0, 50))
+    app_id = scheduler.submit(AppDef("hung", [role], metadata={TIMEOUT: "1m"}), {})
+    cancelled.append(app_id)
+    _up(scheduler, app_id)
+    scheduler.simulate(app_id, "hang", ("w", 0)).make()
+    found = ended(scheduler, app_id, LONG_S)
+    lines = [float(line) for line in scheduler.log_iter(app_id, "w")]
+    assert found.ended_at is not None
+    assert found.ended_at - lines[-1] > 5
+    assert found.state is AppState.FAILED
+    assert "time limit" in found.msg
+
+
+def test_a_limit_is_made_to_come(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
+    """A job of an hour: the program is asked for a checkpoint, answers, and goes on in the next attempt."""
+    code = (
+        "import os, time; print('up', flush=True); n = os.environ.get('SLURM_RESTART_COUNT')\n"
+        "while not n and not os.path.exists(os.environ['TORCHX_CHECKPOINT_NOW']): time.sleep(0.1)\n"
+        "open(os.environ['TORCHX_PROGRESS'], 'w').close(); time.sleep(0 if n else 9999)"
+    )
+    cancelled.append(app_id := submit(scheduler, "timeout:free:checkpoint", code, time="60", signal="USR1@30"))
+    _up(scheduler, app_id)
+    scheduler.simulate(app_id, "timeout", ("w", 0)).make()
+    found = ended(scheduler, app_id, LONG_S)
+    assert found.state is AppState.SUCCEEDED, found
+    assert [(a.kind, a.progress, a.again) for a in found.attempts] == [("timeout", True, True)]
+
+
+def test_what_cannot_be_done(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
+    """Slurm may not requeue a job that was submitted so."""
+    role = Role("w", "", entrypoint="sleep", args=["9999"], resource=Resource(1, 0, 50))
+    app_id = scheduler.submit(AppDef("once", [role]), {"requeue": "no"})
+    cancelled.append(app_id)
+    until(scheduler, app_id, lambda found: found.state is AppState.RUNNING)
+    with pytest.raises(NotSupportedError, match="may not requeue"):
+        scheduler.simulate(app_id, "preempt", ("w", 0))

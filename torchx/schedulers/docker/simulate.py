@@ -1,0 +1,92 @@
+"""Faults of containers: what the engine, and the kernel behind it, do to them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torchx.errors import BackendError, NotSupportedError
+from torchx.schedulers.docker import gangs
+from torchx.schedulers.docker.client import side_by_side
+from torchx.schedulers.docker.container_names import join
+from torchx.schedulers.docker.errors import engine_errors
+from torchx.schedulers.kit.simulations import Simulation, cannot
+from torchx.specs.api import AppState, is_terminal
+from torchx.util.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.schedulers.docker.containers import Container, Job
+
+_WHY_NOT = {
+    "preempt": ("an engine takes nobody's place away", "timeout"),
+    "node": ("the engine's machine is everybody's", "kill"),
+}
+# All processes but the shell itself and the first one, which no process of its own container can stop.
+_STOP = "kill -STOP -1"
+# Endless lines fill the memory. The kernel ends first what has the highest score: what was there before. A share of the
+# memory counts as well, so several fill it, each a part.
+_FILL = """for p in /proc/[0-9]*; do [ $p = /proc/$$ ] || echo 1000 >$p/oom_score_adj; done
+for i in 1 2 3 4 5 6 7 8; do tail /dev/zero & done
+wait"""
+
+
+def simulation(client: Any, job: Job, fault: str, replica: tuple[str, int]) -> Simulation:
+    """What would be done; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
+    if fault in _WHY_NOT:
+        why, instead = _WHY_NOT[fault]
+        raise cannot("local_docker", fault, why, instead=instead)
+    if fault == "timeout":
+        live = [c for c in job.containers if not is_terminal(c.state)]
+        what = "its container is" if len(live) == 1 else f"its {len(live)} containers are"
+        return Simulation(f"{what} ended, as at the job's time limit", partial(_expire, client, job, live))
+    container = job.need(*replica)
+    if container.state is not AppState.RUNNING:
+        raise BackendError(f"container {container.name} does not run just now")
+    if fault == "kill":
+        says, make = "gets SIGKILL", partial(_signal, client, container, "SIGKILL")
+    elif fault == "hang":
+        says, make = "gets SIGSTOP, all of its processes", partial(_hang, client, container)
+    else:
+        with engine_errors(f"container {container.name} cannot be looked at"):
+            limit = client.api.inspect_container(container.id)["HostConfig"].get("Memory") or 0
+        if not limit:
+            raise NotSupportedError(
+                f"container {container.name} has no limit of its memory, and nobody fills that of the machine",
+                hint="submit the job with `--memMB`",
+            )
+        says, make = f"has its {limit >> 20} MB filled up, from inside", partial(_fill, client, container)
+    return Simulation(f"container {container.name} {says}", make)
+
+
+def _expire(client: Any, job: Job, live: list[Container]) -> None:
+    grace_s = gangs.rules_of(job).grace_s
+
+    def end(container: Container) -> None:
+        client.api.rename(container.id, join(container.name, replace(container.mark, late=True)))
+        client.api.stop(container.id, timeout=grace_s)
+
+    with engine_errors(f"`{job.app_id}` could not be ended"):
+        side_by_side(end, live)
+
+
+def _signal(client: Any, container: Container, name: str) -> None:
+    with engine_errors(f"container {container.name} could not be signalled"):
+        client.api.kill(container.id, signal=name)
+
+
+def _hang(client: Any, container: Container) -> None:
+    _inside(client, container, _STOP)
+    _signal(client, container, "SIGSTOP")
+
+
+def _fill(client: Any, container: Container) -> None:
+    _inside(client, container, _FILL)
+
+
+def _inside(client: Any, container: Container, script: str) -> None:
+    """Runs a line of the shell in the container, and does not wait for its end."""
+    with engine_errors(f"nothing can be run in container {container.name}"):
+        made = client.api.exec_create(container.id, ["sh", "-c", script], user="root")
+        client.api.exec_start(made["Id"], detach=True)
