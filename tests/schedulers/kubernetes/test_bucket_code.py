@@ -20,6 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster
 from tests.schedulers.kubernetes.test_inline_code import GROUPS, KINDS, app, code, run, templates
+from tests.schedulers.kubernetes.test_kubernetes_golden import built_in
 from torchx.errors import BackendError, ConfigError, MissingDependencyError
 from torchx.runner import Runner
 from torchx.schedulers.kubernetes import bucket_code
@@ -119,6 +120,17 @@ def test_each_container_finds_a_signed_address(code, store, kind):
         assert {"name": volume["name"], "mountPath": "/torchx-code", "readOnly": True} in main["volumeMounts"]
     scheduler.delete(app_id)
     assert cluster.objects == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_schemas_agree(code, store, kind):
+    """Of all that plain Kubernetes knows."""
+    validate = pytest.importorskip("kubernetes_validate")
+    cluster = Cluster(groups=GROUPS)
+    run(cluster, code, **{**BUCKET, "kind": kind})
+    for item in cluster.objects.values():
+        for part in built_in(item):
+            validate.validate(part, "1.37", strict=True)
 
 
 def test_what_has_not_changed_is_not_sent_again(code, store):

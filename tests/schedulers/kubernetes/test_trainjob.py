@@ -135,6 +135,28 @@ def test_what_its_pods_are_given():
     assert {v["name"] for v in pod["volumes"]} >= {m["name"] for m in container["volumeMounts"]}
 
 
+def test_the_schemas_of_pods_agree():
+    """What a TrainJob has of a pod is known to Kubernetes, and of its type."""
+    validate = pytest.importorskip("kubernetes_validate")
+    cluster = Trained()
+    options = {
+        "service_account": "me",
+        "image_secret": "g",
+        "node_selector": {"a": "b"},
+        "pack": "zone",
+        "tolerations": ["*"],
+    }
+    submit(cluster, app(mounts=[VolumeMount("models", "/models")], env={"T": "[SECRET]hf/token"}), **options)
+    (job,) = cluster.of("trainjobs")
+    trainer, patch = job["spec"]["trainer"], pod_patch(job)
+    (own,) = patch["spec"]["containers"]
+    container = {**own, **{key: trainer[key] for key in ("image", "env", "command", "args")}}
+    pod = {**patch["spec"], "containers": [{**container, "resources": trainer["resourcesPerNode"]}]}
+    validate.validate(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": patch["metadata"], "spec": pod}, "1.37", strict=True
+    )
+
+
 def test_an_older_trainer_is_given_its_own_form():
     """2.1 has overrides, which say the same; what it has not is refused, and 2.0 altogether. Nothing is left."""
     cluster = Trained(drops=["runtimePatches", "activeDeadlineSeconds"])
