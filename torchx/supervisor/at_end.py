@@ -21,13 +21,30 @@ def start(folder: str) -> int:
     0
     """
     try:
-        words = read_bytes(os.path.join(folder, AT_END_FILE)).split(b"\0")[:-1]
-        argv, variables = words[: words.index(b"")], words[words.index(b"") + 1 :]
+        argv, variables = _parts(folder)
         env = dict(variable.split(b"=", 1) for variable in variables)
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         return os.posix_spawn(argv[0], argv, env, file_actions=null, setsid=True, setsigdef=_IGNORED)
     except (OSError, StateFileError, ValueError, IndexError):
         return 0
+
+
+def is_it(folder: str, pid: int) -> bool:
+    """Whether a process is the program of this job: it goes on when who started it is killed.
+
+    >>> is_it("/no/such/folder", 1)
+    False
+    """
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")[:-1] == _parts(folder)[0]
+    except (OSError, ValueError):
+        return False
+
+
+def _parts(folder: str) -> tuple[list[bytes], list[bytes]]:
+    words = read_bytes(os.path.join(folder, AT_END_FILE)).split(b"\0")[:-1]
+    return words[: words.index(b"")], words[words.index(b"") + 1 :]
 
 
 def run(folder: str) -> None:

@@ -177,7 +177,8 @@ class Launcher:
         # Its orphans are our children now, and we have few others than supervisors.
         for _ in range(200):
             left = (proctree.children_of_self() or set()) - {*self.jobs, *self.idle, *self._at_end}
-            left -= {pid for pid in left if self._has_ended(pid)}
+            self._at_end |= {pid for pid in left if at_end.is_it(folder, pid)}
+            left -= {pid for pid in left if pid in self._at_end or self._has_ended(pid)}
             if not left:
                 break
             proctree.send_all(proctree.descendants(proctree.snapshot(), left), signal.SIGKILL)

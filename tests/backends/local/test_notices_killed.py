@@ -85,3 +85,33 @@ def test_one_notice_of_each_ending(tmp_path: Path, eventually: Eventually, monke
         subjects = "\n".join(message for message in mail.got)
         assert [subjects.count(f"({handle})") for handle in handles] == [1] * len(handles), kills
         assert len(mail.got) == len(handles)
+
+
+def test_a_sender_outlives_its_supervisor(tmp_path: Path, eventually: Eventually) -> None:
+    """The guardian ends what is left of a job, and not the program that sends its notice: that has begun, and ends once."""
+    hook = tmp_path / "hook.sh"
+    hook.write_text("#!/bin/sh\necho x >> began\nwhile [ ! -e go ]; do sleep 0.05; done\necho x >> done\n")
+    hook.chmod(0o755)
+    run(tmp_path, "run", "-d", "--notify", "exec:./hook.sh", "utils.echo")
+    try:
+        eventually((tmp_path / "began").exists, timeout_s=120, every_s=0.05)
+        (supervisor,) = [
+            pid for pid in victims() if b"launcher.py" in Path(f"/proc/{pid}/cmdline").read_bytes() and _has_child(pid)
+        ]
+        os.kill(supervisor, signal.SIGKILL)
+        eventually(lambda: not Path(f"/proc/{supervisor}").exists(), timeout_s=120, every_s=0.05)
+        assert json.loads(run(tmp_path, "status", "--json", "@last"))["state"] == "SUCCEEDED"
+    finally:
+        (tmp_path / "go").touch()
+    eventually((tmp_path / "done").exists, timeout_s=120, every_s=0.05)
+    folder = Path(os.environ["TORCHX_HOME"], "notices")
+    eventually(lambda: not list(folder.iterdir()), timeout_s=120, every_s=0.05)
+    assert ((tmp_path / "began").read_text(), (tmp_path / "done").read_text()) == ("x\n", "x\n")
+
+
+def _has_child(pid: int) -> bool:
+    """Whether a sender is its child."""
+    return any(
+        process.ppid == pid and b"torchx.runner.notices" in Path(f"/proc/{child}/cmdline").read_bytes()
+        for child, process in proctree.snapshot().items()
+    )
