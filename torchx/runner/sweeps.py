@@ -48,7 +48,8 @@ def check(scheduler: str, tasks: TaskList, backend: Scheduler[Any]) -> None:
             )
     if not isinstance(backend, RunsTasks):
         raise NotSupportedError(
-            f"`{scheduler}` runs no sweeps", hint="`local_cwd` does; elsewhere submit each job by `torchx run`"
+            f"`{scheduler}` runs no sweeps",
+            hint="`local_cwd` and `slurm` do; elsewhere submit each job by `torchx run`",
         )
 
 

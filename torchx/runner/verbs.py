@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torchx.config.files import ConfigFiles
     from torchx.runner.aio import AsyncRunner
     from torchx.runner.backends import Backends
+    from torchx.runner.batch import Batch
     from torchx.runner.capsule.differences import Comparison
     from torchx.runner.capsule.rerun import Plan, Rerun
     from torchx.runner.changes import News, Watch
@@ -54,6 +55,8 @@ class RunnerVerbs:
         ) -> dict[str, Setting]: ...
 
         def resolve(self, reference: str) -> str: ...
+
+        def cancel(self, app_handle: str) -> None: ...
 
         def recorded(self, app_handle: str) -> Run | None: ...
 
@@ -276,6 +279,30 @@ class RunnerVerbs:
         self.check_sweep(scheduler, tasks)
         check_job(dryrun_info._app, tasks)
         return self._recorder.submit(dryrun_info, scheduler, self._scheduler(scheduler), tasks)
+
+    def run_many(
+        self,
+        apps: Sequence[AppDef],
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: Workspace | str | None = None,
+        *,
+        max_parallel: int = 0,
+    ) -> Batch:
+        """Submits apps that differ in arguments and values of variables alone, as one sweep.
+
+        ``for result in batch.as_completed()`` has the results as they come, ``await batch`` all of them.
+
+        Args:
+            max_parallel: how many run at the same time; 0: as many as the scheduler finds right.
+
+        Raises:
+            SpecError: there are none, or they differ in more than that.
+            NotSupportedError: the scheduler runs no sweeps, or not of such jobs.
+        """
+        from torchx.runner.batch import submit
+
+        return submit(self, apps, scheduler, {"cfg": cfg, "workspace": workspace}, max_parallel)
 
     def check_sweep(self, scheduler: str, tasks: TaskList) -> None:
         """Refuses what could not be submitted, before an image is built for it.

@@ -49,14 +49,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.batch.logs import BatchLog
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
+    from torchx.schedulers.slurm.sweeps import Sweep
+    from torchx.specs.tasks import TaskList
 
+    _Answers = list[DescribeAppResponse]
     _Jobs = list[ListAppResponse]
+    _Replicas = list[tuple[str, int]]
 else:
     from torchx.util.reexports import reexports
 
@@ -155,7 +162,8 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             files[LAUNCH_FILE] = launcher(script)
             argv[-1] = f"{folder}/{LAUNCH_FILE}"
         without = dict.fromkeys(name for replica in request.replicas.values() for name in sources(replica.env))
-        return Submission(request.name, argv, folder, files, without=[*without])
+        made = Submission(request.name, argv, folder, files, without=[*without])
+        return made if request.arrays is None else request.arrays.submission(made, request)
 
     def export(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest]) -> Export:
         """See :class:`torchx.schedulers.kit.abilities.Exports`."""
@@ -186,7 +194,12 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:
         found = super()._find_late(site, token, folder, age_s)
-        return found or self._slurm(site).named(token, age_s) or job_id_in(folder) or found
+        found = found or self._slurm(site).named(token, age_s) or job_id_in(folder) or found
+        if found:
+            from torchx.schedulers.slurm.sweeps import id_of
+
+            found = id_of(found, folder, functools.partial(self.run_command, site))
+        return found
 
     def _refusal(self, done: Completed) -> BackendError:
         error = super()._refusal(done)
@@ -282,7 +295,92 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         self._queries.forget(app_id)
         return described(self.describe(app_id), app_id, role, k)
 
+    # -- sweeps ----------------------------------------------------------------------------------
+
+    def submit_tasks(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest], tasks: TaskList) -> str:
+        from torchx.schedulers.slurm import sweeps
+
+        request = dryrun_info.request
+        sweeps.check(request, dryrun_info._app)
+        site = self._site_of(dryrun_info._cfg)
+        self._ready = None  # that of the record: one job
+        request.arrays = sweeps.Arrays(tasks=tasks, size=sweeps.most_tasks(functools.partial(self.run_command, site)))
+        while True:
+            try:
+                job_id = self.schedule(dryrun_info)
+                break
+            except CommandError as e:
+                if request.arrays.size <= 1 or not sweeps.is_over_limit(e):
+                    raise
+                request.arrays.size = min(request.arrays.size, len(tasks.points)) // 2
+        app_id = f"{sweeps.PREFIX}{job_id}"
+        folder = self.folders(site).of(job_id)
+        if folder is None:
+            raise sweeps.no_folder(app_id)
+        self.folders(site).remember(app_id, folder.path)
+        if site is not self._here:
+            self._sites[f"job {app_id}"] = site
+        sweeps.Sweep(app_id, folder, functools.partial(self.run_command, site)).begin()
+        return app_id
+
+    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> _Answers | None:
+        sweep = self._sweep(app_id)
+        found = self.describe(app_id) if sweep is not None else None
+        if sweep is None or found is None or found.tasks is None:
+            return None
+        return sweep.describe_some(found.tasks, numbers)
+
+    def cancel_task(self, app_id: str, number: int) -> None:
+        if (sweep := self._sweep(app_id)) is not None:
+            sweep.cancel_task(number)
+            self._queries.forget(app_id)
+
+    def _sweep(self, app_id: str) -> Sweep | None:
+        from torchx.schedulers.slurm.sweeps import PREFIX, Sweep
+
+        if not app_id.startswith(PREFIX):
+            return None
+        ((site, _),) = self._by_site([app_id])
+        folder = self.folders(site).of(app_id)
+        return None if folder is None else Sweep(app_id, folder, functools.partial(self.run_command, site))
+
+    def _query(
+        self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
+    ) -> dict[str, DescribeAppResponse]:
+        sweeps = [i for i in app_ids if i.startswith("sweep-")]
+        if not sweeps:
+            return super()._query(site, app_ids, folders)
+        jobs = [i for i in app_ids if i not in sweeps]
+        answers = super()._query(site, jobs, {i: f for i, f in folders.items() if i in jobs}) if jobs else {}
+        for app_id in sweeps:
+            sweep = self._sweep(app_id)
+            found = sweep.describe() if sweep is not None else None
+            if found is not None:
+                answers[app_id] = found
+        return answers
+
+    def log_replicas(self, app_id: str) -> _Replicas | None:
+        if (sweep := self._sweep(app_id)) is None:
+            return super().log_replicas(app_id)
+        found = self.describe(app_id)
+        if found is None or found.tasks is None:
+            return None
+        return [(role.name, k) for role in sweep.folder.roles()[:1] for k in range(len(found.tasks.states))]
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[BatchLog]:
+        if (sweep := self._sweep(app_id)) is None:
+            return super().open_logs(app_id, replicas, query)
+        over = functools.partial(self._is_over, app_id)
+        return [sweep.open_log(role, k, query, over) for role, k in replicas]
+
     # -- the end ---------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        if (sweep := self._sweep(app_id)) is None:
+            super()._cancel_existing(app_id)
+            return
+        sweep.cancel()
+        self._queries.forget(app_id)
 
     def _cancel_argv(self, app_id: str) -> list[str]:
         return ["scancel", app_id]

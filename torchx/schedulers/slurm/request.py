@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from torchx.schedulers.slurm.sweeps import Arrays
     from torchx.specs.api import AppDef, Role
     from torchx.specs.retries import RetryRules
 
@@ -139,6 +140,7 @@ class SlurmBatchRequest:
         cwd: folder that replicas run in whose image is none.
         retry: a policy by cause goes with the job; then ``rules`` and ``max_retries`` count nothing.
         early: seconds by which its time limit is announced to the script; 0: it is not.
+        arrays: it is submitted as a sweep, by job arrays.
         requeue: ``yes`` or ``no``: whether Slurm puts it back into the queue by itself; ``auto``: the site decides.
     """
 
@@ -152,6 +154,7 @@ class SlurmBatchRequest:
     retry: bool = False
     early: int = 0
     requeue: str = "auto"
+    arrays: Arrays | None = None
 
     def materialize(self) -> str:
         """The script."""
@@ -268,7 +271,7 @@ def render(request: SlurmBatchRequest) -> str:
     lines = ["#!/bin/bash", directive({"job-name": request.name, "open-mode": "append"})]
     for number, group in enumerate(groups):
         lines += ["#SBATCH hetjob"] if number else []
-        lines.append(directive(_group_options(request, group)))
+        lines.append(directive(group_options(request, group)))
     locale = os.environ.get("LC_ALL")
     lines += [
         "# Written by torchx. The working directory of the batch job is its folder.",
@@ -311,7 +314,7 @@ def _per_node(replica: SlurmReplicaRequest) -> int:
     return max(1, int(replica.sbatch_opts.get("ntasks-per-node") or 1))
 
 
-def _group_options(request: SlurmBatchRequest, group: list[SlurmReplicaRequest]) -> dict[str, str | None]:
+def group_options(request: SlurmBatchRequest, group: list[SlurmReplicaRequest]) -> dict[str, str | None]:
     """``sbatch`` options of one component."""
     per_node = _per_node(group[0])
     most = -(-len(group) // per_node)
@@ -440,6 +443,11 @@ def array(name: str, words: list[str]) -> str:
     'least=(1 2)'
     """
     return f"{name}=({' '.join(words)})"
+
+
+def choice_of_folder(replica: SlurmReplicaRequest, cwd: str) -> list[str]:
+    """Lines that go to the folder to run in, or to ``cwd`` where a node has none of that name."""
+    return [f"cd {quote(_folder_of(replica) or cwd)} 2>/dev/null || cd {quote(cwd)} || exit 78"]
 
 
 def _folder_of(replica: SlurmReplicaRequest) -> str:

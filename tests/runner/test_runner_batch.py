@@ -1,0 +1,95 @@
+"""`Runner.run_many`: apps become one sweep, and results come as tasks end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchx.errors import NotSupportedError, SpecError
+from torchx.runner import Runner, get_runner
+from torchx.runner.batch import template
+from torchx.runner.wait import WaitTimeoutError
+from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs.tasks import fill
+
+
+def app(script: str, *args: str, **env: str) -> AppDef:
+    return AppDef("many", [Role("r", "", entrypoint="sh", args=["-c", script, "sh", *args], env=env)])
+
+
+@pytest.fixture
+def runner() -> Iterator[Runner]:
+    with get_runner("many") as made:
+        yield made
+
+
+def test_results_of_all(runner: Runner) -> None:
+    """In the order of the apps, with their exit codes; one row is on record."""
+    batch = runner.run_many([app("exit $1", str(k)) for k in range(3)], "local_cwd", max_parallel=2)
+    assert len(batch) == 3
+    found = batch.results()
+    assert [(r.number, r.exit_code, r.state) for r in found] == [
+        (0, 0, AppState.SUCCEEDED),
+        (1, 1, AppState.FAILED),
+        (2, 2, AppState.FAILED),
+    ]
+    assert [run.handle for run in runner.runs()] == [batch.handle]
+    status = runner.status(found[1].handle)
+    assert status is not None
+    assert status.state is AppState.FAILED
+
+
+def test_results_as_they_come(runner: Runner, tmp_path: Path) -> None:
+    """One that waits for what happens after the first result was seen comes last."""
+    gate = tmp_path / "gate"
+    waits = app(f"until [ -e {gate} ]; do sleep 0.01; done", "0")
+    goes = app(f"until [ -e {gate} ]; do sleep 0.01; done", "1")
+    goes.roles[0].args[1] = "exit 5"
+    results = runner.run_many([waits, goes], "local_cwd", max_parallel=2).as_completed()
+    assert next(results).number == 1
+    gate.touch()
+    assert [result.number for result in results] == [0]
+
+
+def test_await(runner: Runner) -> None:
+    """`await batch` has all results, and other tasks of the loop go on meanwhile."""
+
+    async def work() -> list[int | None]:
+        return [result.exit_code for result in await runner.run_many([app("exit 3")], "local_cwd")]
+
+    assert asyncio.run(work()) == [3]
+
+
+def test_a_timeout_and_cancel(runner: Runner) -> None:
+    """What has not ended in time goes on, and can be cancelled."""
+    batch = runner.run_many([app("sleep 1000", "0"), app("sleep 1000", "1")], "local_cwd", max_parallel=1)
+    with pytest.raises(WaitTimeoutError, match="2 tasks"):
+        batch.results(timeout=0)
+    batch.cancel()
+    assert {result.state for result in batch.results()} == {AppState.CANCELLED}
+
+
+def test_what_differs_becomes_a_value() -> None:
+    """Arguments and variables; what looks like a placeholder stays as it is."""
+    apps = [app("echo {x} ${y} {{z}}", str(k), A=f"a{k}", B="{b}") for k in range(2)]
+    made, names, points = template(apps)
+    for point, original in zip(points, apps, strict=True):
+        values = dict(zip(names, point, strict=True))
+        assert [fill(arg, values) for arg in made.roles[0].args] == original.roles[0].args
+        assert {name: fill(value, values) for name, value in made.roles[0].env.items()} == original.roles[0].env
+    assert points == [("0", "a0"), ("1", "a1")]
+
+
+def test_what_is_refused(runner: Runner) -> None:
+    """No apps, apps of different shapes, and schedulers without sweeps; nothing is submitted."""
+    bigger = app("true")
+    bigger.roles[0].resource = Resource(cpu=2, gpu=0, memMB=10)
+    for apps in ([], [app("true"), app("true", "1")], [app("true"), bigger], [app("true"), app("true", A="1")]):
+        with pytest.raises(SpecError):
+            runner.run_many(apps, "local_cwd")
+    with pytest.raises(NotSupportedError, match="runs no sweeps"):
+        runner.run_many([app("true")], "local_docker")
+    assert not runner.runs()

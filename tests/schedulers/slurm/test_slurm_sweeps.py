@@ -1,0 +1,212 @@
+"""Sweeps on Slurm, with an `sbatch` that runs the tasks of an array right here, one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchx.errors import BackendError, NotFoundError, NotSupportedError
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.slurm.sweeps import _ranges, values_line
+from torchx.schedulers.slurm_scheduler import SlurmScheduler
+from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs.secret import Secret
+from torchx.specs.tasks import TaskList
+
+SBATCH = f"""#!{sys.executable} -IS
+import os, subprocess, sys
+home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+words = sys.argv[1:]
+options = {{}}
+while words[0].startswith("--"):
+    name, _, value = words.pop(0)[2:].partition("=")
+    options[name] = value
+script = os.path.join(options["chdir"], os.path.basename(words.pop(0)))
+last = int(options["array"].partition("%")[0].rpartition("-")[2])
+with open(home + "/sbatch.log", "a") as f:
+    f.write(" ".join([options["array"], *words, options.get("dependency", "")]).strip() + chr(10))
+    number = f.tell()
+if last + 1 > int(open(home + "/most").read()):
+    sys.exit("sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, ...)")
+down = os.path.exists(home + "/down")
+for k in range(0 if not down else last + 1, last + 1):
+    env = dict(os.environ, SLURM_ARRAY_JOB_ID=str(number), SLURM_ARRAY_TASK_ID=str(k), SLURM_ARRAY_TASK_MAX=str(last),
+               SLURM_JOB_ID=str(number), SLURMD_NODENAME="n1")
+    with open(options["output"].replace("%%", "%").replace("%a", str(k)), "ab") as out:
+        subprocess.run(["bash", script, *words], env=env, stdout=out, stderr=out, cwd=options["chdir"])
+print(number)
+"""
+
+
+class Cluster:
+    """Programs in place of Slurm's; ``most`` tasks fit into an array."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir(parents=True)
+        self.program("sbatch", SBATCH.replace("range(0 if not down else last + 1", "range(last + 1 if down else 0"))
+        self.says(squeue="", sacct="", scontrol="MaxArraySize            = 5", scancel="")
+        self.most(5)
+
+    def most(self, tasks: int) -> None:
+        (self.folder / "most").write_text(str(tasks))
+
+    def program(self, name: str, text: str) -> None:
+        (self.folder / "bin" / name).write_text(text)
+        (self.folder / "bin" / name).chmod(0o755)
+
+    def says(self, **answers: str) -> None:
+        for name, text in answers.items():
+            log = self.folder / f"{name}.log"
+            self.program(name, f"#!/bin/sh\necho \"$*\" >> {log}\ncat <<'X'\n{text}\nX\n")
+
+    def asked(self, name: str) -> list[str]:
+        path = self.folder / f"{name}.log"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", f"{made.folder}/bin:{os.environ['PATH']}")
+    return made
+
+
+@pytest.fixture
+def scheduler() -> SlurmScheduler:
+    made = SlurmScheduler("test")
+    made.fresh_s = 0
+    return made
+
+
+def submit(scheduler: SlurmScheduler, script: str, count: int, *, width: int = 0, **more: Any) -> str:
+    role = Role("w", "", entrypoint="sh", args=["-c", script], resource=Resource(1, 0, 10), **more)
+    info = scheduler.submit_dryrun(AppDef("job", [role]), {})
+    info._app = AppDef("job", [role])
+    points = [(str(k), f"it's\n${{{k}}}") for k in range(count)]
+    return scheduler.submit_tasks(info, TaskList(names=["k", "v"], points=points, max_parallel=width))
+
+
+def test_a_sweep_is_submitted_in_arrays(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """As many tasks each as the cluster's arrays may have; all end, and one question says so."""
+    app_id = submit(scheduler, "echo {k} $TORCHX_TASK; test {k} != 7", 12)
+    assert app_id.startswith("sweep-")
+    assert [line.split()[:2] for line in cluster.asked("sbatch")] == [["0-4", "0"], ["0-4", "5"], ["0-1", "10"]]
+    asked = len(cluster.asked("squeue"))
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.tasks is not None
+    assert len(cluster.asked("squeue")) == asked + 1
+    assert not cluster.asked("sacct")
+    assert (found.state, found.tasks.failed(), found.tasks.exit_codes[7]) == (AppState.FAILED, [7], 1)
+    assert found.msg == "11 of 12 tasks succeeded, 1 failed"
+
+
+def test_a_width_holds_across_arrays(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Each array waits for the one before; else two of them would run twice as many tasks at a time."""
+    submit(scheduler, "true", 7, width=3)
+    first, second = cluster.asked("sbatch")
+    assert first == "0-4%3 0"
+    assert second.startswith("0-1%3 5 ")
+    assert "afterany:" in second
+
+
+def test_a_limit_on_submitted_jobs(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Where the user may not have so many jobs, arrays are halved until one is taken."""
+    cluster.most(2)
+    app_id = submit(scheduler, "true", 5)
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.msg == "5 of 5 tasks succeeded"
+
+
+def test_later_arrays_are_submitted_by_whoever_looks(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """When the last task of an array could not submit the next one, a look at the sweep does."""
+    cluster.says(scontrol="MaxArraySize = 2")
+    sbatch = (cluster.folder / "bin" / "sbatch").read_text()
+    cluster.program(
+        "sbatch", sbatch.replace("print(number)", f"open('{cluster.folder}/most', 'w').write('0')\nprint(number)")
+    )
+    app_id = submit(scheduler, "true", 3)
+    cluster.program("sbatch", sbatch)
+    cluster.most(2)
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.msg == "2 of 3 tasks succeeded, 1 pending"
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.msg == "3 of 3 tasks succeeded"
+
+
+def test_values_and_variables_arrive(cluster: Cluster, scheduler: SlurmScheduler, tmp_path: Path) -> None:
+    """Quotes, line ends and dollars in values; macros and placeholders in variables."""
+    app_id = submit(scheduler, 'printf "%s|%s|%s" "$A" "$1" "$B"', 2, env={"A": "x{k}", "B": "{v}"})
+    logs = scheduler.open_logs(app_id, [("w", 1)], LogQuery())
+    assert "".join(logs[0]) == "x1||it's\n${1}"
+
+
+def test_a_task(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Its cause, its log; one that is not there is refused."""
+    app_id = submit(scheduler, "echo no data in /data; exit 3", 2)
+    found = scheduler.describe_tasks(app_id, [1])
+    assert found is not None
+    assert (found[0].state, found[0].msg) == (AppState.FAILED, "w/1: exit code 3: no data in /data")
+    assert scheduler.log_replicas(app_id) == [("w", 0), ("w", 1)]
+    with pytest.raises(NotFoundError, match="no task `2`"):
+        scheduler.describe_tasks(app_id, [2])
+
+
+def test_tasks_that_run_and_wait(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """As Slurm says: a line for each that runs, ranges for those that wait; who vanished without a word is asked for."""
+    (cluster.folder / "down").touch()
+    app_id = submit(scheduler, "true", 5)
+    job = app_id.removeprefix("sweep-")
+    cluster.says(squeue=f"{job}_1|RUNNING\n{job}_[2-3%2]|PENDING\n{job}_0|COMPLETING", sacct=f"{job}_4|NODE_FAIL")
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.tasks is not None
+    assert [state.name for state in found.tasks.states] == ["RUNNING", "RUNNING", "PENDING", "PENDING", "FAILED"]
+    assert found.state is AppState.RUNNING
+
+
+def test_cancel(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """No array is left, nor one to come; one task alone does not begin."""
+    (cluster.folder / "down").touch()
+    app_id = submit(scheduler, "true", 12)
+    scheduler.cancel_task(app_id, 6)
+    assert cluster.asked("scancel")[-1].endswith("_1")
+    scheduler.cancel(app_id)
+    assert len(cluster.asked("scancel")[-1].split()) == 3
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert (found.state, found.msg) == (AppState.CANCELLED, "0 of 12 tasks succeeded, 12 cancelled")
+
+
+def test_what_is_refused(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Secrets and containers, before anything is submitted; a refusal of Slurm's own leaves nothing behind."""
+    with pytest.raises(NotSupportedError, match="take no secrets"):
+        submit(scheduler, "true", 2, env={"TOKEN": Secret("env:TOKEN")})
+    with pytest.raises(NotSupportedError, match="2 replicas"):
+        submit(scheduler, "true", 2, num_replicas=2)
+    cluster.program("sbatch", "#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2; exit 1\n")
+    with pytest.raises(BackendError, match="invalid partition"):
+        submit(scheduler, "true", 2)
+    root = Path(scheduler.folders(scheduler._site_of({})).place("x")).parent
+    assert not list(root.glob("*/array.sh"))
+
+
+def test_ranges_of_waiting_tasks() -> None:
+    """Numbers and ranges; what Slurm cuts off with dots is left out."""
+    assert _ranges("0-3,7,9-9") == [(0, 3), (7, 7), (9, 9)]
+    assert _ranges("1,2,...") == [(1, 1), (2, 2)]
+
+
+def test_a_line_of_values_is_one_line() -> None:
+    """Whatever is in them."""
+    assert values_line(["a\r\nb", "\\n", "'"]).count("\n") == 1
+    assert json.dumps(values_line(["$(id)"])) == json.dumps("v_0=$'$(id)'\n")

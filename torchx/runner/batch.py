@@ -1,0 +1,174 @@
+"""Many jobs that differ in some values, submitted as one sweep, and their results as they come."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from torchx.errors import SpecError
+from torchx.specs.copies import copy_data
+from torchx.specs.tasks import NAME, TaskList, is_terminal_task
+from torchx.util.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from typing import Any
+
+    from torchx.runner.verbs import RunnerVerbs
+    from torchx.specs.api import AppDef, AppState, AppStatus
+
+_FIRST_S, _MOST_S = 0.05, 5.0
+_SHARE = 10  # of the time a look takes is slept at least, so that looking costs a tenth of a processor
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """How one task ended.
+
+    Attributes:
+        number: of the task: that of its app in the list.
+        handle: of the task, which every verb of the Runner takes.
+        state: SUCCEEDED, FAILED, CANCELLED, or UNKNOWN where nobody saw how it ended.
+        exit_code: ``-n`` for signal n; None where it is not known.
+    """
+
+    number: int
+    handle: str
+    state: AppState
+    exit_code: int | None
+
+
+class Batch:
+    """Tasks that were submitted together. ``await`` it for the results of all of them, in order.
+
+    Attributes:
+        handle: of the sweep.
+    """
+
+    def __init__(self, runner: RunnerVerbs, handle: str, count: int) -> None:
+        self._runner, self.handle, self._count = runner, handle, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"Batch({self.handle!r}, {self._count} tasks)"
+
+    def status(self) -> AppStatus | None:
+        """The status of the sweep; its ``tasks`` are those of the batch."""
+        return self._runner.status(self.handle)
+
+    def as_completed(self, timeout: float | None = None) -> Iterator[TaskResult]:
+        """The results, each once its task has ended.
+
+        Args:
+            timeout: seconds to wait for all of them at most; None: for ever.
+
+        Raises:
+            WaitTimeoutError: some have not ended in time; they go on.
+        """
+        from torchx.runner.wait import WaitTimeoutError
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        left, pause = set(range(self._count)), _FIRST_S
+        while left:
+            began = time.monotonic()
+            ended = self._ended(left)
+            for result in ended:
+                left.discard(result.number)
+                yield result
+            if not left:
+                return
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise WaitTimeoutError(f"{len(left):,} tasks of `{self.handle}` have not ended after {timeout:g} s")
+            pause = _FIRST_S if ended else min(pause * 1.5, _MOST_S)
+            nap = max(pause, _SHARE * (now - began))
+            time.sleep(nap if deadline is None else min(nap, deadline - now))
+
+    def results(self, timeout: float | None = None) -> list[TaskResult]:
+        """The results of all tasks, in order. Raises as :meth:`as_completed`."""
+        return sorted(self.as_completed(timeout), key=lambda result: result.number)
+
+    def cancel(self) -> None:
+        """Ends the tasks that run, and those that are to come."""
+        self._runner.cancel(self.handle)
+
+    def __await__(self) -> Generator[Any, None, list[TaskResult]]:
+        import asyncio
+
+        return asyncio.to_thread(self.results).__await__()
+
+    def _ended(self, wanted: set[int]) -> list[TaskResult]:
+        status = self.status()
+        table = status.tasks if status is not None else None
+        if status is None or (table is None and status.is_terminal()):
+            from torchx.specs.api import UnknownAppException
+
+            raise UnknownAppException(self.handle)
+        if table is None:  # its scheduler cannot be asked just now
+            return []
+        return [
+            TaskResult(number=k, handle=f"{self.handle}/{k}", state=table.states[k], exit_code=table.exit_codes[k])
+            for k in sorted(wanted)
+            if is_terminal_task(table.states[k])
+        ]
+
+
+def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str, ...]]]:
+    """One app with placeholders where these apps differ, the placeholders' names, and for each app its values.
+
+    Raises:
+        SpecError: there are none, or they differ in more than arguments and values of variables.
+    """
+    if not apps:
+        raise SpecError("there are no apps to run", hint="`run_many` takes a list with one app or more")
+    made: AppDef = copy_data(apps[0])
+    names: list[str] = []
+    columns: list[list[str]] = []
+
+    def place(texts: list[str]) -> str:
+        """What stands there in the template."""
+        if len(set(texts)) == 1:
+            return re.sub(rf"(?<!\$)\{{({NAME})\}}", r"{{\1}}", texts[0])
+        names.append(f"v{len(names)}")
+        columns.append(texts)
+        return f"{{{names[-1]}}}"
+
+    for number, role in enumerate(made.roles):
+        others = [app.roles[number] if number < len(app.roles) else None for app in apps]
+        alike = [other for other in others if other is not None and _is_like(role, other)]
+        if len(alike) < len(apps) or any(len(app.roles) != len(made.roles) for app in apps):
+            raise SpecError(
+                "the apps differ in more than arguments and values of variables",
+                hint="`run_many` takes apps with the same roles, images, resources and numbers of arguments;"
+                " submit others one by one",
+            )
+        role.args = [place([other.args[i] for other in alike]) for i in range(len(role.args))]
+        role.env = {
+            name: place([other.env[name] for other in alike]) if value.__class__ is str else value
+            for name, value in role.env.items()
+        }
+    points: list[tuple[str, ...]] = [tuple(column[k] for column in columns) for k in range(len(apps))]
+    return made, names, points
+
+
+def submit(
+    runner: RunnerVerbs, apps: Sequence[AppDef], scheduler: str, given: dict[str, Any], max_parallel: int
+) -> Batch:
+    """See :meth:`RunnerVerbs.run_many`."""
+    app, names, points = template(apps)
+    tasks = TaskList(names=names, points=points, max_parallel=max_parallel)
+    runner.check_sweep(scheduler, tasks)
+    info = runner.dryrun(app, scheduler, **given)
+    return Batch(runner, runner.schedule_sweep(info, tasks), len(points))
+
+
+def _is_like(role: Any, other: Any) -> bool:
+    """Whether two roles differ in texts of arguments and variables alone."""
+    mine, theirs = dict(vars(role)), dict(vars(other))
+    for fields in (mine, theirs):
+        args, env = fields.pop("args"), fields.pop("env")
+        fields["shape"] = (len(args), {name: None if value.__class__ is str else value for name, value in env.items()})
+    return mine == theirs

@@ -1,0 +1,67 @@
+#!/bin/bash
+# The batch script of a sweep on Slurm: each task of a job array runs it, and it submits the arrays that are still to come.
+#
+# It needs bash 4.2 and Slurm's own commands. torchx/schedulers/slurm/sweeps.py puts what differs between sweeps in place of
+# the line `# @JOB@`: the variables `count` (of all tasks), `size` (of an array at most), `width` (tasks at a time; empty: no
+# limit), `name`, `role` (the folder of the logs), and the function `task`, which becomes the task's program.
+#
+# Called as `array.sh FIRST [SWEEP]` by Slurm, and as `array.sh more SWEEP` by torchx. Files of the folder: `values`, a line a
+# task; `chunks`, a line `FIRST COUNT JOBID` for each array; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped`.
+#
+# shellcheck disable=SC2154
+
+folder=${BASH_SOURCE[0]%/*}
+[[ ${1-} == more ]] || folder=$PWD
+cd "$folder" || exit 78
+if [[ ! -s job.json ]]; then
+  echo "torchx: node ${SLURMD_NODENAME:-?} does not see the folder of this job; it must be on a shared file system" >&2
+  exit 78
+fi
+# @JOB@
+run() {
+  command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
+  exec "$@"
+}
+
+more() {  # submit what there is room for; one process at a time
+  local first=0 n=$size id words last=
+  # Before the first line is there, who submitted the first array has not written it down yet, and will call this.
+  if [[ -e cancelled || ! -s chunks ]] || ! mkdir more.lock 2>/dev/null; then return 0; fi
+  while read -r -a words; do
+    if ((words[0] + words[1] > first)); then first=$((words[0] + words[1])) last=${words[2]}; fi
+  done <chunks
+  while ((first < count && n > 0)) && [[ ! -e cancelled ]]; do
+    ((n <= count - first)) || n=$((count - first))
+    words=(--parsable --chdir="$folder" --job-name="$name+$first" --output="${folder//%/%%}/$role/$first+%a.log")
+    [[ -z $width ]] || words+=("--dependency=afterany:$last")
+    if id=$(sbatch "${words[@]}" --array="0-$((n - 1))${width:+%$width}" array.sh "$first" "$sweep" 2>more.log); then
+      last=${id%%;*}
+      echo "$first $n $last" >>chunks
+      first=$((first + n))
+    else
+      n=$((n / 2))
+    fi
+  done
+  rmdir more.lock
+}
+
+if [[ ${1-} == more ]]; then
+  sweep=$2
+  more
+  exit
+fi
+
+first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child=
+k=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
+[[ ! -e cancelled ]] || exit 0
+if [[ -e skipped ]] && grep -qx "$k" skipped; then exit 0; fi
+mapfile -t -s "$k" -n 1 line <values
+eval "$line"
+export TORCHX_TASK=$k TORCHX_RANK0_HOST=localhost
+trap 'kill "$child" 2>/dev/null' TERM
+task &
+child=$!
+while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal ends a wait
+printf '%d %d %(%s)T\n' "$k" "$code" -1 >>"ends.${SLURMD_NODENAME:-$HOSTNAME}"
+if ((SLURM_ARRAY_TASK_ID == SLURM_ARRAY_TASK_MAX)); then more; fi
+exit "$code"

@@ -1,0 +1,388 @@
+"""Sweeps on Slurm: job arrays in chunks that the cluster takes, whose script and values lie in one folder."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from torchx.errors import CommandError, NotFoundError, NotSupportedError
+from torchx.schedulers.batch.folders import TAIL_BYTES, LogPaths, folder_name
+from torchx.schedulers.batch.logs import BatchLog
+from torchx.schedulers.kit.secrets import split
+from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
+from torchx.schedulers.kit.tasks import check_numbers, check_query, describe_sweep, describe_task, only_role
+from torchx.schedulers.slurm.client import NO_SUCH_JOB
+from torchx.schedulers.slurm.reasons import app_state
+from torchx.schedulers.slurm.request import APP_ID, RDZV_ID, choice_of_folder, directive, group_options
+from torchx.specs.api import AppState, is_terminal
+from torchx.specs.tasks import TaskTable, fill
+from torchx.util.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.batch.base import Submission
+    from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.kit.commands import Completed
+    from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.files import Files
+    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.slurm.request import SlurmBatchRequest, SlurmReplicaRequest
+    from torchx.specs.api import AppDef
+    from torchx.specs.tasks import TaskList
+
+    Run = Callable[[list[str]], Completed]
+
+PREFIX = "sweep-"
+"""How the app id of a sweep begins; the id of its first array follows."""
+
+SCRIPT_FILE = "array.sh"
+VALUES_FILE = "values"
+CHUNKS_FILE = "chunks"
+_CANCELLED, _SKIPPED, _ENDS = "cancelled", "skipped", "ends."
+_LATE = {APP_ID: "app_id", RDZV_ID: "SLURM_JOB_ID"}
+_USUAL_MOST = 1001  # tasks of an array, where the cluster does not say
+_NO_ROOM = re.compile(r"job submit limit|SubmitJobsPer|MaxSubmitJob|GrpSubmit|job array specification", re.IGNORECASE)
+_ELEMENT = re.compile(r"(\d+)_(?:(\d+)|\[([^\]%]*)(?:%\d+)?\])$")
+
+
+@dataclass(kw_only=True)
+class Arrays:
+    """What is put into the job's folder beside its definition, and the first array.
+
+    Attributes:
+        tasks: their values.
+        size: of an array at most.
+    """
+
+    tasks: TaskList
+    size: int
+
+    def submission(self, made: Submission, request: SlurmBatchRequest) -> Submission:
+        """The first array, in place of the job that the request is otherwise."""
+        from torchx.util.records import replace
+
+        (replica,) = request.replicas.values()
+        count = min(self.size, len(self.tasks.points))
+        folder = made.folder
+        width = f"%{self.tasks.max_parallel}" if self.tasks.max_parallel else ""
+        output = f"{folder.replace('%', '%%')}/{folder_name(replica.role)}/0+%a.log"
+        argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"--array=0-{count - 1}{width}"]
+        files = {
+            SCRIPT_FILE: render(request, replica, self.tasks, self.size),
+            VALUES_FILE: "".join(values_line(point) for point in self.tasks.points),
+            f"{folder_name(replica.role)}/.logs": "",  # the folder: Slurm itself makes none
+        }
+        return replace(made, argv=[*argv, f"{folder}/{SCRIPT_FILE}", "0"], files=files)
+
+
+def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
+    """Refuses a job that cannot be the task of an array.
+
+    Raises:
+        NotSupportedError: says why.
+    """
+    role = only_role(app, "slurm")
+    (replica,) = request.replicas.values()
+    if replica.container:
+        raise NotSupportedError("sweeps on Slurm do not run in containers", hint="omit `container`")
+    if hidden := split(replica.env)[1]:
+        raise NotSupportedError(
+            f"sweeps on Slurm take no secrets: role `{role.name}` has {', '.join(f'`{name}`' for name in hidden)}",
+            hint="have the program read it from a file of yours",
+        )
+
+
+def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList, size: int) -> str:
+    """The script of all arrays of a sweep."""
+    head, program = read_script(__file__, SCRIPT_FILE).split("# @JOB@\n")
+    marks = {name: f"@TORCHX_VALUE_{i}@" for i, name in enumerate(tasks.names)}
+    late = {**{mark: f"v_{i}" for i, mark in enumerate(marks.values())}, **_LATE}
+    env = {name: fill(value, marks) for name, value in split(replica.env)[0].items()}
+    words = [quote(fill(word, marks), late) for word in (replica.entrypoint, *replica.args)]
+    lines = [
+        "#!/bin/bash",
+        directive({"job-name": request.name, "open-mode": "append"}),
+        directive(group_options(request, [replica])),
+        "# Written by torchx. The working directory of the batch job is its folder.",
+        head.strip(),
+        f"count={len(tasks.points)} size={size} width={tasks.max_parallel or ''}",
+        f"name={quote(request.name)} role={quote(folder_name(replica.role))}",
+        "task() {",
+        *(f"  {line}" for line in exports(env, late)),
+        *(f"  {line}" for line in choice_of_folder(replica, request.cwd)),
+        f"  set -- {' '.join([*env_words(env, late), *words])}",
+        '  run "$@"',
+        "}",
+        program.strip(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def values_line(point: Sequence[str]) -> str:
+    """The values of a task as a line of the shell, whatever is in them.
+
+    >>> values_line(["it's", "a\\nb"])
+    "v_0=$'it\\\\'s' v_1=$'a\\\\nb'\\n"
+    """
+    return " ".join(f"v_{i}={_ansi(value)}" for i, value in enumerate(point)) + "\n"
+
+
+def _ansi(value: str) -> str:
+    if value.isalnum() and value.isascii():
+        return value
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+    return f"$'{escaped}'"
+
+
+def most_tasks(run: Run) -> int:
+    """How many tasks an array may have on this cluster."""
+    found = re.search(r"MaxArraySize\s*=\s*(\d+)", run(["scontrol", "show", "config"]).stdout)
+    return max(int(found[1]), 1) if found else _USUAL_MOST
+
+
+def is_over_limit(error: CommandError) -> bool:
+    """Whether an array was refused because the user may not have so many jobs, or it may not have so many tasks."""
+    return bool(_NO_ROOM.search(str(error)))
+
+
+# -- what became of them --------------------------------------------------------------------------------------
+
+
+class Sweep:
+    """One sweep, as its folder and Slurm say.
+
+    Args:
+        app_id: ``sweep-`` and the id of its first array.
+        run: runs a command of Slurm's.
+    """
+
+    def __init__(self, app_id: str, folder: JobFolder, run: Run) -> None:
+        self.app_id, self.folder = app_id, folder
+        self._files: Files = folder.files
+        self._run = run
+        self.chunks = [(0, 0, app_id.removeprefix(PREFIX))]
+
+    def look(self) -> TaskTable | None:
+        """What became of the tasks, by one question to Slurm; None when the folder is gone.
+
+        Tasks that ended without a word, for they were killed, cost a second one. Slurm is asked first: what ends after
+        that is in the notes.
+        """
+        count, width = self._size()
+        if not count:
+            return None
+        self.chunks = self._chunks(count)
+        active = self._active()
+        states = [AppState.PENDING] * count
+        table = TaskTable(states=states, exit_codes=[None] * count, ended=[0.0] * count, max_parallel=width)
+        cancelled, skipped = self._cancelled()
+        submitted = sum(n for _, n, _ in self.chunks)
+        ends = self._ends()
+        unseen = []
+        for k in range(count):
+            if k in ends:
+                code, table.ended[k] = ends[k]
+                table.exit_codes[k] = code if code <= 128 else 128 - code
+                states[k] = AppState.SUCCEEDED if code == 0 else AppState.FAILED
+                if code > 128 and (cancelled or k in skipped):
+                    states[k] = AppState.CANCELLED
+            elif k in active:
+                states[k] = active[k]
+            elif k >= submitted:
+                states[k] = AppState.CANCELLED if cancelled or k in skipped else AppState.PENDING
+            else:
+                unseen.append(k)
+        if unseen:
+            self._settle(table, unseen, cancelled=cancelled, skipped=skipped)
+        return table
+
+    def more(self, table: TaskTable) -> None:
+        """Has the arrays submitted that are still to come, where the last task of those before did not do so."""
+        submitted = sum(n for _, n, _ in self.chunks)
+        is_due = submitted < len(table.states) and not self._cancelled()[0]
+        if is_due and (submitted == 0 or is_terminal(table.states[submitted - 1])):
+            self.submit_more()
+
+    def submit_more(self) -> None:
+        """Has as many arrays submitted as the cluster takes."""
+        self._run(["bash", posixpath.join(self.folder.path, SCRIPT_FILE), "more", self.app_id.removeprefix(PREFIX)])
+
+    def begin(self) -> None:
+        """Notes the first array down, and submits the others."""
+        size = self._first_size()
+        text = f"0 {size} {self.app_id.removeprefix(PREFIX)}\n"
+        self._files.write(posixpath.join(self.folder.path, CHUNKS_FILE), text.encode())
+        if size < self._size()[0]:
+            self.submit_more()
+
+    def cancel(self) -> None:
+        """No array is submitted any more, and those that are there are ended."""
+        self._files.write(posixpath.join(self.folder.path, _CANCELLED), b"")
+        self.chunks = self._chunks(self._size()[0])
+        self._run(["scancel", *(job_id for _, _, job_id in self.chunks)])
+
+    def cancel_task(self, k: int) -> None:
+        """Ends one task, or has it not begin."""
+        path = posixpath.join(self.folder.path, _SKIPPED)
+        self._files.write(path, (self._files.read(path) or b"") + b"%d\n" % k)
+        for first, count, job_id in self._chunks(self._size()[0]):
+            if first <= k < first + count:
+                self._run(["scancel", f"{job_id}_{k - first}"])
+
+    def log_path(self, role: str, k: int) -> LogPaths:
+        """Where a task writes, both streams."""
+        chunk = next((c for c in self._chunks(self._size()[0]) if c[0] <= k < c[0] + c[1]), (0, 0, ""))
+        return LogPaths(posixpath.join(self.folder.path, folder_name(role), f"{chunk[0]}+{k - chunk[0]}.log"))
+
+    def _read(self, name: str) -> str:
+        return (self._files.read(posixpath.join(self.folder.path, name)) or b"").decode("utf-8", "replace")
+
+    def _size(self) -> tuple[int, int]:
+        found = re.search(r"^count=(\d+) size=\d+ width=(\d*)$", self._read(SCRIPT_FILE), re.MULTILINE)
+        return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+
+    def _first_size(self) -> int:
+        found = re.search(r"^count=(\d+) size=(\d+)", self._read(SCRIPT_FILE), re.MULTILINE)
+        return min(int(found[1]), int(found[2])) if found else 0
+
+    def _chunks(self, count: int) -> list[tuple[int, int, str]]:
+        found = []
+        for line in self._read(CHUNKS_FILE).splitlines():
+            words = line.split()
+            if len(words) == 3 and all(map(str.isdigit, words)):
+                found.append((int(words[0]), int(words[1]), words[2]))
+        return found or [(0, min(count, self._first_size()), self.app_id.removeprefix(PREFIX))]
+
+    def _cancelled(self) -> tuple[bool, set[int]]:
+        sizes = self._files.sizes([posixpath.join(self.folder.path, _CANCELLED)])
+        return None not in sizes.values(), {int(word) for word in self._read(_SKIPPED).split() if word.isdigit()}
+
+    def _ends(self) -> dict[int, tuple[int, float]]:
+        """Exit code and time of each task that has noted its end."""
+        found: dict[int, tuple[int, float]] = {}
+        for name in self._files.names(self.folder.path):
+            if name.startswith(_ENDS):
+                for words in map(str.split, self._read(name).splitlines()):
+                    if len(words) == 3 and all(map(str.isdigit, words)):
+                        found[int(words[0])] = (int(words[1]), float(words[2]))
+        return found
+
+    def _active(self) -> dict[int, AppState]:
+        ids = ",".join(job_id for _, _, job_id in self.chunks)
+        done = self._run(["squeue", "--noheader", f"--jobs={ids}", "--format=%i|%T"])
+        if done.returncode and NO_SUCH_JOB.search(done.stderr):
+            return {}
+        return self._by_number(done.check().stdout)
+
+    def _by_number(self, text: str) -> dict[int, AppState]:
+        """The states of tasks, out of lines ``7_3|RUNNING`` and ``7_[4-9,12%2]|PENDING``."""
+        begins = {job_id: first for first, _, job_id in self.chunks}
+        found: dict[int, AppState] = {}
+        for line in text.splitlines():
+            name, _, state = line.partition("|")
+            match = _ELEMENT.match(name.strip())
+            if match is None or match[1] not in begins:
+                continue
+            native = state.split("|")[0].split()[0] if state.strip() else ""
+            state_of = AppState.RUNNING if native == "COMPLETING" else app_state(native)
+            for low, high in _ranges(match[2] or match[3]):
+                found.update(dict.fromkeys(range(begins[match[1]] + low, begins[match[1]] + high + 1), state_of))
+        return found
+
+    def _settle(self, table: TaskTable, unseen: Sequence[int], *, cancelled: bool, skipped: set[int]) -> None:
+        """Tasks that have ended without a word: killed, cancelled, or their notes are not visible here yet."""
+        known = self._accounted() if not cancelled else {}
+        for k in unseen:
+            state = known.get(k, AppState.UNKNOWN)
+            if cancelled or k in skipped:
+                state = AppState.CANCELLED
+            table.states[k] = state if is_terminal(state) else AppState.UNKNOWN
+            table.exit_codes[k] = 0 if state is AppState.SUCCEEDED else None
+
+    def _accounted(self) -> dict[int, AppState]:
+        ids = ",".join(job_id for _, _, job_id in self.chunks)
+        fields = ["--noheader", "--parsable2", "--delimiter=|", "--format=JobID,State"]
+        found = self._by_number(self._run(["sacct", "--allocations", *fields, f"--jobs={ids}"]).stdout)
+        late = self._run(["squeue", "--noheader", "--states=all", "--array", f"--jobs={ids}", "--format=%i|%T"])
+        return {**found, **self._by_number(late.stdout)}
+
+    # -- answers -----------------------------------------------------------------------------------------
+
+    def describe(self) -> DescribeAppResponse | None:
+        """The answer for the sweep; arrays that are due are submitted on the way."""
+        table = self.look()
+        if table is None:
+            return None
+        self.more(table)
+        answer = describe_sweep(self.app_id, table)
+        answer.roles = self.folder.roles()
+        return answer
+
+    def describe_some(self, table: TaskTable, numbers: Sequence[int]) -> list[DescribeAppResponse]:
+        """The answers for some tasks, each with its cause."""
+        from torchx.schedulers.failures.reader import signal_name
+        from torchx.schedulers.kit.facts import ReplicaFacts
+
+        check_numbers(self.app_id, numbers, len(table.states))
+        role = next((role.name for role in self.folder.roles()), "")
+        answers = []
+        for k in numbers:
+            code = table.exit_codes[k]
+            signal = signal_name(-code) if code is not None and code < 0 else ""
+            facts = ReplicaFacts(
+                role=role,
+                replica=k,
+                state=table.states[k],
+                exit_code=None if signal else code,
+                signal=signal,
+                ended=table.ended[k],
+                stopped=table.states[k] is AppState.CANCELLED,
+            )
+            answers.append(describe_task(f"{self.app_id}/{k}", facts, self._look))
+        return answers
+
+    def _look(self, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
+        from torchx.schedulers.failures.reader import Evidence
+
+        paths = [self.log_path(r.role, r.replica).stdout for r in replicas]
+        found = self._files.grown(dict.fromkeys(paths, -TAIL_BYTES))
+        return [Evidence(stderr=found.get(path, b"").decode("utf-8", "replace")) for path in paths]
+
+    def open_log(self, role: str, k: int, query: LogQuery, is_over: Callable[[], bool]) -> BatchLog:
+        """The lines of one task that the query wants."""
+        check_query(query)
+        return BatchLog(self._files, self.log_path(role, k), query, is_over)
+
+
+def _ranges(text: str) -> list[tuple[int, int]]:
+    """The numbers in ``4-9,12``; steps, ``0-8:4``, are written out by Slurm as it goes on.
+
+    >>> _ranges("4-9,12")
+    [(4, 9), (12, 12)]
+    """
+    found = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        if low.isdigit() and (high.isdigit() or not dash):
+            found.append((int(low), int(high) if dash else int(low)))
+    return found
+
+
+def id_of(job_id: str, folder: JobFolder, run: Run) -> str:
+    """The app id of a job whose submission nobody heard the answer of; of a sweep, the others are submitted now."""
+    paths = [posixpath.join(folder.path, name) for name in (VALUES_FILE, CHUNKS_FILE)]
+    values, chunks = folder.files.sizes(paths).values()
+    if values is None:
+        return job_id
+    if chunks is None:
+        Sweep(f"{PREFIX}{job_id}", folder, run).begin()
+    return f"{PREFIX}{job_id}"
+
+
+def no_folder(app_id: str) -> NotFoundError:
+    """The error for a sweep whose folder is not known."""
+    return NotFoundError(f"there is no sweep `{app_id}`", hint="`torchx list` shows the runs on record")
