@@ -43,6 +43,7 @@ from torchx.schedulers.slurm.request import (
     make_request,
 )
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+from torchx.specs.tasks import is_terminal_task
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
@@ -370,8 +371,13 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[BatchLog]:
         if (sweep := self._sweep(app_id)) is None:
             return super().open_logs(app_id, replicas, query)
-        over = functools.partial(self._is_over, app_id)
-        return [sweep.open_log(role, k, query, over) for role, k in replicas]
+        return [
+            sweep.open_log(role, k, query, functools.partial(self._is_task_over, app_id, k)) for role, k in replicas
+        ]
+
+    def _is_task_over(self, app_id: str, number: int) -> bool:
+        found = self.describe(app_id)
+        return found is None or found.tasks is None or is_terminal_task(found.tasks.states[number])
 
     # -- the end ---------------------------------------------------------------------------------
 

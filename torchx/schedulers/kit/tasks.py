@@ -108,6 +108,9 @@ def check_query(query: LogQuery) -> None:
         raise NotSupportedError(
             "`--since` and `--until` do not work for tasks of a sweep", hint="`--tail N` prints the last lines"
         )
+    if query.timestamps or query.previous:
+        what = "--timestamps" if query.timestamps else "--previous"
+        raise NotSupportedError(f"`{what}` does not work for tasks of a sweep", hint="omit it")
     if query.stream is not None and query.stream.value != "combined":
         raise NotSupportedError(
             f"the tasks of a sweep write both streams to one file: there is no {query.stream.value} of its own",
