@@ -422,3 +422,24 @@ def _until(true: Any, timeout_s: float = 120.0) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ("@last", "`local_cwd` does not start one job after another"),
+        ("@last:fail", "`local_cwd` does not start one job after another"),
+        ("@last:soon", "`soon` is not a condition"),
+        ("nobody:ok", "no run on record is called `nobody`"),
+    ],
+)
+def test_after_another_job(torchx: Call, project: Path, after: str, said: str) -> None:
+    """Where the scheduler cannot see to it nothing is launched, and the hint says what to type."""
+    first = torchx("run", "utils.echo").out.strip()
+    outcome = torchx("run", "--after", after, "utils.echo")
+    assert outcome.code != 0
+    assert said in outcome.error_lines()[0]
+    if "does not start" in said:
+        words = " ||" if after.endswith("fail") else " &&"
+        assert outcome.hint() == f"wait for it here: `torchx wait {first}{words} torchx run ...`"
+    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1

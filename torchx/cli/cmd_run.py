@@ -154,6 +154,7 @@ class CmdRun(SubCommand):
             "secret",
             "retry",
             "timeout",
+            "after",
             "notify",
             "notify_on",
         ):
@@ -307,6 +308,12 @@ def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) ->
         "`preempted:free, node:5:avoid, error:0`; see docs/retries.md",
     )
     add(
+        "--after",
+        action="append",
+        metavar="JOB[:ok|any|fail]",
+        help="start once that job has succeeded, ended, or failed; it may be given more than once",
+    )
+    add(
         "--timeout",
         action=ArgOnceAction,
         metavar="DURATION",
@@ -372,7 +379,7 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
     }
     name, component_args = run_args.component_name, run_args.component_args or run_args.component_args_str
     notify = _wish(run_args)
-    if not (run_args.secrets or run_args.retry or run_args.timeout or notify):
+    if not (run_args.secrets or run_args.retry or run_args.timeout or run_args.after or notify):
         return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
     from torchx.cli.run_args import parse_secrets
     from torchx.runner.components import make_app
@@ -384,6 +391,10 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
         from torchx.specs.retries import RETRY
 
         app.metadata[RETRY] = run_args.retry
+    if run_args.after:
+        from torchx.runner.after import put_after
+
+        put_after(runner, app, run_args.after)
     if run_args.timeout:
         from torchx.specs.timeouts import TIMEOUT
 

@@ -170,7 +170,11 @@ def _print_sweep(
     from torchx.cli.render import gray
     from torchx.specs.api import parse_app_handle
 
-    page = [f"app:      {handle}", *_time_lines(status, run), *sweep_page.lines(runner, handle, status, table)]
+    page = [
+        f"app:      {handle}",
+        *_time_lines(status, run),
+        *sweep_page.lines(runner, handle, status, table, launched=_times(status, run)[0]),
+    ]
     print("\n".join(page) + "\n" * (not alone))
     if alone and is_tty(sys.stdout):
         steps = sweep_page.next_steps(parse_app_handle(handle).app_id, status, table)

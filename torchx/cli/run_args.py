@@ -38,6 +38,7 @@ class TorchXRunArgs:
         component_args_str: the component's arguments from the command line.
         secrets: what ``--secret`` takes: ``NAME``, ``NAME=cmd:...``.
         retry: what is started again by which cause; see :mod:`torchx.specs.retries`.
+        after: the jobs that come before, see :mod:`torchx.specs.after`.
         timeout: how long an attempt may run; see :mod:`torchx.specs.timeouts`.
         notify: how to be notified; see :mod:`torchx.specs.notices`.
         notify_on: of what.
@@ -60,6 +61,7 @@ class TorchXRunArgs:
     timeout: str = ""
     notify: str = ""
     notify_on: str = ""
+    after: list[str] = field(default_factory=list)
 
 
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
@@ -80,6 +82,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "timeout": (str,),
     "notify": (str,),
     "notify_on": (str,),
+    "after": (list,),
 }
 _REQUIRED = ("component_name", "scheduler")
 _JSON_NAMES = {
@@ -156,6 +159,7 @@ def torchx_run_args_from_argparse(
         timeout=given.get("timeout") or "",
         notify=given.get("notify") or "",
         notify_on=given.get("notify_on") or "",
+        after=given.get("after", []),
     )
 
 

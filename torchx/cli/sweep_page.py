@@ -23,8 +23,14 @@ _WINDOW_S = 60.0
 _COLORS = {AppState.SUCCEEDED: "\033[32m", AppState.FAILED: "\033[31m", AppState.RUNNING: "\033[36m"}
 
 
-def lines(runner: Runner, handle: str, status: AppStatus, table: TaskTable) -> list[str]:
-    """The lines of the page below the times."""
+def lines(
+    runner: Runner, handle: str, status: AppStatus, table: TaskTable, *, launched: float | None = None
+) -> list[str]:
+    """The lines of the page below the times.
+
+    Args:
+        launched: Unix time of the launch, where it is known.
+    """
     color, tty = has_color(sys.stdout), is_tty(sys.stdout)
     found = [f"state:    {state_text(status.state, color=color)}"]
     done = sum(n for state, n in table.counts().items() if is_terminal_task(state))
@@ -32,7 +38,7 @@ def lines(runner: Runner, handle: str, status: AppStatus, table: TaskTable) -> l
     words = [*bar, f"{done:,} of {len(table.states):,} ended", *_counts(table, color=color)]
     found.append(f"tasks:    {' · '.join(words)}")
     if not status.is_terminal():
-        found.append(f"pace:     {_pace(table, done, time.time(), status.started_at)}")
+        found.append(f"pace:     {_pace(table, done, time.time(), launched)}")
     groups = runner.sweep_failures(handle, table)
     if groups:
         found.append("failed:")

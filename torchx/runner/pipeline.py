@@ -78,9 +78,14 @@ def dry_run(
     values = {key: setting.value for key, setting in settings.items()}
     if app.metadata:
         from torchx.schedulers.kit.attempts import policy_of
+        from torchx.specs.after import AFTER
         from torchx.specs.timeouts import TIMEOUT
 
         policy_of(app, scheduler, backend.capabilities)  # refused before anything is built
+        if AFTER in app.metadata:
+            from torchx.runner.after import check_after
+
+            check_after(app, scheduler, backend.capabilities)
         if TIMEOUT in app.metadata:
             from torchx.runner.timeouts import check_timeout
 

@@ -16,7 +16,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from torchx.errors import BackendError, CommandError, NotFoundError
+from torchx.errors import BackendError, CommandError, NotFoundError, SpecError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.base import CAPABILITIES, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
@@ -42,7 +42,7 @@ from torchx.schedulers.slurm.request import (
     launcher,
     make_request,
 )
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_handle, runopts
 from torchx.specs.tasks import is_terminal_task
 from torchx.util.records import replace
 
@@ -96,6 +96,7 @@ SLURM_JOB_DIRS = ".torchxslurmjobdirs"
 NAME_RULE = NameRule(100)
 _RANDOM = 6
 _KNOWN_ID = re.compile(r"\d+(_\d+)?")
+_DEPENDENCIES = {"ok": "afterok", "any": "afterany", "fail": "afternotok"}
 
 
 class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
@@ -107,6 +108,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         log_previous=True,
         retry_actions=("retry", "avoid", "mem", "checkpoint"),
         timeout="time",
+        after=True,
     )
     transient = re.compile(
         r"Unable to contact slurm controller|Socket timed out|Connection (refused|reset|timed out)|"
@@ -134,14 +136,31 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         retry = None
         if app.metadata:
             from torchx.schedulers.slurm.attempts import policy
+            from torchx.specs.after import AFTER
             from torchx.specs.timeouts import clock, timeout_s
 
+            if AFTER in app.metadata:
+                opts.extra = [*(opts.extra or ()), *self._after(app)]
             if limit_s := timeout_s(app):
                 opts.time = clock(limit_s)
             retry = policy(app, self.capabilities)
         request = make_request(app, opts, name=name, cwd=cwd, retry=retry)
         request.check()
         return AppDryRunInfo(request, str)
+
+    def _after(self, app: AppDef) -> list[str]:
+        """The options of ``sbatch`` by which a job waits for others; one that can never start is removed."""
+        from torchx.specs.after import earlier_jobs
+
+        words = []
+        for condition, handle in earlier_jobs(app):
+            app_id = parse_app_handle(handle).app_id
+            sweep = self._sweep(app_id.partition("/")[0])
+            if sweep is None and not _KNOWN_ID.fullmatch(app_id):
+                raise SpecError(f"`{handle}` is not a job that Slurm knows", hint="`torchx list` shows the jobs")
+            ids = sweep.job_ids(app_id) if sweep is not None else [app_id]
+            words.append(":".join([_DEPENDENCIES[condition], *ids]))
+        return [f"--dependency={','.join(words)}", "--kill-on-invalid-dep=yes"]
 
     def _environments(self, info: AppDryRunInfo[SlurmBatchRequest]) -> Iterable[tuple[str, dict[str, str]]]:
         yield from super()._environments(info)

@@ -12,6 +12,7 @@ from tests.backends.slurm.conftest import becomes, command, ended, until, wait_f
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs.after import AFTER
 from torchx.specs.tasks import TaskList
 
 
@@ -115,3 +116,23 @@ def test_a_limit_on_submitted_jobs(few_jobs: int, sweep: Sweeps, tmp_path: Path)
     app_id = sweep(f"echo {{k}} >> {witness}", 9)
     assert ended(sweep.scheduler, app_id).msg == "9 of 9 tasks succeeded"
     assert sorted(map(int, witness.read_text().split())) == list(range(9))
+
+
+def test_a_job_after_another(scheduler: SlurmScheduler, sweep: Sweeps, tmp_path: Path) -> None:
+    """It starts when the sweep has ended as was asked for; one that can never start is CANCELLED."""
+    gate, order = tmp_path / "gate", tmp_path / "order"
+    first = sweep(f"{wait_for(gate)}; echo {{k}} >> {order}; test {{k}} = 0", 2)
+
+    def later(condition: str) -> str:
+        role = Role("w", "", entrypoint="sh", args=["-c", f"echo {condition} >> {order}"], resource=Resource(1, 0, 20))
+        return scheduler.submit(AppDef("later", [role], metadata={AFTER: f"{condition}:slurm://test/{first}"}), {})
+
+    jobs = {condition: later(condition) for condition in ("ok", "any", "fail")}
+    gate.touch()
+    assert {condition: ended(scheduler, app_id).state.name for condition, app_id in jobs.items()} == {
+        "ok": "CANCELLED",
+        "any": "SUCCEEDED",
+        "fail": "SUCCEEDED",
+    }
+    assert sorted(order.read_text().split()[:2]) == ["0", "1"]
+    assert sorted(order.read_text().split()[2:]) == ["any", "fail"]

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from torchx.errors import BackendError, NotFoundError, NotSupportedError
+from torchx.errors import BackendError, NotFoundError, NotSupportedError, SpecError
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm.sweeps import _ranges, values_line
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs.after import AFTER
 from torchx.specs.secret import Secret
 from torchx.specs.tasks import TaskList
 
@@ -185,6 +186,33 @@ def test_cancel(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     found = scheduler.describe(app_id)
     assert found is not None
     assert (found.state, found.msg) == (AppState.CANCELLED, "0 of 12 tasks succeeded, 12 cancelled")
+
+
+def test_a_job_after_a_sweep(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """It waits for all arrays, or for the task that is named; and for a part of it, only if that is in Slurm's hands."""
+    sweep = submit(scheduler, "true", 7)
+    ids = [line.split()[2] for line in Path(chunks(scheduler, sweep)).read_text().splitlines()]
+
+    def dependency(*earlier: str) -> str:
+        app = AppDef("later", [Role("w", "", entrypoint="true", resource=Resource(1, 0, 10))])
+        app.metadata[AFTER] = " ".join(earlier)
+        words: list[str] = scheduler.submit_dryrun(app, {}).request.cmd
+        assert "--kill-on-invalid-dep=yes" in words
+        return next(word for word in words if word.startswith("--dependency="))
+
+    assert dependency(f"ok:slurm://t/{sweep}") == f"--dependency=afterok:{':'.join(ids)}"
+    assert (
+        dependency(f"fail:slurm://t/{sweep}/6", "any:slurm://t/4711")
+        == f"--dependency=afternotok:{ids[1]}_1,afterany:4711"
+    )
+    with pytest.raises(SpecError, match="not a job that Slurm knows"):
+        dependency("ok:slurm://t/x")
+
+
+def chunks(scheduler: SlurmScheduler, app_id: str) -> str:
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    return f"{sweep.folder.path}/chunks"
 
 
 def test_what_is_refused(cluster: Cluster, scheduler: SlurmScheduler) -> None:

@@ -233,6 +233,28 @@ class Sweep:
             if first <= k < first + count:
                 self._run(["scancel", f"{job_id}_{k - first}"])
 
+    def job_ids(self, app_id: str) -> list[str]:
+        """What Slurm calls the sweep, or one of its tasks, for a job that waits for it.
+
+        Raises:
+            NotSupportedError: some of it has not been submitted yet.
+        """
+        count = self._size()[0]
+        chunks = self._chunks(count)
+        task = app_id.partition("/")[2]
+        if task.isdigit():
+            check_numbers(self.app_id, [int(task)], count)
+            chunks = [chunk for chunk in chunks if chunk[0] <= int(task) < chunk[0] + chunk[1]]
+            ids = [f"{job_id}_{int(task) - first}" for first, _, job_id in chunks]
+        else:
+            ids = [job_id for _, _, job_id in chunks] if sum(n for _, n, _ in chunks) >= count else []
+        if not ids:
+            raise NotSupportedError(
+                f"tasks of `{app_id}` have not been submitted to Slurm yet, so that no job can wait for them",
+                hint=f"wait here: `torchx wait {self.app_id} && torchx run ...`",
+            )
+        return ids
+
     def log_path(self, role: str, k: int) -> LogPaths:
         """Where a task writes, both streams."""
         chunk = next((c for c in self._chunks(self._size()[0]) if c[0] <= k < c[0] + c[1]), (0, 0, ""))

@@ -1,0 +1,52 @@
+"""One job after another: the words of ``torchx run --after``. A job carries them in ``AppDef.metadata[AFTER]``."""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.specs.api import AppDef
+
+__all__ = ["AFTER", "CONDITIONS", "earlier_jobs", "split_condition"]
+
+AFTER = "torchx/after"
+"""The key of ``AppDef.metadata``: ``CONDITION:HANDLE`` for each job that comes before, separated by spaces."""
+
+CONDITIONS = ("ok", "any", "fail")
+"""Whether the earlier job has to succeed, to end, or to fail."""
+
+
+def split_condition(text: str) -> tuple[str, str]:
+    """The reference to a job, and the condition, ``ok`` where none is given.
+
+    Raises:
+        SpecError: the condition is not one.
+
+    >>> split_condition("@last"), split_condition("slurm://torchx/7:any")
+    (('@last', 'ok'), ('slurm://torchx/7', 'any'))
+    """
+    reference, colon, condition = text.rpartition(":")
+    if not colon or condition.startswith("//"):
+        return text, "ok"
+    if condition not in CONDITIONS or not reference:
+        raise SpecError(f"`--after {text}`: `{condition}` is not a condition", hint=f"one of {', '.join(CONDITIONS)}")
+    return reference, condition
+
+
+def earlier_jobs(app: AppDef) -> list[tuple[str, str]]:
+    """The conditions and handles of the jobs that come before.
+
+    >>> from torchx.specs.api import AppDef
+    >>> earlier_jobs(AppDef("a", metadata={AFTER: "ok:slurm://torchx/7"}))
+    [('ok', 'slurm://torchx/7')]
+    """
+    words = app.metadata.get(AFTER, "").split() if app.metadata else []
+    pairs = [word.partition(":")[::2] for word in words]
+    for condition, handle in pairs:
+        if condition not in CONDITIONS or not handle:
+            raise SpecError(
+                f"the metadata `{AFTER}` is `{app.metadata[AFTER]}`",
+                hint="write `ok:HANDLE`, or `any:` or `fail:`",
+            )
+    return [(condition, handle) for condition, handle in pairs]
