@@ -11,9 +11,10 @@ import pytest
 from torchx.errors import NotSupportedError, SpecError
 from torchx.runner import Runner, get_runner
 from torchx.runner.batch import template
+from torchx.runner.sweeps import check_job
 from torchx.runner.wait import WaitTimeoutError
 from torchx.specs import AppDef, AppState, Resource, Role
-from torchx.specs.tasks import fill
+from torchx.specs.tasks import TaskList, fill
 
 
 def app(script: str, *args: str, **env: str) -> AppDef:
@@ -93,3 +94,12 @@ def test_what_is_refused(runner: Runner) -> None:
     with pytest.raises(NotSupportedError, match="runs no sweeps"):
         runner.run_many([app("true")], "local_docker")
     assert not runner.runs()
+
+
+@pytest.mark.parametrize("key", ["torchx/after", "torchx/timeout", "torchx/retry"])
+def test_what_a_sweep_cannot_keep_is_refused(key: str) -> None:
+    """Jobs before it, time limits and policies: each with what to do instead."""
+    job = app("true")
+    job.metadata[key] = "ok:slurm://t/7"
+    with pytest.raises(NotSupportedError):
+        check_job(job, TaskList(names=["k"], points=[("1",)]))

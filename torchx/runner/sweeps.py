@@ -62,10 +62,15 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
     """
     if app is None:
         return
+    from torchx.specs.after import AFTER
     from torchx.specs.retries import RETRY
     from torchx.specs.timeouts import TIMEOUT
 
     check_placeholders(app, tasks.names)
+    if AFTER in app.metadata:
+        raise NotSupportedError(
+            "a sweep does not start after another job", hint="wait here: `torchx wait JOB && torchx sweep ...`"
+        )
     if TIMEOUT in app.metadata:
         raise NotSupportedError(
             "the tasks of a sweep have no time limit", hint="`timeout 1h PROGRAM` in the task itself ends it"
