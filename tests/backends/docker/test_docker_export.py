@@ -1,0 +1,76 @@
+"""Exported jobs on a real engine: compose alone gives the same outcome and output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torchx.runner import Runner
+from torchx.schedulers.docker_scheduler import create_scheduler
+from torchx.specs import AppDef, BindMount, Resource, Role, Secret
+
+SCRIPT = 'cat data.txt; echo "$A it\'s ${REPLICA}"; echo oops >&2; [ "$TOKEN" = "a\'b \\$" ] || exit 4; '
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("[ $REPLICA = 0 ] && sleep 1000; exit 7", 7)])
+def test_compose_alone(docker_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int) -> None:
+    """Two replicas with code, a secret and a mount, from a folder that was moved; the first failure ends the others."""
+    if (
+        shutil.which("docker-compose") is None
+        and subprocess.run(["docker", "compose", "version"], check=False).returncode
+    ):
+        pytest.skip("there is no docker compose here: apt-get install docker-compose")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "data.txt").write_text("data\n")
+    monkeypatch.chdir(project)
+    env = {"A": "x $y", "TOKEN": Secret("env:TOKEN"), "REPLICA": "${replica_id}"}
+    role = Role(
+        "r",
+        docker_image,
+        entrypoint="sh",
+        args=["-c", SCRIPT + end],
+        env=env,
+        num_replicas=2,
+        resource=Resource(cpu=1, gpu=0, memMB=100),
+        mounts=[BindMount(str(tmp_path), "/mnt dir", read_only=True)],
+    )
+    from torchx.specs.images import NamesOnly
+
+    with Runner("test", {"local_docker": create_scheduler}) as runner, NamesOnly():
+        info = runner.dryrun(AppDef("exported", [role]), "local_docker", workspace=f"file://{project}")
+        runner.export(info, str(tmp_path / "out"))
+    name = info.request.app_id
+    shutil.move(tmp_path / "out", tmp_path / "moved it")
+    shutil.rmtree(project)
+    os.chdir("/")
+    argv = [
+        "env",
+        "-i",
+        f"PATH={os.environ['PATH']}",
+        f"HOME={tmp_path}",
+        "TOKEN=a'b $",
+        str(tmp_path / "moved it" / "run.sh"),
+    ]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == code, done.stderr
+        (logs,) = (tmp_path / "moved it" / "logs").iterdir()
+        said = {log.name: log.read_text() for log in logs.iterdir()}
+        for k in (0, 1):
+            assert said[f"r-{k}.stdout.log"] == f"data\nx $y it's {k}\n"
+            assert said[f"r-{k}.stderr.log"] == "oops\n"
+        assert ("FAILED: r-1 ended with exit code 7" in done.stderr) is bool(code)
+        left = subprocess.run(
+            ["docker", "ps", "-aq", "--filter", f"name={name}"], capture_output=True, text=True, check=True
+        )
+        assert left.stdout == ""
+    finally:
+        images = subprocess.run(
+            ["docker", "images", "-q", name], capture_output=True, text=True, check=True
+        ).stdout.split()
+        subprocess.run(["docker", "rmi", "-f", *images], capture_output=True, check=False)
