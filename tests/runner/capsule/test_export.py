@@ -138,6 +138,14 @@ def test_secrets_are_not_in_it(runner, tmp_path):
     assert (code, said["r/0.stdout"]) == (0, value)
 
 
+def test_names_with_odd_characters(runner, tmp_path):
+    """Names of roles become folders and words; whatever is in them stays a name."""
+    roles = [Role(name, "", entrypoint="sh", args=["-c", "echo $0"]) for name in ("a b", "it's", "$(id)", "x;y")]
+    code, said, _ = run(exported(runner, AppDef("an app's $name", roles), tmp_path))
+    assert code == 0
+    assert sorted(said.values()) == [""] * 4 + ["sh\n"] * 4
+
+
 def test_the_folder(runner, tmp_path):
     """A README names every file, and the folder belongs to its owner."""
     folder = exported(runner, sh("true"), tmp_path)
