@@ -1,7 +1,8 @@
 """Train a small CNN on handwritten digits with DistributedDataParallel, on any number of workers.
 
 Needs torch and nothing else. torchrun (so ``torchx run dist.ddp``) tells each worker who it is through ``RANK`` and
-``WORLD_SIZE``. With ``--checkpoint`` the training goes on where it stopped, also with another number of workers.
+``WORLD_SIZE``. With ``--checkpoint`` the training goes on where it stopped, also with another number of workers; a job
+that is about to be ended writes one more (``should_checkpoint``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,16 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
+
+try:
+    from torchx.distributed import progress, should_checkpoint
+except ImportError:  # torch is enough; nobody asks for a checkpoint then
+
+    def should_checkpoint() -> bool:
+        return False
+
+    def progress() -> None:
+        pass
 
 
 def main() -> None:
@@ -49,9 +60,12 @@ def train(args: argparse.Namespace, digits: Digits, rank: int, world: int) -> No
         sampler.set_epoch(epoch)
         set_lr(optimizer, args.lr * (1 - (epoch - 1) / args.epochs))
         loss = one_epoch(model, optimizer, loader)
+        asked = should_checkpoint()  # by a time limit or a preemption that is near; on all ranks, once a step
         if rank == 0:
             reached = accuracy(model.module, digits.test_images, digits.test_labels)
-            save(args.checkpoint, epoch, model, optimizer)
+            if asked or epoch % args.save_every == 0 or epoch == args.epochs:
+                save(args.checkpoint, epoch, model, optimizer)
+                progress()  # what was trained so far is not lost any more
             took = time.monotonic() - started
             say(f"epoch {epoch:2d}/{args.epochs}  loss {loss:.4f}  test accuracy {reached:.4f}  {took:.2f} s")
     dist.barrier()
@@ -132,7 +146,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoint", help="file to resume from, and to save to after each epoch")
+    parser.add_argument("--checkpoint", help="file to resume from, and to save to")
+    parser.add_argument("--save-every", type=int, default=1, help="epochs between two checkpoints")
     return parser.parse_args()
 
 

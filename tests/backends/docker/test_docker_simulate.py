@@ -38,7 +38,7 @@ def _submit(scheduler: DockerScheduler, image: str, replicas: int = 1, **metadat
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [pytest.param("timeout", "timeout", marks=pytest.mark.smoke), ("kill", "unknown"), ("oom", "oom")],
+    [("timeout", "timeout"), ("kill", "unknown"), ("oom", "oom")],
 )
 def test_it_goes_on(
     docker_image: str, scheduler: DockerScheduler, eventually: Callable[..., object], fault: str, kind: str

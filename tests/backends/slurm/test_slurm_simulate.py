@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.backends.shell import Shell
 from tests.backends.slurm.conftest import ended, until
 from tests.backends.slurm.test_slurm_retries import LONG_S, submit
+from tests.backends.training.held import Held
 from torchx.errors import NotSupportedError
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
@@ -42,7 +49,6 @@ def test_slurm_puts_the_job_back(scheduler: SlurmScheduler, cancelled: list[str]
     assert [(a.kind, a.again) for a in found.attempts] == [(kind, True)]
 
 
-@pytest.mark.smoke
 def test_a_step_is_killed(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
     """The replica that is named, and not the one whose step was started first; the job says who it was."""
     code = "import time; print('up', flush=True); time.sleep(9999)"
@@ -96,3 +102,40 @@ def test_what_cannot_be_done(scheduler: SlurmScheduler, cancelled: list[str]) ->
     until(scheduler, app_id, lambda found: found.state is AppState.RUNNING)
     with pytest.raises(NotSupportedError, match="may not requeue"):
         scheduler.simulate(app_id, "preempt", ("w", 0))
+
+
+@pytest.mark.usefixtures("overtime")
+def test_the_digits_survive(tmp_path: Path) -> None:
+    """The example is requeued in the middle of its training: it goes on from its checkpoint, and learns all."""
+    held = Held(tmp_path, 4)
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "TORCHX_HOME": str(tmp_path / "home")}
+    shell = Shell(tmp_path, env)
+    handle = shell.launch(
+        *(
+            "-s",
+            "slurm",
+            "--workspace=",
+            "--retry",
+            "standard",
+            "dist.ddp",
+            "-j",
+            "1x2",
+            "--cpu",
+            "2",
+            "--memMB",
+            "1500",
+        ),
+        *("--script", held.script, "--", "--epochs", "15", "--checkpoint", str(tmp_path / "digits.pt")),
+    )
+    deadline = time.monotonic() + LONG_S
+    while "epoch  3/15" not in shell.torchx("log", handle):
+        assert time.monotonic() < deadline
+    shell.torchx("simulate", "preempt", handle)
+    held.go_on()
+    log = shell.torchx("log", "-f", handle, timeout_s=LONG_S)
+    status = json.loads(shell.torchx("status", "--json", handle))
+    assert status["state"] == "SUCCEEDED", status
+    assert [attempt["class"] for attempt in status["attempts"]] == ["preempted"]
+    assert int(re.findall(r"from epoch (\d+)", log)[-1]) > 3, log[-3000:]
+    assert float(re.findall(r"final test accuracy: ([\d.]+)", log)[-1]) >= 0.95
