@@ -73,7 +73,7 @@ class CmdShell(SubCommand):
 
 def find_replica(runner: Runner, identifier: str) -> tuple[str, Replica]:
     """The handle of a job and the one replica of it that is meant: its first one unless another is named."""
-    handle, replicas = _find(runner, identifier)
+    handle, replicas = find_replicas(runner, identifier)
     if (parse_target(identifier).ids or ())[1:]:
         raise UsageError(
             f"`{identifier}` names several replicas", hint="name one, or let `torchx exec --all` run it in each"
@@ -81,7 +81,8 @@ def find_replica(runner: Runner, identifier: str) -> tuple[str, Replica]:
     return handle, replicas[0]
 
 
-def _find(runner: Runner, identifier: str) -> tuple[str, list[Replica]]:
+def find_replicas(runner: Runner, identifier: str) -> tuple[str, list[Replica]]:
+    """The handle of a job and the replicas of it that are meant: all of them unless some are named."""
     target = parse_target(identifier)
     handle = runner.resolve(target.reference)
     return handle, select(runner.log_replicas(handle), target._replace(reference=handle))
@@ -121,7 +122,7 @@ def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
     from torchx.runner.tee import replica_formats
     from torchx.util.term import has_color
 
-    handle, replicas = _find(runner, identifier)
+    handle, replicas = find_replicas(runner, identifier)
     formats = replica_formats(replicas, color=has_color(sys.stdout))
     lock = Lock()
 

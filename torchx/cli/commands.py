@@ -51,6 +51,11 @@ VERBS: dict[str, Verb] = {
     "shell": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdShell", "open a shell inside a replica"),
     "cp": Verb(FOLLOW, "torchx.cli.cmd_cp:CmdCp", "copy files out of a replica, or into it"),
     "forward": Verb(FOLLOW, "torchx.cli.cmd_forward:CmdForward", "make a port of a replica a port of this machine"),
+    "ssh-config": Verb(
+        FOLLOW,
+        "torchx.cli.cmd_ssh_config:CmdSshConfig",
+        "entries for ~/.ssh/config: ssh, rsync and editors reach replicas",
+    ),
     "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),
     "delete": Verb(END, "torchx.cli.cmd_delete:CmdDelete", "remove jobs that have ended, their logs and their records"),
     "simulate": Verb(END, "torchx.cli.cmd_simulate:CmdSimulate", "make a fault happen to a job: does it survive?"),

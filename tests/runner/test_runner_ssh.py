@@ -1,0 +1,39 @@
+"""Entries for `~/.ssh/config`: one line each, whatever is in a handle, and the user's own keys."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torchx.errors import ConfigError
+from torchx.runner.ssh import entry, public_keys
+
+
+def test_the_command_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through ssh's own expansion and a shell, with what is special to either."""
+    program = tmp_path / "py'thon"
+    program.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s|" "$word"; done\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "a b%h"))
+    text = entry("x://s/a%b", ("r $x", 3), name="n", user="me", keys='ssh-ed25519 AAAA it\'s "me" $HOME\nssh-rsa B `x`')
+    (line,) = [line for line in text.splitlines() if "ProxyCommand" in line]
+    shell = line.replace("  ProxyCommand ", "").replace("%%", "%")
+    words = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout.split("|")
+    assert words[:7] == ["-m", "torchx", "exec", "x://s/a%b/r $x/3", "--", "sh", "-c"]
+    assert words[-2:] == ['ssh-ed25519 AAAA it\'s "me" $HOME\nssh-rsa B `x`', ""]
+    assert "%" not in line.replace("%%", "")
+
+
+def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files, each once, and no certificates; without any, it is said how one is made."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    with pytest.raises(ConfigError) as refused:
+        public_keys(str(tmp_path))
+    assert "ssh-keygen" in refused.value.hint
+    (tmp_path / "a.pub").write_text("one\n\n")
+    (tmp_path / "b.pub").write_text("one\ntwo\n")
+    (tmp_path / "a-cert.pub").write_text("three\n")
+    assert public_keys(str(tmp_path)) == "one\ntwo"

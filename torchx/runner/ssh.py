@@ -1,0 +1,90 @@
+"""Replicas as hosts of OpenSSH: entries of ``~/.ssh/config`` whose connections go through ``torchx exec``."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from torchx.errors import ConfigError
+from torchx.schedulers.kit.shell import quote, read_script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ENTRY = """\
+Host {name}
+  User {user}
+  ProxyCommand {proxy}
+  # Each connection has a host key of its own; torchx knows to whom it leads.
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+"""
+
+
+def host_names(app_id: str, replicas: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """What each replica of a job is called as a host; the role is in the name where there are several.
+
+    >>> host_names("train-x1", [("trainer", 0)]), host_names("ns:a", [("a", 0), ("b c", 1)])
+    ({('trainer', 0): 'torchx-train-x1-0'}, {('a', 0): 'torchx-ns-a-a-0', ('b c', 1): 'torchx-ns-a-b-c-1'})
+    """
+    chosen = list(replicas)
+    several = len({role for role, _ in chosen}) > 1
+    names = {(role, k): f"torchx-{app_id}-{f'{role}-' if several else ''}{k}" for role, k in chosen}
+    return {replica: re.sub(r"[^A-Za-z0-9_.-]", "-", name) for replica, name in names.items()}
+
+
+def entry(handle: str, replica: tuple[str, int], *, name: str, user: str, keys: str) -> str:
+    """The entry for one replica.
+
+    Args:
+        name: of the host.
+        user: who one is in the replica.
+        keys: public keys that may log in.
+    """
+    home = os.environ.get("TORCHX_HOME")
+    torchx = [f"env TORCHX_HOME={quote(os.path.abspath(home))}"] if home else []
+    torchx += [quote(sys.executable), "-m torchx"]
+    script = read_script(__file__, "sshd.sh")
+    words = ["sh", "-c", script, "sh", keys]
+    # ssh expands % and reads the value as one line, which it gives to a shell.
+    proxy = " ".join([*torchx, "exec", quote(f"{handle}/{replica[0]}/{replica[1]}"), "--", *map(_on_one_line, words)])
+    return _ENTRY.format(name=name, user=user, proxy=proxy.replace("%", "%%"))
+
+
+def public_keys(folder: str = "~/.ssh") -> str:
+    """The user's own public keys, of the agent and of files.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    import contextlib
+    import subprocess
+
+    found: dict[str, None] = {}
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # no agent
+        listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, check=False, timeout=10)
+        found.update(dict.fromkeys(listed.stdout.splitlines() if listed.returncode == 0 else ()))
+    path = os.path.expanduser(folder)
+    for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
+        if name.endswith(".pub") and not name.endswith("-cert.pub"):
+            with open(os.path.join(path, name), encoding="utf-8") as file:
+                found.update(dict.fromkeys(line.strip() for line in file if line.strip()))
+    if not found:
+        raise ConfigError("you have no SSH key", hint="`ssh-keygen -t ed25519` makes one")
+    return "\n".join(found)
+
+
+def _on_one_line(word: str) -> str:
+    r"""A word for ``sh`` without line ends in it.
+
+    >>> print(_on_one_line("plain"), _on_one_line("a\nb"))
+    plain "$(printf %b 'a\0012b')"
+    """
+    if "\n" not in word:
+        return quote(word)
+    data = word.encode("utf-8", "surrogateescape")
+    safe = re.sub(rb"[^A-Za-z0-9_ ./:=,@+-]", lambda m: b"\\0%03o" % m[0][0], data).decode("ascii")
+    return f"\"$(printf %b '{safe}')\""
