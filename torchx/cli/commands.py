@@ -74,7 +74,9 @@ _LOGIN = "`torchx shell JOB` opens a shell in a replica, `torchx exec JOB -- COM
 _CANCEL = "`torchx cancel JOB` ends a job, `torchx cancel --all` all of mine"
 _DELETE = "`torchx delete JOB` removes a job that has ended, with its logs and its record"
 _RUN = "`torchx run train.py` launches a job; `-s slurm` says where"
-_WATCH = "`torchx log -f JOB` follows what a job writes, `torchx wait JOB` waits for its end"
+_WATCH = (
+    "`torchx log -f JOB` follows what a job writes, `torchx watch` what changes, `torchx wait JOB` waits for its end"
+)
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("ps", "ls", "jobs", "queue", "squeue", "top", "history", "runs"), _LIST),
     **dict.fromkeys(("kill", "stop", "abort", "terminate", "scancel", "end"), _CANCEL),
