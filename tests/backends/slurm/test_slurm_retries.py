@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -170,9 +171,9 @@ def test_a_job_on_a_node_that_it_is_to_avoid_goes_back(scheduler: SlurmScheduler
     found = until(scheduler, app_id, lambda f: f.attempts)
     assert [(a.hosts, a.again) for a in found.attempts] == [(["n3"], True)]
     deadline = time.monotonic() + LONG_S
-    while "ExcNodeList=n[1-3]" not in (shown := show(app_id)):
-        assert time.monotonic() < deadline, shown
-        time.sleep(0.2)
+    while not re.search(r"ExcNodeList=(n\[1-3\]|n\[1-2\],n3)\s", shown := show(app_id)):
+        assert time.monotonic() < deadline and "JobState=COMPLETED" not in shown, shown
+        time.sleep(0.05)
     subprocess.run(["scontrol", "update", f"JobId={app_id}", "ExcNodeList=n[1-2,4]"], check=True)
     found = ended(scheduler, app_id, 2 * LONG_S)
     assert found.state is AppState.SUCCEEDED, found
