@@ -247,3 +247,11 @@ def test_what_was_ended_for_another_one_is_not_blamed() -> None:
     of = job(("r-0.ended.final", "exited 137"), ("r-1.final", BAD), policy=POLICY)
     found = describe(facts_of(of))
     assert found.state is AppState.FAILED and found.msg.startswith("r/1: exit code 1")
+
+
+@pytest.mark.parametrize("how", [{"policy": POLICY}, {"retries": {"r": (2, "APPLICATION")}}], ids=["policy", "retries"])
+def test_one_that_fails_before_the_others_are_started_again_decides_nothing(how: dict) -> None:
+    """The attempt is begun with replica 0: the job has not failed while the others are still due."""
+    of = job(("r-0.app1", BAD), ("r-1.app1.due", KILLED), ("r-2.app1.due", KILLED), **how)
+    assert [c.id for c in next_step(of).again] == ["r-1", "r-2"]
+    assert describe(facts_of(of)).state is AppState.RUNNING

@@ -64,8 +64,7 @@ def facts_of(
     return JobFacts(
         app_id=job.app_id,
         roles=roles,
-        # until the last of them has ended, and it is known that there is no other attempt
-        state=_state_of(step, late=late and over) if not unattended or late else None,
+        state=_state_of(job, step, late=late and over) if not unattended or late else None,
         reason=f"it reached its time limit{' of ' + limit if limit else ''}" if late else "",
         kind="timeout" if late else "",
         cancelled=cancelled and not removed,  # else they are ended for the lack of it
@@ -80,8 +79,11 @@ def facts_of(
     )
 
 
-def _state_of(step: Step, *, late: bool) -> AppState | None:
-    if step.stop or step.end or step.ask:
+def _state_of(job: Job, step: Step, *, late: bool) -> AppState | None:
+    """RUNNING while failures do not decide: some have to end, or there may be another attempt, or it is being begun."""
+    again = {c.id for c in step.again}
+    failed = any(c.state is AppState.FAILED and c.id not in again for c in job.containers)
+    if step.stop or step.end or step.ask or (again and failed):
         return AppState.RUNNING
     return AppState.FAILED if late else None
 
