@@ -73,12 +73,15 @@ class CmdShell(SubCommand):
 
 def find_replica(runner: Runner, identifier: str) -> tuple[str, Replica]:
     """The handle of a job and the one replica of it that is meant: its first one unless another is named."""
-    handle, replicas = find_replicas(runner, identifier)
-    if (parse_target(identifier).ids or ())[1:]:
+    target = parse_target(identifier)
+    if target.role is None or target.ids is None:
+        handle, replicas = find_replicas(runner, identifier)
+        return handle, replicas[0]
+    if len(target.ids) > 1:
         raise UsageError(
             f"`{identifier}` names several replicas", hint="name one, or let `torchx exec --all` run it in each"
         )
-    return handle, replicas[0]
+    return runner.resolve(target.reference), (target.role, target.ids[0])
 
 
 def find_replicas(runner: Runner, identifier: str) -> tuple[str, list[Replica]]:

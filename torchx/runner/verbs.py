@@ -239,14 +239,16 @@ class RunnerVerbs:
             NotFoundError: there is no such job or replica, or it does not run.
             NotSupportedError: the scheduler, or this job, does not let anybody in.
         """
+        from torchx.errors import NotFoundError
         from torchx.runner import answers, inside
 
         handle, backend, app_id = self._find(app_handle)
-        if role_name is None:
-            role_name = self.log_replicas(handle)[0][0]
-        else:
-            answers.check_replica(self.log_replicas(handle), handle, role_name, k)
-        return inside.enter(backend, app_id, (role_name, k), argv, tty)
+        role = self.log_replicas(handle)[0][0] if role_name is None else role_name
+        try:
+            return inside.enter(backend, app_id, (role, k), argv, tty)
+        except NotFoundError:
+            answers.check_replica(self.log_replicas(handle), handle, role, k)  # what there is, if not this one
+            raise
 
     def exec(
         self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, stdin: bytes = b""
