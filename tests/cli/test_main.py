@@ -81,7 +81,14 @@ def test_every_verb_has_help(torchx: Call, verb: str) -> None:
     ("verb", "ours"),
     [
         *(("ps", "torchx list"), ("top", "torchx list"), ("kill", "torchx cancel"), ("stop", "torchx cancel")),
-        *(("rm", "torchx delete"), ("submit", "torchx run"), ("attach", "torchx shell"), ("ssh", "torchx shell")),
+        *(
+            ("rm", "torchx delete"),
+            ("submit", "torchx run"),
+            ("attach", "torchx shell"),
+            ("scp", "torchx cp"),
+            ("tunnel", "torchx forward"),
+            ("ssh", "torchx shell"),
+        ),
         *(("logs", "torchx log"), ("rnu", "`run`")),
     ],
 )

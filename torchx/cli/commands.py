@@ -71,6 +71,8 @@ VERBS: dict[str, Verb] = {
 
 _LIST = "`torchx list` lists the runs on record, `torchx list --state running` those that run"
 _LOGIN = "`torchx shell JOB` opens a shell in a replica, `torchx exec JOB -- COMMAND` runs a command there"
+_COPY = "`torchx cp JOB/ROLE/0:ckpt/ ./ckpt` copies out of a replica, `torchx cp data/ JOB:data` into it"
+_FORWARD = "`torchx forward JOB/ROLE PORT` makes a port of a replica a port of this machine"
 _CANCEL = "`torchx cancel JOB` ends a job, `torchx cancel --all` all of mine"
 _DELETE = "`torchx delete JOB` removes a job that has ended, with its logs and its record"
 _RUN = "`torchx run train.py` launches a job; `-s slurm` says where"
@@ -83,6 +85,8 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("rm", "remove", "clean", "prune", "purge"), _DELETE),
     **dict.fromkeys(("submit", "launch", "start", "create", "apply", "sbatch", "srun"), _RUN),
     **dict.fromkeys(("ssh", "attach", "login", "enter"), _LOGIN),
+    **dict.fromkeys(("scp", "rsync", "copy", "download", "upload"), _COPY),
+    **dict.fromkeys(("port-forward", "tunnel", "proxy"), _FORWARD),
     **dict.fromkeys(("logs", "tail", "follow", "output"), _WATCH),
     **dict.fromkeys(
         ("get", "info", "show", "inspect"), "`torchx status JOB` says how a job is, `torchx describe JOB` what it is"
