@@ -30,6 +30,7 @@ SECTIONS = {
         "config": "Configuration",
         "secrets": "Secrets",
         "retries": "Retries",
+        "surviving": "Surviving preemption",
         "notices": "Notices",
         "workspaces": "Workspaces",
         "images": "Images",
