@@ -104,9 +104,12 @@ Call = Callable[..., Outcome]
 
 
 @pytest.fixture
-def torchx(capfd: pytest.CaptureFixture[str]) -> Call:
+def torchx(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
     """Calls the command line in this process: ``torchx("run", "utils.echo").out``."""
+    from torchx.cli import failures
     from torchx.cli.main import main
+
+    monkeypatch.setattr(failures, "_shows_progress", False)  # a command has a process of its own, and so begins anew
 
     def call(*argv: str) -> Outcome:
         capfd.readouterr()
