@@ -21,6 +21,7 @@ class Slurm:
         self.shown = SHOWN.format(requeue=requeue, ran=ran, limit=limit, folder=folder)
         self.users = "me\n"
         self.refuses = ""
+        self.state = "idle"
         self.did: list[str] = []
 
     def __call__(self, argv: list[str]) -> Completed:
@@ -29,6 +30,7 @@ class Slurm:
             "scontrol show": self.shown,
             "squeue --steps": STEPS,
             "squeue --noheader": self.users,
+            "sinfo": self.state,
             "id -un": "me\n",
         }
         for start, said in answers.items():
@@ -109,3 +111,22 @@ def test_what_cannot_be_done_is_refused() -> None:
         slurm.plan("node").make()
     with pytest.raises(CommandError, match="Invalid user id"):
         slurm.plan("kill").make()
+
+
+@pytest.mark.parametrize(("state", "stays"), [("idle", False), ("down*", True)])
+def test_a_node_that_comes_back_by_itself(state: str, stays: bool) -> None:
+    """Some sites see to that, and RESUME is refused then; a node that stays down is not passed over in silence."""
+    slurm = Slurm()
+    slurm.state = state
+
+    def answer(argv: list[str]) -> Completed:
+        done = slurm(argv)
+        resumed = argv[-1] == "State=RESUME"
+        return Completed(argv, 1, "", "Invalid node state specified") if resumed else done
+
+    plan = simulation(answer, "7", "node", ("w", 0), replicas=[("w", 0)], files=LocalFiles())
+    if stays:
+        with pytest.raises(CommandError, match="Invalid node state"):
+            plan.make()
+    else:
+        plan.make()

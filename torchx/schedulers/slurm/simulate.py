@@ -125,7 +125,10 @@ def _node_fails(run: _Run, host: str) -> Simulation:
                 f"`node` cannot be simulated: Slurm lets only its operators take a node down ({down.stderr.strip()})",
                 hint="`torchx simulate preempt` is as near as it gets",
             )
-        run(["scontrol", "update", f"NodeName={host}", "State=RESUME"]).check()
+        back = run(["scontrol", "update", f"NodeName={host}", "State=RESUME"])
+        state = run(["sinfo", "--noheader", f"--nodes={host}", "--format=%t"]).stdout
+        if back.returncode and state.startswith(("down", "drain")):  # else it has come back by itself
+            back.check()
 
     says = f"`scontrol update NodeName={host} State=DOWN`, and RESUME: all jobs there lose their node; operators may"
     return Simulation(says, make)
