@@ -18,6 +18,7 @@ if [[ ! -s job.json ]]; then
   exit 78
 fi
 # @JOB@
+# shellcheck disable=SC2329  # called by `task`
 run() {
   command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
   exec "$@"
@@ -52,11 +53,12 @@ if [[ ${1-} == more ]]; then
 fi
 
 first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child=
+# shellcheck disable=SC2034  # `task` may name the sweep
 k=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
 [[ ! -e cancelled ]] || exit 0
 if [[ -e skipped ]] && grep -qx "$k" skipped; then exit 0; fi
 mapfile -t -s "$k" -n 1 line <values
-eval "$line"
+eval "${line[0]}"
 export TORCHX_TASK=$k TORCHX_RANK0_HOST=localhost
 trap 'kill "$child" 2>/dev/null' TERM
 task &
