@@ -42,8 +42,7 @@ class Fork:
         finally:
             sys.stderr.flush()
             if os.getpid() == me:
-                below = proctree.descendants(proctree.snapshot(), {me})[1:]
-                proctree.send_all(below, signal.SIGKILL)
+                _kill_below(me)
             os._exit(code or 0)
 
     def end(self) -> int:
@@ -60,10 +59,20 @@ class Fork:
     def kill(self) -> None:
         if self.code is not None:
             return
-        family = proctree.descendants(proctree.snapshot(), {self.pid})
-        proctree.send_all(family, signal.SIGKILL)
+        os.kill(self.pid, signal.SIGSTOP)  # it starts nothing more, and inherits what is left of its children
+        _kill_below(self.pid)
+        os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         self.code = -9
+
+
+def _kill_below(pid: int) -> None:
+    """Kills all below a process that is a subreaper: again until none is left, as one may just fork another."""
+    deadline = time.monotonic() + PATIENCE_S
+    while below := [p for p in proctree.descendants(proctree.snapshot(), {pid})[1:] if p.state not in "ZX"]:
+        assert time.monotonic() < deadline, f"cannot be killed: {below}"
+        proctree.send_all(below, signal.SIGKILL)
+        time.sleep(0.001)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def parse_events(text: str) -> JobEvents:
 
 
 def starts_of(text: str) -> dict[str, list[tuple[int, int]]]:
-    """Path of each replica to the lengths of its stdout and stderr at each of its starts.
+    r"""Path of each replica to the lengths of its stdout and stderr at each of its starts.
 
     >>> starts_of("5 up w/0 n1\n9 up w/0 n2 7 0\n")
     {'w/0': [(0, 0), (7, 0)]}
