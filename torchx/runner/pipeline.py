@@ -91,7 +91,10 @@ def dry_run(
 
             check_timeout(app, scheduler, backend.capabilities, settings)
     backend._pre_build_validate(app, scheduler, values)
-    images = {role.name: role.image for role in app.roles if role.workspace}
+    tags = {}  # the image below the code, for a rerun
+    for role in app.roles:
+        if role.workspace:
+            tags[f"image.{role.name}"] = role.image
     if isinstance(backend, BuildsWorkspaces):
         backend.build_workspaces(app.roles, values)
     for role in app.roles:
@@ -108,8 +111,8 @@ def dry_run(
     info = backend.submit_dryrun(app, ResolvedCfg(values))
     info._app, info._cfg, info._scheduler = app, values, scheduler
     info._settings, info._parent_run_id = settings, parent_run_id
-    if images:
-        info._tags = {f"image.{name}": image for name, image in images.items()}
+    if tags:
+        info._tags = tags
     return info
 
 

@@ -373,6 +373,9 @@ class AppDryRunInfo(Generic[T]):
     submits echo
     """
 
+    _at_end: bytes = b""  # what a backend that can do so runs at the end; see torchx.runner.notices
+    _source: Any = None  # a GitState, where it is not that of the current directory
+
     def __init__(self, request: T, fmt: Callable[[T], str]) -> None:
         self.request = request
         self._fmt = fmt
@@ -385,9 +388,7 @@ class AppDryRunInfo(Generic[T]):
         self._parent_run_id: str | None = None
         self._record: dict[str, Any] | None = None
         self._secrets: dict[str, str] = {}  # reference to value, as they are looked up
-        self._at_end: bytes = b""  # what a backend that can do so runs at the end; see torchx.runner.notices
         self._tags: dict[str, str] = {}  # for the record, see torchx.runs.records
-        self._source: Any = None  # a GitState, where it is not that of the current directory
         # By role: what the scheduler reports while it submits; see torchx.specs.images.
         self._image_digests: dict[str, str] = {}
         self._workspace_hashes: dict[str, str] = {}
