@@ -89,7 +89,7 @@ def test_a_choice_stands_in_the_address(tab: Any, pages: Pages, run: Run) -> Non
     tab.get_by_role("button", name="failed").click()
     _rows(tab).filter(has_text="succeeded").wait_for(state="detached")
     tab.get_by_label("Search runs").fill("exit code 3")
-    assert "state=FAILED" in tab.url and "q=exit+code+3" in tab.url
+    tab.wait_for_url(lambda url: "state=FAILED" in url and "q=exit+code+3" in url)  # the driver hears of it later
     tab.reload()
     _rows(tab).wait_for()
     assert _rows(tab).count() == 1
