@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CmdUi"]
 
-_ACTIONS = ("cancel", "rerun")
-
 
 class CmdUi(SubCommand):
     """the runs in the browser: states, causes, logs; on this machine alone, until Ctrl-C"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""
+        from torchx.ui import ACTIONS
+
         add = subparser.add_argument
         add("--port", type=_port, default=0, metavar="N", help="of 127.0.0.1; without it, one that is free")
         add("--no-open", "--no_open", action="store_true", help="print the address and open no browser")
@@ -29,7 +29,7 @@ class CmdUi(SubCommand):
             type=_actions,
             default=(),
             metavar="ACTION,...",
-            help=f"what the page may do beside reading: {', '.join(_ACTIONS)}",
+            help=f"what the page may do beside reading: {', '.join(ACTIONS)}",
         )
 
     def run(self, args: argparse.Namespace) -> None:
@@ -79,8 +79,10 @@ def _port(text: str) -> int:
 def _actions(text: str) -> tuple[str, ...]:
     from argparse import ArgumentTypeError
 
+    from torchx.ui import ACTIONS
+
     actions = tuple(word.strip() for word in text.split(",") if word.strip())
     for action in actions:
-        if action not in _ACTIONS:
-            raise ArgumentTypeError(f"`{action}` is not an action of the page: {', '.join(_ACTIONS)}")
+        if action not in ACTIONS:
+            raise ArgumentTypeError(f"`{action}` is not an action of the page: {', '.join(ACTIONS)}")
     return actions

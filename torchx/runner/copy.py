@@ -89,7 +89,7 @@ def upload(start: Open, source: str, target: str, progress: Callable[[int], None
     import tarfile
 
     if not os.path.lexists(source):
-        raise NotFoundError(f"there is no file `{source}`")
+        raise NotFoundError(f"`{source}` does not exist", hint="it is a file or a folder of this machine")
     kind = _said(start, ["sh", "-c", _KIND, "sh", target]).strip()
     base = os.path.basename(os.path.abspath(source))
     into = kind == "folder" or target.endswith("/")

@@ -77,19 +77,7 @@ def dry_run(
 
     values = {key: setting.value for key, setting in settings.items()}
     if app.metadata:
-        from torchx.schedulers.kit.attempts import policy_of
-        from torchx.specs.after import AFTER
-        from torchx.specs.timeouts import TIMEOUT
-
-        policy_of(app, scheduler, backend.capabilities)  # refused before anything is built
-        if AFTER in app.metadata:
-            from torchx.runner.after import check_after
-
-            check_after(app, scheduler, backend.capabilities)
-        if TIMEOUT in app.metadata:
-            from torchx.runner.timeouts import check_timeout
-
-            check_timeout(app, scheduler, backend.capabilities, settings)
+        _check_metadata(app, scheduler, backend, settings)  # refused before anything is built
     backend._pre_build_validate(app, scheduler, values)
     tags = {}  # the image below the code, for a rerun
     for role in app.roles:
@@ -114,6 +102,23 @@ def dry_run(
     if tags:
         info._tags = tags
     return info
+
+
+def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settings: Mapping[str, Setting]) -> None:
+    """Refuses a policy for retries, earlier jobs, and a time limit that the scheduler cannot see to."""
+    from torchx.schedulers.kit.attempts import policy_of
+    from torchx.specs.after import AFTER
+    from torchx.specs.timeouts import TIMEOUT
+
+    policy_of(app, scheduler, backend.capabilities)
+    if AFTER in app.metadata:
+        from torchx.runner.after import check_after
+
+        check_after(app, scheduler, backend.capabilities)
+    if TIMEOUT in app.metadata:
+        from torchx.runner.timeouts import check_timeout
+
+        check_timeout(app, scheduler, backend.capabilities, settings)
 
 
 def discard(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from torchx.runner import Runner
     from torchx.specs.tasks import TaskTable
 
-ACTIONS = ("cancel", "rerun")
-"""What the page can be allowed to do beside reading."""
-
 _STATIC = os.path.join(os.path.dirname(__file__), "static")
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _FIRST_LINES = 20_000
@@ -44,7 +41,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
     Args:
         runner: asks the schedulers.
         token: whoever knows it may ask.
-        allowed: of :data:`ACTIONS`.
+        allowed: of :data:`torchx.ui.ACTIONS`.
     """
     live = Live(lambda: [_row(run) for run in runner.runs(refresh=False)], runner.watch)
 

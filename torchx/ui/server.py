@@ -24,7 +24,7 @@ def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[
 
     Args:
         port: 0: one that is free.
-        allowed: what the page may do beside reading; of :data:`torchx.ui.pages.ACTIONS`.
+        allowed: what the page may do beside reading; of :data:`torchx.ui.ACTIONS`.
         ready: called with the address, token included, once the port is open.
 
     Raises:

@@ -1,4 +1,4 @@
-// The runs that the server tells of, and which page shows them.
+// Keeps the runs up to date with the server, and shows the page of the current address.
 
 import { el, stream } from "/parts.js";
 import { showRuns } from "/list.js";
