@@ -85,21 +85,18 @@ def test_what_differs_becomes_a_value() -> None:
 
 
 def test_what_is_refused(runner: Runner) -> None:
-    """No apps, apps of different shapes, and schedulers without sweeps; nothing is submitted."""
+    """No apps, and apps of different shapes; nothing is submitted."""
     bigger = app("true")
     bigger.roles[0].resource = Resource(cpu=2, gpu=0, memMB=10)
     for apps in ([], [app("true"), app("true", "1")], [app("true"), bigger], [app("true"), app("true", A="1")]):
         with pytest.raises(SpecError):
             runner.run_many(apps, "local_cwd")
-    with pytest.raises(NotSupportedError, match="runs no sweeps"):
-        runner.run_many([app("true")], "local_docker")
     assert not runner.runs()
 
 
-@pytest.mark.parametrize("key", ["torchx/after", "torchx/timeout", "torchx/retry"])
-def test_what_a_sweep_cannot_keep_is_refused(key: str) -> None:
-    """Jobs before it, time limits and policies: each with what to do instead."""
+def test_what_a_sweep_cannot_keep_is_refused() -> None:
+    """Jobs before it, with what to do instead."""
     job = app("true")
-    job.metadata[key] = "ok:slurm://t/7"
+    job.metadata["torchx/after"] = "ok:slurm://t/7"
     with pytest.raises(NotSupportedError):
         check_job(job, TaskList(names=["k"], points=[("1",)]))

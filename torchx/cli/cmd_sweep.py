@@ -47,7 +47,7 @@ class CmdSweep(CmdRun):
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
         """Submits the sweep, or shows it."""
         tasks = _tasks(args)
-        runner.check_sweep(run_args.scheduler, tasks)
+        runner.check_sweep(tasks)
         if run_args.dryrun:
             with NamesOnly():
                 info = asked(runner, "dryrun", run_args)

@@ -439,10 +439,10 @@ class Runner(RunnerVerbs):
         handle = reference if "://" in reference else self.resolve(reference)
         scheduler, session, app_id = parse_app_handle(handle)
         backend = self._scheduler(scheduler, session)
-        if "/" in app_id:
-            from torchx.runner.sweeps import of_task
+        if "/" in app_id or app_id.startswith("sweep-"):
+            from torchx.runner.sweeps import asked
 
-            backend = of_task(backend, app_id)
+            backend, app_id = asked(backend, app_id)
         return handle, backend, app_id
 
     def _known(self, reference: str, event: Any) -> tuple[str, Scheduler[Any], str]:

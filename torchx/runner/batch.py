@@ -160,7 +160,7 @@ def submit(
     """See :meth:`RunnerVerbs.run_many`."""
     app, names, points = template(apps)
     tasks = TaskList(names=names, points=points, max_parallel=max_parallel)
-    runner.check_sweep(scheduler, tasks)
+    runner.check_sweep(tasks)
     info = runner.dryrun(app, scheduler, **given)
     return Batch(runner, runner.schedule_sweep(info, tasks), len(points))
 

@@ -74,7 +74,12 @@ def _ask(run: Run, find: Find) -> str | None:
     cfg = {key: setting.get("value") for key, setting in run.cfg.items() if isinstance(setting, dict)}
     try:
         scheduler = find(run.scheduler, run.session)
-        return scheduler.find_submission(run.submission or run.app_id, cfg, age_s=_age(run))
+        token = run.submission or run.app_id
+        if token.startswith("sweep-"):
+            from torchx.runner.sweeps import asked
+
+            scheduler = asked(scheduler, token)[0]
+        return scheduler.find_submission(token, cfg, age_s=_age(run))
     except Exception:  # whatever a backend raises, the runs are shown
         return None
 

@@ -112,7 +112,12 @@ def _ask_far(far: list[tuple[list[Run], Scheduler[Any]]], timeout_s: float) -> l
 
 def _ask(scheduler: Scheduler[Any], group: list[Run]) -> Answers | str:
     try:
-        return scheduler.describe_many([run.app_id for run in group])
+        wanted = [run.app_id for run in group]
+        if any(app_id.startswith("sweep-") for app_id in wanted):
+            from torchx.runner.sweeps import describe_many
+
+            return describe_many(scheduler, wanted)
+        return scheduler.describe_many(wanted)
     except Exception as e:  # whatever a backend raises, the list is shown
         return f"last seen; `{group[0].scheduler}` cannot be queried: {e}"
 

@@ -196,9 +196,11 @@ def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, Cf
     >>> masked_settings(None, {"api_key": "abc"})
     {'api_key': {'value': '********', 'source': 'code'}}
     """
+    from torchx.util.secrets import mask_value
+
     if settings is None:
-        return {key: {"value": _masked(key, value), "source": "code"} for key, value in cfg.items()}
-    return {key: {"value": _masked(key, s.value), "source": s.source} for key, s in settings.items()}
+        return {key: {"value": mask_value(key, value), "source": "code"} for key, value in cfg.items()}
+    return {key: {"value": mask_value(key, s.value), "source": s.source} for key, s in settings.items()}
 
 
 def tell(event: log_event, *, info: AppDryRunInfo[Any] | None = None, handle: str = "") -> None:
@@ -234,18 +236,6 @@ def _expected_handle(app_id: str, scheduler: str, session: str) -> str:
     except MalformedAppHandleException:
         return ""
     return handle
-
-
-def _masked(key: str, value: Any) -> Any:
-    from torchx.util.secrets import MASK, is_secret_name, mask_text
-
-    if value and is_secret_name(key):
-        return MASK
-    if isinstance(value, str):
-        return mask_text(value)
-    if isinstance(value, dict):
-        return {k: _masked(str(k), v) for k, v in value.items()}
-    return [_masked("", item) for item in value] if isinstance(value, list) else value
 
 
 def _cwd() -> str:

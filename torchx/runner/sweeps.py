@@ -30,13 +30,16 @@ if TYPE_CHECKING:
     _Replicas = list[tuple[str, int]]
 
 
+SWEEP = "sweep-"
+"""How the app ids of paced sweeps begin, and those of Slurm's."""
+
 _LOOKED_INTO = 10  # failed tasks of an exit code
 _MOST_CODES = 8
 _AGAIN = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
 _OURS = (ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH)  # what a dry run says anew
 
 
-def check(scheduler: str, tasks: TaskList, backend: Scheduler[Any]) -> None:
+def check(tasks: TaskList) -> None:
     """Refuses a sweep that cannot be submitted, whatever the job is. See :meth:`RunnerVerbs.check_sweep`."""
     if not tasks.points:
         raise SpecError("the sweep has no tasks", hint="give each name a value, for example `--grid lr=1e-4,3e-4`")
@@ -46,11 +49,6 @@ def check(scheduler: str, tasks: TaskList, backend: Scheduler[Any]) -> None:
                 f"`{name}` is the name of a credential, and the values of a sweep are on record",
                 hint=f"hand it over as `--secret {name.upper()}`, and give the value another name if it is none",
             )
-    if not isinstance(backend, RunsTasks):
-        raise NotSupportedError(
-            f"`{scheduler}` runs no sweeps",
-            hint="`local_cwd` and `slurm` do; elsewhere submit each job by `torchx run`",
-        )
 
 
 def check_job(app: AppDef | None, tasks: TaskList) -> None:
@@ -58,27 +56,37 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
 
     Raises:
         SpecError: a placeholder has no value.
-        NotSupportedError: it is to be started again when it fails, or has a time limit.
+        NotSupportedError: it is to start after another one.
     """
     if app is None:
         return
     from torchx.specs.after import AFTER
-    from torchx.specs.retries import RETRY
-    from torchx.specs.timeouts import TIMEOUT
 
     check_placeholders(app, tasks.names)
     if AFTER in app.metadata:
         raise NotSupportedError(
             "a sweep does not start after another job", hint="wait here: `torchx wait JOB && torchx sweep ...`"
         )
-    if TIMEOUT in app.metadata:
-        raise NotSupportedError(
-            "the tasks of a sweep have no time limit", hint="`timeout 1h PROGRAM` in the task itself ends it"
-        )
-    if RETRY in app.metadata or any(role.max_retries for role in app.roles):
-        raise NotSupportedError(
-            "the tasks of a sweep are not started again", hint="`torchx sweep --retry-failed SWEEP` does so"
-        )
+
+
+def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList) -> Scheduler[Any]:
+    """Who submits the sweep: ``backend`` at once, or else a pacer, as single jobs."""
+    if isinstance(backend, RunsTasks):
+        try:
+            backend.check_tasks(info, tasks)
+        except NotSupportedError as e:
+            why = str(e)
+        else:
+            return backend
+    else:
+        why = f"`{info._scheduler}` has no arrays of jobs"
+    from torchx.runner.paced.sweeps import PacedSweeps
+    from torchx.util.notices import logger
+
+    made = PacedSweeps(backend)
+    if made.is_cluster():  # where it makes a difference that this machine goes on
+        logger("torchx").warning("the tasks are single jobs, which this machine submits as there is room: %s", why)
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,12 +164,38 @@ def _unmasked(name: str, value: str) -> str:
     return os.environ[name]
 
 
-def of_task(backend: Scheduler[Any], app_id: str) -> Scheduler[Any]:
-    """The scheduler to ask about ``SWEEP/17``; ``backend`` itself where this is not the id of a task."""
+def asked(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any], str]:
+    """Whom to ask about a job, and for what: ``backend``, unless this is a paced sweep, or a task."""
     sweep, _, number = app_id.rpartition("/")
-    if sweep and number.isdigit() and isinstance(backend, RunsTasks):
-        return _TaskOf(backend, sweep, int(number))
-    return backend
+    if not (sweep and number.isdigit()):
+        return (_paced(backend) if is_paced(app_id) else backend), app_id
+    if is_paced(sweep):
+        from torchx.runner.paced.sweeps import of_task
+
+        job = of_task(backend, sweep, int(number))
+        return job or (_TaskOf(_paced(backend), sweep, int(number)), app_id)
+    return (_TaskOf(backend, sweep, int(number)) if isinstance(backend, RunsTasks) else backend), app_id
+
+
+def describe_many(backend: Scheduler[Any], app_ids: Sequence[str]) -> dict[str, DescribeAppResponse | None]:
+    """What becomes of many jobs, sweeps among them; ``backend`` is asked once."""
+    paced = {app_id for app_id in app_ids if app_id.startswith(SWEEP) and is_paced(app_id)}
+    rest = [app_id for app_id in app_ids if app_id not in paced]
+    found = backend.describe_many(rest) if rest else {}
+    return {**found, **{app_id: _paced(backend).describe(app_id) for app_id in paced}} if paced else found
+
+
+def is_paced(app_id: str) -> bool:
+    """Whether this is a sweep whose tasks are submitted one by one, from this machine."""
+    from torchx.runner.paced.tasks import folder_of
+
+    return bool(folder_of(app_id))
+
+
+def _paced(backend: Scheduler[Any]) -> Any:
+    from torchx.runner.paced.sweeps import PacedSweeps
+
+    return PacedSweeps(backend)
 
 
 class _TaskOf(Scheduler["Mapping[str, Any]"]):
@@ -181,7 +215,10 @@ class _TaskOf(Scheduler["Mapping[str, Any]"]):
 
     def log_replicas(self, app_id: str) -> _Replicas | None:  # noqa: ARG002  # as above
         replicas = self._scheduler.log_replicas(self._sweep)
-        return None if replicas is None else [replica for replica in replicas if replica[1] == self._number]
+        if replicas is None:
+            return None
+        own = [replica for replica in replicas if replica[0] == str(self._number)]  # one of several replicas
+        return own or [replica for replica in replicas if replica[1] == self._number]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:  # noqa: ARG002  # as above
         return self._scheduler.open_logs(self._sweep, replicas, query)

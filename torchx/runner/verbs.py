@@ -273,14 +273,15 @@ class RunnerVerbs:
 
         Raises:
             SpecError: a placeholder has no value, or there are no tasks.
-            NotSupportedError: the scheduler runs no sweeps, or not of such jobs.
+            NotSupportedError: the scheduler cannot run such a job.
         """
-        from torchx.runner.sweeps import check_job
+        from torchx.runner.sweeps import check_job, submitter
 
         scheduler = str(dryrun_info._scheduler)
-        self.check_sweep(scheduler, tasks)
+        self.check_sweep(tasks)
         check_job(dryrun_info._app, tasks)
-        return self._recorder.submit(dryrun_info, scheduler, self._scheduler(scheduler), tasks)
+        backend = submitter(self._scheduler(scheduler), dryrun_info, tasks)
+        return self._recorder.submit(dryrun_info, scheduler, backend, tasks)
 
     def run_many(
         self,
@@ -300,22 +301,22 @@ class RunnerVerbs:
 
         Raises:
             SpecError: there are none, or they differ in more than that.
-            NotSupportedError: the scheduler runs no sweeps, or not of such jobs.
+            NotSupportedError: the scheduler cannot run such jobs.
         """
         from torchx.runner.batch import submit
 
         return submit(self, apps, scheduler, {"cfg": cfg, "workspace": workspace}, max_parallel)
 
-    def check_sweep(self, scheduler: str, tasks: TaskList) -> None:
+    @staticmethod
+    def check_sweep(tasks: TaskList) -> None:
         """Refuses what could not be submitted, before an image is built for it.
 
         Raises:
             SpecError: the sweep has no tasks, or values that are secret.
-            NotSupportedError: the scheduler runs no sweeps.
         """
         from torchx.runner import sweeps
 
-        sweeps.check(scheduler, tasks, self._scheduler(scheduler))
+        sweeps.check(tasks)
 
     def retry_sweep(self, app_handle: str, *, max_parallel: int | None = None) -> tuple[AppDryRunInfo[Any], TaskList]:
         """The tasks of a sweep that failed, were cancelled or lost, for :meth:`schedule_sweep`.

@@ -305,6 +305,11 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     # -- sweeps ----------------------------------------------------------------------------------
 
+    def check_tasks(self, dryrun_info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
+        from torchx.schedulers.kit.tasks import only_role
+
+        only_role(dryrun_info._app, "local_cwd")
+
     def submit_tasks(self, dryrun_info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:
         from torchx.schedulers.local.sweeps import submit
 

@@ -317,6 +317,11 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     # -- sweeps ----------------------------------------------------------------------------------
 
+    def check_tasks(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
+        from torchx.schedulers.slurm.sweeps import check
+
+        check(dryrun_info.request, dryrun_info._app)
+
     def submit_tasks(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest], tasks: TaskList) -> str:
         from torchx.schedulers.slurm import sweeps
 

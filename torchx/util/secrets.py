@@ -255,6 +255,21 @@ def mask_env(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def mask_value(key: str, value: Any) -> Any:
+    """A value of a run option, of lists and dictionaries too, fit to be shown.
+
+    >>> mask_value("api_key", "abc"), mask_value("cfg", {"password": "x", "n": 1})
+    ('********', {'password': '********', 'n': 1})
+    """
+    if value and is_secret_name(key):
+        return MASK
+    if isinstance(value, str):
+        return mask_text(value)
+    if isinstance(value, dict):
+        return {k: mask_value(str(k), v) for k, v in value.items()}
+    return [mask_value("", item) for item in value] if isinstance(value, list) else value
+
+
 def mask_args(args: list[str]) -> list[str]:
     """A copy of command-line arguments fit to be shown: ``--token X``, ``--token=X``, ``TOKEN=X``, URL passwords.
 

@@ -75,7 +75,18 @@ class NamesRights(Ability):
 
 
 class RunsTasks(Ability):
-    """Runs a sweep as one job, whose tasks start as there is room; what ``describe`` answers of it has ``tasks``."""
+    """Runs a sweep as one job, whose tasks start as there is room; what ``describe`` answers of it has ``tasks``.
+
+    Of a backend without this ability, and where it refuses, torchx submits the tasks as single jobs.
+    """
+
+    @abstractmethod
+    def check_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> None:
+        """Refuses what cannot be submitted so.
+
+        Raises:
+            NotSupportedError: says why.
+        """
 
     @abstractmethod
     def submit_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:

@@ -18,19 +18,26 @@ if TYPE_CHECKING:
 __all__ = ["check_numbers", "check_query", "describe_sweep", "describe_task", "only_role"]
 
 
-def only_role(app: AppDef | None, backend: str) -> Role:
+def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Role:
     """The role that each task runs.
 
+    Args:
+        timeout: tasks may have a time limit.
+
     Raises:
-        NotSupportedError: the job is more than one process, which ``backend`` cannot run as a task.
+        NotSupportedError: the job is more than one process, or is to be started again: no task of ``backend``.
     """
+    from torchx.specs.retries import RETRY
+    from torchx.specs.timeouts import TIMEOUT
+
     roles = app.roles if app is not None else []
     if len(roles) != 1 or roles[0].num_replicas != 1:
-        raise NotSupportedError(
-            f"`{backend}` runs sweeps of jobs with one role and one replica, and this one has "
-            f"{sum(role.num_replicas for role in roles)} replicas",
-            hint="for example `utils.python`; `dist.ddp -j 1x4` is one replica with 4 workers",
-        )
+        count = sum(role.num_replicas for role in roles)
+        raise NotSupportedError(f"a task has {count} replicas, and one of a sweep on `{backend}` is one process")
+    if app is not None and (RETRY in app.metadata or roles[0].max_retries):
+        raise NotSupportedError(f"the tasks of a sweep on `{backend}` are not started again")
+    if app is not None and TIMEOUT in app.metadata and not timeout:
+        raise NotSupportedError(f"the tasks of a sweep on `{backend}` have no time limit")
     return roles[0]
 
 

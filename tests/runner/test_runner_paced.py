@@ -1,0 +1,304 @@
+"""Paced sweeps: single jobs, so many at a time, by a process that may be killed and does not lose one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchx.errors import BackendError, NotFoundError, SpecError, TransientError
+from torchx.runner import Runner, get_runner
+from torchx.runner.paced import tasks as paced
+from torchx.runner.paced.pacer import Pacer
+from torchx.runner.paced.tasks import ENDED, Tasks
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.settings import torchx_home
+from torchx.specs import AppDef, AppDryRunInfo, AppState, Role
+from torchx.specs.failures import Failure
+from torchx.specs.tasks import TaskList, TaskTable
+
+
+def gang(script: str, replicas: int = 2, **env: str) -> AppDef:
+    return AppDef("gang", [Role("w", "", entrypoint="sh", args=["-c", script], num_replicas=replicas, env=env)])
+
+
+def pacers(handle: str) -> list[int]:
+    """The processes that look after a sweep."""
+    folder = os.fsencode(torchx_home("sweeps", handle.rpartition("/")[2]))
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        except OSError:
+            continue
+        if folder in words and state not in b"ZX":
+            found.append(int(pid))
+    return found
+
+
+def becomes(what: Callable[[], Any], expected: Any) -> None:
+    """Waits until something is so, for as long as it takes."""
+    deadline = time.monotonic() + 120
+    while (seen := what()) != expected:
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.02)
+
+
+class Sweeps:
+    """Sweeps of ``local_cwd``, whose pacers are gone at the end of the test."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.made: list[str] = []
+
+    def __call__(self, app: AppDef, count: int, width: int = 2) -> str:
+        info = self.runner.dryrun(app, "local_cwd")
+        tasks = TaskList(names=["k"], points=[(str(k),) for k in range(count)], max_parallel=width)
+        self.made.append(self.runner.schedule_sweep(info, tasks))
+        return self.made[-1]
+
+    def table(self, handle: str) -> TaskTable:
+        status = self.runner.status(handle)
+        assert status is not None
+        assert status.tasks is not None
+        return status.tasks
+
+    def ended(self, handle: str) -> TaskTable:
+        status = self.runner.wait(handle)
+        assert status is not None
+        assert status.tasks is not None
+        return status.tasks
+
+    def lines(self, handle: str) -> list[str]:
+        replicas = self.runner.log_replicas(handle)
+        return [line for lines in self.runner.open_logs(handle, replicas, LogQuery()) for line in lines]
+
+
+@pytest.fixture
+def sweeps() -> Iterator[Sweeps]:
+    with get_runner("paced") as runner:
+        made = Sweeps(runner)
+        yield made
+        for handle in made.made:
+            if paced.folder_of(handle.rpartition("/")[2]):
+                runner.cancel(handle)
+                runner.wait(handle)
+            becomes(lambda handle=handle: pacers(handle), [])
+
+
+def test_tasks_of_several_replicas(sweeps: Sweeps) -> None:
+    """Each is a job with all its replicas; one that fails ends no other, and has its cause."""
+    handle = sweeps(gang("echo {k} $TORCHX_TASK ${replica_id}; test {k} != 1 -o ${replica_id} != 0 || exit 3"), 3)
+    assert re.fullmatch(r"local_cwd://paced/sweep-gang-\w+", handle)
+    table = sweeps.ended(handle)
+    assert [state.name for state in table.states] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+    assert (table.exit_codes[1], table.max_parallel) == (3, 2)
+    assert sweeps.lines(f"{handle}/2") == ["2 2 0\n", "2 2 1\n"]
+    assert {f"{k} {k} {n}\n" for k in (0, 2) for n in (0, 1)} < set(sweeps.lines(handle))
+    status = sweeps.runner.status(f"{handle}/1")
+    assert status is not None
+    assert (status.state, status.num_restarts) == (AppState.FAILED, 0)
+    assert "w/0" in status.msg
+    (group,) = sweeps.runner.sweep_failures(handle, table)
+    assert group.tasks == [1]
+    assert [run.handle for run in sweeps.runner.runs()] == [handle]
+
+
+def test_retries_and_a_time_limit(sweeps: Sweeps, tmp_path: Path) -> None:
+    """What a single job can have, a task can have."""
+    app = gang(f"mkdir {tmp_path}/once-{{k}} 2>/dev/null && exit 1; exec sleep 1000", 1)
+    app.roles[0].max_retries = 1
+    app.metadata["torchx/timeout"] = "2s"
+    handle = sweeps(app, 1)
+    table = sweeps.ended(handle)
+    assert table.states == [AppState.FAILED]
+    status = sweeps.runner.status(f"{handle}/0")
+    assert status is not None
+    assert "time limit" in status.msg
+    assert status.num_restarts == 1
+
+
+def test_no_more_at_a_time_than_was_said(sweeps: Sweeps, tmp_path: Path) -> None:
+    """The third begins when one of two has ended; cancelling leaves none, nor one to come."""
+    script = f"touch {tmp_path}/began-{{k}}; until test -e {tmp_path}/go-{{k}}; do sleep 0.02; done"
+    handle = sweeps(gang(script), 5)
+
+    def began() -> list[str]:
+        return sorted(path.name for path in tmp_path.glob("began-*"))
+
+    becomes(began, ["began-0", "began-1"])
+    becomes(lambda: [s.name for s in sweeps.table(handle).states], ["RUNNING"] * 2 + ["PENDING"] * 3)
+    (tmp_path / "go-1").touch()
+    becomes(began, ["began-0", "began-1", "began-2"])
+    waiting = sweeps.runner.status(f"{handle}/4")
+    assert waiting is not None
+    assert (waiting.state, waiting.msg) == (AppState.PENDING, "waits until other tasks of the sweep have ended")
+    sweeps.runner.cancel(handle)
+    names = [state.name for state in sweeps.ended(handle).states]
+    assert names == ["CANCELLED", "SUCCEEDED", "CANCELLED", "CANCELLED", "CANCELLED"]
+    assert began() == ["began-0", "began-1", "began-2"]
+
+
+def test_one_task_is_cancelled(sweeps: Sweeps, tmp_path: Path) -> None:
+    """One that runs and one that waits; the others go on. There is no task 4, and none is deleted alone."""
+    handle = sweeps(gang(f"until test -e {tmp_path}/go; do sleep 0.02; done"), 4)
+    becomes(lambda: sweeps.table(handle).states[:2], [AppState.RUNNING] * 2)
+    sweeps.runner.cancel(f"{handle}/0")
+    sweeps.runner.cancel(f"{handle}/3")
+    becomes(lambda: sweeps.table(handle).states[::3], [AppState.CANCELLED] * 2)
+    (tmp_path / "go").touch()
+    assert sweeps.ended(handle).counts() == {AppState.CANCELLED: 2, AppState.SUCCEEDED: 2}
+    with pytest.raises(NotFoundError, match="no task `4`"):
+        sweeps.runner.status(f"{handle}/4")
+
+
+def test_pacers_are_killed(sweeps: Sweeps, tmp_path: Path) -> None:
+    """Whoever looks next has the sweep go on; no task is lost, none runs twice."""
+    handle = sweeps(gang(f"echo {{k}} >> {tmp_path}/witness", 1, X="{k}"), 30, 3)
+    for seen in range(0, 30, 5):
+        becomes(lambda seen=seen: sweeps.table(handle).counts().get(AppState.SUCCEEDED, 0) >= seen, True)
+        for pid in pacers(handle):
+            os.kill(pid, signal.SIGKILL)
+    assert sweeps.ended(handle).counts() == {AppState.SUCCEEDED: 30}
+    assert sorted(map(int, (tmp_path / "witness").read_text().split())) == list(range(30))
+
+
+def test_secrets_are_nowhere_written(sweeps: Sweeps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pacer that was killed needs them again, from the environment of whoever looks next."""
+    script = f"echo $HF_TOKEN | md5sum > {tmp_path}/seen-{{k}}; until test -e {tmp_path}/go; do sleep 0.02; done"
+    handle = sweeps(gang(script, HF_TOKEN="hf_planted9Qz"), 2, 1)
+    becomes((tmp_path / "seen-0").exists, True)
+    for pid in pacers(handle):
+        os.kill(pid, signal.SIGKILL)
+    folder = Path(torchx_home("sweeps", handle.rpartition("/")[2]))
+    assert not [path for path in folder.rglob("*") if path.is_file() and b"planted9Qz" in path.read_bytes()]
+    (tmp_path / "go").touch()
+
+    def said() -> bool:
+        status = sweeps.runner.status(handle)
+        return status is not None and "`HF_TOKEN`" in status.msg
+
+    becomes(said, True)
+    becomes(lambda: sweeps.table(handle).states, [AppState.SUCCEEDED, AppState.PENDING])
+    monkeypatch.setenv("HF_TOKEN", "hf_planted9Qz")
+    assert sweeps.ended(handle).counts() == {AppState.SUCCEEDED: 2}
+    assert (tmp_path / "seen-0").read_text() == (tmp_path / "seen-1").read_text()
+
+
+def test_again_those_that_failed(sweeps: Sweeps, tmp_path: Path) -> None:
+    """A new sweep of theirs, and no other."""
+    first = sweeps(gang(f"test {{k}} = 0 || mkdir {tmp_path}/{{k}}-${{replica_id}} 2>/dev/null && exit 1; exit 0"), 3)
+    sweeps.ended(first)
+    info, tasks = sweeps.runner.retry_sweep(first)
+    failed = [k for k, state in enumerate(sweeps.table(first).states) if state is AppState.FAILED]
+    assert [int(point[0]) for point in tasks.points] == failed
+    sweeps.made.append(sweeps.runner.schedule_sweep(info, tasks))
+    assert len(sweeps.ended(sweeps.made[-1]).states) == len(failed)
+
+
+def test_delete(sweeps: Sweeps) -> None:
+    """The sweep's files are gone, and the jobs of its tasks."""
+    handle = sweeps(gang("true"), 2)
+    sweeps.ended(handle)
+    assert os.listdir(torchx_home("local", "paced"))
+    sweeps.runner.delete(handle)
+    assert not os.listdir(torchx_home("local", "paced"))
+    assert not os.listdir(torchx_home("sweeps"))
+    assert sweeps.runner.status(handle) is None
+
+
+class Unreliable(Scheduler[Mapping[str, Any]]):
+    """A scheduler in memory, of which each answer can be an error."""
+
+    wait_hint = 0.01
+    submission_s = 0.0
+
+    def __init__(self, refuse: Callable[[str, int], Exception | None], *, lost: bool = True) -> None:
+        super().__init__("unreliable", "test")
+        self.refuse, self.lost = refuse, lost
+        self.jobs: dict[str, AppDef] = {}
+        self.tries: dict[str, int] = {}
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[str]:
+        return AppDryRunInfo(app.name, str)
+
+    def expected_id(self, dryrun_info: AppDryRunInfo[str]) -> str:
+        return dryrun_info.request
+
+    def schedule(self, dryrun_info: AppDryRunInfo[str]) -> str:
+        name = dryrun_info.request
+        self.tries[name] = self.tries.get(name, 0) + 1
+        error = self.refuse(name, self.tries[name])
+        if error is None or (isinstance(error, TransientError) and self.lost):
+            assert name not in self.jobs
+            assert dryrun_info._app is not None
+            self.jobs[name] = dryrun_info._app
+        if error is not None:
+            raise error
+        return name
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        if app_id not in self.jobs:
+            return None
+        failed = self.jobs[app_id].roles[0].args == ["fails"]
+        failure = Failure("no data", exit_code=4, role="w", replica=0).to_structured_msg()
+        return DescribeAppResponse(
+            app_id=app_id,
+            state=AppState.FAILED if failed else AppState.SUCCEEDED,
+            structured_error_msg=failure if failed else "<NONE>",
+        )
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
+        return []
+
+    def _cancel_existing(self, app_id: str) -> None:
+        raise AssertionError(app_id)
+
+
+def pace(backend: Unreliable, values: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[TaskTable, list[str]]:
+    """What becomes of tasks with these values as their argument, and what is said of each."""
+    monkeypatch.setattr("torchx.runner.paced.pacer._FIRST_PAUSE_S", 0.001)
+    app = AppDef("job", [Role("w", "", entrypoint="p", args=["{v}"])])
+    head = {"cfg": {}, "names": ["v"], "width": 2}
+    folder = paced.create("sweep-test", head, [(value,) for value in values])
+    with Tasks(folder) as tasks:
+        Pacer(tasks, backend, app, head).run()
+        return tasks.table(2), [task.msg for task in tasks.all(ENDED)]
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["the job is there", "it is not"])
+def test_an_answer_that_was_lost(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scheduler is asked: each task is a job once, whether the submission came through or not."""
+    backend = Unreliable(lambda _, n: TransientError("cut off") if n == 1 else None, lost=lost)
+    table, _ = pace(backend, ["a", "fails", "c"], monkeypatch)
+    assert [state.name for state in table.states] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+    assert table.exit_codes == [0, 4, 0]
+    assert backend.tries == dict.fromkeys(["job-0", "job-1", "job-2"], 1 if lost else 2)
+
+
+def test_a_scheduler_that_refuses_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again, for no task's fault it is that there is no room."""
+    backend = Unreliable(lambda _, n: BackendError("too many jobs") if n < 4 else None)
+    assert pace(backend, ["a", "b"], monkeypatch)[0].counts() == {AppState.SUCCEEDED: 2}
+
+
+def test_a_job_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no scheduler could run fails at once, what this one never takes after some tries; the others run."""
+
+    def refuse(name: str, _: int) -> Exception | None:
+        return {"job-0": SpecError("no such name"), "job-1": BackendError("no such partition")}.get(name)
+
+    backend = Unreliable(refuse)
+    table, said = pace(backend, ["a", "b", "c"], monkeypatch)
+    assert [state.name for state in table.states] == ["FAILED", "FAILED", "SUCCEEDED"]
+    assert "no such name" in said[0]
+    assert "no such partition" in said[1]
+    assert backend.tries["job-0"] == 1

@@ -1,0 +1,254 @@
+"""The program that submits the tasks of a paced sweep, so many at a time, and writes down what becomes of each.
+
+Run as ``pacer FOLDER LOCK``, with the job as JSON as stdin, or with nothing: then the job is the one on record. There
+is one pacer a sweep, who has inherited its lock, an open file; when it was killed, whoever looks at the sweep next
+starts another. A task is claimed, submitted, and its id noted, so that of one that is in doubt after a kill its
+scheduler can be asked.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError, TorchXError, TransientError
+from torchx.runner.paced import tasks as paced
+from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, Tasks
+from torchx.specs.api import AppState, is_terminal
+from torchx.specs.tasks import ENV_TASK, fill
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.runner.paced.tasks import Task
+    from torchx.schedulers.api import DescribeAppResponse, Scheduler
+    from torchx.specs.api import AppDef
+
+_STEP_S = 0.1  # between two looks whether somebody wants a task ended
+_MOST_S = 60.0
+_ANSWER_TIMES = 10  # of the time at most one part in ten is spent asking
+_GONE_S = 60.0  # for so long a scheduler may not show a job that was submitted
+_REFUSALS = 6  # of one task, with pauses that grow, while nothing else runs
+_FIRST_PAUSE_S = 1.0
+_AGAIN_S = 30.0  # after which a job that was asked to end is asked again
+_FAILED = (SpecError, ConfigError, NotSupportedError)  # what will be said again
+
+
+class Pacer:
+    """Brings a sweep to its end.
+
+    Args:
+        tasks: the sweep; this process holds its lock.
+        backend: where its jobs run.
+        app: the job, with placeholders; None when it is not known: nothing more is submitted then.
+        head: what all tasks have in common.
+    """
+
+    def __init__(self, tasks: Tasks, backend: Scheduler[Any], app: AppDef | None, head: dict[str, Any]) -> None:
+        self._tasks, self._backend, self._app = tasks, backend, app
+        self._cfg: dict[str, Any] = head["cfg"]
+        self._asked: dict[int, float] = {}  # tasks whose end was asked for, and when
+        self._list = paced.tasks_of(head, [])
+        self._width: int = head["width"]
+        self._refused = 0
+        self._not_before = 0.0
+        self._took_s = 0.0
+
+    def run(self) -> None:
+        """Returns when each task has ended, or nothing can be done for those that have not."""
+        while True:
+            version = self._tasks.version()
+            try:
+                self._settle()
+                self._stop()
+                more = self._submit()
+                active = self._look()
+            except BackendError as e:  # the scheduler cannot be asked just now
+                self._tasks.problem(f"{e}; it is asked again")
+                more, active = True, 1
+                self._delay()
+            if not (active or more):
+                return
+            self._sleep(version, active)
+
+    # -- submissions -----------------------------------------------------------------------------
+
+    def _submit(self) -> bool:
+        """Submits what there is room for; whether there is more to submit."""
+        while (task := self._tasks.next()) is not None and self._app is not None:
+            busy = len(self._tasks.all(SUBMITTED)) + len(self._tasks.all(IN_DOUBT))
+            if busy >= self._width or time.monotonic() < self._not_before:
+                return True
+            try:
+                self._submit_one(task.k, self._app)
+            except _FAILED as e:
+                self._tasks.end(task.k, AppState.FAILED, msg=f"it was refused: {e}")
+            except BackendError as e:
+                self._delay()
+                if isinstance(e, TransientError):
+                    return True  # there may be a job all the same
+                self._tasks.withdraw(task.k)
+                if self._refused >= _REFUSALS and not busy:
+                    self._tasks.end(task.k, AppState.FAILED, msg=f"it could not be submitted: {e}")
+                    self._refused, self._not_before = 0, 0.0
+                    continue
+                self._tasks.problem(f"the next task could not be submitted, and is tried again: {e}")
+                return True
+            else:
+                self._refused = 0
+                self._tasks.problem("")
+        return False
+
+    def _submit_one(self, k: int, template: AppDef) -> None:
+        from torchx.runner.secrets import look_up
+        from torchx.schedulers.api import ResolvedCfg
+        from torchx.specs.serialize import appdef_to_dict, masked
+
+        app = job_of(template, dict(zip(self._list.names, self._tasks.point(k), strict=True)), k)
+        info = self._backend.submit_dryrun(app, ResolvedCfg(self._cfg))
+        look_up(info, self._backend)
+        info._record = appdef_to_dict(masked(app), fallback=repr)
+        token = self._backend.submission_token(info)
+        if self._tasks.claim(k, self._backend.expected_id(info), token):
+            self._tasks.submitted(k, self._backend.schedule(info))
+
+    def _settle(self) -> None:
+        """Asks what became of submissions of which the answer was not heard."""
+        for task in self._tasks.all(IN_DOUBT):
+            age_s = time.time() - task.since
+            found = self._backend.find_submission(task.token or task.app_id, self._cfg, age_s=age_s)
+            if found:
+                self._tasks.submitted(task.k, found)
+            elif found == "":
+                self._tasks.withdraw(task.k)
+
+    def _delay(self) -> None:
+        self._not_before = time.monotonic() + min(_FIRST_PAUSE_S * 2**self._refused, _MOST_S)
+        self._refused += 1
+
+    # -- what becomes of them --------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        now = time.monotonic()
+        for task in self._tasks.all(SUBMITTED):
+            if task.stop and now - self._asked.get(task.k, -_AGAIN_S) >= _AGAIN_S:
+                self._asked[task.k] = now
+                self._backend.cancel(task.app_id)
+
+    def _look(self) -> int:
+        """Asks the scheduler once for all that run; how many do."""
+        active = {task.app_id: task for task in self._tasks.all(SUBMITTED)}
+        if not active:
+            return len(self._tasks.all(IN_DOUBT))
+        began = time.monotonic()
+        answers = self._backend.describe_many(list(active))
+        self._took_s = time.monotonic() - began
+        seen = []
+        for app_id, task in active.items():
+            answer = answers.get(app_id)
+            if answer is None:
+                if time.time() - task.since > _GONE_S:
+                    self._tasks.end(task.k, AppState.UNKNOWN, msg="its scheduler no longer knows it")
+            elif is_terminal(answer.state):
+                self._ended(task, answer)
+            elif (answer.state, answer.msg) != (task.state, task.msg):
+                seen.append((task.k, answer.state, answer.msg))
+        if seen:
+            self._tasks.saw(seen)
+        return len(self._tasks.all(SUBMITTED)) + len(self._tasks.all(IN_DOUBT))
+
+    def _ended(self, task: Task, answer: DescribeAppResponse) -> None:
+        state = AppState.CANCELLED if task.stop and answer.state is AppState.FAILED else answer.state
+        self._tasks.end(
+            task.k, state, code=exit_code(answer, state), msg=answer.msg, ended=answer.ended_at or time.time()
+        )
+
+    def _sleep(self, version: int, active: int) -> None:
+        """Until the next look is due, or somebody has asked for something."""
+        least = min(self._backend.wait_hint / 2, 2.0)
+        until = time.monotonic() + min(max(least, active / 500, _ANSWER_TIMES * self._took_s), _MOST_S)
+        while (left := until - time.monotonic()) > 0 and self._tasks.version() == version:
+            time.sleep(min(_STEP_S, left))
+
+
+def job_of(template: AppDef, values: dict[str, str], k: int) -> AppDef:
+    """The job of one task."""
+    from torchx.specs.copies import copy_data
+
+    app: AppDef = copy_data(template)
+    app.name = f"{app.name}-{k}"
+    for role in app.roles:
+        role.entrypoint = fill(role.entrypoint, values)
+        role.args = [fill(arg, values) for arg in role.args]
+        role.env = {n: fill(v, values) if v.__class__ is str else v for n, v in role.env.items()}
+        role.env[ENV_TASK] = str(k)
+    return app
+
+
+def exit_code(answer: DescribeAppResponse, state: AppState) -> int | None:
+    """The exit code of the replica that failed first, ``-n`` for signal n; None where it is not known."""
+    import signal
+
+    from torchx.specs.failures import parse_failure
+
+    if state is AppState.SUCCEEDED:
+        return 0
+    failure = parse_failure(answer.structured_error_msg)
+    if failure is None:
+        return None
+    if failure.signal in signal.Signals.__members__:
+        return -int(signal.Signals[failure.signal])
+    return failure.exit_code
+
+
+def job_on_record(head: dict[str, Any]) -> AppDef:
+    """The job as its sweep has it; masked values come from references and from this environment.
+
+    Raises:
+        ConfigError: one of them is not to be found.
+    """
+    from torchx.config.files import load_files
+    from torchx.runner.capsule.masks import fill as fill_masks
+    from torchx.specs.serialize import appdef_from_dict
+    from torchx.util.redaction import MASK
+
+    if MASK in str(head["cfg"]):
+        raise ConfigError(
+            "a run option is masked on record", hint="`torchx sweep --retry-failed` after `torchx cancel`"
+        )
+    app = appdef_from_dict(head["app"])
+    fill_masks(app, load_files(), None)
+    return app
+
+
+def main() -> None:
+    """Paces the sweep in the folder that the first argument names."""
+    import json
+    import os
+
+    from torchx.runner.backends import Backends
+    from torchx.specs.serialize import appdef_from_dict
+
+    folder, given = sys.argv[1], sys.stdin.read()
+    os.set_inheritable(int(sys.argv[2]), False)
+    with Tasks(folder) as tasks:
+        head = tasks.head()
+        app = None
+        try:
+            if given:
+                whole = json.loads(given)
+                app, head["cfg"] = appdef_from_dict(whole["app"]), whole["cfg"]
+            else:
+                app = job_on_record(head)
+            tasks.problem("")
+        except TorchXError as e:
+            tasks.problem(f"the tasks that wait cannot be submitted: {e}{f' ({e.hint})' if e.hint else ''}")
+        backends = Backends(None, {})
+        try:
+            Pacer(tasks, backends.get(head["scheduler"], head["session"]), app, head).run()
+        except TorchXError as e:
+            tasks.problem(f"{e}")
+            raise SystemExit(f"torchx: {e}") from e
+        finally:
+            backends.close()

@@ -1,0 +1,261 @@
+"""Paced sweeps as a scheduler sees its jobs: submitted, described and ended, and each task as the job that it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from torchx.errors import NotFoundError
+from torchx.runner.backends import is_near
+from torchx.runner.paced.tasks import ENDED, LOG_FILE, PREFIX, SUBMITTED, WAITING, Tasks, create, folder_of, lock
+from torchx.schedulers.api import NONE, DescribeAppResponse, Scheduler
+from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, waiting
+from torchx.specs.api import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+    from torchx.runner.paced.tasks import Task
+    from torchx.schedulers.api import ListAppResponse
+    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.specs.api import AppDef, AppDryRunInfo
+    from torchx.specs.tasks import TaskList
+
+    _Jobs = list[ListAppResponse]
+    _Replicas = list[tuple[str, int]]
+
+_FAR_WIDTH = 20  # jobs at a time on a cluster, where nobody says how many
+_FOLLOW_S = 0.5
+_NAME_CHARS = 80
+_started: list[Any] = []
+_START = "import sys; sys.path[0] = {root!r}; from torchx.runner.paced.pacer import main; main()"
+
+
+class PacedSweeps(Scheduler["Mapping[str, Any]"]):
+    """A backend as whoever looks after paced sweeps sees it.
+
+    Args:
+        backend: where the jobs of the tasks run.
+    """
+
+    wait_hint = 0.1  # they are described from this machine
+
+    def __init__(self, backend: Scheduler[Any]) -> None:
+        super().__init__(backend.backend, backend.session_name)
+        self.capabilities = backend.capabilities
+        self._scheduler = backend
+        self._new = ""
+
+    # -- submission ------------------------------------------------------------------------------
+
+    def expected_id(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        from torchx.schedulers.ids import make_unique
+        from torchx.schedulers.kit.names import FILE_NAME
+
+        if not self._new:
+            name = dryrun_info._app.name if dryrun_info._app is not None else "app"
+            self._new = make_unique(PREFIX + FILE_NAME.make(name)[:_NAME_CHARS], 6)
+        return self._new
+
+    def check_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> None:
+        """See :class:`torchx.schedulers.kit.abilities.RunsTasks`: whatever is a job can be a task."""
+
+    def submit_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
+        from torchx.specs.serialize import appdef_to_dict, masked
+        from torchx.util.machine import cpu_count
+        from torchx.util.secrets import mask_value
+
+        app_id, app = self.expected_id(dryrun_info), dryrun_info._app
+        assert app is not None  # the Runner's own dry run
+        cfg = dict(dryrun_info._cfg)
+        head = {
+            "scheduler": dryrun_info._scheduler,
+            "session": self.session_name,
+            "cfg": {name: mask_value(name, value) for name, value in cfg.items()},
+            "app": appdef_to_dict(masked(app)),
+            "names": list(tasks.names),
+            "width": tasks.max_parallel or (_FAR_WIDTH if self.is_cluster() else cpu_count()),
+            "host": os.uname().nodename,
+            "cwd": os.getcwd(),
+        }
+        folder = create(app_id, head, tasks.points)
+        _start_pacer(folder, {"app": appdef_to_dict(app), "cfg": cfg})
+        return app_id
+
+    def is_cluster(self) -> bool:
+        """Whether its jobs run elsewhere."""
+        return not is_near(self._scheduler) and self._scheduler.backend not in ("docker", "local_docker")
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
+        return self._scheduler._submit_dryrun(app, cfg)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        return self._scheduler.schedule(dryrun_info)
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """What its pacer has noted; no scheduler is asked. One whose pacer was killed gets another."""
+        folder = folder_of(app_id)
+        if not folder:
+            return None
+        with Tasks(folder) as tasks:
+            head = tasks.head()
+            table = tasks.table(head["width"])
+            problem = tasks.problem()
+        answer = describe_sweep(app_id, table)
+        if not is_terminal(answer.state):
+            if head["host"] == os.uname().nodename:
+                _start_pacer(folder, cwd=head["cwd"])
+            else:
+                problem = problem or f"its tasks are submitted by `{head['host']}`"
+        answer.msg += f"; {problem}" if problem else ""
+        answer.roles = _roles(head)
+        return answer
+
+    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
+        folder = folder_of(app_id)
+        if not folder:
+            return None
+        with Tasks(folder) as tasks:
+            check_numbers(app_id, numbers, tasks.count())
+            found = tasks.some(numbers)
+        return [self._describe(f"{app_id}/{task.k}", task) for task in found]
+
+    def _describe(self, app_id: str, task: Task) -> DescribeAppResponse:
+        answer = self._scheduler.describe(task.app_id) if task.phase >= SUBMITTED and task.app_id else None
+        if answer is None:
+            answer = DescribeAppResponse(app_id=app_id, state=task.state, num_restarts=0, msg=task.msg or NONE)
+            if task.state is AppState.UNKNOWN:
+                answer.state = AppState.FAILED
+            answer.ended_at = task.ended or None
+            return answer if task.phase != WAITING else waiting(answer)
+        answer.app_id = app_id
+        answer.metadata = {**answer.metadata, "job": task.app_id}
+        return answer
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> _Jobs:
+        return self._scheduler.list(cfg)
+
+    def log_replicas(self, app_id: str) -> _Replicas | None:
+        """Of tasks of one replica ``(role, task)``; else ``(task, n)``, the replicas of all roles counted through."""
+        folder = folder_of(app_id)
+        if not folder:
+            return None
+        with Tasks(folder) as tasks:
+            count, replicas = tasks.count(), _replicas(tasks.head())
+        if len(replicas) == 1:
+            return [(replicas[0][0], k) for k in range(count)]
+        return [(str(k), n) for k in range(count) for n in range(len(replicas))]
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
+        folder = folder_of(app_id)
+        with Tasks(folder) as tasks:
+            names = _replicas(tasks.head())
+        wanted = [(k, names[0]) if len(names) == 1 else (int(role), names[k]) for role, k in replicas]
+        return [self._lines(folder, k, replica, query) for k, replica in wanted]
+
+    def _lines(self, folder: str, k: int, replica: tuple[str, int], query: LogQuery) -> Iterator[str]:
+        from torchx.schedulers.api import open_logs
+
+        while True:
+            with Tasks(folder) as tasks:
+                (task,) = tasks.some([k])
+            if task.phase >= SUBMITTED and task.app_id:
+                break
+            if task.phase == ENDED or not query.follow:
+                return
+            time.sleep(_FOLLOW_S)
+        yield from open_logs(self._scheduler, task.app_id, [replica], query)[0]
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self._stop(app_id, None)
+
+    def cancel_task(self, app_id: str, number: int) -> None:
+        self._stop(app_id, number)
+
+    def _stop(self, app_id: str, number: int | None) -> None:
+        folder = folder_of(app_id)
+        with Tasks(folder) as tasks:
+            if number is not None:
+                check_numbers(app_id, [number], tasks.count())
+            tasks.stop(number)
+        self.describe(app_id)  # sees to it that there is a pacer
+
+    def _delete_existing(self, app_id: str) -> None:
+        import shutil
+
+        folder = folder_of(app_id)
+        self._stop(app_id, None)
+        with Tasks(folder) as tasks:
+            while True:
+                found = self.describe(app_id)
+                if found is None or is_terminal(found.state):
+                    break
+                time.sleep(_FOLLOW_S)
+            for task in tasks.all(ENDED):
+                if task.app_id:
+                    self._scheduler.delete(task.app_id)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def of_task(backend: Scheduler[Any], sweep: str, number: int) -> tuple[Scheduler[Any], str] | None:
+    """Scheduler and app id of the job of a task; None while it has none of its own."""
+    folder = folder_of(sweep)
+    if not folder:
+        raise NotFoundError(f"there is no sweep `{sweep}`", hint="`torchx list` shows the runs on record")
+    with Tasks(folder) as tasks:
+        check_numbers(sweep, [number], tasks.count())
+        (task,) = tasks.some([number])
+    return (backend, task.app_id) if task.phase == SUBMITTED else None
+
+
+def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | None = None) -> None:
+    """Starts the process that submits what waits and follows what runs, unless there is one; it outlives this one.
+
+    Args:
+        job: the app and its run options, whose secrets are nowhere written down; None: those on record.
+    """
+    import json
+    import subprocess
+
+    held = lock(folder)
+    if held is None:
+        return
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    argv = [sys.executable, "-c", _START.format(root=root), folder, str(held)]
+    fd = os.open(os.path.join(folder, LOG_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=fd,
+            stderr=fd,
+            cwd=cwd if cwd and os.path.isdir(cwd) else None,
+            start_new_session=True,
+            pass_fds=[held],
+        )
+    finally:
+        os.close(fd)
+        os.close(held)
+    assert process.stdin is not None
+    with process.stdin as pipe:
+        pipe.write(json.dumps(job).encode() if job is not None else b"")
+    _started[:] = [p for p in _started if p.poll() is None]
+    _started.append(process)
+
+
+def _roles(head: dict[str, Any]) -> list[Any]:
+    from torchx.specs.serialize import appdef_from_dict
+
+    return appdef_from_dict(head["app"]).roles
+
+
+def _replicas(head: dict[str, Any]) -> _Replicas:
+    return [(role.name, k) for role in _roles(head) for k in range(role.num_replicas)]
