@@ -10,8 +10,9 @@ from torchx.util.redaction import MASK, redact
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from re import Match
+    from typing import Any
 
-__all__ = ["MASK", "is_secret_name", "mask_args", "mask_env", "mask_text", "mask_told"]
+__all__ = ["MASK", "is_secret_name", "mask_args", "mask_env", "mask_text", "mask_told", "mask_value"]
 
 # Words by which names of environment variables and options say that the value is a credential. Sets of words and
 # not one expression: compiling it would take every `torchx run` 4 ms.
