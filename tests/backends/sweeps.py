@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +78,10 @@ def pacers(handle: str) -> list[int]:
     return found
 
 
+def _succeeded(n: int, table: TaskTable) -> bool:
+    return table.counts().get(AppState.SUCCEEDED, 0) >= n
+
+
 class SweepContract:
     """The fixture ``ground`` is the backend's; it removes what is left."""
 
@@ -117,7 +122,7 @@ class SweepContract:
             pytest.skip("the scheduler itself starts the tasks")
         handle = ground.sweep("echo {k}", 6, 2)
         for seen in range(1, 4):
-            ground.until(handle, lambda t, seen=seen: t.counts().get(AppState.SUCCEEDED, 0) >= seen)
+            ground.until(handle, partial(_succeeded, seen))
             for pid in pacers(handle):
                 os.kill(pid, signal.SIGKILL)
         assert ground.ended(handle).counts() == {AppState.SUCCEEDED: 6}

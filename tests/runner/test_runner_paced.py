@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def sweeps() -> Iterator[Sweeps]:
             if paced.folder_of(handle.rpartition("/")[2]):
                 runner.cancel(handle)
                 runner.wait(handle)
-            becomes(lambda handle=handle: pacers(handle), [])
+            becomes(partial(pacers, handle), [])
 
 
 def test_tasks_of_several_replicas(sweeps: Sweeps) -> None:
@@ -163,8 +164,12 @@ def test_one_task_is_cancelled(sweeps: Sweeps, tmp_path: Path) -> None:
 def test_pacers_are_killed(sweeps: Sweeps, tmp_path: Path) -> None:
     """Whoever looks next has the sweep go on; no task is lost, none runs twice."""
     handle = sweeps(gang(f"echo {{k}} >> {tmp_path}/witness", 1, X="{k}"), 30, 3)
+
+    def succeeded(n: int) -> bool:
+        return sweeps.table(handle).counts().get(AppState.SUCCEEDED, 0) >= n
+
     for seen in range(0, 30, 5):
-        becomes(lambda seen=seen: sweeps.table(handle).counts().get(AppState.SUCCEEDED, 0) >= seen, True)
+        becomes(partial(succeeded, seen), True)
         for pid in pacers(handle):
             os.kill(pid, signal.SIGKILL)
     assert sweeps.ended(handle).counts() == {AppState.SUCCEEDED: 30}
