@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 
 from torchx.components.dist import ddp, spmd
+from torchx.errors import TorchXError
 from torchx.runner import Runner, get_runner
 from torchx.runner.api import get_configured_trackers
 from torchx.runtime.tracking import FsspecResultTracker
+from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.schedulers.local_scheduler import LogIterator
@@ -163,6 +166,30 @@ def test_a_describe_of_ones_own_is_asked() -> None:
     assert scheduler.log_replicas("mine") == [("r", 0)]
     assert scheduler.log_replicas("other") is None
     assert scheduler.describe_many(["mine"])["mine"] == scheduler.describe("mine")
+
+
+@pytest.mark.parametrize("name", ["slurm", "lsf", "kubernetes", "local_docker", "local_cwd"])
+def test_a_describe_of_ones_own_may_call_ours(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is asked once for a job, and ours looks: where there is no such backend, ours says so."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    asked = []
+    base = type(get_scheduler_factories()[name]("s"))
+
+    class Own(base):  # type: ignore[misc, valid-type]
+        def describe(self, app_id: str) -> DescribeAppResponse | None:
+            asked.append(app_id)
+            return super().describe(app_id)  # type: ignore[no-any-return]
+
+    for verb in ("describe", "describe_many"):
+        asked.clear()
+        scheduler = Own.__new__(Own)
+        scheduler.__dict__.update(get_scheduler_factories()[name]("s").__dict__)
+        job = "default:j" if name == "kubernetes" else "4711"
+        with contextlib.suppress(TorchXError):
+            getattr(scheduler, verb)(job if verb == "describe" else [job])
+        assert asked == [job]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ def test_local_task_that_fails(nemo_run: Client) -> None:
 def test_docker(nemo_run: Client, docker_image: str) -> None:
     """A task runs in a container of its own making, and its state and log come through our Runner."""
     executor = f'run.DockerExecutor(container_image="{docker_image}", packager=run.Packager())'
-    said = nemo_run(script=program(executor, after=f'{STATUS}; experiment.logs("task")'))
+    # It lasts a while: NeMo-Run takes the log of a container that has ended before its first look for empty.
+    text = program(executor, after=f'{STATUS}; experiment.logs("task")').replace("the task", "the task; sleep 3")
+    said = nemo_run(script=text)
     assert "hello from the task" in said, said
     assert "ended SUCCEEDED" in said
 

@@ -135,9 +135,13 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     # -- what became of it -----------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        return self.describe_many([app_id])[app_id]
+        return self._describe([app_id])[app_id]
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        return self._describe(app_ids)
+
+    def _describe(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """Not by :meth:`describe_many`, which for a subclass with its own :meth:`describe` goes by that."""
         ids = list(app_ids)
         described: dict[str, DescribeAppResponse | None] = dict.fromkeys(ids)
         together: dict[tuple[int, str], list[str]] = {}
