@@ -180,7 +180,7 @@ def test_a_describe_of_ones_own_may_call_ours(name: str, monkeypatch: pytest.Mon
     class Own(base):  # type: ignore[misc, valid-type]
         def describe(self, app_id: str) -> DescribeAppResponse | None:
             asked.append(app_id)
-            return super().describe(app_id)  # type: ignore[no-any-return]
+            return super().describe(app_id)
 
     for verb in ("describe", "describe_many"):
         asked.clear()
