@@ -19,7 +19,7 @@ from torchx.schedulers.kubernetes import request, verbs
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, TooLargeError, attach, pack
-from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, OWNERS, VOLCANO
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, OWNERS, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.secrets import with_secret
@@ -51,7 +51,7 @@ else:
                 ANNOTATION_ISTIO_SIDECAR LABEL_APP_NAME LABEL_INSTANCE_TYPE LABEL_KUBE_APP_NAME
                 LABEL_ORGANIZATION LABEL_REPLICA_ID LABEL_ROLE_INDEX LABEL_ROLE_NAME LABEL_UNIQUE_NAME LABEL_VERSION""",
             "torchx.schedulers.kubernetes.pods": "PLACEHOLDER_FIELD_PATH RESERVED_MEMMB RESERVED_MILLICPU",
-            "torchx.schedulers.kubernetes.request": "RETRY_POLICIES",
+            "torchx.schedulers.kubernetes.volcanojob": "RETRY_POLICIES",
         },
     )
 
@@ -67,7 +67,7 @@ class KubernetesScheduler(KubeScheduler):
         client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig when it is first needed.
     """
 
-    owners = (JOB, JOBSET, VOLCANO, KUBEFLOW)
+    owners = (JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
     capabilities = replace(CAPABILITIES, retry_actions=("retry",))
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
@@ -100,11 +100,11 @@ class KubernetesScheduler(KubeScheduler):
         rules = request.rules_of(opts, kind, app, app_id, session=self.session_name, version=version, retries=retries)
         packed = {i: self._codes.get(role.env.get(ENV_WORKSPACE_HASH, "")) for i, role in enumerate(app.roles)}
         codes = {} if opts.is_image() else {i: code for i, code in packed.items() if code is not None}
-        if kind == KUBEFLOW:
-            from torchx.schedulers.kubernetes import trainjob
+        if kind in (KUBEFLOW, PYTORCH):
+            from torchx.schedulers.kubernetes import pytorchjob, trainjob
 
-            objects = [trainjob.render(app, app_id, rules)]
-            return request.as_resource(trainjob.folded(attach(objects, codes)))
+            maker = trainjob if kind == KUBEFLOW else pytorchjob
+            return request.as_resource(maker.folded(attach([maker.render(app, app_id, rules)], codes)))
         objects = request.render(kind, app, app_id, rules)
         return request.as_resource(attach(objects, codes) if codes else objects)
 

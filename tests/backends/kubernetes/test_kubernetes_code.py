@@ -107,6 +107,39 @@ def test_pods_run_code_that_they_fetch_from_a_bucket(bucket, code, namespace, im
     assert not config_maps(namespace)
 
 
+@pytest.mark.timeout(1800)
+def test_a_changed_file_is_in_a_pod_within_seconds(bucket, code, namespace, image, python, capsys):
+    """By way of the bucket, of a program that runs already."""
+    (code / "train.py").write_text("import time; print(open('data').read(), time.time())\n")
+    argv = [python, "-c", _TWICE, namespace, bucket, image]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    took = [float(word) for word in done.stdout.split()]
+    assert len(took) == 3
+    with capsys.disabled():
+        print(f"\nfrom a changed file to a started program, by a bucket: {took} s")
+
+
+_TWICE = """
+import sys, time
+from torchx.runner import get_runner
+from torchx.components.utils import sh
+namespace, bucket, image = sys.argv[1:]
+cfg = {"namespace": namespace, "reserved_millicpu": 1000, "code": "bucket", "bucket": bucket}
+with get_runner() as runner:
+    for word in ("one", "two", "three"):
+        with open("data", "w") as file:
+            file.write(word)
+        begun = time.time()
+        handle = runner.run(sh("python3", "train.py", image=image), "kubernetes", cfg, workspace="file://.")
+        runner.wait(handle, wait_interval=0.2)
+        (line,) = runner.log_lines(handle, "sh")
+        said, at = line.split()
+        assert said == word, line
+        print(round(float(at) - begun, 2))
+"""
+
+
 def test_pods_run_code_of_a_config_map(code, namespace, image, python):
     """Which goes along with its job."""
     assert program(namespace, "code=inline", python=python, image=image) == "fetched one\n"

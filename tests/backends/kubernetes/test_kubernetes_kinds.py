@@ -164,6 +164,23 @@ def test_a_trainjob_runs(jobs):
         assert jobs.scheduler.describe(app_id).state is AppState.SUCCEEDED is listed(jobs, app_id)
 
 
+def test_a_pytorchjob_runs(jobs):
+    """As workers, in pods as Training Operator makes them: each with its number and the name of the first."""
+    with trainer.pytorch_served():
+        app_id = jobs.run(
+            "echo $TORCHX_REPLICA_ID $TORCHX_RANK0_HOST; df /dev/shm >/dev/null",
+            num_replicas=2,
+            cfg={"kind": "pytorchjob"},
+        )
+        item, path = one(jobs, trainer.OPERATOR, "pytorchjobs")
+        name = item["metadata"]["name"]
+        trainer.play_pytorch(jobs)
+        jobs.until(app_id, over, timeout_s=120)
+        assert [jobs.log(app_id, k=k) for k in (0, 1)] == [[f"{k} {name}-worker-0"] for k in (0, 1)]
+        set_status(path, {"conditions": [condition("Succeeded", reason="PyTorchJobSucceeded")]})
+        assert jobs.scheduler.describe(app_id).state is AppState.SUCCEEDED is listed(jobs, app_id)
+
+
 # -- Kueue -----------------------------------------------------------------------------------------
 
 

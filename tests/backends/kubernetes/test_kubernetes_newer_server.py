@@ -332,3 +332,32 @@ def test_what_an_older_trainer_cannot_do_is_refused(jobs):
     """Its server would drop the field, and the job would run for ever."""
     with trainer.served("2.1"), pytest.raises(BackendError, match=r"knows no time limits; this needs 2\.2"):
         jobs.run(cfg={"kind": "kubeflow", "deadline_s": 60})
+
+
+def test_a_pytorchjob_is_kept_whole(jobs):
+    """Strictly checked by the schema of Training Operator; held and let go by its policy."""
+    with trainer.pytorch_served():
+        role = jobs.role(num_replicas=2, overlay={"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}})
+        app_id = jobs.run(role, cfg={"kind": "pytorchjob", "local_queue": "team", "ttl_s": 60, "deadline_s": 600})
+        (item,) = cluster.call("GET", jobs.path("pytorchjobs", group=trainer.OPERATOR))["items"]
+        again = {
+            "apiVersion": item["apiVersion"],
+            "kind": "PyTorchJob",
+            "metadata": {"name": "again"},
+            "spec": item["spec"],
+        }
+        strictly = f"{jobs.path('pytorchjobs', group=trainer.OPERATOR)}?fieldValidation=Strict&dryRun=All"
+        assert cluster.call("POST", strictly, again)["spec"] == item["spec"]
+        assert jobs.scheduler.describe(app_id).msg.startswith("it waits in the queue `team`")
+        path = jobs.path("pytorchjobs", item["metadata"]["name"], trainer.OPERATOR)
+        go = {"spec": {"runPolicy": {"suspend": False}}}
+        cluster.call("PATCH", path, go, "application/merge-patch+json")
+        names = trainer.play_pytorch(jobs)
+        for name in names:
+            set_status(jobs.path("pods", name), RUNNING)
+        assert jobs.scheduler.describe(app_id).state is AppState.RUNNING
+        jobs.scheduler.cancel(app_id)
+        assert cluster.call("GET", path)["spec"]["runPolicy"]["suspend"] is True
+        for name in names:
+            cluster.call("DELETE", f"{jobs.path('pods', name)}?gracePeriodSeconds=0")
+        assert jobs.scheduler.describe(app_id).state is AppState.CANCELLED

@@ -1,8 +1,8 @@
 """Kubeflow Trainer, as far as a server needs it: TrainJobs with each field that 2.1 and 2.2 have, and no others.
 
-Names of fields are those of the packages ``kubeflow-trainer-api`` 2.1.0 and 2.2.0, which are made of Trainer's schemas.
-What Kubernetes itself defines (volumes, affinity, variables) passes unchecked. Its controller cannot be had here: a test
-plays it.
+Names of fields are those of the packages ``kubeflow-trainer-api`` 2.1.0 and 2.2.0, which are made of Trainer's schemas;
+those of Training Operator's PyTorchJobs are of ``kubeflow-training`` 1.9.4. What Kubernetes itself defines (volumes,
+affinity, variables) passes unchecked. Their controllers cannot be had here: a test plays them.
 """
 
 from __future__ import annotations
@@ -86,15 +86,69 @@ SPECS = {
 }
 
 
+OPERATOR = "apis/kubeflow.org/v1"
+_PYTORCH = _object(
+    "pytorchReplicaSpecs",
+    nprocPerNode=_TEXT,
+    elasticPolicy=_object(
+        **dict.fromkeys(("maxReplicas", "maxRestarts", "minReplicas", "nProcPerNode", "rdzvPort"), _NUMBER),
+        **dict.fromkeys(("rdzvBackend", "rdzvHost", "rdzvId"), _TEXT),
+        metrics=_OPENS,
+        rdzvConf=_OPENS,
+        standalone=_FLAG,
+    ),
+    runPolicy=_object(
+        **dict.fromkeys(("activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"), _NUMBER),
+        **dict.fromkeys(("cleanPodPolicy", "managedBy"), _TEXT),
+        schedulingPolicy=_OPEN,
+        suspend=_FLAG,
+    ),
+    pytorchReplicaSpecs={
+        "type": "object",
+        "additionalProperties": _object(replicas=_NUMBER, restartPolicy=_TEXT, template=_OPEN),
+    },
+)
+
+
 @contextmanager
 def served(version: str) -> Iterator[None]:
     """The cluster has TrainJobs of this version meanwhile."""
     row = {"group": GROUP, "version": "v1alpha1", "kind": "TrainJob", "plural": "trainjobs", "required": []}
+    with _defined(row, SPECS[version]):
+        yield
+
+
+@contextmanager
+def pytorch_served() -> Iterator[None]:
+    """The cluster has PyTorchJobs meanwhile."""
+    row = {"group": "kubeflow.org", "version": "v1", "kind": "PyTorchJob", "plural": "pytorchjobs", "required": []}
+    with _defined(row, _PYTORCH):
+        yield
+
+
+@contextmanager
+def _defined(row: dict[str, Any], spec: dict[str, Any]) -> Iterator[None]:
     definition = operators.definition(row)
     (served_version,) = definition["spec"]["versions"]
-    served_version["schema"]["openAPIV3Schema"] = _object("spec", spec=SPECS[version], status=_OPEN)
+    served_version["schema"]["openAPIV3Schema"] = _object("spec", spec=spec, status=_OPEN)
     with operators.defined(definition):
         yield
+
+
+def play_pytorch(jobs: Any, image: str = "") -> list[str]:
+    """What Training Operator makes of the only PyTorchJob: its pods, by their names. Returns these."""
+    (job,) = cluster.call("GET", jobs.path("pytorchjobs", group=OPERATOR))["items"]
+    workers = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    made = workers["template"]
+    containers = [{**one, **({"image": image} if image else {})} for one in made["spec"]["containers"]]
+    names = []
+    for k in range(workers["replicas"]):
+        names.append(f"{job['metadata']['name']}-worker-{k}")
+        labels = {**made["metadata"]["labels"], "training.kubeflow.org/replica-index": str(k)}
+        metadata = {"name": names[-1], "labels": labels, "annotations": made["metadata"]["annotations"]}
+        pod = {**made["spec"], "containers": containers, "restartPolicy": workers["restartPolicy"]}
+        cluster.call("POST", jobs.path("pods"), {"metadata": metadata, "spec": pod})
+    return names
 
 
 def play(jobs: Any, image: str = "") -> list[str]:

@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from tests.backends.canaries import SHOW, Canaries
 from tests.backends.shell import Shell
 from tests.backends.slurm import cluster
+from tests.backends.slurm.test_slurm_secrets import kept
 from tests.backends.ssh.conftest import Endless, Serve
 from tests.backends.ssh.sshd import Sshd
 from torchx.schedulers.batch.ssh.master import Master
@@ -132,6 +134,25 @@ def test_retries_by_cause(laptop: Shell) -> None:
     first, second = status["attempts"]
     assert (first["class"], first["retried"], second["retried"]) == ("error", True, False)
     assert first["hosts"] != second["hosts"]
+
+
+def test_secrets(laptop: Shell, there: Path, eventually: Eventually) -> None:
+    """The steps have them; else one file has, on the login node, the user's own, until the job has ended."""
+    canaries = Canaries()
+    env = {**laptop.env, "MY_CANARY": canaries.values[0], "CANARY_TOKEN": canaries.values[1]}
+    secret = ["--secret", "BY_REFERENCE=env:MY_CANARY", "--secret", "CANARY_TOKEN"]
+    go = there / "go"
+    handle = run(Shell(laptop.cwd, env), *secret, "utils.sh", "--", f"{SHOW}; until [ -e {go} ]; do sleep 0.2; done")
+    eventually(
+        lambda: laptop.torchx("log", "--no-prefix", handle) == "".join(canaries.shown()), timeout_s=300, every_s=0.5
+    )
+    files = canaries.files_below(there, laptop.cwd, laptop.env["TORCHX_HOME"])
+    assert [(path.name, path.stat().st_mode & 0o777) for path in files] == [("secrets.sh", 0o600)]
+    go.touch()
+    assert "SUCCEEDED" in ended(laptop, handle)
+    assert canaries.files_below(there, laptop.cwd, laptop.env["TORCHX_HOME"]) == []
+    said = [laptop.torchx(verb, handle, "--json") for verb in ("status", "describe")]
+    assert canaries.found_in([*said, *kept(handle.rpartition("/")[2])]) == canaries.command_lines() == []
 
 
 def test_a_rank_that_fails(laptop: Shell) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from torchx.errors import SpecError
-from torchx.schedulers.kubernetes import names, request
+from torchx.schedulers.kubernetes import names, request, volcanojob
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, VOLCANO
 from torchx.schedulers.kubernetes.pods import PodRules
 from torchx.schedulers.kubernetes.request import JobRules, render, role_names
@@ -231,7 +231,7 @@ def test_volcano():
     assert [t["name"] for t in spec["tasks"]] == ["trainer-1-0", "trainer-1-1", "trainer-1-2", "reader-0", "reader-1"]
     assert (spec["queue"], spec["priorityClassName"], spec["minAvailable"], spec["maxRetry"]) == ("gpu", "high", 4, 2)
     assert spec["tasks"][2]["minAvailable"] == 0
-    assert spec["tasks"][0]["policies"] == request.RETRY_POLICIES[RetryPolicy.APPLICATION]
+    assert spec["tasks"][0]["policies"] == volcanojob.RETRY_POLICIES[RetryPolicy.APPLICATION]
     assert render(VOLCANO, app(), "x", rules)[0]["spec"]["policies"] == [{"event": "PodFailed", "action": "AbortJob"}]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.schedulers.kubernetes import pods, request
+from torchx.schedulers.kubernetes import pods, request, volcanojob
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID
 from torchx.schedulers.kubernetes.reasons import VOLCANO_PHASES
 from torchx.specs.api import AppDef, AppState, ReplicaState, Role
@@ -50,7 +50,7 @@ def app_to_resource(  # noqa: PLR0917  # public signature
         queue=queue,
         priority_class=priority_class,
     )
-    return request.render_volcano(app, request.unique_id(app), rules)
+    return volcanojob.render(app, request.unique_id(app), rules)
 
 
 def role_to_pod(  # noqa: PLR0917  # public signature

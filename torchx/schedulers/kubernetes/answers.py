@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kubernetes import names, reasons
-from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, VOLCANO
+from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods, unix_time
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import dataclass, field, replace
@@ -98,13 +98,18 @@ def read_owner(kind: str, item: _Object) -> Owner:
     spec = item.get("spec") or {}
     if cancelled or names.ANNOTATION_STOPPED in annotations:
         # the mark says who wanted it; that it is so, the object itself: a queue may have started it again
-        held = spec.get("suspend") or spec.get("parallelism") == 0
+        held = is_suspended(spec) or spec.get("parallelism") == 0
         return replace(owner, state=AppState.CANCELLED if held else None, cancelled=cancelled, wants=0)
-    if spec.get("suspend"):
+    if is_suspended(spec):
         queue = labels.get(names.LABEL_QUEUE)
         waits = f"it waits in the queue `{queue}`" if queue else "it is suspended"
         return replace(owner, state=AppState.PENDING, reason=waits, wants=0)
     return replace(owner, failing=reasons.FAILURE_TARGET in conditions)
+
+
+def is_suspended(spec: _Object) -> bool:
+    """Whether an owner is held, by its own ``spec``; one of Training Operator has it in its policy."""
+    return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
 def _why_failed(condition: _Object) -> tuple[str, str]:
@@ -146,11 +151,19 @@ def _read_trainjob(item: _Object) -> Owner:
     return Owner(wants=0 if done else int((spec.get("trainer") or {}).get("numNodes") or 0))
 
 
-_READERS = {JOB: _read_job, JOBSET: _read_jobset, KUBEFLOW: _read_trainjob}
+def _read_pytorchjob(item: _Object) -> Owner:
+    wanted = (item.get("spec") or {}).get("pytorchReplicaSpecs") or {}
+    there = (item.get("status") or {}).get("replicaStatuses") or {}
+    ended = sum(int(one.get(how) or 0) for one in there.values() for how in ("succeeded", "failed"))
+    return Owner(wants=max(sum(int(one.get("replicas") or 0) for one in wanted.values()) - ended, 0), replaces=False)
+
+
+_READERS = {JOB: _read_job, JOBSET: _read_jobset, KUBEFLOW: _read_trainjob, PYTORCH: _read_pytorchjob}
 _CONDITIONS = {
     JOB: reasons.JOB_CONDITIONS,
     JOBSET: reasons.JOBSET_CONDITIONS,
     KUBEFLOW: reasons.TRAINJOB_CONDITIONS,
+    PYTORCH: reasons.PYTORCHJOB_CONDITIONS,
 }
 
 

@@ -33,6 +33,7 @@ PLURALS = {
     "Job": ("apis/batch/v1", "jobs"),
     "JobSet": ("apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
     "VolcanoJob": ("apis/batch.volcano.sh/v1alpha1", "jobs"),
+    "PyTorchJob": ("apis/kubeflow.org/v1", "pytorchjobs"),
     "TrainJob": ("apis/trainer.kubeflow.org/v1alpha1", "trainjobs"),
     "PodGroup": ("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
     "Queue": ("apis/scheduling.volcano.sh/v1beta1", "queues"),

@@ -6,7 +6,7 @@ from torchx.errors import NotSupportedError
 from torchx.schedulers.kit.export import Export, build_lines, to_yaml
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.kubernetes.inline_code import SCRIPT
-from torchx.schedulers.kubernetes.names import KUBEFLOW
+from torchx.schedulers.kubernetes.names import KUBEFLOW, PYTORCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
         about={**about, **({"Dockerfile": "how the code gets into the image"} if more else {})},
         run="\n".join(lines),
         needs="`kubectl`, and a cluster of Kubernetes 1.31 or newer that it reaches"
-        + (", with Kubeflow Trainer 2.2" if job.kind == KUBEFLOW else "")
+        + _OPERATORS.get(job.kind, "")
         + (", `docker` to build and push the image" if built else ""),
         logs=f"`kubectl logs --namespace {namespace} --selector app.kubernetes.io/instance={job.app_id}`",
         secrets=secrets,
@@ -59,6 +59,9 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
             + (f" and `kubectl delete --namespace {namespace} secret {job.app_id}`." if secrets else "."),
         ],
     )
+
+
+_OPERATORS = {KUBEFLOW: ", with Kubeflow Trainer 2.2", PYTORCH: ", with Kubeflow's Training Operator 1"}
 
 
 def _documents(objects: list[dict[str, Any]]) -> str:

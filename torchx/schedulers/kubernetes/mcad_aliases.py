@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchx.schedulers.kit.names import DNS_LABEL
-from torchx.schedulers.kubernetes import appwrapper, pods, request
+from torchx.schedulers.kubernetes import appwrapper, pods, request, volcanojob
 from torchx.schedulers.kubernetes.aliases import to_model
 from torchx.schedulers.kubernetes.answers import appwrapper_state
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, LABEL_ROLE_NAME
@@ -27,7 +27,7 @@ TASK_STATE: dict[str, ReplicaState] = {
     "Unknown": AppState.UNKNOWN,
 }
 RETRY_POLICIES: dict[str, list[dict[str, str]]] = {
-    name: request.RETRY_POLICIES[name] for name in (RetryPolicy.REPLICA, RetryPolicy.APPLICATION)
+    name: volcanojob.RETRY_POLICIES[name] for name in (RetryPolicy.REPLICA, RetryPolicy.APPLICATION)
 }
 _DEFAULT_PORT = "29500"
 

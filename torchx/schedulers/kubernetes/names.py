@@ -8,6 +8,7 @@ JOB = "job"
 JOBSET = "jobset"
 VOLCANO = "volcano"
 KUBEFLOW = "kubeflow"
+PYTORCH = "pytorchjob"
 APPWRAPPER = "appwrapper"
 OLD_APPWRAPPER = "appwrapper-v1beta1"
 
@@ -16,6 +17,7 @@ OWNERS = {
     JOBSET: "JobSet",
     VOLCANO: "VolcanoJob",
     KUBEFLOW: "TrainJob",
+    PYTORCH: "PyTorchJob",
     APPWRAPPER: "AppWrapper",
     OLD_APPWRAPPER: "AppWrapperV1Beta1",
 }
@@ -48,6 +50,8 @@ ANNOTATION_STOPPED = "torchx.pytorch.org/stopped"
 """On a Job that was suspended because that of another role had failed: when."""
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 """Set by the Job controller on pods of an Indexed Job, since 1.21."""
+INDEX_LABEL = "training.kubeflow.org/replica-index"
+"""Set by Training Operator on pods of a PyTorchJob."""
 RETRY_LIMIT = "workload.codeflare.dev.appwrapper/retryLimit"
 
 MAIN_CONTAINER = "main"

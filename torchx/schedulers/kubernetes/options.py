@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchx.errors import ConfigError, install_extra
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, REGISTRY, WAYS
-from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, V1BETA1, V1BETA2, VOLCANO
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO
 from torchx.schedulers.kubernetes.placement import Placement
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
 from torchx.util.records import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-KINDS = (AUTO, JOB, JOBSET, VOLCANO, KUBEFLOW)
+KINDS = (AUTO, JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
 FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}
 
 
@@ -52,7 +52,7 @@ class KubernetesOpts(StructuredOpts):
     """EFA devices of each replica, instead of those that its resource names; 0: none"""
 
     kind: str = AUTO
-    """what to make of the job: auto, job, jobset, volcano or kubeflow (a TrainJob)"""
+    """what to make of the job: auto, job, jobset, volcano, kubeflow (a TrainJob) or pytorchjob"""
 
     local_queue: str | None = None
     """queue of Kueue to wait in (a LocalQueue of the namespace)"""
@@ -122,7 +122,7 @@ class KubernetesOpts(StructuredOpts):
         """
         if self.kind not in KINDS:
             raise ConfigError(f"kind `{self.kind}` is not one of {', '.join(KINDS)}")
-        if self.kind in (JOB, JOBSET, KUBEFLOW) and self.queue:
+        if self.kind in (JOB, JOBSET, KUBEFLOW, PYTORCH) and self.queue:
             raise ConfigError(
                 f"`queue` belongs to Volcano, but kind is `{self.kind}`", hint="Kueue takes `local_queue`"
             )

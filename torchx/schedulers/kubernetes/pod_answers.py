@@ -222,7 +222,8 @@ def by_age(pod: _Object) -> tuple[str, bool, float, str]:
 def replica_of(metadata: _Object) -> int:
     """Which replica a pod is: by our label, or by the number that its Job gave it."""
     labels, annotations = _dict(metadata, "labels"), _dict(metadata, "annotations")
-    return _number(labels.get(names.LABEL_REPLICA_ID, annotations.get(names.INDEX_ANNOTATION)))
+    by_controller = annotations.get(names.INDEX_ANNOTATION, labels.get(names.INDEX_LABEL))
+    return _number(labels.get(names.LABEL_REPLICA_ID, by_controller))
 
 
 def main_container(containers: Sequence[_Object]) -> _Object:

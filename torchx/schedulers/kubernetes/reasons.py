@@ -22,6 +22,8 @@ FAILURE_TARGET = "FailureTarget"
 JOBSET_CONDITIONS = {"Failed": AppState.FAILED, "Completed": AppState.SUCCEEDED}
 # https://www.kubeflow.org/docs/components/trainer/
 TRAINJOB_CONDITIONS = {"Failed": AppState.FAILED, "Complete": AppState.SUCCEEDED}
+# https://www.kubeflow.org/docs/components/trainer/legacy-v1/
+PYTORCHJOB_CONDITIONS = {"Failed": AppState.FAILED, "Succeeded": AppState.SUCCEEDED}
 # https://volcano.sh/en/docs/vcjob/#status
 VOLCANO_PHASES = {
     "Pending": AppState.PENDING,
@@ -130,13 +132,14 @@ WHY_FAILED = {
     "FailedIndexes": ("", "some of its replicas failed"),
     "MaxFailedIndexesExceeded": ("", "more of its replicas failed than it can do without"),
     "FailedJobs": ("", "one of its jobs failed"),
+    "PyTorchJobFailed": ("", "some of its replicas failed"),
     "FailJobSetFailurePolicyAction": ("timeout", "it ran longer than its deadline"),
     "ReachedMaxRestarts": ("", "it was restarted as often as it may be"),
 }
 """Reason of the condition ``Failed`` of a Job or a JobSet -> class of the cause, and a sentence."""
 
 ONLY_PODS_FAILED = frozenset(
-    ("BackoffLimitExceeded", "FailedIndexes", "FailedJobs", "MaxFailedIndexesExceeded", "PodFailed")
+    ("BackoffLimitExceeded", "FailedIndexes", "FailedJobs", "MaxFailedIndexesExceeded", "PodFailed", "PyTorchJobFailed")
 )
 """These say no more than that pods failed, which a failed pod says better."""
 

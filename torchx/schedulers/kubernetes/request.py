@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 NEWEST = (1, 37)
 """The newest version of Kubernetes that this is made for."""
+BY_JOB = f"metadata.annotations['{INDEX_ANNOTATION}']"
+"""Where a pod of an Indexed Job, and of what is made of them, has its number."""
 INDEXED_SINCE = (1, 22)
 """Since then a Job numbers its pods; before, each replica is a Job of its own."""
 SUSPEND_SINCE = (1, 22)
@@ -181,7 +183,9 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[_Object
         SpecError: a pod cannot be what a role asks for.
     """
     if kind == VOLCANO:
-        return [render_volcano(app, app_id, rules)]
+        from torchx.schedulers.kubernetes import volcanojob
+
+        return [volcanojob.render(app, app_id, rules)]
     if kind == JOBSET:
         return [render_jobset(app, app_id, rules)]
     return render_jobs(app, app_id, rules)
@@ -360,55 +364,6 @@ def _whole_app(role: Role) -> bool:
     return role.retry_policy is not RetryPolicy.REPLICA and role.min_replicas is None
 
 
-# -- Volcano ------------------------------------------------------------------------------------------
-
-_RESTART = [{"event": "PodEvicted", "action": "RestartJob"}, {"event": "PodFailed", "action": "RestartJob"}]
-RETRY_POLICIES: dict[str, list[dict[str, str]]] = {
-    RetryPolicy.REPLICA: [],
-    RetryPolicy.ROLE: _RESTART,
-    RetryPolicy.APPLICATION: _RESTART,
-}
-"""What Volcano does when a pod fails; without policy it replaces the pod: https://volcano.sh/en/docs/vcjob/#policies"""
-
-
-def render_volcano(app: AppDef, app_id: str, rules: JobRules) -> _Object:
-    """A Volcano job. See https://volcano.sh/en/docs/vcjob/"""
-    tasks = []
-    for i, (role, name) in enumerate(zip(app.roles, role_names(app))):  # noqa: B905  # one name per role
-        labels = pods.role_labels(app, i, app_id, session=rules.session)
-        for k in range(role.num_replicas):
-            own = {**labels, LABEL_REPLICA_ID: str(k)}
-            # <job>-<task>-<index in the task>.<job>, by the plugin `svc`
-            template = template_of(role, rules, app_id, own, replica_id=str(k), rank0=f"{app_id}-{name}-0-0.{app_id}")
-            if rules.deadline_s is not None:
-                template["spec"]["activeDeadlineSeconds"] = min(rules.deadline_s, rules.timeout_s or rules.deadline_s)
-            task = {"name": f"{name}-{k}", "replicas": 1, "template": template}
-            if role.max_retries:
-                task.update(maxRetry=role.max_retries, policies=RETRY_POLICIES[role.retry_policy])
-            # An elastic role starts, and goes on, with fewer.
-            if role.min_replicas is not None and k >= role.min_replicas:
-                task["minAvailable"] = 0
-            tasks.append(task)
-    spec: _Object = {
-        "schedulerName": rules.pods.scheduler_name or "volcano",
-        "plugins": {"svc": ["--publish-not-ready-addresses=true"], "env": []},
-        "minAvailable": sum(min(r.num_replicas, r.min_replicas or r.num_replicas) for r in app.roles),
-        "maxRetry": max(role.max_retries for role in app.roles),
-        "tasks": tasks,
-    }
-    if not spec["maxRetry"] and all(role.min_replicas is None for role in app.roles):
-        spec["policies"] = [{"event": "PodFailed", "action": "AbortJob"}]
-    for key, value in (
-        ("queue", rules.queue),
-        ("priorityClassName", rules.priority_class),
-        ("ttlSecondsAfterFinished", rules.ttl_s),
-    ):
-        if value is not None:
-            spec[key] = value
-    metadata = metadata_of(app_id, rules, pods.object_labels(app, app_id, session=rules.session), rules.metadata)
-    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": metadata, "spec": spec}
-
-
 # -- parts --------------------------------------------------------------------------------------------
 
 
@@ -440,13 +395,21 @@ def metadata_of(
 
 
 def template_of(
-    role: Role, rules: JobRules, app_id: str, labels: Mapping[str, str], *, replica_id: str, rank0: str
+    role: Role,
+    rules: JobRules,
+    app_id: str,
+    labels: Mapping[str, str],
+    *,
+    replica_id: str,
+    rank0: str,
+    number: str = BY_JOB,
 ) -> _Object:
     """The pod of one replica, or with :data:`pods.REPLICA` as its number, of all.
 
     Args:
         labels: of the pod.
         rank0: name of the host of replica 0.
+        number: field of the pod that has the number, where all share it.
     """
     values = macros.Values(img_root="", app_id=app_id, replica_id=replica_id, rank0_env=pods.ENV_RANK0_HOST)
     env: dict[str, Any] = {
@@ -455,7 +418,7 @@ def template_of(
         pods.ENV_REPLICA_ID: replica_id,
     }
     if replica_id == pods.REPLICA:
-        env[pods.ENV_REPLICA_ID] = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}
+        env[pods.ENV_REPLICA_ID] = {"fieldRef": {"fieldPath": number}}
     secret = secret_variables(role, labels[LABEL_ROLE_INDEX], app_id)
     role = values.apply(role)
     job = role.env.get(ENV_JOB_ID, "")
@@ -468,12 +431,19 @@ def template_of(
 
 
 def shared_template(
-    role: Role, rules: JobRules, app_id: str, labels: Mapping[str, str], *, rank0: str, subdomain: str = ""
+    role: Role,
+    rules: JobRules,
+    app_id: str,
+    labels: Mapping[str, str],
+    *,
+    rank0: str,
+    subdomain: str = "",
+    number: str = BY_JOB,
 ) -> _Object:
     """The template of all replicas of a role, which find their number in their environment."""
     import json
 
-    template = template_of(role, rules, app_id, labels, replica_id=pods.REPLICA, rank0=rank0)
+    template = template_of(role, rules, app_id, labels, replica_id=pods.REPLICA, rank0=rank0, number=number)
     if pods.REPLICA in json.dumps(template, ensure_ascii=False):
         raise SpecError(
             f"role `{role.name}` uses the replica's number outside of its arguments and environment, "

@@ -6,7 +6,16 @@ https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 from __future__ import annotations
 
 from torchx.schedulers.kubernetes.client import PLURALS
-from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, OWNERS, VOLCANO
+from torchx.schedulers.kubernetes.names import (
+    APPWRAPPER,
+    JOB,
+    JOBSET,
+    KUBEFLOW,
+    OLD_APPWRAPPER,
+    OWNERS,
+    PYTORCH,
+    VOLCANO,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +28,7 @@ _OF_KIND = {
     JOBSET: {"JobSet": _OWNER},
     VOLCANO: {"VolcanoJob": _OWNER, "Command": "create get", "PodGroup": "get"},
     KUBEFLOW: {"TrainJob": _OWNER},
+    PYTORCH: {"PyTorchJob": _OWNER},
     APPWRAPPER: {"AppWrapper": _OWNER},
     OLD_APPWRAPPER: {"AppWrapperV1Beta1": "create get list watch delete"},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
-from torchx.schedulers.kubernetes.answers import read_owner
+from torchx.schedulers.kubernetes.answers import is_suspended, read_owner
 from torchx.schedulers.kubernetes.client import kind_of, path_of
 from torchx.schedulers.kubernetes.events import queue_of, workloads
 from torchx.schedulers.kubernetes.names import (
@@ -14,6 +14,7 @@ from torchx.schedulers.kubernetes.names import (
     JOB,
     OLD_APPWRAPPER,
     OWNERS,
+    PYTORCH,
     VOLCANO,
 )
 from torchx.specs.api import is_terminal
@@ -113,7 +114,7 @@ def _cancel(api: KubeApi, kind: str, item: _Object) -> None:
     elif queue_of(item) and _leave_queue(api, item):
         api.patch(path, _mark(ANNOTATION_CANCELLED))
     else:
-        _suspend(api, path, ANNOTATION_CANCELLED)
+        _suspend(api, kind, path, ANNOTATION_CANCELLED)
 
 
 def stop_the_others(api: KubeApi, found: Found) -> None:
@@ -128,15 +129,22 @@ def stop_the_others(api: KubeApi, found: Found) -> None:
         if state is None or not is_terminal(state):
             metadata = item["metadata"]
             try:
-                _suspend(api, path_of(OWNERS[JOB], metadata["namespace"], metadata["name"]), ANNOTATION_STOPPED)
+                path = path_of(OWNERS[JOB], metadata["namespace"], metadata["name"])
+                _suspend(api, JOB, path, ANNOTATION_STOPPED)
             except TorchXError:
                 return
 
 
-def _suspend(api: KubeApi, path: str, annotation: str) -> None:
-    done = api.patch(path, {**_mark(annotation), "spec": {"suspend": True}})
-    if not (done.get("spec") or {}).get("suspend"):
-        api.patch(path, {"spec": {"parallelism": 0}})
+def _suspend(api: KubeApi, kind: str, path: str, annotation: str) -> None:
+    held: _Object = {"suspend": True}
+    done = api.patch(path, {**_mark(annotation), "spec": {"runPolicy": held} if kind == PYTORCH else held})
+    if is_suspended(done.get("spec") or {}):
+        return
+    if kind == PYTORCH:
+        raise BackendError(
+            "the cluster's Training Operator cannot suspend a job; this needs 1.7", hint="torchx delete --force JOB"
+        )
+    api.patch(path, {"spec": {"parallelism": 0}})
 
 
 def _mark(annotation: str) -> _Object:
