@@ -138,4 +138,4 @@ def test_the_digits_survive(tmp_path: Path) -> None:
     assert status["state"] == "SUCCEEDED", status
     assert [attempt["class"] for attempt in status["attempts"]] == ["preempted"]
     assert int(re.findall(r"from epoch (\d+)", log)[-1]) > 3, log[-3000:]
-    assert float(re.findall(r"final test accuracy: ([\d.]+)", log)[-1]) >= 0.95
+    assert float(re.findall(r"final test accuracy: ([\d.]+)", log)[-1]) >= 0.96
