@@ -35,10 +35,10 @@ class Trained(Cluster):
             body = json.dumps(known)
         return super()._one(method, key, body)
 
-    def run_pods(self, job, status):
+    def run_pods(self, job, status, *, most=10**6):
         """What the operator makes of a PyTorchJob."""
         workers, name = job["spec"]["pytorchReplicaSpecs"]["Worker"], job["metadata"]["name"]
-        for k in range(workers["replicas"]):
+        for k in range(min(workers["replicas"], most)):
             made = workers["template"]
             pod = f"{name}-worker-{k}"
             metadata = {
