@@ -15,10 +15,10 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 from __future__ import annotations
 
 from torchx.errors import BackendError
-from torchx.schedulers.kubernetes import request, verbs
+from torchx.schedulers.kubernetes import kinds, request, verbs
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, TooLargeError, attach, pack
+from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, TooLargeError, pack
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, OWNERS, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.request import KubernetesJob
@@ -100,13 +100,7 @@ class KubernetesScheduler(KubeScheduler):
         rules = request.rules_of(opts, kind, app, app_id, session=self.session_name, version=version, retries=retries)
         packed = {i: self._codes.get(role.env.get(ENV_WORKSPACE_HASH, "")) for i, role in enumerate(app.roles)}
         codes = {} if opts.is_image() else {i: code for i, code in packed.items() if code is not None}
-        if kind in (KUBEFLOW, PYTORCH):
-            from torchx.schedulers.kubernetes import pytorchjob, trainjob
-
-            maker = trainjob if kind == KUBEFLOW else pytorchjob
-            return request.as_resource(maker.folded(attach([maker.render(app, app_id, rules)], codes)))
-        objects = request.render(kind, app, app_id, rules)
-        return request.as_resource(attach(objects, codes) if codes else objects)
+        return request.as_resource(kinds.render(kind, app, app_id, rules, codes))
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]

@@ -8,10 +8,11 @@ import pytest
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster, Response, refusal
 from torchx.errors import BackendError
+from torchx.schedulers.kubernetes.kinds import render
 from torchx.schedulers.kubernetes.names import JOB, JOBSET
 from torchx.schedulers.kubernetes.pod_answers import read_pod
 from torchx.schedulers.kubernetes.pods import PodRules
-from torchx.schedulers.kubernetes.request import JobRules, render
+from torchx.schedulers.kubernetes.request import JobRules
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from torchx.specs.overlays import set_overlay

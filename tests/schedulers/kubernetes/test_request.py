@@ -9,9 +9,10 @@ import pytest
 
 from torchx.errors import SpecError
 from torchx.schedulers.kubernetes import names, request, volcanojob
+from torchx.schedulers.kubernetes.kinds import render
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, VOLCANO
 from torchx.schedulers.kubernetes.pods import PodRules
-from torchx.schedulers.kubernetes.request import JobRules, render, role_names
+from torchx.schedulers.kubernetes.request import JobRules, role_names
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, Resource, RetryPolicy, Role, VolumeMount, macros
 

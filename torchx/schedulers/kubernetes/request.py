@@ -1,13 +1,6 @@
-"""An app as objects of the Kubernetes API: plain Jobs, a JobSet, or a Volcano job.
+"""An app as plain Jobs or a JobSet, and what they share with the other kinds: rules, metadata, templates of pods.
 
-============  =============================================================================================
-``job``       ``batch/v1`` Jobs, one per role, whose pods are numbered (Indexed), and a headless Service that gives
-              every pod a name; the Service owns the Jobs
-``jobset``    one ``jobset.x-k8s.io/v1alpha2`` JobSet with a replicated Job per role
-``volcano``   one ``batch.volcano.sh/v1alpha1`` Job with a task per replica
-============  =============================================================================================
-
-The first two have one template for all replicas of a role, so that the request does not grow with them.
+Both have one template for all replicas of a role, so that the request does not grow with them.
 """
 
 from __future__ import annotations
@@ -21,7 +14,6 @@ from torchx.schedulers.kubernetes.names import (
     ANNOTATION_SUBMISSION,
     INDEX_ANNOTATION,
     JOB,
-    JOBSET,
     LABEL_QUEUE,
     LABEL_REPLICA_ID,
     LABEL_ROLE_INDEX,
@@ -170,25 +162,6 @@ def as_resource(objects: list[_Object]) -> _Object:
     if len(objects) == 1:
         return objects[0]
     return {"apiVersion": "v1", "kind": "List", "items": objects}
-
-
-def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[_Object]:
-    """The objects of an app, the one that owns the others first.
-
-    Args:
-        kind: :data:`JOB`, :data:`JOBSET` or :data:`VOLCANO`.
-        app_id: name of the owner; at most :data:`MAX_APP_ID` characters.
-
-    Raises:
-        SpecError: a pod cannot be what a role asks for.
-    """
-    if kind == VOLCANO:
-        from torchx.schedulers.kubernetes import volcanojob
-
-        return [volcanojob.render(app, app_id, rules)]
-    if kind == JOBSET:
-        return [render_jobset(app, app_id, rules)]
-    return render_jobs(app, app_id, rules)
 
 
 def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> _Object | None:
