@@ -50,6 +50,9 @@ ENV_CHECKPOINT = "TORCHX_CHECKPOINT_NOW"
 ENV_PROGRESS = "TORCHX_PROGRESS"
 """A file that a job touches when it has achieved something; see ``torchx.distributed.progress``."""
 
+SAMPLE_S = 15.0
+"""Seconds between two samples of what replicas use, unless ``[metrics]`` of the config files says otherwise."""
+
 ENV_ALLOW_PRIVATE_WORKSPACE = "TORCHX_ALLOW_PRIVATE_WORKSPACE"
 """Set to 1: a workspace may be a home directory, and hold credentials; ``torchx run --allow-private-workspace``."""
 

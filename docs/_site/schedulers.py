@@ -24,6 +24,7 @@ ROWS = {
     "log_timestamps": "`torchx log --timestamps`",
     "log_previous": "`torchx log --previous`",
     "log_streams": "streams that `torchx log --streams` tells apart",
+    "metrics": "`torchx metrics`: samples are kept, or what it uses while it runs",
     "exec": "[inside](../inside.md): `torchx exec`, `torchx shell`",
     "cancel": "`torchx cancel`",
     "delete": "`torchx delete`",

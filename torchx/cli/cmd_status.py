@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import error
@@ -11,7 +12,7 @@ from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import document
 from torchx.errors import EXIT_BACKEND, TorchXError
 from torchx.runner.documents import exit_code_of
-from torchx.settings import torchx_home
+from torchx.settings import SAMPLE_S, torchx_home
 from torchx.util.term import has_color, is_tty, iso
 
 TYPE_CHECKING = False
@@ -108,7 +109,11 @@ def _find(runner: Runner, handle: str, roles: list[str] | None) -> tuple[AppStat
     if status is None:
         raise UnknownAppException(handle)
     _check_roles(status, roles, handle)
-    return status, None if _knows_times(status) else runner.recorded(handle)
+    run = None if _knows_times(status) else runner.recorded(handle)
+    launched, ended = _times(status, run)
+    if status.roles and launched is not None and (ended or time.time()) - launched >= SAMPLE_S:
+        runner.fill_metrics(handle, status, run)  # of a shorter job there are none
+    return status, run
 
 
 def parse_list_arg(arg: str) -> list[str] | None:

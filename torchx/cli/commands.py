@@ -44,6 +44,9 @@ VERBS: dict[str, Verb] = {
     "watch": Verb(FOLLOW, "torchx.cli.cmd_watch:CmdWatch", "a line for each change of any run, as it is seen"),
     "wait": Verb(FOLLOW, "torchx.cli.cmd_wait:CmdWait", "until jobs have ended; the exit code says how"),
     "ui": Verb(FOLLOW, "torchx.cli.cmd_ui:CmdUi", "the runs in the browser: states, causes, logs, live"),
+    "metrics": Verb(
+        FOLLOW, "torchx.cli.cmd_metrics:CmdMetrics", "what replicas use: processors, memory, GPUs; -w follows"
+    ),
     "tracker": Verb(FOLLOW, "torchx.cli.cmd_tracker:CmdTracker", "what jobs left behind: metadata, artifacts, lineage"),
     "describe": Verb(FOLLOW, "torchx.cli.cmd_describe:CmdDescribe", "what was launched: roles, options, source code"),
     "diff": Verb(FOLLOW, "torchx.cli.cmd_diff:CmdDiff", "what differs between two runs: code, arguments, outcome, ..."),

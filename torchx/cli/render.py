@@ -29,6 +29,7 @@ __all__ = [
     "local_time",
     "state_text",
     "table",
+    "table_lines",
 ]
 
 RESET = "\033[0m"
@@ -79,10 +80,23 @@ def table(
         state_column: the column whose texts are states.
     """
     stream = out or sys.stdout
-    cells = [[printable(cell) for cell in row] for row in rows]
     if not is_tty(stream):
+        cells = [[printable(cell) for cell in row] for row in rows]
         stream.write("".join("\t".join(row) + "\n" for row in [list(headers), *cells]))
         return
+    stream.write("\n".join(table_lines(headers, rows, stream, shrink=shrink, state_column=state_column)) + "\n")
+
+
+def table_lines(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    stream: TextIO,
+    *,
+    shrink: Sequence[int] = (),
+    state_column: int | None = None,
+) -> list[str]:
+    """The lines of :func:`table` on a terminal."""
+    cells = [[printable(cell) for cell in row] for row in rows]
     color = has_color(stream)
     widths = column_widths([list(headers), *cells], width(stream), shrink)
     heading = _GAP.join(fit(h, w) for h, w in zip(headers, widths, strict=True)).rstrip()
@@ -93,7 +107,7 @@ def table(
             text = fit(cell, w)
             parts.append(text.replace(cell, state_text(cell, color=color), 1) if i == state_column and cell else text)
         lines.append(_GAP.join(parts).rstrip())
-    stream.write("\n".join(lines) + "\n")
+    return lines
 
 
 def column_widths(rows: Sequence[Sequence[str]], room: int, shrink: Sequence[int]) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-_WHOLE = ("named_resources", "cli:run", "torchx:tracker", "secrets", "notify")
+_WHOLE = ("named_resources", "cli:run", "torchx:tracker", "secrets", "notify", "metrics")
 
 
 def meant(section: str, schedulers: Iterable[str]) -> str | None:

@@ -290,6 +290,7 @@ class Runner(RunnerVerbs):
             )
             if status is not None and not status.gone:
                 run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+                self._keep_metrics(handle, backend, status)
             return status
 
     def describe(self, app_handle: str) -> AppDef | None:

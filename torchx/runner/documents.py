@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.runs import Run
+    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs import AppStatus, RoleStatus
     from torchx.specs.failures import Failure
     from torchx.specs.retries import Attempt
@@ -43,6 +44,25 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
         "tasks": None if status.tasks is None else _tasks(status.tasks),
         "roles": [_role(role) for role in shown],
     }
+
+
+def metrics_fields(found: Sequence[ReplicaMetrics]) -> list[dict[str, Any]]:
+    """What replicas use: limits, samples, and each attempt in short."""
+    return [
+        {
+            "role": one.role,
+            "replica": one.replica,
+            "cpus": one.cpus,
+            "memory_limit": one.memory_limit,
+            "memory_peak": one.memory_peak(),
+            "attempts": [vars(attempt) for attempt in one.summary()],
+            "samples": [
+                {**vars(sample), "at": iso(sample.at), "gpus": [vars(gpu) for gpu in sample.gpus]}
+                for sample in one.samples
+            ],
+        }
+        for one in found
+    ]
 
 
 def exit_code_of(status: AppStatus) -> int:
@@ -152,6 +172,8 @@ def _role(role: RoleStatus) -> dict[str, Any]:
                 "hostaddr": r.hostaddr,
                 "started_at": iso(r.started_at),
                 "ended_at": iso(r.ended_at),
+                "memory_peak": r.memory_peak,
+                "memory_limit": r.memory_limit,
                 "error": failure_fields(parse_failure(r.structured_error_msg)),
             }
             for r in role.replicas

@@ -9,6 +9,7 @@ from torchx.errors import TorchXError
 from torchx.runner.answers import is_fresh, lost, message_of
 from torchx.runner.backends import answers_within, is_near
 from torchx.runs.records import RunQuery
+from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState, is_terminal
 
 TYPE_CHECKING = False
@@ -64,6 +65,7 @@ def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: floa
             groups.setdefault((run.scheduler, run.session), []).append(run)
     changed: list[tuple[str, AppState, str, float | None]] = []
     forgotten: list[str] = []
+    ended: list[Run] = []
     all_near = True
     for group, answers, near in _ask_all(groups, find, timeout_s):
         all_near = all_near and near
@@ -73,10 +75,17 @@ def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: floa
             elif (answer := answers.get(run.app_id)) is not None:
                 if _update(run, answer):
                     changed.append((run.handle, run.state, run.msg, run.ended_at))
+                    long = run.ended_at is not None and run.ended_at - run.created_at >= SAMPLE_S
+                    ended += [run] if long else []
             elif _is_lost(run, near=near):
                 forgotten.append(run.handle)
     registry.saw_many(changed)
     registry.lost(forgotten)
+    if ended:
+        from torchx.runner.metrics import keep
+
+        for run in ended:
+            keep(registry, find(run.scheduler, run.session), run.handle)
     return all_near
 
 

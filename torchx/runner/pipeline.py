@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from torchx.config import active_profile
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import Workspace, macros, make_app_handle
@@ -101,6 +102,10 @@ def dry_run(
     info._settings, info._parent_run_id = settings, parent_run_id
     if tags:
         info._tags = tags
+    if files and (section := files.section("metrics", active_profile())):
+        from torchx.runner.metrics import sample_s
+
+        info._sample_s = sample_s(section)
     return info
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.simulations import Simulation
+    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
     from torchx.specs.tasks import TaskList, TaskTable
 
@@ -261,6 +262,37 @@ class RunnerVerbs:
         from torchx.runner import inside
 
         return inside.run(self.open(app_handle, argv, role_name, k), stdin)
+
+    def metrics(self, app_handle: str) -> list[ReplicaMetrics]:
+        """What each replica of a job uses: processors, memory, GPUs; of one that has ended, what it used.
+
+        Raises:
+            NotSupportedError: the scheduler does not say.
+        """
+        from torchx.runner import metrics
+
+        handle, backend, app_id = self._find(app_handle)
+        return metrics.read(backend, app_id, self.recorded(handle), handle.partition("://")[0])
+
+    def fill_metrics(self, app_handle: str, status: AppStatus, run: Run | None = None) -> None:
+        """Writes into a status what the replicas used at most, as far as that is known without asking a cluster.
+
+        Args:
+            run: what is on record; None: it is looked for there only where the scheduler no longer knows the job.
+        """
+        from torchx.runner import metrics
+
+        _, backend, app_id = self._find(app_handle)
+        metrics.fill(status, backend, app_id, run)
+
+    def _keep_metrics(self, handle: str, backend: Scheduler[Any], status: AppStatus) -> None:
+        """Puts what a job that has ended used on record, unless it was too short to have been looked at."""
+        from torchx.settings import SAMPLE_S
+
+        if status.started_at and status.ended_at and status.ended_at - status.started_at >= SAMPLE_S:
+            from torchx.runner import metrics
+
+            metrics.keep(run_registry(), backend, handle)
 
     def schedule_sweep(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
         """Submits what :meth:`dryrun` returned once for each task, as one job; returns the app handle of the sweep.

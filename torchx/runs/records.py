@@ -32,7 +32,7 @@ class NewRun:
         tags: ``patch``: file in ``$TORCHX_HOME/patches`` with what differed from the commit, if anything did;
             ``image.ROLE``: image of a role before its workspace was built in; ``rerun_of``: handle of another run;
             ``workspace.ROLE``: the workspace that is in that one's image; ``checkout``, ``worktree``: a folder with its
-            code, and where that was.
+            code, and where that was; ``metrics``: what replicas used, in short, see :mod:`torchx.runner.metrics`.
         image_digests: role name to the digest of its image, where it is known before the submission.
         workspace_hashes: role name to the hash of the code that was built in.
         submission: by what the scheduler finds the job when the answer is lost; see

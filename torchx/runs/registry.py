@@ -131,6 +131,12 @@ class RunRegistry:
             sql = "UPDATE runs SET git_commit = ?, git_dirty = ? WHERE id = ?"
             self._store().execute(sql, (git_commit, git_dirty, run_id))
 
+    def tag(self, handle: str, tags: Mapping[str, str]) -> None:
+        """Adds to what is on record of a run; see :attr:`Run.tags`."""
+        run = self.get(handle)
+        if run is not None:
+            self._store().write(lambda db: _add(db, run.id, "tags", tags), None)
+
     def intents(self) -> list[tuple[Run, str]]:
         """Submissions that nobody has reported on yet, whole, each with the identity of the submitting process."""
         sql = (

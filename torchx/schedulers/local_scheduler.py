@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, PopenRequest, ReplicaParam
 
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
+    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs.tasks import TaskList
 
     _Answers = list[DescribeAppResponse]
+    _Metrics = list[ReplicaMetrics]
     _Replicas = list[tuple[str, int]]
 else:
     from torchx.util.reexports import reexports
@@ -84,6 +86,7 @@ CAPABILITIES = Capabilities(
     exec=True,
     log_timestamps=True,
     log_previous=True,
+    metrics="kept",
     cancel=True,
     delete=True,
     list=True,
@@ -302,6 +305,13 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if job is None:
             raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
         return enter(job, role, k, argv, tty)
+
+    def metrics(self, app_id: str) -> _Metrics | None:
+        """See :class:`torchx.schedulers.kit.abilities.Measures`."""
+        from torchx.schedulers.local.metrics import read
+
+        job = self._find(app_id)
+        return None if job is None else read(job)
 
     # -- sweeps ----------------------------------------------------------------------------------
 

@@ -374,6 +374,7 @@ class AppDryRunInfo(Generic[T]):
     """
 
     _at_end: bytes = b""  # what a backend that can do so runs at the end; see torchx.runner.notices
+    _sample_s: float | None = None  # between two samples of what replicas use; 0: none are taken; None: as ever
     _source: Any = None  # a GitState, where it is not that of the current directory
 
     def __init__(self, request: T, fmt: Callable[[T], str]) -> None:

@@ -42,6 +42,7 @@ class ReplicaStatus:
         structured_error_msg: why it failed, as JSON; see :mod:`torchx.specs.failures`.
         hostaddr: address of the host.
         started_at, ended_at: Unix times of its last process, seconds; None when not known.
+        memory_peak, memory_limit: the most bytes that it used, and may use; None when not known, or nobody has looked.
     """
 
     _brief_repr = True
@@ -54,6 +55,8 @@ class ReplicaStatus:
     hostaddr: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    memory_peak: int | None = None
+    memory_limit: int | None = None
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchx.specs.failures import Failure, parse_failure
 from torchx.specs.states import RESET, YELLOW_BOLD, AppState
+from torchx.util.strings import size_text
 from torchx.util.term import printable
 
 TYPE_CHECKING = False
@@ -54,6 +55,7 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
     lines += _attempts(status.attempts)
     if status.ui_url:
         lines.append(f"ui:       {printable(status.ui_url)}")
+    lines += _most_memory(roles)
     if roles:
         lines.append("roles:")
         for role in roles:
@@ -129,8 +131,25 @@ def _render_replica(replica: ReplicaStatus, paint: _Paint, *, told: bool) -> str
     silent = told or replica.state == AppState.SUCCEEDED
     failure = None if silent else parse_failure(replica.structured_error_msg)
     state = paint(f"{replica.state!s:<9}", replica.state)
-    parts = [f"[{replica.id}]", state, printable(_host(replica)), printable(failure.summary()) if failure else ""]
+    why = printable(failure.summary()) if failure else ""
+    parts = [f"[{replica.id}]", state, printable(_host(replica)), _memory(replica), why]
     return " ".join(part for part in parts if part).rstrip()
+
+
+def _memory(replica: ReplicaStatus) -> str:
+    """``peak memory 3.2 GiB of 16 GiB``; empty when nothing is known."""
+    if replica.memory_peak is None:
+        return ""
+    limit = f" of {size_text(replica.memory_limit)}" if replica.memory_limit else ""
+    return f"peak memory {size_text(replica.memory_peak)}{limit}"
+
+
+def _most_memory(roles: list[RoleStatus]) -> Iterator[str]:
+    """Who of several replicas came nearest to its limit."""
+    known = [r for role in roles for r in role.replicas if r.memory_peak is not None]
+    if len(known) > 1:
+        most = max(known, key=lambda r: (r.memory_peak or 0) / (r.memory_limit or 1))
+        yield f"memory:   {_memory(most).replace(' memory', '')} ({printable(most.role)}/{most.id})"
 
 
 def _host(replica: ReplicaStatus) -> str:

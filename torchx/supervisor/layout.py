@@ -5,7 +5,7 @@
     <base>/<session>/<app_id>/          the job's folder
         job.json  state  control        what was asked for, what became of it, how to cancel it
         <role>/<k>/                     one folder per replica; below the user's `log_dir` if there is one
-            stdout.log  stderr.log  combined.log  times.idx  starts.idx  error.json
+            stdout.log  stderr.log  combined.log  times.idx  starts.idx  error.json  metrics.jsonl
 
 A sweep has ``tasks.jsonl`` too, and one file of output for each task, ``<role>/<k>.log``.
 """
@@ -25,10 +25,11 @@ COMBINED_LOG = "combined.log"
 TIMES_INDEX = "times.idx"
 STARTS_INDEX = "starts.idx"
 ERROR_FILE = "error.json"
+METRICS_FILE = "metrics.jsonl"
 TASKS_FILE = "tasks.jsonl"
 
 JOB_FILES = (REQUEST_FILE, STATE_FILE, CONTROL_FIFO, CRASH_FILE, AT_END_FILE, TASKS_FILE)
-REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, STARTS_INDEX, ERROR_FILE)
+REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, STARTS_INDEX, ERROR_FILE, METRICS_FILE)
 
 
 def folder_name(name: str) -> str:

@@ -15,6 +15,7 @@ from torchx.supervisor.follow import Follower
 from torchx.supervisor.gang import Gang, RoleRules
 from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
 from torchx.supervisor.limit import Limit
+from torchx.supervisor.metrics import Sampler
 from torchx.supervisor.replica import Replica, spawn, why_not_started
 from torchx.supervisor.statefile import (
     CANCELLED,
@@ -45,7 +46,8 @@ class Supervisor:
     Args:
         request: ``job`` (its folder), ``facts`` (see :class:`JobState`), ``env`` (of every replica), ``grace_s``,
             ``again`` (a program that is asked before a restart; may be missing), ``limit`` (see
-            :class:`~torchx.supervisor.limit.Limit`; may be missing), and ``roles``, a list of ``name``,
+            :class:`~torchx.supervisor.limit.Limit`; may be missing), ``sample_s`` (seconds between two samples of
+            what replicas use; may be missing), and ``roles``, a list of ``name``,
             ``max_retries``, ``policy``, ``min_replicas`` and ``replicas``; each of these has ``argv``, ``exe``,
             ``env``, ``cwd``, ``folder``, ``stdout``, ``stderr``.
         guardian: pid and start ticks of the process that takes care of the job should this one be killed.
@@ -70,6 +72,7 @@ class Supervisor:
         job.created = time.time()
         self._began = time.monotonic()  # every wait is by this clock: the other one may be set back
         self._limit.begin(self._began)
+        self._sampler = Sampler(request.get("sample_s", 0.0), self.env, self._began)
         job.supervisor = os.getpid()
         job.guardian = guardian
         self.job = job
@@ -128,6 +131,7 @@ class Supervisor:
             self._reap(now)
             self._sweep(now)
             self._follow(now)
+            self._sampler.look(self.replicas, now)
             if self._is_over(now):
                 break
             if self._lasting is not None and now > self._began + _SHORT_S:
@@ -148,8 +152,7 @@ class Supervisor:
         if self._pending:
             return 0
         due = [r.follower.due for r in self._by_pid.values() if r.follower]
-        if self._limit.due is not None:
-            due.append(self._limit.due)
+        due += [at for at in (self._limit.due, self._sampler.due) if at is not None]
         if self._unclean or self._outcome or any(r.stopping for r in self._by_pid.values()):
             due.append(self._next_sweep)
         if self._lasting is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.simulations import Simulation
+    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs.api import AppDryRunInfo, CfgVal, Role, runopts
     from torchx.specs.tasks import TaskList
 
@@ -27,6 +28,7 @@ __all__ = [
     "Enters",
     "Exports",
     "HasWorkspaceOpts",
+    "Measures",
     "NamesRights",
     "RunsTasks",
     "Simulates",
@@ -64,6 +66,14 @@ class Exports(Ability):
     @abstractmethod
     def export(self, dryrun_info: AppDryRunInfo[Any]) -> Export:
         """What ``schedule`` would submit, as files. The code is beside them, in the folder ``code``."""
+
+
+class Measures(Ability):
+    """Knows what the replicas of a job use; what ``metrics`` returns of one that runs or has ended."""
+
+    @abstractmethod
+    def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
+        """What each replica uses, or has used, as far as it is known; None when there is no such job."""
 
 
 class NamesRights(Ability):

@@ -18,6 +18,7 @@ class Capabilities:
         exec: a process can be started inside a replica: ``torchx exec`` and its kin work.
         log_timestamps: ``timestamps`` of a :class:`~torchx.schedulers.kit.logs.LogQuery` is honoured.
         log_previous: its ``previous`` is honoured.
+        metrics: what replicas use: ``kept``, as samples in files of the job; ``live``, while they run; empty: unknown.
         cancel: a running job can be ended.
         delete: the job's record can be removed.
         list: ``list`` works.
@@ -51,6 +52,7 @@ class Capabilities:
     exec: bool = False
     log_timestamps: bool = False
     log_previous: bool = False
+    metrics: str = ""
     cancel: bool = False
     delete: bool = False
     list: bool = False

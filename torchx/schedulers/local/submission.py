@@ -9,7 +9,7 @@ from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import check_scripts, move_logs, replica_requests
-from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, torchx_home
+from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, SAMPLE_S, torchx_home
 from torchx.supervisor.layout import AT_END_FILE, CONTROL_FIFO, REQUEST_FILE, STATE_FILE, TASKS_FILE
 from torchx.util.notices import logger
 
@@ -74,6 +74,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         "roles": roles,
         "again": _prepare_retries(folder, roles, request.retry),
         "limit": _limit(folder, request) if request.timeout or request.retry else {},
+        "sample_s": SAMPLE_S if info._sample_s is None else info._sample_s,
         "retention": jobs.retention_due(folder),
     }
     try:

@@ -1,0 +1,166 @@
+"""Samples of what replicas use: real processes, a stand-in for nvidia-smi, and files that stay small."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.supervisor.forks import GUARDIAN, Gate, eventually, forked, request, role, state
+from torchx.schedulers.metrics import parse
+from torchx.supervisor import metrics
+from torchx.supervisor.metrics import MOST_SAMPLES, Sampler, thin_out
+from torchx.supervisor.supervise import Supervisor
+
+MIB = 1 << 20
+# 64 MiB in the first process, which two children share, and 32 MiB more in a child with a session of its own.
+EATS = (
+    f"{sys.executable} -c 'import os,time; x=bytearray(os.urandom(1))*{64 * MIB}\n"
+    f'for i in range(2):\n  if not os.fork(): os.setsid(); y=bytearray(b"x")*{16 * MIB}; break\n'
+    "while True: sum(range(10000))'"
+)
+
+
+def _samples(job: str, replica: str = "r/0") -> list[dict[str, Any]]:
+    path = Path(job, replica, "metrics.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]] if path.exists() else []
+
+
+def _work(asked: dict[str, Any]):
+    return lambda: Supervisor(asked, GUARDIAN).run()
+
+
+def _asked(job: str, *roles: dict, every: float = 0.05, env: dict[str, str] | None = None) -> dict[str, Any]:
+    return {**request(job, *roles, env=env, grace_s=1.0), "sample_s": every}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    return str(tmp_path / "job")
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a look takes on a busy machine, the next one comes soon."""
+    monkeypatch.setattr(metrics, "_SHARE", 2)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_tree_of_processes(job: str) -> None:
+    """Children count, those that left the session too; what they share counts once. The limit is in the first line."""
+    with forked(_work(_asked(job, role(EATS, "exec sleep 600")))):
+        eventually(lambda: any(s["mem"] > 96 * MIB and s["cpu"] > 0.2 for s in _samples(job)))
+        used = _samples(job)[-1]
+        assert 96 * MIB < used["mem"] < 140 * MIB, "64 MiB of the first, which its children share, and twice 16"
+        idle = eventually(lambda: _samples(job, "r/1"))[-1]
+        assert (idle["cpu"] < 0.2, idle["mem"] < 20 * MIB, idle["gpu"]) == (True, True, [])
+        head = json.loads(Path(job, "r/0/metrics.jsonl").read_text().splitlines()[0])
+        assert head["cpus"] == len(os.sched_getaffinity(0))
+        assert 0 < head["memory_limit"] <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.usefixtures("often")
+def test_attempts_are_told_apart(job: str, tmp_path: Path) -> None:
+    """A replica that was started again is at its next attempt; each one's most memory is known."""
+    gate = Gate(tmp_path / "gate")
+    replica = role(f"{gate.wait}; exit 1", retries=1, policy="REPLICA")
+    with forked(_work(_asked(job, replica))):
+        eventually(lambda: any(s["a"] == 0 for s in _samples(job)))
+        gate.open()
+        eventually(lambda: any(s["a"] == 1 for s in _samples(job)))
+    found = parse("r", 0, Path(job, "r/0/metrics.jsonl").read_text().splitlines())
+    assert [(a.attempt, a.memory > 0) for a in found.summary()] == [(0, True), (1, True)]
+    gate.close()
+
+
+def test_a_short_job_leaves_nothing(job: str) -> None:
+    """A job that ends before its first sample has no file; one that wants none never has."""
+    with forked(_work(_asked(job, role("true"), every=15.0))) as fork:
+        assert fork.end() == 0
+    assert (_samples(job), Path(job, "r/0/metrics.jsonl").exists()) == ([], False)
+    assert (Sampler(0, {}, 5.0).due, Sampler(15.0, {}, 5.0).due) == (None, 20.0)
+
+
+# -- GPUs ------------------------------------------------------------------------------------------
+
+SMI = """#!/bin/sh
+echo "$@" > "${0%/*}/asked"
+echo "0, GPU-1a2b, 97, 1024, 81559"
+echo "1, GPU-3c4d, [N/A], 2048, 81559"
+"""
+
+
+def _smi(folder: Path, script: str) -> dict[str, str]:
+    folder.mkdir()
+    program = folder / "nvidia-smi"
+    program.write_text(script)
+    program.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.mark.usefixtures("often")
+def test_gpus_of_each_replica(job: str, tmp_path: Path) -> None:
+    """Each replica has the GPUs that CUDA_VISIBLE_DEVICES leaves it, all where it is not set; the job ends as ever."""
+    gate = Gate(tmp_path / "gate")
+    roles = role(gate.wait, gate.wait, gate.wait)
+    roles["replicas"][1]["env"] = {"CUDA_VISIBLE_DEVICES": "1"}
+    roles["replicas"][2]["env"] = {"CUDA_VISIBLE_DEVICES": "GPU-1a2b"}
+    with forked(_work(_asked(job, roles, env=_smi(tmp_path / "bin", SMI)))) as fork:
+        first, second = [97, 1024 * MIB, 81559 * MIB], [0, 2048 * MIB, 81559 * MIB]
+        for k, expected in enumerate([[first, second], [second], [first]]):
+            eventually(lambda k=k, expected=expected: expected in [s["gpu"] for s in _samples(job, f"r/{k}")])
+        gate.open(3)
+        assert fork.end() == 0
+    assert state(job).state == "SUCCEEDED"
+    asked = (tmp_path / "bin" / "asked").read_text()
+    assert asked == "--query-gpu=index,uuid,utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits\n"
+    gate.close()
+
+
+@pytest.mark.usefixtures("often")
+def test_a_driver_that_hangs(job: str, tmp_path: Path) -> None:
+    """An nvidia-smi that never answers is started once; memory is sampled all the same, and the job can end."""
+    gate = Gate(tmp_path / "gate")
+    smi = 'echo x >> "${0%/*}/starts"; exec sleep 600'
+    with forked(_work(_asked(job, role(gate.wait), env=_smi(tmp_path / "bin", f"#!/bin/sh\n{smi}\n")))) as fork:
+        eventually(lambda: len(_samples(job)) > 2)
+        gate.open()
+        assert fork.end() == 0
+    assert (tmp_path / "bin" / "starts").read_text() == "x\n"
+    assert {tuple(s["gpu"]) for s in _samples(job)} == {()}
+    gate.close()
+
+
+# -- size ------------------------------------------------------------------------------------------
+
+
+def test_old_samples_are_thinned_out(tmp_path: Path) -> None:
+    """The older half is half as long; no peak is lost, attempts are not mixed, the newer half stays."""
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"t": float(i), "a": int(i >= 3), "cpu": 1.0, "mem": i, "gpu": [[i, 1, 2]]} for i in range(12)]
+    rows[4]["mem"] = 99
+    path.write_text("\n".join(['{"memory_limit":5,"cpus":1}', *map(json.dumps, rows)]) + "\n")
+    assert thin_out(str(path)) == 10
+    found = parse("r", 0, path.read_text().splitlines())
+    assert [s.at for s in found.samples] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
+    assert (found.memory_peak(), found.memory_limit) == (99, 5)
+    assert [(a.attempt, a.memory) for a in found.summary()] == [(0, 2), (1, 99)]
+
+
+def test_a_file_stays_small(tmp_path: Path) -> None:
+    """After thousands of samples there are no more than MOST_SAMPLES and one, the first and the last among them."""
+    sampler = Sampler(15.0, {}, 0.0)
+    path = tmp_path / "metrics.jsonl"
+    for i in range(4000):
+        sampler._write(str(path), f'{{"t":{i}.0,"a":0,"cpu":0.5,"mem":{i},"gpu":[]}}\n')
+    found = parse("r", 0, path.read_text().splitlines())
+    assert len(found.samples) <= MOST_SAMPLES + 1
+    assert (found.samples[0].at < 100, found.samples[-1].at, found.memory_peak()) == (True, 3999, 3999)
+    gaps = [b.at - a.at for a, b in zip(found.samples, found.samples[1:], strict=False)]
+    assert max(gaps) < 200, "old ones are about equally far apart"
+    assert gaps[-120:] == [1.0] * 120
+    assert path.stat().st_size < 100_000

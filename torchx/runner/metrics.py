@@ -1,0 +1,121 @@
+"""What replicas use, from their scheduler while it knows, and from the record afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+
+from torchx.errors import ConfigError, NotSupportedError, TorchXError
+from torchx.schedulers.kit.abilities import Measures
+from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics
+from torchx.settings import SAMPLE_S
+from torchx.specs.api import parse_app_handle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from torchx.config.ini import Entry
+    from torchx.runs import Run, RunRegistry
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppStatus
+
+SECTION = "metrics"
+KEYS = ("every",)
+TAG = "metrics"
+_MOST_S = 3600
+
+
+def sample_s(section: Mapping[str, Entry]) -> float:
+    """Seconds between two samples, as ``[metrics]`` of the config files says; 0: none are taken.
+
+    Raises:
+        ConfigError: it is not a length of time.
+    """
+    from torchx.config import warn_of_unknown
+    from torchx.util.spans import parse_span
+
+    for key in section.keys() - set(KEYS):
+        warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
+    entry = section.get("every")
+    if entry is None:
+        return SAMPLE_S
+    text = entry.text.strip()
+    seconds = float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else parse_span(text)
+    if seconds is None or not 0 <= seconds <= _MOST_S:
+        raise ConfigError(
+            f"{entry.where()}: `every` is `{entry.text}`", hint="a length of time up to `1h`, such as `15s`; `0`: never"
+        )
+    return seconds
+
+
+def read(backend: Scheduler[Any], app_id: str, run: Run | None, scheduler: str) -> list[ReplicaMetrics]:
+    """What is known of each replica.
+
+    Args:
+        run: what is on record.
+
+    Raises:
+        NotSupportedError: the scheduler does not say, and nothing is on record.
+    """
+    kept = on_record(run)
+    if not isinstance(backend, Measures):
+        if kept:
+            return kept
+        raise NotSupportedError(
+            f"`{scheduler}` does not report what replicas use", hint="`torchx exec JOB -- top` shows it from inside"
+        )
+    found = backend.metrics(app_id) or []
+    earlier = {(one.role, one.replica): one for one in kept}
+    return [earlier.get((one.role, one.replica), one) if one.memory_peak() is None else one for one in found] or kept
+
+
+def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | None) -> None:
+    """Writes into the status of a job what its replicas used at most, where that costs no question to a cluster.
+
+    Args:
+        run: what is on record, where the caller has looked.
+    """
+    found = on_record(run)
+    if isinstance(backend, Measures) and backend.capabilities.metrics == "kept":
+        with contextlib.suppress(TorchXError):  # the status is worth showing without
+            found = backend.metrics(app_id) or found
+    used = {(one.role, one.replica): one for one in found}
+    for replica in (replica for role in status.roles for replica in role.replicas):
+        one = used.get((replica.role, replica.id))
+        if one is not None:
+            replica.memory_peak, replica.memory_limit = one.memory_peak(), one.memory_limit
+
+
+def keep(registry: RunRegistry, backend: Scheduler[Any], handle: str) -> None:
+    """Puts what a run that has ended used on record, in short: its files are not kept for ever."""
+    if not (isinstance(backend, Measures) and backend.capabilities.metrics == "kept"):
+        return
+    try:
+        found = backend.metrics(parse_app_handle(handle).app_id) or []
+    except TorchXError:
+        return
+    rows = [
+        [one.role, one.replica, one.cpus, one.memory_limit, [list(vars(a).values()) for a in one.summary()]]
+        for one in found
+        if one.samples
+    ]
+    if rows:
+        import json
+
+        registry.tag(handle, {TAG: json.dumps(rows, separators=(",", ":"))})
+
+
+def on_record(run: Run | None) -> list[ReplicaMetrics]:
+    """What :func:`keep` has put down."""
+    if run is None or TAG not in run.tags:
+        return []
+    import json
+
+    try:
+        return [
+            ReplicaMetrics(role, k, cpus, limit, attempts=[AttemptUsage(*attempt) for attempt in attempts])
+            for role, k, cpus, limit, attempts in json.loads(run.tags[TAG])
+        ]
+    except (ValueError, TypeError):
+        return []
