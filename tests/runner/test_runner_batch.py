@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torchx.errors import NotSupportedError, SpecError
 from torchx.runner import Runner, get_runner
 from torchx.runner.batch import template
 from torchx.runner.sweeps import check_job
 from torchx.runner.wait import WaitTimeoutError
-from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs import AppDef, AppState, Resource, Role, macros
+from torchx.specs.macros import split_macros
 from torchx.specs.tasks import TaskList, fill
 
 
@@ -100,3 +103,38 @@ def test_what_a_sweep_cannot_keep_is_refused() -> None:
     job.metadata["torchx/after"] = "ok:slurm://t/7"
     with pytest.raises(NotSupportedError):
         check_job(job, TaskList(names=["k"], points=[("1",)]))
+
+
+def _as_tasks(apps: list[AppDef]) -> list[list[str]]:
+    """The arguments of each task, as a scheduler makes them: first the macros, then the values."""
+    made, names, points = template(apps)
+    values = macros.Values(img_root="/i", app_id="job_1", replica_id="0", rank0_env="R0")
+    args = values.apply(made.roles[0]).args
+    return [[fill(arg, dict(zip(names, point, strict=True))) for arg in args] for point in points]
+
+
+_texts = st.lists(
+    st.sampled_from(
+        ["$", "{", "}", "${app_id}", "$${app_id}", "{v0}", "{{v1}}", "${lr}", "'", '"', "é", "\\", "a", ","]
+    ),
+    max_size=6,
+).map("".join)
+
+
+@given(st.lists(st.tuples(_texts, _texts), min_size=1, max_size=4))
+def test_each_task_has_the_arguments_of_its_app(rows: list[tuple[str, str]]) -> None:
+    """Whatever is in them: macros are replaced, and all else arrives as it is."""
+    apps = [app("x", *row) for row in rows]
+    values = macros.Values(img_root="/i", app_id="job_1", replica_id="0", rank0_env="R0")
+    try:
+        found = _as_tasks(apps)
+    except SpecError:
+        assert len({tuple(tuple(split_macros(text)[1::2]) for text in row) for row in rows}) > 1
+        return
+    assert found == [values.apply(each.roles[0]).args for each in apps]
+
+
+def test_apps_that_differ_beside_a_macro() -> None:
+    """`dist.ddp` writes the job's id and the program's arguments into one word."""
+    apps = [app(f"torchrun --rdzv_id ${{app_id}} --lr {lr}") for lr in ("1e-4", "3e-4")]
+    assert [args[1] for args in _as_tasks(apps)] == [f"torchrun --rdzv_id job_1 --lr {lr}" for lr in ("1e-4", "3e-4")]

@@ -7,6 +7,7 @@ import time
 
 from torchx.errors import SpecError
 from torchx.specs.copies import copy_data
+from torchx.specs.macros import split_macros, unescaped
 from torchx.specs.tasks import NAME, TaskList, is_terminal_task
 from torchx.util.records import dataclass
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from typing import Any
 
+    from torchx.runner.sweeps import FailureGroup
     from torchx.runner.verbs import RunnerVerbs
     from torchx.specs.api import AppDef, AppState, AppStatus
 
@@ -91,6 +93,11 @@ class Batch:
         """The results of all tasks, in order. Raises as :meth:`as_completed`."""
         return sorted(self.as_completed(timeout), key=lambda result: result.number)
 
+    def failures(self) -> list[FailureGroup]:
+        """Why tasks failed, most frequent cause first."""
+        status = self.status()
+        return [] if status is None or status.tasks is None else self._runner.sweep_failures(self.handle, status.tasks)
+
     def cancel(self) -> None:
         """Ends the tasks that run, and those that are to come."""
         self._runner.cancel(self.handle)
@@ -128,13 +135,19 @@ def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str,
     names: list[str] = []
     columns: list[list[str]] = []
 
-    def place(texts: list[str]) -> str:
-        """What stands there in the template."""
+    def column(texts: Sequence[str]) -> str:
         if len(set(texts)) == 1:
             return re.sub(rf"(?<!\$)\{{({NAME})\}}", r"{{\1}}", texts[0])
         names.append(f"v{len(names)}")
-        columns.append(texts)
+        columns.append([unescaped(text) for text in texts])  # macros are replaced in the template alone
         return f"{{{names[-1]}}}"
+
+    def place(texts: list[str]) -> str:
+        """What stands there in the template: its macros, and between them what is alike or differs."""
+        pieces = [split_macros(text) for text in texts] if any("${" in text for text in texts) else [[t] for t in texts]
+        if any(found[1::2] != pieces[0][1::2] for found in pieces):
+            raise SpecError(f"the apps differ in macros: `{texts[0]}`", hint="submit those with other macros apart")
+        return "".join(alike[0] if i % 2 else column(alike) for i, alike in enumerate(zip(*pieces, strict=True)))
 
     for number, role in enumerate(made.roles):
         others = [app.roles[number] if number < len(app.roles) else None for app in apps]

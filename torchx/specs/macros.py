@@ -107,6 +107,26 @@ def _text(text: str, table: dict[str, str]) -> str:
     return "".join(done)
 
 
+def split_macros(text: str) -> list[str]:
+    """The text before, between and after its macros, and these, in turn.
+
+    >>> split_macros("a ${app_id} ${b} $${app_id}")
+    ['a ', '${app_id}', ' ${b} $${app_id}']
+    """
+    import re
+
+    return re.split(r"(?<!\$)((?:\$\$)*\$\{(?:img_root|base_img_root|app_id|replica_id|rank0_env)\})", text)
+
+
+def unescaped(text: str) -> str:
+    """A text without macros as it is after they have been replaced.
+
+    >>> unescaped("$${app_id} $5")
+    '${app_id} $5'
+    """
+    return _text(text, {})
+
+
 def _any(value: Any, table: dict[str, str]) -> Any:
     kind = value.__class__
     if kind is str:
