@@ -38,7 +38,7 @@ lr: 1
 text: ""
 gate: /
 hydra:
-  job: {env_set: {KEY: "${lr}"}, env_copy: [COPIED], config: {override_dirname: {exclude_keys: [gate, text]}}}
+  job: {env_set: {KEY: "number ${hydra.job.num}"}, env_copy: [COPIED], config: {override_dirname: {exclude_keys: [gate, text]}}}
   sweep: {subdir: "${hydra.job.override_dirname}/${hydra.job.num}"}
 """
 
@@ -116,7 +116,7 @@ def test_it_returns_at_once_and_each_job_is_as_hydra_would_have_it(
     said = multirun(hydra, *SWEEP, f"gate={gate}", "hydra/launcher=torchx", f"hydra.launcher.scheduler={scheduler}")
     handle = submitted(said)
     status = json.loads(hydra("python", "-m", "torchx.cli.main", "status", "--json", handle, script=PROGRAM))
-    assert status["tasks"]["count"] == 12
+    assert status["tasks"]["total"] == 12
     assert status["state"] in ("PENDING", "RUNNING")
     gate.touch()
     hydra("python", "-m", "torchx.cli.main", "wait", handle, script=PROGRAM)
