@@ -43,5 +43,10 @@ def check_after(app: AppDef, scheduler: str, caps: Capabilities) -> None:
         hint = f"wait for it here: `torchx wait {handle}{_MEANWHILE[condition]} torchx run ...`"
         if not caps.after:
             raise NotSupportedError(f"`{scheduler}` does not start one job after another", hint=hint)
+        if condition not in caps.after:
+            raise NotSupportedError(
+                f"`{scheduler}` starts a job after another one only if that succeeds, and `{condition}` is asked for",
+                hint=hint,
+            )
         if parse_app_handle(handle).scheduler_backend != scheduler:
             raise NotSupportedError(f"`{scheduler}` cannot wait for `{handle}`, of which it knows nothing", hint=hint)

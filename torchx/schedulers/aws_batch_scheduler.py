@@ -13,7 +13,7 @@ the role's command: Batch cannot replace it.
 
 from __future__ import annotations
 
-from torchx.errors import TorchXError
+from torchx.errors import NotFoundError, TorchXError
 from torchx.schedulers.api import Capabilities
 from torchx.schedulers.aws.base import AwsScheduler
 from torchx.schedulers.aws.batch import answers, logs, queues
@@ -32,7 +32,8 @@ from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_INDEX, ENV_RO
 from torchx.schedulers.aws.tags import TAG_VERSION as TAG_TORCHX_VER
 from torchx.schedulers.ids import random_id
 from torchx.settings import ENV_IMAGE
-from torchx.specs.api import MISSING, AppDryRunInfo, runopts
+from torchx.specs.after import earlier_jobs
+from torchx.specs.api import MISSING, AppDryRunInfo, parse_app_handle, runopts
 from torchx.specs.timeouts import timeout_s
 
 TYPE_CHECKING = False
@@ -87,6 +88,7 @@ TAG_TORCHX_USER = TAG_USER
 CAPABILITIES = Capabilities(
     logs=True,
     timeout="timeout_s",
+    after=("ok",),
     log_streams=("combined",),
     log_since=True,
     log_follow=True,
@@ -154,6 +156,7 @@ class AWSBatchScheduler(AwsScheduler):
                 refuse_parts(app, "Batch")
         job = render_job(app, name, opts, session=self.session_name, user=self._who(), retries=retries)
         job.images_to_push = images
+        job.after = [parse_app_handle(handle).app_id for _, handle in earlier_jobs(app)]
         return AppDryRunInfo(job, str)
 
     def export(self, dryrun_info: AppDryRunInfo[BatchJob]) -> Export:
@@ -172,6 +175,7 @@ class AWSBatchScheduler(AwsScheduler):
         """
         job, app = dryrun_info.request, dryrun_info._app
         opts = job.opts or AWSBatchOpts(queue=job.queue)
+        earlier = self._earlier(job.after)
         queue = queues.look_at(self._client, job.queue)
         definition = job.job_def
         if queue is not None:
@@ -179,10 +183,24 @@ class AWSBatchScheduler(AwsScheduler):
             definition = for_queue(definition, queue, opts, app.name if app else job.name)
         self._push(job.images_to_push, dryrun_info, create=opts.ecr_create_repo)
         once = self._clients.client("batch", retries=False)
-        job_id = calls.submit(self._client, once, definition, job.request(), sleep=self._sleep)
+        job_id = calls.submit(self._client, once, definition, job.request(earlier), sleep=self._sleep)
         app_id = self.submission_token(dryrun_info)
         self._ids[app_id] = job_id
         return app_id
+
+    def _earlier(self, app_ids: _Ids) -> _Ids:
+        """The ids in Batch of jobs that come before.
+
+        Raises:
+            NotFoundError: Batch does not have one.
+        """
+        found = self._find(app_ids) if app_ids else {}
+        for app_id in app_ids:
+            if app_id not in found:
+                raise NotFoundError(
+                    f"Batch has no job `{app_id}`, which comes before", hint="it forgets jobs a week after their end"
+                )
+        return [str(found[app_id]["jobId"]) for app_id in app_ids]
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
         """The id: no other job has the name."""

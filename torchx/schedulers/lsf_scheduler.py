@@ -49,6 +49,7 @@ from torchx.schedulers.lsf.request import (
     NAMES,
     RANK0_HOST,
     LsfBsub,
+    after,
     cleanup_str,
     get_bsub,
     get_command,
@@ -102,7 +103,7 @@ _END_S = 30  # JOB_TERMINATE_INTERVAL, between the signals of bkill, is 10 s unl
 class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     """Submits to IBM Spectrum LSF. Further arguments: see :class:`BatchScheduler`."""
 
-    capabilities = replace(CAPABILITIES, timeout="time")
+    capabilities = replace(CAPABILITIES, timeout="time", after=("ok", "any", "fail"))
     transient = re.compile(r"(?i)LSF is down|daemon not responding|cannot connect to LSF|communication time ?out")
     programs = "LSF's commands (bsub, bjobs, ...)"
 
@@ -129,7 +130,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
             opts.time = clock(timeout_s(app), of_hours=True) if timeout_s(app) else opts.time
         check(app, opts)
-        request = LsfBsub(job_dir(cfg), make_unique(NAMES.make(app.name)), app, opts, ["/bin/bash"])
+        request = LsfBsub(job_dir(cfg), make_unique(NAMES.make(app.name)), app, opts, ["/bin/bash"], after(app))
         request.check()
         return AppDryRunInfo(request, str)
 

@@ -108,7 +108,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         log_previous=True,
         retry_actions=("retry", "avoid", "mem", "checkpoint"),
         timeout="time",
-        after=True,
+        after=("ok", "any", "fail"),
     )
     transient = re.compile(
         r"Unable to contact slurm controller|Socket timed out|Connection (refused|reset|timed out)|"

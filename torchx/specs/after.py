@@ -23,11 +23,11 @@ def split_condition(text: str) -> tuple[str, str]:
     Raises:
         SpecError: the condition is not one.
 
-    >>> split_condition("@last"), split_condition("slurm://torchx/7:any")
-    (('@last', 'ok'), ('slurm://torchx/7', 'any'))
+    >>> split_condition("@last"), split_condition("slurm://torchx/7:any"), split_condition("queue:train-x1b2")
+    (('@last', 'ok'), ('slurm://torchx/7', 'any'), ('queue:train-x1b2', 'ok'))
     """
     reference, colon, condition = text.rpartition(":")
-    if not colon or condition.startswith("//"):
+    if not colon or not condition.isalpha():  # the id of a job on AWS Batch has a colon in it, too
         return text, "ok"
     if condition not in CONDITIONS or not reference:
         raise SpecError(f"`--after {text}`: `{condition}` is not a condition", hint=f"one of {', '.join(CONDITIONS)}")

@@ -15,6 +15,7 @@ from tests.backends.aws import moto
 from tests.backends.docker import engine
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler, create_scheduler
+from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, Resource, Role
 
 QUEUE = "torchx-tests"
@@ -64,12 +65,12 @@ def batch(queue: str) -> Iterator[AWSBatchScheduler]:
 
 @pytest.fixture
 def submit(batch: AWSBatchScheduler, queue: str) -> Callable[..., str]:
-    """Submit ``sh -c command`` in ``n`` replicas; further keywords are the role's."""
+    """Submit ``sh -c command`` in ``n`` replicas; ``after``: its earlier jobs; further keywords are the role's."""
 
-    def run(command: str, n: int = 1, *, name: str = "w", **more: Any) -> str:
+    def run(command: str, n: int = 1, *, name: str = "w", after: str = "", **more: Any) -> str:
         more.setdefault("resource", Resource(cpu=1, gpu=0, memMB=128))
         role = Role(name, engine.IMAGE, entrypoint="sh", args=["-c", command], num_replicas=n, **more)
-        return batch.submit(AppDef("job", [role]), {"queue": queue})
+        return batch.submit(AppDef("job", [role], metadata={AFTER: after} if after else {}), {"queue": queue})
 
     return run
 

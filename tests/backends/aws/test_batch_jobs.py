@@ -53,6 +53,17 @@ def test_cancel(batch, submit, eventually):
     eventually(lambda: not subprocess.run(names, capture_output=True, text=True, check=True).stdout, timeout_s=300)
 
 
+def test_a_job_after_another(batch, submit):
+    """It starts when the other one has succeeded, and fails without having started when that has failed."""
+    for script, expected in (("true", AppState.SUCCEEDED), ("exit 3", AppState.FAILED)):
+        first = submit(f"sleep 2; {script}")
+        later = submit("echo later", after=f"ok:aws_batch://s/{first}")
+        assert reached(batch, later, *DONE).state is expected
+        before, after = batch.describe(first), batch.describe(later)
+        assert before.state is expected
+        assert after.state is AppState.FAILED or before.ended_at <= after.started_at
+
+
 def test_nodes_reach_the_first(batch, submit):
     """Of two containers, each knows its number, and the second reaches the first at the address that Batch tells."""
     server = "import socket; s=socket.create_server(('0.0.0.0',7777)); s.settimeout(400); c,_=s.accept(); print('got', c.recv(9))"

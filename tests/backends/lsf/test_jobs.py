@@ -11,6 +11,7 @@ import pytest
 
 from torchx.schedulers.api import Stream
 from torchx.schedulers.lsf_scheduler import LsfScheduler
+from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, AppState, Resource, RetryPolicy, Role, macros
 
 from .conftest import command, ended, eventually, lines, wait_for
@@ -137,6 +138,34 @@ def test_pending_says_why(scheduler, submit, before: list[str], cfg, resource: R
     finally:
         command("badmin", "qact", "urgent")
         command("badmin", "hopen", "127.0.0.12")
+
+
+def test_a_job_after_another(scheduler, submit, tmp_path) -> None:
+    """All replicas wait for all of the earlier job; what can never start is removed."""
+    go, order = tmp_path / "go", tmp_path / "order"
+    first = submit(f"{wait_for(go)}; echo first >> {order}; test {macros.replica_id} = 0", 2)
+
+    def later(condition: str) -> str:
+        script = ["-c", f"echo {condition} >> {order}"]
+        app = AppDef(
+            "later",
+            [Role("r", "", entrypoint="sh", args=script, num_replicas=2, resource=SMALL)],
+            metadata={AFTER: f"{condition}:lsf://test/{first}"},
+        )
+        return scheduler.submit(app, {})
+
+    jobs = {condition: later(condition) for condition in ("ok", "any", "fail")}
+    waits = scheduler.describe(jobs["any"])
+    assert (waits.state, waits.msg) == (AppState.PENDING, "r/0 (and 1 more): it waits for another job: replica 0, or one of `--after`")
+    go.touch()
+    ends = {condition: ended(scheduler, app_id) for condition, app_id in jobs.items()}
+    assert {condition: found.state.name for condition, found in ends.items()} == {
+        "ok": "CANCELLED",
+        "any": "SUCCEEDED",
+        "fail": "SUCCEEDED",
+    }
+    assert "can never start" in ends["ok"].msg
+    assert sorted(order.read_text().split()) == ["any", "any", "fail", "fail", "first", "first"]
 
 
 def test_held_and_suspended(scheduler, submit, tmp_path) -> None:

@@ -15,6 +15,7 @@ import botocore.exceptions as known
 from tests.schedulers.aws.batch_cloud import Cloud, refusal, validate
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError, SpecError, TransientError
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler, create_scheduler
+from torchx.specs.after import AFTER
 from torchx.specs.api import (
     AppDef,
     AppState,
@@ -298,6 +299,25 @@ def test_a_definition_that_vanishes_meanwhile(batch):
     cloud.faults.append(("submit_job", gone, "before"))
     assert batch.describe(submit(batch)).state is AppState.SUBMITTED
     assert cloud.count("register_job_definition") == 2
+
+
+def test_a_job_after_another(batch):
+    """Batch is told the id of the earlier job; a dry run, which asks Batch nothing, shows our id of it."""
+    first = submit(batch)
+    app = AppDef("later", [role("hi")], metadata={AFTER: f"ok:aws_batch://s/{first}"})
+    assert f"jobId: {first}" in str(batch.submit_dryrun(app, {"queue": "q"}).request)
+    later = batch.submit(app, {"queue": "q"})
+    (earlier, job) = batch.cloud.jobs.values()
+    assert later.endswith(job["jobName"])
+    assert job["submitted"]["dependsOn"] == [{"jobId": earlier["jobId"]}]
+
+
+def test_a_job_after_one_that_batch_has_forgotten(batch):
+    """It is refused, and nothing is submitted."""
+    app = AppDef("later", [role("hi")], metadata={AFTER: "ok:aws_batch://s/q:gone-1"})
+    with pytest.raises(NotFoundError, match="Batch has no job `q:gone-1`, which comes before"):
+        batch.submit(app, {"queue": "q"})
+    assert not batch.cloud.jobs
 
 
 LOST = [

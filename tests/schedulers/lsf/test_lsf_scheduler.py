@@ -39,6 +39,7 @@ from torchx.schedulers.lsf_scheduler import (
     get_docker_command,
     get_job_state,
 )
+from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, AppState, BindMount, DeviceMount, Resource, RetryPolicy, Role, VolumeMount
 from torchx.specs.failures import parse_failure
 from torchx.testing import FakeCommandRunner, Recordings, SchedulerContract
@@ -61,6 +62,29 @@ def scheduler(fake: FakeCommandRunner | None = None) -> LsfScheduler:
 
 
 # -- rendering ---------------------------------------------------------------------------------------
+
+
+def test_a_job_after_others() -> None:
+    """Every replica waits for all LSF jobs of the earlier ones, beside its own first replica, and is removed if that is in vain."""
+    earlier = "ok:lsf://t/first-x1 any:lsf://t/second-x2"
+    app = AppDef("later", [role(num_replicas=2)], metadata={AFTER: earlier})
+    info = scheduler().submit_dryrun(app, {})
+    first, second = re.findall(r"^bsub .*$", info.request.materialize(), re.MULTILINE)
+    condition = 'done("first-x1.*") && ended("second-x2.*")'
+    name = shlex.split(first)[2]
+    for line, expected in ((first, condition), (second, f'started("{name}") && {condition}')):
+        words = shlex.split(line)
+        assert words[words.index("-w") + 1] == expected
+        assert "-ti" in words
+    assert "done(" in str(info)
+
+
+@pytest.mark.parametrize("handle", ["lsf://t/a*", "lsf://t/a)||(b", "lsf://t/1 2"])
+def test_only_ids_are_waited_for(handle: str) -> None:
+    """What is not an id of ours never reaches the condition."""
+    with pytest.raises(SpecError):
+        scheduler().submit_dryrun(AppDef("later", [role()], metadata={AFTER: f"ok:{handle}"}), {})
+
 
 GOLDEN_JOBS: dict[str, tuple[AppDef, Any]] = {
     "one-replica": (AppDef("one", [role()]), {}),

@@ -27,7 +27,7 @@ class Capabilities:
             ``checkpoint`` that it may ask for; none: no such policy is.
         timeout: how the time limit of a job (``--timeout``) is kept: the name of the run option that says the same, or
             ``yes`` where there is none; empty: it is not.
-        after: a job may start after another one (``--after``).
+        after: the ends of another job after which a job may start (``--after``): ``ok``, ``any``, ``fail``.
         elastic: ``min_replicas`` of a role is honoured.
         multi_role: a job may have more than one role.
         mounts: the kinds of mount that work: ``bind``, ``volume``, ``device``.
@@ -59,7 +59,7 @@ class Capabilities:
     retries: tuple[str, ...] = ()
     retry_actions: tuple[str, ...] = ()
     timeout: str = ""
-    after: bool = False
+    after: tuple[str, ...] = ()
     elastic: bool = False
     multi_role: bool = False
     mounts: tuple[str, ...] = ()

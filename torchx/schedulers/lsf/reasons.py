@@ -43,7 +43,7 @@ PENDING: dict[str, str] = {
     # the job
     "New job is waiting for scheduling": "it was submitted a moment ago, and LSF has not looked at it yet",
     "The job has a specified start time": "it has a start time that has not come yet",
-    "Job dependency condition not satisfied": "it waits for another job to start, usually replica 0",
+    "Job dependency condition not satisfied": "it waits for another job: replica 0, or one of `--after`",
     "Dependency condition invalid or never satisfied": "the job it waits for is gone: it will never start",
     "Migrating job is waiting for rescheduling": "it was moved off its host and waits for another one",
     "Requeued job is waiting for rescheduling": "it was put back into the queue after a failed attempt",
@@ -131,7 +131,7 @@ ENDED: dict[str, str] = {
     "TERM_LOAD": "its host became too busy",
     "TERM_MC_RECALL": "it was called back by another cluster",
     "TERM_MEMLIMIT": "it used more memory than it asked for",
-    "TERM_ORPHAN_SYSTEM": "the job it waited for failed",
+    "TERM_ORPHAN_SYSTEM": "it can never start: the job that it waited for did not end as it should",
     "TERM_OTHER": "it was killed by LSF",
     "TERM_OWNER": "it was killed by its owner",
     "TERM_PREEMPT": "it was preempted by another job",
@@ -171,8 +171,10 @@ KINDS: dict[str, str] = {
 }
 """Classes of the reasons that decide what the cause was."""
 
-BY_OWNER = frozenset({"TERM_OWNER", "TERM_FORCE_OWNER", "TERM_ADMIN", "TERM_FORCE_ADMIN", "TERM_BUCKET_KILL"})
-"""Reasons that mean that somebody wanted the end of the job."""
+BY_OWNER = frozenset(
+    {"TERM_OWNER", "TERM_FORCE_OWNER", "TERM_ADMIN", "TERM_FORCE_ADMIN", "TERM_BUCKET_KILL", "TERM_ORPHAN_SYSTEM"}
+)
+"""Reasons that mean that somebody wanted the end of the job: also who had it wait for one that failed."""
 
 
 def app_state(stat: str) -> AppState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from torchx.errors import ConfigError
+from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.batch.folders import SECRETS_FILE
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.replicas import replicas
@@ -24,6 +24,7 @@ from torchx.schedulers.lsf.replicas import (
     render_secrets,
 )
 from torchx.schedulers.lsf.rows import group_of, job_name, name_parts
+from torchx.specs.api import parse_app_handle
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
@@ -57,6 +58,7 @@ class LsfBsub:
         jobdir: the folder of the workspace, if there is one.
         app: the job, its macros not yet replaced.
         cmd: the program that reads the submission script.
+        after: what has to become of other jobs before this one starts, as of ``bsub -w``; empty: nothing.
     """
 
     jobdir: str | None
@@ -64,6 +66,7 @@ class LsfBsub:
     app: AppDef
     cfg: Opts
     cmd: list[str]
+    after: str = ""
 
     def check(self) -> None:
         """Refuses what cannot be written as a script. One replica of each role shows it: they differ by macros alone.
@@ -75,7 +78,7 @@ class LsfBsub:
         app = copy.deepcopy(self.app)
         for role in app.roles:
             role.num_replicas = 1
-        sample = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd)
+        sample = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd, self.after)
         sample.materialize(), sample.replicas(whole=False)
 
     def materialize(self, rank0_host: str = RANK0_HOST) -> str:
@@ -84,7 +87,7 @@ class LsfBsub:
         Args:
             rank0_host: put replica 0 on this host; default: where LSF finds room.
         """
-        return get_submit_script(self.app_id, self.cmd, self.app, self.cfg, rank0_host)
+        return get_submit_script(self.app_id, self.cmd, self.app, self.cfg, rank0_host, self.after)
 
     def secrets(self, known: dict[str, str]) -> str:
         """What the replicas read to have their secrets; empty when there are none. ``known``: values looked up."""
@@ -107,7 +110,7 @@ class LsfBsub:
 
     def __str__(self) -> str:
         app, rest = shown_part(self.app)
-        shown = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd)
+        shown = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd, self.after)
         names = dict.fromkeys(name for role in app.roles for name in split(role.env)[1])
         secret = f"\n# {SECRETS_FILE}, which the replicas read: {', '.join(names)}\n" if names else ""
         text = f"# {SUBMIT_FILE}\n{shown.materialize()}\n# {REPLICAS_FILE}\n{shown.replicas(whole=False)}"
@@ -116,7 +119,28 @@ class LsfBsub:
     __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
 
 
-def get_submit_script(app_id: str, cmd: list[str], app: AppDef, cfg: Opts, rank0_host: str) -> str:
+def after(app: AppDef) -> str:
+    """The condition of ``bsub -w`` under which a job starts. All LSF jobs of an earlier one share the start of a name.
+
+    >>> from torchx.specs.api import AppDef
+    >>> after(AppDef("a", metadata={"torchx/after": "ok:lsf://torchx/train-x1 fail:lsf://torchx/eval-x2"}))
+    'done("train-x1.*") && (ended("eval-x2.*") && !done("eval-x2.*"))'
+    """
+    from torchx.specs.after import earlier_jobs
+
+    words = []
+    for condition, handle in earlier_jobs(app):
+        app_id = parse_app_handle(handle).app_id
+        if NAMES.make(app_id) != app_id:
+            raise SpecError(f"`{handle}` is not a job that LSF knows", hint="`torchx list` shows the jobs")
+        done, ended = f'done("{app_id}.*")', f'ended("{app_id}.*")'
+        words.append({"ok": done, "any": ended, "fail": f"({ended} && !{done})"}[condition])
+    return " && ".join(words)
+
+
+def get_submit_script(  # noqa: PLR0917  # the signature is part of the public interface
+    app_id: str, cmd: list[str], app: AppDef, cfg: Opts, rank0_host: str, after: str = ""
+) -> str:
     """The script that submits all replicas, or none; it lies in the folder of the job, next to ``replicas.sh``.
 
     Args:
@@ -131,7 +155,7 @@ def get_submit_script(app_id: str, cmd: list[str], app: AppDef, cfg: Opts, rank0
         for k in range(role.num_replicas):
             name = job_name(app_id, index, role.name, k)
             waits_for = "" if alone else first if name == head else head
-            lines.append(f"{get_bsub(app_id, name, role, cfg, waits_for, rank0_host)} || give_up")
+            lines.append(f"{get_bsub(app_id, name, role, cfg, waits_for, rank0_host, after)} || give_up")
     return "\n".join(
         [
             f"#!{' '.join(cmd)}",
@@ -151,19 +175,23 @@ def get_submit_script(app_id: str, cmd: list[str], app: AppDef, cfg: Opts, rank0
 
 
 def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
-    app_id: str, job_name: str, role: Role, cfg: Opts, head_job_name: str, head_job_host: str
+    app_id: str, job_name: str, role: Role, cfg: Opts, head_job_name: str, head_job_host: str, after: str = ""
 ) -> str:
     """The ``bsub`` of one replica, as a line of the submission script.
 
     Args:
         head_job_name: the job that has to start first. The job itself: it is submitted on hold. Empty: none.
         head_job_host: host for the job of that name; :data:`RANK0_HOST` or empty: any.
+        after: what has to become of jobs that come before, see :func:`after`.
     """
     words = ["bsub", "-J", job_name, "-g", group_of(app_id)]
+    conditions = [after] if after else []
     if head_job_name == job_name:
         words += ["-H"]
     elif head_job_name:
-        words += ["-w", f'started("{head_job_name}")']
+        conditions.insert(0, f'started("{head_job_name}")')
+    words += ["-w", " && ".join(conditions)] if conditions else []
+    words += ["-ti"] if after else []  # one that can never start is removed
     bound = head_job_host not in ("", RANK0_HOST) and job_name == head_job_name
     for option, value in (("-q", cfg.lsf_queue), ("-P", cfg.project), ("-app", cfg.app), ("-W", cfg.time)):
         words += [option, value] if value else []

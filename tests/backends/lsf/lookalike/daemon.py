@@ -14,7 +14,7 @@ import time
 
 from . import processes
 from .config import Config, read_config
-from .model import Job, requeue_codes
+from .model import Job, is_orphan, requeue_codes
 from .report import job_report
 from .requests import answer
 from .scheduler import Cluster
@@ -86,6 +86,9 @@ class Daemon:
             self._limits(job, now)
         self._forget(now)
         for job in self.cluster.waiting():
+            if "-ti" in job.options and "-w" in job.options and is_orphan(job.options["-w"], self.cluster.jobs):
+                self.kill(job, "TERM_ORPHAN_SYSTEM")
+                continue
             slots = self.cluster.place(job)
             if slots:
                 self.dispatch(job, slots)

@@ -183,7 +183,12 @@ def dependency(text: str, jobs: dict[int, Job]) -> bool:
 
 
 def _named(word: str, jobs: dict[int, Job]) -> list[Job]:
-    found = [j for j in jobs.values() if str(j.id) == word or j.name == word]
+    begins = word.removesuffix("*") if word.endswith("*") else None
+    found = [
+        j
+        for j in jobs.values()
+        if str(j.id) == word or j.name == word or (begins is not None and j.name.startswith(begins))
+    ]
     if not found:
         raise LsfError("Dependency condition invalid or never satisfied. Job not submitted.")
     return found
@@ -197,6 +202,17 @@ def _holds(condition: str, jobs: list[Job]) -> bool:
         "exit": ("EXIT",),
     }[condition]
     return all(j.stat in wanted for j in jobs)
+
+
+def is_orphan(text: str, jobs: dict[int, Job]) -> bool:
+    """Whether a ``-w`` expression can never hold: it does not, and the jobs that it names have all ended."""
+    try:
+        if dependency(text, jobs):
+            return False
+        named = [job for match in _CONDITION.finditer(text) if match[2] for job in _named(match[2], jobs)]
+    except LsfError:
+        return True
+    return all(job.finished for job in named)
 
 
 def requeue_codes(spec: str) -> tuple[set[int], bool]:

@@ -30,6 +30,7 @@ from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from torchx.schedulers.aws.batch.options import AWSBatchOpts
@@ -56,6 +57,7 @@ class BatchJob:
         job_def: the arguments of RegisterJobDefinition.
         images_to_push: image id -> repository and tag.
         overrides: arguments of SubmitJob that differ from job to job.
+        after: app ids of the jobs that have to succeed before.
     """
 
     name: str
@@ -65,13 +67,20 @@ class BatchJob:
     images_to_push: dict[str, tuple[str, str]]
     overrides: _Object = field(default_factory=dict)
     opts: AWSBatchOpts | None = None
+    after: list[str] = field(default_factory=list)
 
-    def request(self) -> _Object:
-        """The arguments of SubmitJob; its definition by name."""
+    def request(self, earlier: Sequence[str] | None = None) -> _Object:
+        """The arguments of SubmitJob; its definition by name.
+
+        Args:
+            earlier: the ids in Batch of the jobs that come before; None: their app ids stand there.
+        """
+        ids = self.after if earlier is None else earlier
         return {
             "jobName": self.name,
             "jobQueue": self.queue,
             "jobDefinition": self.job_def["jobDefinitionName"],
+            **({"dependsOn": [{"jobId": job_id} for job_id in ids]} if ids else {}),
             **self.overrides,
         }
 
