@@ -156,7 +156,10 @@ def test_a_job_after_another(scheduler, submit, tmp_path) -> None:
 
     jobs = {condition: later(condition) for condition in ("ok", "any", "fail")}
     waits = scheduler.describe(jobs["any"])
-    assert (waits.state, waits.msg) == (AppState.PENDING, "r/0 (and 1 more): it waits for another job: replica 0, or one of `--after`")
+    assert (waits.state, waits.msg) == (
+        AppState.PENDING,
+        "r/0 (and 1 more): it waits for another job: replica 0, or one of `--after`",
+    )
     go.touch()
     ends = {condition: ended(scheduler, app_id) for condition, app_id in jobs.items()}
     assert {condition: found.state.name for condition, found in ends.items()} == {
