@@ -26,6 +26,7 @@ SECTIONS = {
         "again": "Again, elsewhere, without torchx",
         "ui": "The page in the browser",
         "inside": "Inside a running job",
+        "hangs": "When a job hangs",
         "sweeps": "Sweeps",
         "config": "Configuration",
         "secrets": "Secrets",

@@ -36,6 +36,7 @@ ROOMS = {
     "torchx.schedulers.failures": 4,
     "torchx.schedulers.inside": 4,
     "torchx.schedulers.metrics": 4,
+    "torchx.schedulers.stacks": 4,
     "torchx.schedulers.kit": 4,
     "torchx.schedulers.batch": 5,
     "torchx.schedulers": 6,
@@ -57,7 +58,7 @@ BACKENDS = {
     "lsf": ("lsf_scheduler",),
     "slurm": ("slurm_scheduler",),
 }
-SHARED = ("api", "batch", "devices", "failures", "ids", "inside", "kit", "metrics", "streams")
+SHARED = ("api", "batch", "devices", "failures", "ids", "inside", "kit", "metrics", "stacks", "streams")
 """What a backend's folder may import of ``torchx.schedulers`` beside itself."""
 IN_JOB = ("torchx.runtime", "torchx.distributed", "torchx.apps")
 STANDALONE = ("torchx.supervisor",)

@@ -54,6 +54,7 @@ VERBS: dict[str, Verb] = {
     "shell": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdShell", "open a shell inside a replica"),
     "cp": Verb(FOLLOW, "torchx.cli.cmd_cp:CmdCp", "copy files out of a replica, or into it"),
     "forward": Verb(FOLLOW, "torchx.cli.cmd_forward:CmdForward", "make a port of a replica a port of this machine"),
+    "stacks": Verb(FOLLOW, "torchx.cli.cmd_stacks:CmdStacks", "what every rank is doing, and for whom the others wait"),
     "ssh-config": Verb(
         FOLLOW,
         "torchx.cli.cmd_ssh_config:CmdSshConfig",
@@ -76,6 +77,7 @@ _LIST = "`torchx list` lists the runs on record, `torchx list --state running` t
 _LOGIN = "`torchx shell JOB` opens a shell in a replica, `torchx exec JOB -- COMMAND` runs a command there"
 _COPY = "`torchx cp JOB/ROLE/0:ckpt/ ./ckpt` copies out of a replica, `torchx cp data/ JOB:data` into it"
 _FORWARD = "`torchx forward JOB/ROLE PORT` makes a port of a replica a port of this machine"
+_STACKS = "`torchx stacks JOB` says what every rank is doing, and for whom the others wait"
 _CANCEL = "`torchx cancel JOB` ends a job, `torchx cancel --all` all of mine"
 _DELETE = "`torchx delete JOB` removes a job that has ended, with its logs and its record"
 _RUN = "`torchx run train.py` launches a job; `-s slurm` says where"
@@ -90,6 +92,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("ssh", "attach", "login", "enter"), _LOGIN),
     **dict.fromkeys(("scp", "rsync", "copy", "download", "upload"), _COPY),
     **dict.fromkeys(("port-forward", "tunnel", "proxy"), _FORWARD),
+    **dict.fromkeys(("stack", "py-spy", "pystack", "dump", "hang"), _STACKS),
     **dict.fromkeys(("logs", "tail", "follow", "output"), _WATCH),
     **dict.fromkeys(
         ("get", "info", "show", "inspect"), "`torchx status JOB` says how a job is, `torchx describe JOB` what it is"

@@ -17,7 +17,9 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
+from torchx.distributed import stacks
 from torchx.errors import MissingDependencyError, SpecError
+from torchx.settings import ENV_JOB_ID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -219,6 +221,10 @@ def _torch() -> Any:
     except ImportError as e:
         raise MissingDependencyError("torchx.distributed needs PyTorch", hint="pip install torch") from e
     return torch
+
+
+if os.environ.get(ENV_JOB_ID):  # inside a job
+    stacks.offer()
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import os
 
 from torchx.errors import BackendError, ConfigError
+from torchx.runner.inside import python_words
 from torchx.schedulers.inside import STDOUT
 
 TYPE_CHECKING = False
@@ -15,16 +16,13 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.inside import InsideProcess
 
-_PYTHON = (
-    'p=$(command -v python3 || command -v python) || { echo "no python there" >&2; exit 127; }; exec "$p" -u -c "$1"'
-)
 LOOPBACK = "127.0.0.1"
 
 
 def relay_words() -> list[str]:
     """The command that runs the relay inside a replica: its text goes along."""
     with open(os.path.join(os.path.dirname(__file__), "relay.py"), encoding="utf-8") as file:
-        return ["sh", "-c", _PYTHON, "sh", file.read()]
+        return python_words(file.read())
 
 
 class Forwarding:

@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 else:
     Ran = namedtuple("Ran", "exit_code stdout stderr")
 
+_PYTHON = (
+    'p=$(command -v python3 || command -v python) || { echo "no python there" >&2; exit 127; }; exec "$p" -u -c "$1"'
+)
+
+
+def python_words(program: str) -> list[str]:
+    """The command that runs a program, whose text goes along, with the Python of a replica."""
+    return ["sh", "-c", _PYTHON, "sh", program]
+
 
 def enter(
     backend: Scheduler[Any], app_id: str, replica: tuple[str, int], argv: Sequence[str], tty: Tty | None

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.metrics import ReplicaMetrics
+    from torchx.schedulers.stacks import Stacks
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
     from torchx.specs.tasks import TaskList, TaskTable
 
@@ -293,6 +294,24 @@ class RunnerVerbs:
             from torchx.runner import metrics
 
             metrics.keep(run_registry(), backend, handle)
+
+    def stacks(self, app_handle: str, replicas: Sequence[tuple[str, int]] | None = None) -> Stacks:
+        """What every rank is doing: ``sentence`` first, ``groups`` of ranks that do the same, and their stacks.
+
+        Args:
+            replicas: as ``(role, number)``; None: all that run.
+
+        Raises:
+            NotFoundError: there is no such job or replica, or none runs.
+            NotSupportedError: the scheduler, or this job, does not let anybody in.
+        """
+        from functools import partial
+
+        from torchx.runner import stacks
+
+        handle = self.resolve(app_handle)
+        run = partial(self.exec, handle)
+        return stacks.look(run, self.status(handle), self.log_replicas(handle), replicas)
 
     def schedule_sweep(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
         """Submits what :meth:`dryrun` returned once for each task, as one job; returns the app handle of the sweep.

@@ -1,0 +1,141 @@
+"""The probe reads real processes: which are ranks, where they are, and why one cannot be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchx.schedulers.stacks import probe_text
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+
+PROGRAM = """\
+import sys, time
+{first}
+def sleeps():
+    print("up", flush=True)
+    time.sleep(600)
+sleeps()
+"""
+OFFERS = "import torchx.distributed"
+SHOWN = re.compile(r"^    ( *\S.*)$", re.M)
+
+
+class Job:
+    """Processes that bear the mark of one job."""
+
+    def __init__(self, mark: str, folder: Path) -> None:
+        self.env = {**os.environ, "TORCHX_JOB_ID": mark, "PATH": "/usr/bin:/bin"}
+        self.folder = folder
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *argv: str, first: str = OFFERS, **env: str) -> subprocess.Popen[bytes]:
+        """Starts ``argv``, or Python with the program, and waits until it is where it stays."""
+        program = self.folder / f"p{len(self.started)}.py"
+        program.write_text(PROGRAM.format(first=first))
+        words = [word.replace("PROGRAM", str(program)) for word in argv] or [sys.executable, str(program)]
+        process = subprocess.Popen(words, env={**self.env, **env}, stdout=subprocess.PIPE, start_new_session=True)
+        self.started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        return process
+
+    def look(self) -> dict[int | None, Any]:
+        words = [sys.executable, "-c", probe_text()]
+        done = subprocess.run(words, env=self.env, capture_output=True, check=True)
+        assert done.stderr == b""
+        return {row["rank"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    found = Job(f"probe-{tmp_path}", tmp_path)
+    yield found
+    for process in found.started:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_ranks_are_read_while_they_go_on(job: Job) -> None:
+    """Each by its stack, several times; they are not ended by it, and what they wrote down is not kept."""
+    for rank in range(3):
+        job.start(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="3")
+    for _ in range(2):
+        rows = job.look()
+        assert sorted(rows) == [0, 1, 2]
+        for rank, process in enumerate(job.started):
+            row = rows[rank]
+            assert (row["pid"], row["by"], row["why"], len(row["looks"])) == (process.pid, "faulthandler", "", 8)
+            assert [frame[::2] for frame in row["looks"][0]] == [["sleeps", 5], ["<module>", 6]]
+            assert [str(job.folder / f"p{rank}.py"), 5, "time.sleep(600)"] in row["source"]
+            assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        ("", "py-spy is not installed there, and the program does not import torchx.distributed"),
+        (f"{OFFERS}, signal; signal.signal(signal.SIGRTMIN + 13, signal.SIG_IGN)", "it no longer handles signal 47"),
+    ],
+    ids=["no-offer", "taken-back"],
+)
+def test_who_cannot_be_read_gets_no_signal(job: Job, first: str, why: str) -> None:
+    """It would be the end of a process that does not handle it."""
+    process = job.start(first=first, RANK="0")
+    row = job.look()[0]
+    assert (row["why"], row["looks"], row["state"]) == (why, [], "S")
+    assert process.poll() is None
+
+
+def test_a_program_without_torchx_offers_the_same(job: Job) -> None:
+    """With the lines of the docstring."""
+    from torchx.distributed import stacks
+
+    assert stacks.__doc__ is not None
+    lines = "\n".join(SHOWN.findall(stacks.__doc__))
+    assert "memfd_create" in lines
+    job.start(first=lines, RANK="0")
+    row = job.look()[0]
+    assert [frame[0] for frame in row["looks"][0]] == ["sleeps", "<module>"]
+
+
+def test_a_stopped_process_is_not_waited_for(job: Job) -> None:
+    """Its state is the answer."""
+    process = job.start(RANK="0")
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    row = job.look()[0]
+    assert (row["state"], row["looks"]) == ("T", [])
+
+
+def test_agents_wrappers_and_workers_are_not_ranks(job: Job) -> None:
+    """A rank is the first Python process below what was started with its number; others of the machine are not."""
+    shell = ["sh", "-c", f"{sys.executable} PROGRAM torchrun; true", "sh"]
+    job.start(*shell, RANK="9")  # the agent of torchrun, which got that number from outside
+    forks = f"{OFFERS}, os\nif os.fork() == 0: time.sleep(600)"
+    job.start("sh", "-c", f"{sys.executable} PROGRAM; true", first=forks, RANK="0")
+    stranger = Job("somebody else's", job.folder / "..")
+    stranger.started = job.started
+    stranger.start(RANK="1")
+    rows = job.look()
+    assert sorted(rows) == [0]
+    assert [frame[0] for frame in rows[0]["looks"][0]] == ["sleeps", "<module>"]
+
+
+def test_a_replica_without_ranks_is_its_main_process(job: Job) -> None:
+    """Whatever that is."""
+    job.start("sh", "-c", "echo up; sleep 600; true")
+    row = job.look()[None]
+    assert row["looks"] == []
+    assert re.fullmatch(r"it runs `\w+`, not Python", row["why"])

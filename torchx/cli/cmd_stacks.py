@@ -1,0 +1,117 @@
+"""``torchx stacks``: what every rank of a job is doing."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_exec import find_replicas
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from torchx.schedulers.stacks import Group, RankStack, Stacks
+
+__all__ = ["CmdStacks"]
+
+_MOST_FRAMES = 8
+_MOST_RANKS = 12
+_HELP = """\
+The answer is a sentence. Below it are the stacks, once for ranks that do the same. Frames of PyTorch are left out:
+shown are your own lines, and the collective in which a rank waits. Each rank is looked at eight times in two seconds.
+
+  torchx stacks @last
+  torchx stacks my-app/trainer/3          the ranks of one replica
+
+Python programs are read by py-spy, where it is installed in the replica and may attach; else a program that imports
+torchx.distributed writes its stack down when it is asked. The job goes on meanwhile. See docs/stacks.md."""
+
+
+class CmdStacks(SubCommand):
+    """what every rank is doing, those that do the same together, and for whom the others wait"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.epilog = _HELP
+        add = subparser.add_argument
+        add("--json", action="store_true", help="one JSON document, for programs")
+        add(
+            "identifier",
+            metavar="JOB[/ROLE[/REPLICA]]",
+            help="the job, or some of its replicas, for example `@last`, `my-app/trainer/3`; all by default",
+        )
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Looks, and prints the page."""
+        from torchx.runner import get_runner
+
+        with get_runner() as runner:
+            handle, replicas = find_replicas(runner, args.identifier)
+            whole = len(replicas) == len(runner.log_replicas(handle))
+            found = runner.stacks(handle, None if whole else replicas)
+        if args.json:
+            _print_json(handle, found)
+        else:
+            _print_page(found)
+
+
+def _print_json(handle: str, found: Stacks) -> None:
+    from torchx.cli.render import document
+
+    suspects = {id(rank) for group in found.groups if group.suspect for rank in group.ranks}
+    ranks = [
+        {
+            "role": rank.role,
+            "replica": rank.replica if rank.replica >= 0 else None,
+            "rank": rank.rank,
+            "host": rank.host or None,
+            "pid": rank.pid or None,
+            "state": rank.state or None,
+            "doing": rank.doing,
+            "suspect": id(rank) in suspects,
+            "read_by": rank.by or None,
+            "unread_because": rank.why or None,
+            "frames": [{"function": f.function, "file": f.file, "line": f.line} for f in rank.frames],
+        }
+        for rank in found.ranks
+    ]
+    unread = [{"role": role, "replica": k, "why": why} for (role, k), why in found.unread.items()]
+    print(document({"handle": handle, "sentence": found.sentence, "ranks": ranks, "unread": unread}))
+
+
+def _print_page(found: Stacks) -> None:
+    from torchx.cli.render import bold, gray
+    from torchx.util.term import has_color, printable
+
+    color = has_color(sys.stdout)
+    print(bold(printable(found.sentence), color=color))
+    hosts = len({rank.host for rank in found.ranks if rank.host}) > 1
+    for group in reversed(found.groups):
+        print()
+        for rank in group.ranks[:_MOST_RANKS]:
+            print(printable(_head(rank, hosts=hosts)) + gray(f"  pid {rank.pid}" if rank.pid else "", color=color))
+        if len(group.ranks) > _MOST_RANKS:
+            print(f"... {len(group.ranks) - _MOST_RANKS} more ranks")
+        print("\n".join(gray(line, color=color) if not line.strip() else line for line in _body(group)))
+    for (role, k), why in found.unread.items():
+        print(f"\n{role}/{k}\n    {printable(why)}")
+
+
+def _head(rank: RankStack, *, hosts: bool) -> str:
+    name = rank.name if rank.replica >= 0 else f"{rank.role} rank {rank.rank}"
+    return f"{name} (node {rank.host})" if hosts and rank.host else name
+
+
+def _body(group: Group) -> list[str]:
+    """What the ranks of a group are doing, and the frames of one of them, innermost first."""
+    from torchx.util.term import printable
+
+    first = group.ranks[0]
+    lines = [f"    {group.doing}" + (f": {first.why}" if first.why and not first.frames else "")]
+    width = max((len(f.place) for f in first.frames[:_MOST_FRAMES]), default=0)
+    for frame in first.frames[:_MOST_FRAMES]:
+        lines.append(f"      {frame.place:{width}}  {frame.function:16}  {frame.source}".rstrip())
+    if len(first.frames) > _MOST_FRAMES:
+        lines.append(f"      ... {len(first.frames) - _MOST_FRAMES} more")
+    return [printable(line) for line in lines]

@@ -1,0 +1,318 @@
+"""What the ranks of a job are doing, in a sentence first: read from what :mod:`probe` prints inside each replica.
+
+Frames of PyTorch and of the standard library are folded: what counts of a stack is the innermost line of the user's own
+code, and the collective in which it waits. Most ranks of a job that hangs wait for the others in a collective; who does
+not is the suspect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from torchx.util.records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+__all__ = ["Frame", "Group", "RankStack", "Stacks", "parse", "probe_text"]
+
+_SYSTEM = re.compile(
+    r"/(site|dist)-packages/torch/|/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen |/torchx/distributed/"
+)
+_LIBRARY = re.compile(r"/(site|dist)-packages/")
+_COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/torch/distributed/nn/functional.py")
+_WAITS_IN_C = re.compile(r"\.(wait|synchronize|item|tolist|cpu)\(")  # where no frame of Python shows it
+_OFTEN = 0.4
+_IDLE = 0.2  # of a processor: less is what a thread uses that waits
+_PLURAL = {"waits": "wait", "is": "are", "has": "have", "runs": "run"}
+_PARTS = 4
+_NAMED = 4
+_STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "waiting inside the kernel", "Z": "dead"}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a stack.
+
+    Args:
+        source: the text of the line; empty where its file cannot be read.
+    """
+
+    function: str
+    file: str
+    line: int
+    source: str = ""
+
+    @property
+    def place(self) -> str:
+        """``train.py:88``, with the folder where the name alone says nothing."""
+        parts = self.file.rsplit("/", 2)
+        short = "/".join(parts[-2:]) if parts[-1] in ("__init__.py", "__main__.py") else parts[-1]
+        return f"{short}:{self.line}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStack:
+    """What one rank is doing.
+
+    Attributes:
+        rank: None: the main process of a replica without ranks.
+        state: of its process, as ``/proc`` has it; empty: there is no such process.
+        doing: ``waits in all_reduce at train.py:88``.
+        waiting: in which part of the looks it waited for other ranks.
+        frames: where it was most of the time, innermost first, without those of PyTorch and the standard library.
+        by: what read it; empty when nothing could.
+        why: why not.
+    """
+
+    role: str
+    replica: int
+    rank: int | None
+    host: str = ""
+    pid: int = 0
+    state: str = ""
+    doing: str = ""
+    waiting: float = 0.0
+    frames: Sequence[Frame] = ()
+    by: str = ""
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """``trainer/1 rank 5``."""
+        where = f"{self.role}/{self.replica}"
+        return where if self.rank is None else f"{where} rank {self.rank}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that do the same.
+
+    Args:
+        suspect: the others seem to wait for them.
+    """
+
+    doing: str
+    ranks: Sequence[RankStack]
+    suspect: bool = False
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """What all ranks are doing, the largest group first and those that the others wait for last.
+
+    Args:
+        unread: replicas that could not be looked into, and why.
+    """
+
+    groups: Sequence[Group]
+    unread: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> list[RankStack]:
+        """All of them, in order."""
+        return sorted((r for g in self.groups for r in g.ranks), key=lambda r: (r.role, r.rank or 0, r.replica))
+
+    @property
+    def sentence(self) -> str:
+        """The answer: ``7 of 8 ranks wait in all_reduce at train.py:88; trainer/1 rank 5 is in dataset.py:31``."""
+        hosts = len({r.host for r in self.ranks if r.host}) > 1
+        total = sum(len(g.ranks) for g in self.groups)
+        first = [g for g in self.groups if not g.suspect]
+        shown = [*first[: max(_PARTS - (len(self.groups) - len(first)), 1)], *(g for g in self.groups if g.suspect)]
+        parts = [_say(group, total, hosts=hosts) for group in shown[:_PARTS]]
+        if rest := sum(len(g.ranks) for g in self.groups) - sum(len(g.ranks) for g in shown[:_PARTS]):
+            parts.append(f"{rest} {'is' if rest == 1 else 'are'} elsewhere")
+        if self.unread:
+            (role, k), why = next(iter(self.unread.items()))
+            more = f" and {len(self.unread) - 1} more" if len(self.unread) > 1 else ""
+            parts.append(f"{role}/{k}{more} could not be looked into: {why}")
+        return "; ".join(parts)
+
+
+def parse(
+    texts: Iterable[tuple[str, int, str, bytes]],
+    unread: dict[tuple[str, int], str] | None = None,
+    *,
+    whole: bool = True,
+) -> Stacks:
+    """What the probes have printed.
+
+    Args:
+        texts: role, number of the replica, its host (empty: as the probe says), and what the probe printed there.
+        unread: replicas in which there was none, and why.
+        whole: the whole job was looked at: a rank that is not there is missing.
+    """
+    found, unread, worlds = [], dict(unread or {}), dict[str, int]()
+    for role, k, host, text in texts:
+        rows = _rows(text)
+        if not rows:
+            unread[role, k] = "nothing of the user's runs there"
+        for row in rows:
+            found.append(_rank(role, k, host, row))
+            worlds[role] = max(worlds.get(role, 0), row.get("world_size") or 0)
+    for role, world in worlds.items() if whole and not unread else ():
+        seen = {r.rank for r in found if r.role == role}
+        missing = [n for n in range(world) if n not in seen] if None not in seen else []
+        found += [RankStack(role=role, replica=-1, rank=n, doing="has no process") for n in missing[:_NAMED]]
+    return Stacks(_grouped(found), unread)
+
+
+def probe_text() -> str:
+    """The program that is run inside a replica."""
+    import os
+
+    with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
+        return file.read()
+
+
+# -- one rank ------------------------------------------------------------------------------------------
+
+
+def _rows(text: bytes) -> list[dict[str, Any]]:
+    import json
+
+    rows = []
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and isinstance(row.get("looks"), list) and isinstance(row.get("pid"), int):
+            rows.append(row)
+    return rows
+
+
+def _rank(role: str, k: int, host: str, row: dict[str, Any]) -> RankStack:
+    sources = {(file, line): text for file, line, text in row.get("source", ())}
+    rank = RankStack(
+        role=role,
+        replica=k,
+        rank=row.get("rank"),
+        host=host or str(row.get("host", "")),
+        pid=row["pid"],
+        state=str(row.get("state", "")),
+        by=str(row.get("by", "")),
+        why=str(row.get("why", "")),
+    )
+    from torchx.util.records import replace
+
+    looks = [_frames(look, sources) for look in row["looks"]]
+    said = [_doing(look, busy=float(row.get("busy", 1.0))) for look in looks]
+    waiting = sum(waits for _, waits in said) / max(len(said), 1)
+    state = _STATES.get(rank.state, "")
+    if not said:
+        doing = (
+            f"is {state}" if state else "is in torchrun, without workers" if row.get("is_agent") else "cannot be read"
+        )
+        return replace(rank, doing=doing, why="" if state else rank.why)
+    often = Counter(text for text, waits in said if waits == (waiting >= _OFTEN))
+    doing = often.most_common(1)[0][0]
+    frames = next(look for look, (text, _) in zip(looks, said, strict=True) if text == doing)
+    if _OFTEN <= waiting < 1:
+        doing = f"often {doing}"
+    if state and rank.state != "D":
+        doing, waiting = f"is {state}, {doing.removeprefix('is ')}", 0.0
+    elif "data loader" in doing:
+        doing += _worker(row.get("workers", ()), sources)
+    return replace(rank, doing=doing, waiting=waiting, frames=_folded(frames))
+
+
+def _frames(look: Sequence[Any], sources: dict[tuple[str, int], str]) -> list[Frame]:
+    return [Frame(str(name), str(file), int(line or 0), sources.get((file, line), "")) for name, file, line in look]
+
+
+def _doing(stack: Sequence[Frame], *, busy: float) -> tuple[str, bool]:
+    """What a rank with that stack is doing, and whether it waits for other ranks."""
+    own = next((i for i, f in enumerate(stack) if not _SYSTEM.search(f.file) and not _LIBRARY.search(f.file)), None)
+    if own is None:
+        own = next((i for i, f in enumerate(stack) if not _SYSTEM.search(f.file)), len(stack) - 1)
+    if not stack:
+        return "runs no Python code", False
+    line, above = stack[own], stack[:own]
+    collectives = [f.function for f in above if f.file.endswith(_COLLECTIVES) and not f.function.startswith("_")]
+    if collectives:
+        return f"waits in {collectives[-1]} at {line.place}", True
+    if any("/torch/utils/data/dataloader.py" in f.file for f in above):
+        return f"waits for its data loader at {line.place}", False
+    if any("/torch/autograd/" in f.file for f in above):
+        waits = busy < _IDLE
+        return f"{'waits' if waits else 'is'} in backward at {line.place}", waits
+    match = _WAITS_IN_C.search(line.source) if not above else None
+    if match:
+        return f"waits in {match[1]} at {line.place}", True
+    called = above[-1].function if above else "_"
+    return f"is in {line.place}" if called.startswith(("_", "<")) else f"is in {called} at {line.place}", False
+
+
+def _worker(workers: Sequence[dict[str, Any]], sources: dict[tuple[str, int], str]) -> str:
+    """What the workers of a data loader are doing, as far as it says something."""
+    if not workers:
+        return ", which has no process of its own"
+    for worker in workers:
+        if state := _STATES.get(str(worker.get("state", ""))):
+            return f", whose worker is {state}"
+        for look in worker["looks"]:
+            frames = _frames(look, sources)
+            if frames and not all(_SYSTEM.search(f.file) for f in frames[: _loop(frames)]):
+                return f", whose worker {_doing(frames, busy=1.0)[0]}"
+    return ""
+
+
+def _loop(frames: Sequence[Frame]) -> int:
+    """How many frames are above the loop of a data loader's worker; what is below is how the worker was started."""
+    return next((i for i, f in enumerate(frames) if "/torch/utils/data/_utils/worker.py" in f.file), len(frames))
+
+
+def _folded(stack: Sequence[Frame]) -> list[Frame]:
+    own = [f for f in stack if not _SYSTEM.search(f.file) and not _LIBRARY.search(f.file)]
+    return own or [f for f in stack if not _SYSTEM.search(f.file)] or list(stack[-1:])
+
+
+# -- all of them ---------------------------------------------------------------------------------------
+
+
+def _grouped(ranks: Sequence[RankStack]) -> list[Group]:
+    suspects = _suspects(ranks)
+    groups: dict[tuple[bool, str], list[RankStack]] = {}
+    for rank in sorted(ranks, key=lambda r: (r.role, r.rank or 0, r.replica)):
+        groups.setdefault((id(rank) in suspects, rank.doing.removeprefix("often ")), []).append(rank)
+    order = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1])))
+    return [
+        Group(Counter(rank.doing for rank in found).most_common(1)[0][0], found, suspect)
+        for (suspect, _), found in order
+    ]
+
+
+def _suspects(ranks: Sequence[RankStack]) -> set[int]:
+    """Those for which the others seem to wait, by ``id``; none where nothing points at anybody."""
+    gone = {id(r) for r in ranks if r.state in ("T", "t", "Z", "")}
+    most = max((r.waiting for r in ranks), default=0.0)
+    if most < _OFTEN:  # nobody waits for others
+        apart = {id(r) for r in ranks if "data loader" in r.doing}
+    elif any(r.waiting < _OFTEN * most for r in ranks):
+        apart = {id(r) for r in ranks if r.waiting < _OFTEN * most}
+    else:  # all wait, and where most of them do is where they all should
+        doing = Counter(r.doing.removeprefix("often ") for r in ranks).most_common(1)[0][0]
+        apart = {id(r) for r in ranks if r.doing.removeprefix("often ") != doing} if len(ranks) > 2 else set()
+        return gone | apart if len(apart) * 2 < len(ranks) else gone
+    return gone | apart if len(apart) * 2 <= len(ranks) else gone
+
+
+def _say(group: Group, total: int, *, hosts: bool) -> str:
+    ranks, doing = group.ranks, group.doing
+    if len(ranks) == 1:
+        host = f" (node {ranks[0].host})" if hosts and ranks[0].host else ""
+        why = f": {ranks[0].why}" if doing == "cannot be read" and ranks[0].why else ""
+        name = ranks[0].name if ranks[0].replica >= 0 else f"rank {ranks[0].rank} of {ranks[0].role}"
+        return f"{name}{host} {doing}{why}"
+    plural = re.sub(r"^(often )?(\w+)", lambda m: (m[1] or "") + _PLURAL.get(m[2], m[2]), doing)
+    why = f": {ranks[0].why}" if doing == "cannot be read" and len({r.why for r in ranks}) == 1 else ""
+    if len(ranks) == total:
+        return f"all {total} ranks {plural}{why}"
+    if len(ranks) <= _NAMED and group.suspect:
+        return f"ranks {', '.join(str(r.rank) for r in ranks)} of {ranks[0].role} {plural}{why}"
+    return f"{len(ranks)} of {total} ranks {plural}{why}"

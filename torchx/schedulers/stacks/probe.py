@@ -1,0 +1,240 @@
+"""What the ranks of a replica are doing: the text of this file runs, with ``python -c``, inside the replica.
+
+The standard library alone, of Python 3.7 and later, for that is what a replica may have. It prints a line of JSON for
+each rank; :mod:`torchx.schedulers.stacks` reads them. Processes are read by py-spy where it is installed and may
+attach, else by ``faulthandler``, on the signal that a program has offered by the name of an open file: see
+:mod:`torchx.distributed.stacks`.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Frames = list[list[Any]]
+
+MARKS = ("TORCHX_LOCAL_JOB", "TORCHX_LOCAL_REPLICA", "TORCHX_JOB_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+"""Processes of this replica have the same values of these as this one."""
+OFFER = re.compile(r"/memfd:torchx-stacks-(\d+)")
+_AGENTS = ("torchrun", "torch.distributed.run", "torch/distributed/run.py", "torch.distributed.launch")
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
+_LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.M)
+_PAUSES_S = (0.0, 0.13, 0.37, 0.23, 0.31, 0.17, 0.29, 0.11)  # uneven: a loop must not keep step with them
+_ANSWER_S = 2.0
+_SPY_S = 20.0
+_MOST_WORKERS = 4
+
+
+class Process:
+    """A process as ``/proc`` has it.
+
+    Raises:
+        OSError: it is gone, or somebody else's.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
+        self.env = {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            self.argv = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+        self.parent, self.began = int(self.stat()[1]), int(self.stat()[19])
+        self.exe = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+        self.no_spy = self.why = self.by = ""
+        self.looks: list[Frames] = []
+
+    def stat(self, thread: str = "") -> list[str]:
+        """The fields from the state on."""
+        with open(f"/proc/{self.pid}{thread}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(") ")[2].split()
+
+    def state(self) -> str:
+        try:
+            return self.stat()[0]
+        except OSError:
+            return ""
+
+    def ticks(self) -> int:
+        """Of the processor, used by its main thread."""
+        try:
+            return sum(map(int, self.stat(f"/task/{self.pid}")[11:13]))
+        except OSError:
+            return 0
+
+    def is_agent(self) -> bool:
+        return any(name in word for word in self.argv[:4] for name in _AGENTS)
+
+    def is_python(self) -> bool:
+        return self.exe.startswith(("python", "pypy"))
+
+    def look(self) -> None:
+        """Takes its stack, the innermost frame first."""
+        state = self.state()
+        if not self.is_python():
+            self.why = f"it runs `{self.exe}`, not Python"
+            return
+        frames = self._spy(state) if not self.no_spy else []
+        if not frames and state not in ("T", "t", "Z", ""):
+            frames = self._ask()
+        if frames:
+            self.why = ""
+            self.looks.append(frames)
+
+    def _spy(self, state: str) -> Frames:
+        import json
+        import shutil
+        import subprocess
+
+        beside = (os.path.dirname(path) for path in (self.argv[0], sys.executable))
+        spy = shutil.which("py-spy") or next(filter(None, (shutil.which("py-spy", path=p) for p in beside if p)), None)
+        if spy is None:
+            self.no_spy = self.why = "py-spy is not installed there"
+            return []
+        words = [spy, "dump", "--json", "--pid", str(self.pid), *(["--nonblocking"] if state in ("T", "t") else [])]
+        try:
+            done = subprocess.run(words, capture_output=True, timeout=_SPY_S, check=True)
+            threads = json.loads(done.stdout)
+        except (OSError, ValueError, subprocess.SubprocessError) as e:
+            said = (getattr(e, "stderr", None) or str(e).encode()).decode("utf-8", "replace")
+            lines = [line for line in said.splitlines() if line.strip() and "RUST_BACKTRACE" not in line]
+            self.no_spy = self.why = f"py-spy failed: {lines[-1].strip() if lines else 'no reason given'}"
+            return []
+        self.by = "py-spy"
+        mains = [t for t in threads if t.get("os_thread_id") == self.pid or t.get("thread_name") == "MainThread"]
+        frames = (mains or threads or [{"frames": []}])[0]["frames"]
+        return [[f["name"].rpartition(".")[2], f["filename"], f["line"]] for f in frames]
+
+    def _ask(self) -> Frames:
+        """By the signal that it has offered. To a process that does not handle it, the signal would be the end."""
+        offers = []
+        try:
+            for fd in os.listdir(f"/proc/{self.pid}/fd"):
+                path = f"/proc/{self.pid}/fd/{fd}"
+                match = OFFER.match(os.readlink(path))
+                offers += [(int(match.group(1)), path)] if match else []
+            if not offers:
+                self.why = self.no_spy + ", and the program does not import torchx.distributed"
+                return []
+            number, path = offers[0]
+            with open(f"/proc/{self.pid}/status", encoding="utf-8", errors="replace") as file:
+                caught = int(re.search(r"^SigCgt:\s*(\w+)", file.read(), re.M).group(1), 16)  # type: ignore[union-attr]
+            if not caught >> (number - 1) & 1:
+                self.why = f"it no longer handles signal {number}"
+                return []
+            text = self._answer(number, path)
+        except OSError as e:
+            self.why = f"it cannot be read: {e.strerror}"
+            return []
+        if not text:
+            self.why = f"it does not answer signal {number}"
+            return []
+        self.by = "faulthandler"
+        threads = re.split(r"^(?=Thread 0x|Current thread |Stack )", text, flags=re.M)
+        mains = [t for t in threads if t.startswith("Current")] or threads[-1:]
+        return [[name.rpartition(".")[2], file, int(line)] for file, line, name in _LINE.findall(mains[-1])]
+
+    def _answer(self, number: int, path: str) -> str:
+        with open(path, "r+b") as file:
+            file.truncate(0)
+            os.kill(self.pid, number)
+            deadline, before = time.monotonic() + _ANSWER_S, b""
+            while time.monotonic() < deadline:
+                time.sleep(0.02)
+                file.seek(0)
+                text = file.read()
+                if text and text == before:
+                    return text.decode("utf-8", "replace")
+                before = text
+        return ""
+
+    def report(self) -> dict[str, Any]:
+        return {"pid": self.pid, "state": self.state(), "by": self.by, "why": self.why, "looks": self.looks}
+
+
+def find() -> tuple[dict[int, Process], list[Process]]:
+    """The processes of this replica, and those of them that are ranks; the main one where there are no ranks."""
+    mine = {name: os.environ[name] for name in MARKS if name in os.environ}
+    found: dict[int, Process] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            process = Process(int(name))
+        except OSError:
+            continue
+        found[process.pid] = process
+    pid = os.getpid()
+    while pid in found:  # whoever looks is not looked at
+        pid = found.pop(pid).parent
+    found = {p.pid: p for p in found.values() if all(p.env.get(name) == mine[name] for name in mine)}
+    ranks: dict[str, list[Process]] = {}
+    for process in found.values():
+        rank, parent = process.env.get("RANK", ""), found.get(process.parent)
+        is_top = parent is None or parent.is_agent() or parent.env.get("RANK") != rank
+        if rank.isdigit() and is_top and not process.is_agent():
+            ranks.setdefault(rank, []).append(process)
+    if not ranks:
+        ranks[""] = [p for p in found.values() if p.parent not in found]
+    tops = [min(group, key=lambda p: p.began) for group in ranks.values() if group]
+    return found, [_python_of(top, found) for top in tops]
+
+
+def children(process: Process, found: dict[int, Process]) -> list[Process]:
+    return sorted((p for p in found.values() if p.parent == process.pid), key=lambda p: p.began)
+
+
+def _python_of(top: Process, found: dict[int, Process]) -> Process:
+    """The first process that runs Python, from one on downwards; itself when there is none."""
+    line = [top]
+    for process in line:
+        if process.is_python():
+            return process
+        line += children(process, found)
+    return top
+
+
+def look_at(processes: list[Process], pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
+    """Looks several times at all of them: one that is slow is seen by where it is most of the time."""
+    import threading
+
+    for pause_s in pauses_s:
+        time.sleep(pause_s)
+        threads = [threading.Thread(target=process.look) for process in processes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def main() -> None:
+    """Prints what was found."""
+    import json
+
+    _, ranks = find()
+    used, since = {p.pid: p.ticks() for p in ranks}, time.monotonic()
+    look_at(ranks)
+    spent_s = time.monotonic() - since
+    found, _ = find()  # workers come and go
+    for rank in ranks:
+        busy = (rank.ticks() - used[rank.pid]) / os.sysconf("SC_CLK_TCK") / spent_s
+        loading = rank.looks and any("torch/utils/data/" in frame[1] for frame in rank.looks[-1])
+        workers = [p for p in children(rank, found) if p.is_python()][:_MOST_WORKERS] if loading else []
+        look_at(workers, (0.0,))
+        row = {"host": os.uname().nodename, "busy": round(busy, 2), "is_agent": rank.is_agent()}
+        for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+            value = rank.env.get(key, "")
+            row[key.lower()] = int(value) if value.isdigit() else None
+        row.update(rank.report(), workers=[worker.report() for worker in workers])
+        files = {(f[1], f[2]) for p in (rank, *workers) for look in p.looks for f in look if not _LIBRARY.search(f[1])}
+        row["source"] = [[file, line, linecache.getline(file, line).strip()[:200]] for file, line in sorted(files)]
+        sys.stdout.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()
