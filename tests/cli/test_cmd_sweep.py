@@ -7,12 +7,14 @@ import os
 from pathlib import Path
 
 import jsonschema
+import pexpect
 import pytest
 
 from torchx.runs import default_registry
 from torchx.settings import torchx_home
 
 from .conftest import Call
+from .test_cmd_run import spawn
 
 SCHEMAS = Path(__file__).parent / "schemas"
 TASK = "echo lr={lr} seed={seed}; test {seed} != 1 || exit 7"
@@ -61,6 +63,43 @@ def test_what_it_says_to_programs(torchx: Call, project: Path) -> None:
     jsonschema.validate(status, json.loads((SCHEMAS / "status.json").read_text()))
     assert status["tasks"]["counts"] == {"SUCCEEDED": 2, "FAILED": 2}
     assert status["tasks"]["failures"] == [{"class": "error", "cause": "exit code 7: lr=1e-4 seed=1", "tasks": [1, 3]}]
+
+
+@pytest.mark.parametrize("verb", [["watch"], ["status", "-w"]], ids=["watch", "status"])
+def test_a_line_for_each_change_of_a_task(torchx: Call, project: Path, verb: list[str]) -> None:
+    """Of each task, also of one that ended before the watch began, the last line has its end; a status ends with the page."""
+    gate = "until [ -e go ]; do sleep 0.02; done; exit {n}"
+    outcome = torchx("sweep", "--max-parallel", "2", "--grid", "n=0..2", "utils.sh", gate)
+    handle = outcome.out.strip()
+    torchx("run", "utils.sh", "sleep 0.5; touch go")
+    lines = [json.loads(line) for line in torchx(*verb, "--json", handle).out.splitlines()]
+    if verb[0] == "status":
+        assert lines.pop()["tasks"]["counts"] == {"SUCCEEDED": 1, "FAILED": 2}
+    tasks = [line for line in lines if line["handle"] != handle]
+    for line in lines:
+        jsonschema.validate(line, json.loads((SCHEMAS / "watch.json").read_text()))
+    assert {line["handle"]: (line["state"], line["msg"]) for line in tasks} == {
+        f"{handle}/0": ("SUCCEEDED", None),
+        f"{handle}/1": ("FAILED", "exit code 1"),
+        f"{handle}/2": ("FAILED", "exit code 2"),
+    }
+    for k, line in enumerate(tasks):
+        before = [other["state"] for other in tasks[:k] if other["handle"] == line["handle"]]
+        assert line["was"] in ({None, "PENDING"} if not before else {before[-1]})
+
+
+def test_the_live_page(torchx: Call, project: Path) -> None:
+    """On a terminal: a bar, how far it is, the pace and what is left; in the end the causes."""
+    torchx("sweep", "--max-parallel", "2", "--grid", "n=0..9", "utils.sh", "sleep 0.2; test {n} != 3")
+    child = spawn(project, "status", "-w", "@last")
+    child.expect(r"progress: .*━.* \d+ %")
+    child.expect(r"\d+ of 10 ended")
+    child.expect(r"pace: .*(/s|/min), about .* left, at most 2 at a time")
+    child.expect(r"10 of 10 ended")
+    child.expect(r"1  error +3 +exit code 1")
+    child.expect(pexpect.EOF)
+    child.wait()
+    child.close()
 
 
 def test_cancel(torchx: Call, project: Path) -> None:

@@ -71,7 +71,7 @@ class CmdStatus(SubCommand):
                 watch(
                     runner,
                     handles,
-                    lambda handle: _page(handle, *_find(runner, handle, args.roles), args.roles),
+                    lambda handle: _page(runner, handle, *_find(runner, handle, args.roles), args.roles)[0],
                     args.json,
                 )
             for handle in handles:
@@ -91,10 +91,8 @@ class CmdStatus(SubCommand):
                     documents.append(_document(handle, *found, args.roles))
                     if status.tasks is not None:
                         documents[-1]["tasks"]["failures"] = _failures(runner, handle, status.tasks)
-                elif status.tasks is not None:
-                    _print_sweep(runner, handle, *found, table=status.tasks, alone=alone)
                 else:
-                    _print_page(handle, *found, args.roles, alone=alone)
+                    _print_page(*_page(runner, handle, *found, args.roles), alone=alone)
         if args.json:
             print(document(documents[0] if alone else {"jobs": documents}))
         if code := next(filter(None, codes), 0):
@@ -145,45 +143,36 @@ def _document(handle: str, status: AppStatus, run: Run | None, roles: list[str] 
     return {**handle_fields(handle), **status_fields(status, roles=roles), **times, **asked}
 
 
-def _page(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None = None) -> str:
+def _page(
+    runner: Runner, handle: str, status: AppStatus, run: Run | None, roles: list[str] | None = None
+) -> tuple[str, list[str]]:
+    """What there is to say of a job, and what its user may want to type next."""
+    from torchx.specs.api import parse_app_handle
+
+    app_id = parse_app_handle(handle).app_id
     lines = [f"app:      {handle}", *_time_lines(status, run)]
-    lines.append(status.format(roles, color=has_color(sys.stdout)))
+    if status.tasks is not None:
+        from torchx.cli import sweep_page
+
+        lines += sweep_page.lines(runner, handle, status, status.tasks, launched=_times(status, run)[0])
+        more = sweep_page.next_steps(app_id, status, status.tasks)
+    else:
+        lines.append(status.format(roles, color=has_color(sys.stdout)))
+        more = [f"torchx log {'' if status.is_terminal() else '-f '}{app_id}", f"torchx describe {app_id}"]
     if os.path.isdir(torchx_home("notices")):
         from torchx.runner.notices import problems
         from torchx.util.term import printable
 
         lines += [f"notices:  {printable(problem)}" for problem in problems(handle)]
-    return "\n".join(lines)
+    return "\n".join(lines), more
 
 
-def _print_page(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None, *, alone: bool) -> None:
-    color = has_color(sys.stdout)
-    print(_page(handle, status, run, roles) + "\n" * (not alone))
+def _print_page(page: str, more: list[str], *, alone: bool) -> None:
+    print(page + "\n" * (not alone))
     if alone and is_tty(sys.stdout):
         from torchx.cli.render import gray
-        from torchx.specs.api import parse_app_handle
 
-        app_id = parse_app_handle(handle).app_id
-        more = [f"torchx log {'' if status.is_terminal() else '-f '}{app_id}", f"torchx describe {app_id}"]
-        print(gray("\n" + " · ".join(more), color=color))
-
-
-def _print_sweep(
-    runner: Runner, handle: str, status: AppStatus, run: Run | None, *, table: TaskTable, alone: bool
-) -> None:
-    from torchx.cli import sweep_page
-    from torchx.cli.render import gray
-    from torchx.specs.api import parse_app_handle
-
-    page = [
-        f"app:      {handle}",
-        *_time_lines(status, run),
-        *sweep_page.lines(runner, handle, status, table, launched=_times(status, run)[0]),
-    ]
-    print("\n".join(page) + "\n" * (not alone))
-    if alone and is_tty(sys.stdout):
-        steps = sweep_page.next_steps(parse_app_handle(handle).app_id, status, table)
-        print(gray("\n" + " · ".join(steps), color=has_color(sys.stdout)))
+        print(gray("\n" + " · ".join(more), color=has_color(sys.stdout)))
 
 
 def _failures(runner: Runner, handle: str, table: TaskTable) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchx.runner.changes import Watch
     from torchx.runs import Change
 
-__all__ = ["CmdWatch", "print_changes"]
+__all__ = ["CmdWatch", "change_document", "print_changes"]
 
 _LOOK_S = 5.0  # between two looks whether the schedulers can be asked
 
@@ -40,7 +40,7 @@ class CmdWatch(SubCommand):
             raise UsageError("`--mine` chooses among all runs, and jobs are named", hint="leave one of them out")
         with get_runner() as runner:
             try:
-                with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine) as watch:
+                with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine, tasks=args.json) as watch:
                     if not args.jobs and is_tty(sys.stderr):
                         note("changes of all runs, as they are seen; Ctrl-C ends this, the jobs go on")
                     print_changes(watch, as_json=args.json)
@@ -57,14 +57,15 @@ def print_changes(watch: Watch, *, as_json: bool = False) -> None:
         except StopIteration:
             return
         if change is not None:
-            print(_document(change) if as_json else _line(change), flush=True)
+            print(change_document(change) if as_json else _line(change), flush=True)
         problems = watch.problems()
         for scheduler in problems.keys() - told.keys():
             warn(f"{problems[scheduler]}; it is asked again")
         told = problems
 
 
-def _document(change: Change) -> str:
+def change_document(change: Change) -> str:
+    """A change as JSON."""
     import json
 
     from torchx.cli.render import iso

@@ -23,21 +23,24 @@ _FAR_S = 15.0  # between two looks at the replicas of a job whose state has not 
 _FOOT = "live · Ctrl-C leaves the job alone"
 
 
-def watch(runner: Runner, handles: Sequence[str], page: Callable[[str], str], quiet: bool) -> None:
+def watch(runner: Runner, handles: Sequence[str], page: Callable[[str], str], as_json: bool) -> None:
     """Shows the pages until all of the jobs have ended: in place on a terminal, else a line for each change.
 
     Args:
         page: the page of a job, of this moment.
-        quiet: show nothing.
+        as_json: print a document for each change of a task of a sweep instead, and else nothing.
 
     Raises:
         SystemExit: 130 after Ctrl-C.
     """
     try:
-        with runner.watch(*handles) as changes:
-            if quiet:
-                for _ in changes:
-                    pass
+        with runner.watch(*handles, tasks=as_json) as changes:
+            if as_json:
+                from torchx.cli.cmd_watch import change_document
+
+                for change in changes:
+                    if change.handle not in handles:  # of the jobs themselves there is one document, in the end
+                        print(change_document(change), flush=True)
             elif is_tty(sys.stdout) and os.environ.get("TERM") != "dumb":
                 with _Screen() as screen:
                     _show(screen, changes, handles, page, near=all(map(runner.is_near, handles)))

@@ -34,8 +34,9 @@ def lines(
     color, tty = has_color(sys.stdout), is_tty(sys.stdout)
     found = [f"state:    {state_text(status.state, color=color)}"]
     done = sum(n for state, n in table.counts().items() if is_terminal_task(state))
-    bar = [_bar(table, color=color)] if tty else []
-    words = [*bar, f"{done:,} of {len(table.states):,} ended", *_counts(table, color=color)]
+    if tty:
+        found.append(f"progress: {_bar(table, color=color)} {done * 100 // len(table.states)} %")
+    words = [f"{done:,} of {len(table.states):,} ended", *_counts(table, color=color)]
     found.append(f"tasks:    {' · '.join(words)}")
     if not status.is_terminal():
         found.append(f"pace:     {_pace(table, done, time.time(), launched)}")

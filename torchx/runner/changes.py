@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torchx.runner.backends import Backends
     from torchx.runner.poller import Beat
+    from torchx.runner.task_changes import TaskChanges
     from torchx.runs import Run, RunRegistry
 
 TICK_S = 0.2
@@ -144,11 +145,19 @@ class Watch:
     Args:
         handles: only these jobs; None: all on record, and those that are still to come.
         mine: only runs of the current user.
+        tasks: finds the changes of tasks, where those of sweeps are wanted.
     """
 
     def __init__(
-        self, registry: RunRegistry, backends: Backends, handles: Sequence[str] | None, *, mine: bool = False
+        self,
+        registry: RunRegistry,
+        backends: Backends,
+        handles: Sequence[str] | None,
+        *,
+        mine: bool = False,
+        tasks: TaskChanges | None = None,
     ) -> None:
+        self._tasks = tasks
         self._registry = registry
         self._mine = mine
         self._handles = None if handles is None else set(handles)
@@ -208,13 +217,14 @@ class Watch:
     def _next(self) -> Change | None:
         """The next change that is there already; StopIteration when there will be none."""
         if not self._ready:
+            over = self._closed or (self._handles is not None and self._is_over())
             self._read()
-        if self._ready:
-            return self._ready.popleft()
-        if self._closed or (self._handles is not None and self._is_over()):
-            self.close()
-            raise StopIteration
-        return None
+            if self._tasks is not None and not self._closed:
+                self._ready += self._tasks.look(now=over)
+            if over and not self._ready:
+                self.close()
+                raise StopIteration
+        return self._ready.popleft() if self._ready else None
 
     def _read(self) -> None:
         if found := self._cursor.read(mine=self._mine):

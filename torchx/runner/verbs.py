@@ -92,7 +92,7 @@ class RunnerVerbs:
         self._recorder.settle_intents(self._scheduler, timeout_s)
         return answers.Jobs(listing.runs(run_registry(), query, self._scheduler, timeout_s))
 
-    def watch(self, *app_handles: str, mine: bool = False) -> Watch:
+    def watch(self, *app_handles: str, mine: bool = False, tasks: bool = False) -> Watch:
         """Each change of these jobs, or of all runs on record and to come: ``for``, or ``async for``, ``change in`` it.
 
         The first ones say how the runs are now. It is over when all of the named jobs have ended. However many
@@ -100,6 +100,7 @@ class RunnerVerbs:
 
         Args:
             mine: without names: only runs of the current user, where several people share the record.
+            tasks: also each change of a task of the named sweeps; its handle is the sweep's and ``/17``.
 
         Raises:
             NotFoundError: a job is not on record.
@@ -108,7 +109,12 @@ class RunnerVerbs:
 
         self._recorder.settle_intents(self._scheduler)
         handles = [self.resolve(reference) for reference in app_handles] or None
-        return Watch(run_registry(), self._backends, handles, mine=mine)
+        looks = None
+        if tasks and handles:
+            from torchx.runner.task_changes import TaskChanges
+
+            looks = TaskChanges(self.status, handles)
+        return Watch(run_registry(), self._backends, handles, mine=mine, tasks=looks)
 
     def news(self, app_handles: Iterable[str]) -> News:
         """What to sleep on while jobs go on; for those who wait for several, as ``torchx wait`` does."""
