@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +145,63 @@ def test_later_arrays_are_submitted_by_whoever_looks(cluster: Cluster, scheduler
     found = scheduler.describe(app_id)
     assert found is not None
     assert found.msg == "3 of 3 tasks succeeded"
+
+
+@pytest.mark.parametrize(
+    ("owner", "age_s", "left"),
+    [
+        ("here dead", 0, True),
+        ("here alive", 3600, False),
+        ("here another", 0, True),
+        ("elsewhere 1 1", 0, False),
+        ("elsewhere 1 1", 3600, True),
+    ],
+    ids=["killed", "alive", "its pid is another's", "elsewhere", "elsewhere, long ago"],
+)
+def test_a_lock_that_was_left(owner: str, age_s: int, left: bool, cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Whoever submits arrays and is killed keeps nobody else from it; one who still does so is left alone."""
+    (cluster.folder / "down").touch()
+    cluster.says(scontrol="MaxArraySize = 2")
+    app_id = submit(scheduler, "true", 4, width=2)
+    path = Path(chunks(scheduler, app_id))
+    path.write_text(path.read_text().splitlines(keepends=True)[0])  # as if the second array were to come
+    lock = path.parent / "more.lock"
+    done = subprocess.Popen(["true"])
+    done.wait()
+    started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    who = {
+        "here dead": f"{os.uname().nodename} {done.pid} 1",
+        "here alive": f"{os.uname().nodename} {os.getpid()} {started}",
+        "here another": f"{os.uname().nodename} {os.getpid()} 1",
+    }
+    lock.symlink_to(who.get(owner, owner))
+    long_ago = time.time() - age_s
+    os.utime(lock, (long_ago, long_ago), follow_symlinks=False)
+    submitted = len(cluster.asked("sbatch"))
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    for _ in range(2):
+        sweep.submit_more()
+    assert len(cluster.asked("sbatch")) == submitted + left
+    assert lock.is_symlink() is not left
+
+
+def test_an_array_that_was_not_written_down(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Who submitted it was killed before: it is found by its name, and not submitted twice."""
+    cluster.says(scontrol="MaxArraySize = 2")
+    app_id = submit(scheduler, "true", 4, width=2)
+    path = Path(chunks(scheduler, app_id))
+    first, second = path.read_text().splitlines(keepends=True)
+    path.write_text(first)
+    (path.parent / "more.lock").symlink_to(f"{os.uname().nodename} {os.getpid()} 1")
+    cluster.says(squeue=second.split()[2])
+    submitted = len(cluster.asked("sbatch"))
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    sweep.submit_more()
+    assert path.read_text() == first + second
+    assert len(cluster.asked("sbatch")) == submitted
+    assert re.search(r"--name=job-\w+\+2\+2 ", cluster.asked("squeue")[-1])
 
 
 def test_values_and_variables_arrive(cluster: Cluster, scheduler: SlurmScheduler, tmp_path: Path) -> None:

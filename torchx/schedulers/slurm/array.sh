@@ -6,7 +6,7 @@
 # limit), `name`, `role` (the folder of the logs), and the function `task`, which becomes the task's program.
 #
 # Called as `array.sh FIRST [SWEEP]` by Slurm, and as `array.sh more SWEEP` by torchx. Files of the folder: `values`, a line a
-# task; `chunks`, a line `FIRST COUNT JOBID` for each array; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped`.
+# task; `chunks`, a line `FIRST COUNT JOBID` for each array; `more.lock`; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped`.
 #
 # shellcheck disable=SC2154
 
@@ -24,18 +24,39 @@ run() {
   exec "$@"
 }
 
+started() {  # when a process of this machine began, in the kernel's ticks
+  local line
+  read -r line <"/proc/$1/stat" && read -r -a line <<<"${line##*) }" && echo "${line[19]}"
+} 2>/dev/null
+
+lock() {  # one process of all nodes: a link that names it; of one that was killed, or is silent elsewhere, it goes
+  local owner host pid began
+  ln -sT "$HOSTNAME $$ $(started $$)" more.lock 2>/dev/null && return
+  owner=$(readlink more.lock) && read -r host pid began <<<"$owner" || return
+  if [[ $host == "$HOSTNAME" ]]; then
+    [[ $(started "$pid") != "$began" ]] || return
+  else
+    [[ -n $(find more.lock -maxdepth 0 -mmin +10 2>/dev/null) ]] || return
+  fi
+  # No process makes two locks, so that this folder says who alone may remove that one.
+  mkdir "left.${owner// /.}" 2>/dev/null && rm -f more.lock && lock && taken=1
+}
+
 more() {  # submit what there is room for; one process at a time
-  local first=0 n=$size id words last=
+  local first=0 n=$size id words last='' taken=''
   # Before the first line is there, who submitted the first array has not written it down yet, and will call this.
-  if [[ -e cancelled || ! -s chunks ]] || ! mkdir more.lock 2>/dev/null; then return 0; fi
+  if [[ -e cancelled || ! -s chunks ]] || ! lock; then return 0; fi
   while read -r -a words; do
     if ((words[0] + words[1] > first)); then first=$((words[0] + words[1])) last=${words[2]}; fi
   done <chunks
   while ((first < count && n > 0)) && [[ ! -e cancelled ]]; do
+    touch -h more.lock  # a sign of life
     ((n <= count - first)) || n=$((count - first))
-    words=(--parsable --chdir="$folder" --job-name="$name+$first" --output="${folder//%/%%}/$role/$first+%a.log")
+    words=(--parsable --chdir="$folder" --job-name="$name+$first+$n" --output="${folder//%/%%}/$role/$first+%a.log")
     [[ -z $width ]] || words+=("--dependency=afterany:$last")
-    if id=$(sbatch "${words[@]}" --array="0-$((n - 1))${width:+%$width}" array.sh "$first" "$sweep" 2>more.log); then
+    # Whoever was killed may have submitted this one, and not written it down.
+    id=${taken:+$(squeue --noheader --me --states=all --name="$name+$first+$n" --format=%F | head -n 1)}
+    if [[ -n $id ]] || id=$(sbatch "${words[@]}" --array="0-$((n - 1))${width:+%$width}" array.sh "$first" "$sweep" 2>more.log); then
       last=${id%%;*}
       echo "$first $n $last" >>chunks
       first=$((first + n))
@@ -43,7 +64,7 @@ more() {  # submit what there is room for; one process at a time
       n=$((n / 2))
     fi
   done
-  rmdir more.lock
+  rm -f more.lock
 }
 
 if [[ ${1-} == more ]]; then
