@@ -15,12 +15,13 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 from __future__ import annotations
 
 from torchx.errors import BackendError
-from torchx.schedulers.kubernetes import kinds, request, verbs
-from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
+from torchx.schedulers.kubernetes import kinds, queries, request, verbs
+from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler, split_id
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, TooLargeError, pack
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, OWNERS, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
+from torchx.schedulers.kubernetes.pod_answers import read_pods
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.settings import ENV_WORKSPACE_HASH
@@ -31,13 +32,15 @@ from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kubernetes.bucket_code import BucketCode
     from torchx.schedulers.kubernetes.inline_code import Code
     from torchx.specs.api import CfgVal, Role, Workspace
+    from torchx.specs.tasks import TaskList
 else:
     from torchx.util.reexports import reexports
 
@@ -173,14 +176,58 @@ class KubernetesScheduler(KubeScheduler):
             from torchx.schedulers.kubernetes import trainjob
 
             objects = [trainjob.fitted(api, objects[0]), *objects[1:]]
+        return self._make(api, dryrun_info, objects)
+
+    def _make(self, api: KubeApi, info: AppDryRunInfo[KubernetesJob], objects: list[dict[str, Any]]) -> str:
+        job = info.request
         if job.opts.validate_spec:
             for item in objects:
                 if item["kind"] != "ConfigMap":  # the code, which would be sent twice
                     api.create(item, dry_run=True)
-        self._push(dryrun_info, job.images_to_push)
-        objects = with_secret(self._uploaded(objects), job.secret, dryrun_info._secrets)
+        self._push(info, job.images_to_push)
+        objects = with_secret(self._uploaded(objects), job.secret, info._secrets)
         verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
-        return self._submitted(job.opts.context, self.expected_id(dryrun_info))
+        return self._submitted(job.opts.context, self.expected_id(info))
+
+    # -- sweeps ----------------------------------------------------------------------------------
+
+    def check_tasks(self, dryrun_info: AppDryRunInfo[KubernetesJob], tasks: TaskList) -> None:
+        from torchx.schedulers.kubernetes import sweeps
+
+        job = dryrun_info.request
+        sweeps.check(job, dryrun_info._app, tasks, self._api(job.opts.context).version())
+
+    def submit_tasks(self, dryrun_info: AppDryRunInfo[KubernetesJob], tasks: TaskList) -> str:
+        """Makes one Indexed Job, and the ConfigMap with the values."""
+        from torchx.schedulers.kubernetes import sweeps
+
+        job, app = dryrun_info.request, dryrun_info._app
+        assert app is not None  # the Runner's own dry run
+        api = self._api(job.opts.context)
+        resource = self._render(JOB, sweeps.as_replicas(app, tasks), job.app_id, job.opts, api.version())
+        return self._make(api, dryrun_info, sweeps.with_values(resource["items"], tasks))
+
+    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
+        from torchx.schedulers.kubernetes import sweeps
+        from torchx.schedulers.kubernetes.logs import LastWords
+
+        namespace, name = split_id(app_id)
+        api = self._api_of(app_id)
+        found = queries.look(api, namespace, [name], [JOB]).get(name)
+        if found is None or not any(map(queries.is_sweep, found.owners)):
+            return None
+        pods = read_pods(found.pods)
+        role = next((role for role, _ in self.log_replicas(app_id) or ()), "")
+        look = LastWords(api, namespace, {(role, pod.facts.replica): pod for pod in pods})
+        return sweeps.describe_some(app_id, found.owners[0], pods, numbers, look)
+
+    def cancel_task(self, app_id: str, number: int) -> None:
+        from torchx.schedulers.kubernetes import sweeps
+
+        namespace, name = split_id(app_id)
+        api = self._api_of(app_id)
+        if (found := queries.look(api, namespace, [name], [JOB]).get(name)) is not None:
+            sweeps.cancel_task(api, namespace, found.owners[0], read_pods(found.pods), number)
 
     def _uploaded(self, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The objects, with addresses of the code that is in a bucket now."""

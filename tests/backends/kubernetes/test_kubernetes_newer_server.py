@@ -16,6 +16,7 @@ from tests.backends.kubernetes.operators import served, set_status
 from torchx.errors import BackendError
 from torchx.specs import AppDef, AppState, RetryPolicy
 from torchx.specs.retries import RETRY
+from torchx.specs.tasks import TaskList
 
 JOBS = "apis/batch/v1"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
@@ -361,3 +362,33 @@ def test_a_pytorchjob_is_kept_whole(jobs):
         for name in names:
             cluster.call("DELETE", f"{jobs.path('pods', name)}?gracePeriodSeconds=0")
         assert jobs.scheduler.describe(app_id).state is AppState.CANCELLED
+
+
+def test_a_sweep_is_one_indexed_job(jobs):
+    """Its fields are kept, its pods are asked for but for those that have succeeded, and one task is cancelled."""
+    role = jobs.role("echo {v}", "w")
+    info = jobs.scheduler.submit_dryrun(AppDef("sweep", [role]), {"namespace": jobs.namespace})
+    tasks = TaskList(names=["v"], points=[(f"it's\n{k}",) for k in range(6)], max_parallel=3)
+    jobs.scheduler.check_tasks(info, tasks)
+    app_id = jobs.scheduler.submit_tasks(info, tasks)
+    item, path = job_of(jobs)
+    spec = item["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"]) == (6, 3, 0)
+    assert "maxFailedIndexes" not in spec
+    values = cluster.call("GET", jobs.path("configmaps", f"{info.request.app_id}-values"))["data"]["values"]
+    assert len(values.splitlines()) == 6
+    run_pods(jobs, item, RUNNING, first=3)
+    names = [f"{item['metadata']['name']}-{k}-abcde" for k in range(3)]
+    set_status(jobs.path("pods", names[0]), {"phase": "Succeeded"})
+    terminated = {**RUNNING["containerStatuses"][0], "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}
+    set_status(jobs.path("pods", names[1]), {"phase": "Failed", "containerStatuses": [terminated]})
+    set_status(path, {"completedIndexes": "0", "failedIndexes": "1", "succeeded": 1, "failed": 1})
+    jobs.scheduler.cancel_task(app_id, 5)
+    found = jobs.scheduler.describe(app_id).tasks
+    assert [s.name for s in found.states] == ["SUCCEEDED", "FAILED", "RUNNING", "PENDING", "PENDING", "CANCELLED"]
+    assert found.exit_codes[1] == 3
+    assert jobs.scheduler.describe_tasks(app_id, [1])[0].msg.startswith("w/1: exit code 3")
+    jobs.scheduler.cancel_task(app_id, 2)
+    assert not [p for p in cluster.call("GET", jobs.path("pods"))["items"] if p["metadata"]["name"] == names[2]]
+    jobs.scheduler.cancel(app_id)
+    assert [s.name for s in jobs.scheduler.describe(app_id).tasks.states][2:] == ["CANCELLED"] * 4

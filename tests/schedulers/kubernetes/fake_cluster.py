@@ -185,7 +185,7 @@ class Cluster:
             and namespace in (None, space)
             and all((item["metadata"].get("labels") or {}).get(k) == v for k, v in wanted)
             and (not one_of or (item["metadata"].get("labels") or {}).get(one_of[1]) in one_of[2].split(","))
-            and all(_field(item, *pair.split("=")) for pair in query.get("fieldSelector", "").split(",") if pair)
+            and all(_field(item, pair) for pair in query.get("fieldSelector", "").split(",") if pair)
         ]
         start, limit = int(query.get("continue", 0)), int(query.get("limit", 0)) or len(found)
         more = {"continue": str(start + limit)} if start + limit < len(found) else {}
@@ -273,11 +273,12 @@ def _jobset_webhook(item):
     return ""
 
 
-def _field(item, path, wanted):
+def _field(item, pair):
     """Whether a field selector finds an object."""
-    for key in path.split("."):
+    path, wanted = pair.split("=")
+    for key in path.rstrip("!").split("."):
         item = item.get(key, {}) if isinstance(item, dict) else {}
-    return item == wanted
+    return (item == wanted) is not path.endswith("!")
 
 
 def _merge(target, patch):

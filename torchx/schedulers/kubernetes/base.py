@@ -179,6 +179,11 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         from torchx.schedulers.kubernetes.logs import LastWords
 
         pods = read_pods(found.pods)
+        if any(map(queries.is_sweep, found.owners)):
+            from torchx.schedulers.kubernetes import sweeps
+
+            self._found[app_id] = Found(found.kind, found.owners, version=found.version)
+            return sweeps.describe(app_id, found.owners[0], pods)
         facts = self._facts(api, app_id, found, pods)
         names = dict(enumerate(role.name for role in facts.roles))
         look = LastWords(api, split_id(app_id)[0], {(names.get(p.role_index, ""), p.facts.replica): p for p in pods})

@@ -153,10 +153,11 @@ def attach(objects: list[_Object], codes: Mapping[int, Code | BucketCode]) -> li
         if code is not None:
             _mount(template["spec"], code, names[code.hash])
     owner = objects[0]["metadata"]
-    return [objects[0], *(c.as_object(_metadata(names[c.hash], owner)) for c in different), *objects[1:]]
+    return [objects[0], *(c.as_object(metadata_of_part(names[c.hash], owner)) for c in different), *objects[1:]]
 
 
-def _metadata(name: str, owner: _Object) -> _Object:
+def metadata_of_part(name: str, owner: _Object) -> _Object:
+    """The metadata of what belongs to a job, from those of its first object."""
     labels = {key: value for key, value in owner["labels"].items() if key != LABEL_QUEUE}
     marks = {key: value for key, value in owner["annotations"].items() if key == ANNOTATION_SUBMISSION}
     return {"name": name, "namespace": owner["namespace"], "labels": labels, "annotations": marks}

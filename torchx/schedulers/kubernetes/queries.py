@@ -8,6 +8,7 @@ from torchx.errors import NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes.answers import Found, is_elastic, read_owner
 from torchx.schedulers.kubernetes.client import path_of
 from torchx.schedulers.kubernetes.names import (
+    ANNOTATION_SWEEP,
     LABEL_ORGANIZATION,
     LABEL_UNIQUE_NAME,
     ORGANIZATION,
@@ -54,9 +55,19 @@ def look(
             found.setdefault(name_of(item), Found(kind, version=version)).owners.append(item)
         if found.keys() >= set(wanted):
             break
-    for pod in parts_of(api, "Pod", namespace, wanted) if pods else ():
+    sweeps = [name for name, job in found.items() if any(map(is_sweep, job.owners))]
+    others = [name for name in wanted if name not in sweeps]
+    items = parts_of(api, "Pod", namespace, others) if pods and others else []
+    if pods and sweeps:  # their Jobs know those that have succeeded, however many
+        items += api.items(path_of("Pod", namespace), {**selector(sweeps), "fieldSelector": "status.phase!=Succeeded"})
+    for pod in items:
         found.setdefault(name_of(pod), Found(next(iter(choice)))).pods.append(pod)
     return {name: job for name, job in found.items() if job.owners or not all(map(_goes, job.pods))}
+
+
+def is_sweep(owner: _Object) -> bool:
+    """Whether a Job runs the tasks of a sweep."""
+    return ANNOTATION_SWEEP in (owner["metadata"].get("annotations") or {})
 
 
 def _goes(pod: _Object) -> bool:

@@ -1,0 +1,187 @@
+"""Sweeps on Kubernetes: one Indexed Job, what its pods run, and what is read of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.schedulers.kubernetes.fake_cluster import Cluster
+from torchx.errors import NotFoundError, NotSupportedError
+from torchx.schedulers.kubernetes.sweeps import MOST_BYTES
+from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler, create_scheduler
+from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs.tasks import TaskList
+
+ODD = [
+    "a,b",
+    "x \"y\" 'z'",
+    "$HOME `id` $(id) $(TORCHX_REPLICA_ID) $$",
+    "{lr}",
+    "two\nlines\n",
+    "größe 日本",
+    "-x",
+    "",
+    "a\\b",
+]
+
+
+def submit(
+    scheduler: KubernetesScheduler,
+    points: list[str],
+    *args: str,
+    cfg: dict[str, Any] | None = None,
+    width: int = 0,
+    **fields: Any,
+) -> str:
+    role = Role("w", "img", entrypoint="python", args=[*args], resource=Resource(1, 0, 64), **fields)
+    info = scheduler.submit_dryrun(AppDef("train", [role]), cfg or {})
+    tasks = TaskList(names=["v"], points=[(point,) for point in points], max_parallel=width)
+    scheduler.check_tasks(info, tasks)
+    return scheduler.submit_tasks(info, tasks)
+
+
+def run_task(cluster: Cluster, k: int, folder: Path, program: str) -> Any:
+    """What a container of task ``k`` runs, with Kubernetes' own replacements, as `sh` runs it."""
+    (job,), config = cluster.of("jobs"), next(c for c in cluster.of("configmaps") if "values" in c.get("data", {}))
+    for name, text in config["data"].items():
+        (folder / name).write_text(text)
+    (main,) = job["spec"]["template"]["spec"]["containers"]
+    env = {"PATH": os.environ["PATH"], "TORCHX_REPLICA_ID": str(k)}
+
+    def expanded(text: str) -> str:
+        def replaced(found: re.Match[str]) -> str:
+            return "$" if found[0] == "$$" else env.get(found[1], found[0])
+
+        return re.sub(r"\$\$|\$\(([^)]*)\)", replaced, text)
+
+    for item in main["env"]:
+        if "value" in item:
+            env[item["name"]] = expanded(item["value"])
+    argv = [expanded(word).replace("/torchx-values", str(folder)) for word in main["command"]]
+    (folder / "python").write_text(f"#!/bin/sh\nexec {program}\n")
+    (folder / "python").chmod(0o755)
+    env["PATH"] = f"{folder}:{env['PATH']}"
+    return subprocess.run(argv, env=env, capture_output=True, check=False)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def scheduler(cluster: Cluster) -> KubernetesScheduler:
+    return create_scheduler("me", client=cluster)
+
+
+def test_one_job_whatever_the_number_of_tasks(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """Numbered pods, so many at a time; one that fails ends no other."""
+    submit(scheduler, [str(k) for k in range(500)], "{v}", width=7)
+    (job,) = cluster.of("jobs")
+    spec = job["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 500, 7)
+    assert (spec["backoffLimitPerIndex"], "backoffLimit" in spec, "maxFailedIndexes" in spec) == (0, False, False)
+    assert len(cluster.objects) == 3
+
+
+def test_values_arrive(cluster: Cluster, scheduler: KubernetesScheduler, tmp_path: Path) -> None:
+    """Whatever is in them, in arguments and variables, with macros beside them, and the number of the task."""
+    submit(
+        scheduler, ODD, "{v}", "{{v}} $(HOME) ${{replica_id}}", "${replica_id}", env={"A": "x{v}", "B": "$(A) $HOME"}
+    )
+    show = f"{os.sys.executable} -c 'import json,os,sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))' \"$@\""  # type: ignore[attr-defined]
+    for k, value in enumerate(ODD):
+        done = run_task(cluster, k, tmp_path, show)
+        assert done.returncode == 0, done.stderr
+        argv, env = json.loads(done.stdout)
+        assert argv == [value, "{v} $(HOME) ${replica_id}", str(k)]
+        assert (env["A"], env["B"], env["TORCHX_TASK"]) == (f"x{value}", "$(A) $HOME", str(k))
+
+
+def test_a_task_that_was_cancelled_does_not_begin(
+    cluster: Cluster, scheduler: KubernetesScheduler, tmp_path: Path
+) -> None:
+    """Its pod is removed where there is one; a pod that comes later ends at once, and the others run."""
+    app_id = submit(scheduler, ["a", "b", "c"], "{v}", width=2)
+    scheduler.cancel_task(app_id, 2)
+    scheduler.cancel_task(app_id, 1)
+    assert [run_task(cluster, k, tmp_path, "echo ran").stdout for k in range(3)] == [b"ran\n", b"", b""]
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.tasks is not None
+    assert [state.name for state in found.tasks.states] == ["PENDING", "CANCELLED", "CANCELLED"]
+    with pytest.raises(NotFoundError, match="no task `3`"):
+        scheduler.cancel_task(app_id, 3)
+
+
+FAILED = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 3}}}]}
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+
+
+def test_what_became_of_tasks(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """The Job knows those that have ended, its pods those that run; pods that have succeeded are not asked for."""
+    app_id = submit(scheduler, [str(k) for k in range(8)], "{v}", width=3)
+    (job,) = cluster.of("jobs")
+    cluster.run_pods(job, RUNNING, most=3)
+    pods = {pod["metadata"]["name"]: pod for pod in cluster.of("pods")}
+    next(pod for name, pod in pods.items() if "-1-" in name or name.endswith("-1"))["status"] = FAILED
+    job["status"] = {"completedIndexes": "3-5", "failedIndexes": "1", "succeeded": 3, "failed": 1, "active": 2}
+    cluster.calls.clear()
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.tasks is not None
+    assert [s.name for s in found.tasks.states] == [
+        *("RUNNING", "FAILED", "RUNNING", "SUCCEEDED", "SUCCEEDED", "SUCCEEDED", "PENDING", "PENDING"),
+    ]
+    assert (found.tasks.exit_codes[1], found.tasks.max_parallel, found.state) == (3, 3, AppState.RUNNING)
+    assert len(cluster.calls) == 2
+    assert "status.phase!=Succeeded" in str(cluster.calls[-1])
+    tasks = scheduler.describe_tasks(app_id, [1, 4, 7])
+    assert tasks is not None
+    assert [(t.app_id.rpartition("/")[2], t.state.name) for t in tasks] == [
+        ("1", "FAILED"),
+        ("4", "SUCCEEDED"),
+        ("7", "PENDING"),
+    ]
+    assert "exit code 3" in tasks[0].msg
+    assert scheduler.log_replicas(app_id) == [("w", k) for k in range(8)]
+
+
+def test_the_end(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """A sweep with failures has failed; one that is cancelled leaves none, nor one to come."""
+    app_id = submit(scheduler, ["a", "b", "c"], "{v}")
+    (job,) = cluster.of("jobs")
+    failed = {"type": "Failed", "status": "True", "reason": "FailedIndexes", "message": "Job has failed indexes"}
+    job["status"] = {"completedIndexes": "0,2", "failedIndexes": "1", "conditions": [failed]}
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert (found.state, found.msg) == (AppState.FAILED, "2 of 3 tasks succeeded, 1 failed")
+    other = submit(scheduler, ["a", "b", "c"], "{v}")
+    cluster.of("jobs")[-1]["status"] = {"completedIndexes": "0"}
+    scheduler.cancel(other)
+    found = scheduler.describe(other)
+    assert found is not None
+    assert (found.state, found.msg) == (AppState.CANCELLED, "1 of 3 tasks succeeded, 2 cancelled")
+
+
+def test_what_is_left_to_single_jobs(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """Old clusters, other kinds, several replicas, retries, and values that no ConfigMap holds; nothing is made."""
+    cluster.version = (1, 28)
+    with pytest.raises(NotSupportedError, match=r"1\.28 ends a Job at its first failure"):
+        submit(scheduler, ["a"], "{v}")
+    cluster.version = (1, 29)
+    with pytest.raises(NotSupportedError, match="kind=jobset"):
+        submit(scheduler, ["a"], "{v}", cfg={"kind": "jobset"})
+    with pytest.raises(NotSupportedError, match="2 replicas"):
+        submit(scheduler, ["a"], "{v}", num_replicas=2)
+    with pytest.raises(NotSupportedError, match="not started again"):
+        submit(scheduler, ["a"], "{v}", max_retries=1)
+    with pytest.raises(NotSupportedError, match="1000 kB of a ConfigMap"):
+        submit(scheduler, ["x" * MOST_BYTES], "{v}")
+    assert not cluster.objects

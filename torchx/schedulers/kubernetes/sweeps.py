@@ -1,0 +1,198 @@
+"""Sweeps on Kubernetes: one Indexed Job, whose pods find their values in a ConfigMap, a line for each task.
+
+A replica of that Job is a task, so that its pods, its logs and its end are those of any job.
+https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index
+"""
+
+from __future__ import annotations
+
+from torchx.errors import NotSupportedError
+from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
+from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, only_role
+from torchx.schedulers.kubernetes.answers import definition, read_owner
+from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kubernetes.inline_code import AUTO, metadata_of_part
+from torchx.schedulers.kubernetes.names import ANNOTATION_SKIPPED, ANNOTATION_SWEEP, JOB, MAIN_CONTAINER
+from torchx.schedulers.kubernetes.pods import literal
+from torchx.schedulers.kubernetes.request import PER_INDEX_SINCE
+from torchx.specs.api import AppState, is_terminal
+from torchx.specs.tasks import TaskTable, fill, placeholders
+from torchx.util.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.kit.facts import Look
+    from torchx.schedulers.kubernetes.client import KubeApi
+    from torchx.schedulers.kubernetes.pod_answers import Pod
+    from torchx.schedulers.kubernetes.request import KubernetesJob
+    from torchx.specs.api import AppDef
+    from torchx.specs.tasks import TaskList
+
+    _Object = dict[str, Any]
+
+MOST_TASKS = 100_000
+"""Of an Indexed Job with limits for each index, whose failed ones are all counted."""
+MOST_BYTES = 1_000_000
+"""Of the values. A ConfigMap holds 1 MiB."""
+USUAL_WIDTH = 100
+_FOLDER = "/torchx-values"
+_VOLUME = "torchx-values"
+
+
+def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tuple[int, int]) -> None:
+    """Refuses what cannot be one Indexed Job.
+
+    Raises:
+        NotSupportedError: says why.
+    """
+    only_role(app, "kubernetes", timeout=True)
+    if job.opts.kind not in (JOB, AUTO):
+        raise NotSupportedError(f"a sweep is a Job, and `kind={job.opts.kind}` was asked for")
+    if version < PER_INDEX_SINCE:
+        since = ".".join(map(str, PER_INDEX_SINCE))
+        raise NotSupportedError(
+            f"Kubernetes {version[0]}.{version[1]} ends a Job at its first failure; {since} does not"
+        )
+    if len(tasks.points) > MOST_TASKS:
+        raise NotSupportedError(f"an Indexed Job has {MOST_TASKS:,} tasks at most")
+    if sum(map(len, map(values_line, tasks.points))) > MOST_BYTES:
+        raise NotSupportedError(f"the values are longer than the {MOST_BYTES // 1000} kB of a ConfigMap")
+
+
+def as_replicas(app: AppDef, tasks: TaskList) -> AppDef:
+    """The job, with a replica for each task."""
+    (role,) = app.roles
+    return replace(app, roles=[replace(role, num_replicas=len(tasks.points))])
+
+
+def with_values(objects: list[_Object], tasks: TaskList) -> list[_Object]:
+    """The objects of a job, whose pods fill in their values, and the ConfigMap that these come from.
+
+    Args:
+        objects: a Service, a Job and what belongs to them; they are changed.
+    """
+    job = next(item for item in objects if item["kind"] == "Job")
+    name = f"{objects[0]['metadata']['name']}-values"
+    width = tasks.max_parallel or USUAL_WIDTH
+    job["metadata"]["annotations"][ANNOTATION_SWEEP] = str(width)
+    spec = job["spec"]
+    spec["parallelism"] = min(width, len(tasks.points))
+    for limit in ("backoffLimit", "maxFailedIndexes"):  # a task that fails ends no other
+        spec.pop(limit, None)
+    spec["backoffLimitPerIndex"] = 0
+    pod = spec["template"]["spec"]
+    main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
+    marks = {name: f"@TORCHX_VALUE_{i}@" for i, name in enumerate(tasks.names)}
+    late = {mark: f"v_{i}" for i, mark in enumerate(marks.values())}
+    own = {item["name"]: item["value"] for item in main["env"] if placeholders(item.get("value", ""))}
+    env = {name: fill(value, marks) for name, value in own.items()}
+    words = [*env_words(env, late), *(quote(fill(word, marks), late) for word in main["command"])]
+    script = literal(read_script(__file__, "task.sh"))
+    main["command"] = ["sh", "-c", "\n".join([script.strip(), *exports(env, late), f"exec {' '.join(words)}"])]
+    main["env"] = [item for item in main["env"] if item["name"] not in own]
+    main["volumeMounts"] = [*main["volumeMounts"], {"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True}]
+    pod["volumes"] = [*pod["volumes"], {"name": _VOLUME, "configMap": {"name": name}}]
+    values = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata_of_part(name, objects[0]["metadata"]),
+        "data": {"values": "".join(map(values_line, tasks.points)), "skipped": ""},
+    }
+    return [objects[0], values, *objects[1:]]
+
+
+def values_line(point: Sequence[str]) -> str:
+    r"""The values of a task as a line of a POSIX shell, where ``nl`` is a line end.
+
+    >>> values_line(["it's", "a\nb"])
+    "v_0='it'\\''s' v_1=a\"${nl}\"b\n"
+    """
+    return " ".join(f"v_{i}={quote(value, {chr(10): 'nl'})}" for i, value in enumerate(point)) + "\n"
+
+
+# -- what became of them ------------------------------------------------------------------------------------
+
+
+def table_of(item: _Object, pods: Sequence[Pod]) -> TaskTable:
+    """What the Job says of its tasks, and its pods of those that run or have failed."""
+    count, owner = int(item["spec"]["completions"]), read_owner(JOB, item)
+    skipped = _skipped(item)
+    over = owner.state if owner.state is not None and is_terminal(owner.state) else None
+    table = TaskTable(
+        states=[over if over in (AppState.CANCELLED, AppState.FAILED) else AppState.PENDING] * count,
+        exit_codes=[None] * count,
+        ended=[0.0] * count,
+        max_parallel=int(_annotations(item)[ANNOTATION_SWEEP]),
+    )
+    for pod in pods:
+        k = pod.facts.replica
+        if 0 <= k < count and (over is None or pod.facts.state is AppState.FAILED):
+            table.states[k], table.ended[k] = pod.facts.state, pod.facts.ended
+            table.exit_codes[k] = pod.facts.exit_code
+    for k, state in owner.ended.items():
+        if k < count:
+            table.states[k] = state
+            if state is AppState.SUCCEEDED:
+                table.exit_codes[k] = 0
+    for k in skipped:
+        if k < count and (is_terminal(table.states[k]) or table.states[k] is AppState.PENDING):
+            table.states[k] = AppState.CANCELLED
+    return table
+
+
+def describe(app_id: str, item: _Object, pods: Sequence[Pod]) -> DescribeAppResponse:
+    """The answer for the sweep."""
+    owner = read_owner(JOB, item)
+    answer = describe_sweep(app_id, table_of(item, pods))
+    if owner.reason and not is_terminal(answer.state):
+        answer.msg += f"; {owner.reason}"
+    app = definition([item])
+    answer.roles = list(app.roles) if app is not None else []
+    return answer
+
+
+def describe_some(
+    app_id: str, item: _Object, pods: Sequence[Pod], numbers: Sequence[int], look: Look
+) -> list[DescribeAppResponse]:
+    """The answers for some tasks, each with its cause."""
+    from torchx.schedulers.kit.facts import ReplicaFacts
+
+    table = table_of(item, pods)
+    check_numbers(app_id, numbers, len(table.states))
+    app = definition([item])
+    role = app.roles[0].name if app is not None else ""
+    there = {pod.facts.replica: pod.facts for pod in pods}
+    answers = []
+    for k in numbers:
+        facts = there.get(k) or ReplicaFacts(role=role, replica=k, state=table.states[k])
+        stopped = table.states[k] is AppState.CANCELLED
+        facts = replace(facts, role=role, state=table.states[k], stopped=stopped)
+        answers.append(describe_task(f"{app_id}/{k}", facts, look))
+    return answers
+
+
+def cancel_task(api: KubeApi, namespace: str, item: _Object, pods: Sequence[Pod], k: int) -> None:
+    """Has one task not begin, or removes its pod."""
+    check_numbers(item["metadata"]["name"], [k], int(item["spec"]["completions"]))
+    skipped = sorted({*_skipped(item), k})
+    volumes = item["spec"]["template"]["spec"]["volumes"]
+    name = next(volume["configMap"]["name"] for volume in volumes if volume["name"] == _VOLUME)
+    text = "".join(f"{number}\n" for number in skipped)
+    api.patch(path_of("ConfigMap", namespace, name), {"data": {"skipped": text}})
+    marks = {"metadata": {"annotations": {ANNOTATION_SKIPPED: ",".join(map(str, skipped))}}}
+    api.patch(path_of("Job", namespace, item["metadata"]["name"]), marks)
+    for pod in pods:
+        if pod.facts.replica == k and not is_terminal(pod.facts.state):
+            api.delete(path_of("Pod", namespace, pod.name))
+
+
+def _annotations(item: _Object) -> dict[str, str]:
+    return (item.get("metadata") or {}).get("annotations") or {}
+
+
+def _skipped(item: _Object) -> set[int]:
+    return {int(word) for word in _annotations(item).get(ANNOTATION_SKIPPED, "").split(",") if word.isdigit()}
