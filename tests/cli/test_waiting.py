@@ -37,7 +37,7 @@ class Runner:
         self.clock.advance(left)
         return None if self.state is None else AppStatus(self.state)
 
-    def status(self, handle: str) -> AppStatus | None:
+    def seen(self, handle: str) -> AppStatus | None:
         replicas = [ReplicaStatus(0, AppState.RUNNING, "r", ""), ReplicaStatus(1, AppState.PENDING, "r", "")]
         return AppStatus(self.now, roles=[RoleStatus("r", replicas)])
 

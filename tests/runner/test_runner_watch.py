@@ -6,7 +6,10 @@ import asyncio
 import os
 import signal
 import subprocess
+import threading
 import time
+from collections import Counter
+from typing import ClassVar
 
 import pytest
 
@@ -14,6 +17,8 @@ from torchx.errors import BackendError, NotFoundError
 from torchx.runner import Runner, changes, poller
 from torchx.runner.poller import Beat, _Files
 from torchx.runs import default_registry
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs import AppState
 
 from .memory_backend import MemoryScheduler, UnreachableScheduler, echo_app
@@ -271,3 +276,116 @@ def test_a_home_that_cannot_be_written(monkeypatch):
     assert not files.is_ours()
     files.write(Beat(1, 0.0))
     assert files.beat() is None
+
+
+class Cluster(MemoryScheduler):
+    """Many of its jobs are one question; each question is counted."""
+
+    capabilities = Capabilities(describe_many=True)
+    questions: ClassVar[Counter[str]] = Counter()
+
+    def describe(self, app_id):
+        self.questions["one"] += 1
+        return super().describe(app_id)
+
+    def describe_many(self, app_ids):
+        self.questions["many"] += 1
+        ids = list(app_ids)
+        return {app_id: super(Cluster, self).describe(app_id) for app_id in ids}
+
+
+def cluster(jobs):
+    Cluster.questions.clear()
+    return {"memory": lambda session_name, **params: Cluster(session_name, jobs=jobs)}
+
+
+def test_waiting_is_reading(jobs, tmp_path, monkeypatch):
+    """Those who wait on a cluster ask at most once each, while nobody polls yet; the end and its cause come from the record."""
+    monkeypatch.chdir(tmp_path)
+    factories = cluster(jobs)
+    found = []
+
+    def wait():
+        with Runner("test", factories) as mine:
+            found.append(mine.wait("@last", timeout=60))
+
+    with Runner("test", factories) as runner:
+        handle = runner.run(echo_app(), "memory")
+        with runner.watch(handle) as watch:
+            while next(watch).state is not RUNNING:
+                pass
+            Cluster.questions.clear()
+            threads = [threading.Thread(target=wait) for _ in range(5)]
+            for thread in threads:
+                thread.start()
+            while Cluster.questions["many"] < 5:
+                watch.within(0.05)
+            assert Cluster.questions["one"] == 0
+            jobs["echo-1"].state, jobs["echo-1"].msg = FAILED, "exit code 3"
+            for thread in threads:
+                thread.join(60)
+            assert [(s.state, s.msg) for s in found] == [(FAILED, "exit code 3")] * 5
+            assert Cluster.questions["one"] == 0
+            assert runner.wait(handle, timeout=0).msg == "exit code 3"
+            assert Cluster.questions["one"] == 0
+
+
+def test_a_wait_alone_polls(jobs, tmp_path, monkeypatch):
+    """Nobody watches: who waits asks once, and then is the poller; time that is up is up, and says how the job is."""
+    monkeypatch.chdir(tmp_path)
+    with Runner("test", cluster(jobs)) as runner:
+        handle = runner.run(echo_app(), "memory")
+        with pytest.raises(TimeoutError, match="is RUNNING after"):
+            runner.wait(handle, timeout=0.3)
+        assert (asked := Cluster.questions["one"]) <= 1
+        assert Cluster.questions["many"] > 1
+        jobs["echo-1"].state = SUCCEEDED
+        assert runner.wait(handle).state is SUCCEEDED
+        assert Cluster.questions["one"] == asked
+        # A job that is not on record is asked for, as ever.
+        jobs["foreign"] = DescribeAppResponse("foreign", FAILED)
+        assert runner.wait("memory://test/foreign").state is FAILED
+        assert Cluster.questions["one"] == asked + 1
+
+
+def test_a_wait_hears_that_nobody_can_be_asked(tmp_path, monkeypatch):
+    """The poller's trouble is that of all who wait: they ask themselves, and get the error that it is."""
+    monkeypatch.chdir(tmp_path)
+
+    class Away(Cluster):
+        down = False
+
+        def describe(self, app_id):
+            return self._tried(super().describe, app_id)
+
+        def describe_many(self, app_ids):
+            return self._tried(super().describe_many, app_ids)
+
+        def _tried(self, ask, what):
+            if Away.down:
+                raise BackendError("connection refused")
+            return ask(what)
+
+    jobs = {}
+    with Runner("test", {"memory": lambda session_name, **params: Away(session_name, jobs=jobs)}) as runner:
+        handle = runner.run(echo_app(), "memory")
+        with pytest.raises(TimeoutError):
+            runner.wait(handle, timeout=0.2)
+        Away.down = True
+        with pytest.raises(BackendError, match="connection refused"):
+            runner.wait(handle, timeout=60)
+
+
+def test_nobody_looks_and_nobody_polls(jobs, tmp_path, monkeypatch):
+    """A notebook that has waited once does not ask for ever; the next wait has a poller again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(poller, "_UNWANTED_S", 0.05)
+    with Runner("test", cluster(jobs)) as runner:
+        handle = runner.run(echo_app(), "memory")
+        with pytest.raises(TimeoutError):
+            runner.wait(handle, timeout=0.01)
+        (first,) = runner._news._pollers._pollers.values()
+        first._thread.join(30)
+        assert first.is_over()
+        jobs["echo-1"].state = SUCCEEDED
+        assert runner.wait(handle, timeout=60).state is SUCCEEDED

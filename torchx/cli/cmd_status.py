@@ -71,7 +71,7 @@ class CmdStatus(SubCommand):
                 watch(
                     runner,
                     handles,
-                    lambda handle: _page(runner, handle, *_find(runner, handle, args.roles), args.roles)[0],
+                    lambda handle, seen: _page(runner, handle, *_find(runner, handle, args.roles, seen), args.roles)[0],
                     args.json,
                 )
             for handle in handles:
@@ -99,11 +99,13 @@ class CmdStatus(SubCommand):
             sys.exit(code)
 
 
-def _find(runner: Runner, handle: str, roles: list[str] | None) -> tuple[AppStatus, Run | None]:
-    """The status of a job, and what is on record where that is needed."""
+def _find(
+    runner: Runner, handle: str, roles: list[str] | None, seen: AppStatus | None = None
+) -> tuple[AppStatus, Run | None]:
+    """The status of a job, unless it is known, and what is on record where that is needed."""
     from torchx.specs.api import UnknownAppException
 
-    status = runner.status(handle)
+    status = runner.status(handle) if seen is None else seen
     if status is None:
         raise UnknownAppException(handle)
     _check_roles(status, roles, handle)

@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
     from torchx.runner import Runner
     from torchx.runner.changes import Watch
+    from torchx.specs import AppStatus
 
 _TICK_S = 1.0
-_FAR_S = 15.0  # between two looks at the replicas of a job whose state has not changed
+_FAR_S = 15.0  # between two questions about a job that nobody polls
 _FOOT = "live · Ctrl-C leaves the job alone"
 
 
-def watch(runner: Runner, handles: Sequence[str], page: Callable[[str], str], as_json: bool) -> None:
+def watch(
+    runner: Runner, handles: Sequence[str], page: Callable[[str, AppStatus | None], str], as_json: bool
+) -> None:
     """Shows the pages until all of the jobs have ended: in place on a terminal, else a line for each change.
 
     Args:
-        page: the page of a job, of this moment.
+        page: the page of a job, as whoever polls has seen it; None: of this moment.
         as_json: print a document for each change of a task of a sweep instead, and else nothing.
 
     Raises:
@@ -43,7 +46,8 @@ def watch(runner: Runner, handles: Sequence[str], page: Callable[[str], str], as
                         print(change_document(change), flush=True)
             elif is_tty(sys.stdout) and os.environ.get("TERM") != "dumb":
                 with _Screen() as screen:
-                    _show(screen, changes, handles, page, near=all(map(runner.is_near, handles)))
+                    near = all(map(runner.is_near, handles))
+                    _show(screen, changes, handles, page, far_s=_TICK_S if near else _FAR_S)
             else:
                 from torchx.cli.cmd_watch import print_changes
 
@@ -52,22 +56,33 @@ def watch(runner: Runner, handles: Sequence[str], page: Callable[[str], str], as
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _show(screen: _Screen, changes: Watch, handles: Sequence[str], page: Callable[[str], str], *, near: bool) -> None:
+def _show(
+    screen: _Screen,
+    changes: Watch,
+    handles: Sequence[str],
+    page: Callable[[str, AppStatus | None], str],
+    *,
+    far_s: float,
+) -> None:
     color = has_color(sys.stdout)
-    shown = looked = -_FAR_S
-    pages: list[str] = []
+    shown = -_TICK_S
+    asked = dict.fromkeys(handles, -far_s)
+    pages: dict[str, str] = {}
     while True:
         now = time.monotonic()
-        # The record has the states of jobs, and their schedulers alone know how the replicas are.
-        if now - looked >= (_TICK_S if near else _FAR_S):
-            pages, looked = [page(handle) for handle in handles], now
-        if now - shown >= _TICK_S or looked == now:
+        if now - shown >= _TICK_S:
+            for handle in handles:
+                # On a cluster they are as whoever polls writes it down; what nobody does is asked for, now and then.
+                status = changes.status(handle)
+                if status is not None or now - asked[handle] >= far_s:
+                    pages[handle] = page(handle, status)
+                    asked[handle] = now
             problems = "".join(f"\n{text}; it is asked again" for text in changes.problems().values())
-            screen.show("\n\n".join(pages) + problems + f"\n{gray(_FOOT, color=color)}")
+            screen.show("\n\n".join(pages[h] for h in handles) + problems + f"\n{gray(_FOOT, color=color)}")
             shown = now
         try:
-            if changes.within(_TICK_S) is not None:
-                looked = -_FAR_S
+            if (change := changes.within(_TICK_S)) is not None:
+                shown = asked[change.handle] = -far_s
         except StopIteration:
             return
 

@@ -76,7 +76,7 @@ def _wait(
             try:
                 return runner.wait(handle, wait_interval=_POLL_S, timeout=_TICK_S if shows else _LOOK_S)
             except TimeoutError:
-                status = runner.status(handle)
+                status = runner.seen(handle)
             submitted = submitted or status is None or str(status.state) != "UNSUBMITTED"
             if not submitted and time.monotonic() - since > UNSUBMITTED_S:
                 raise never_submitted(handle, time.monotonic() - since)

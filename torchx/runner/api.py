@@ -276,7 +276,8 @@ class Runner(RunnerVerbs):
         """Waits until the job has ended, or is gone; bears an outage of ten minutes. None when nobody knows the job.
 
         Args:
-            wait_interval: seconds between two looks, at most. The first ones follow one another more quickly.
+            wait_interval: seconds between two looks, at most. The first ones follow one another more quickly. Of jobs
+                on clusters the record is read, as :meth:`watch` does, however many wait.
             timeout: seconds to wait for at most; None: for ever.
 
         Raises:
@@ -285,8 +286,9 @@ class Runner(RunnerVerbs):
         with log_event("wait") as event:
             handle, backend, app_id = self._find(app_handle)
             tell(event, handle=handle)
+            ask, news = self._asking(handle, backend, timeout)
             status = self._waiter.until_over(
-                lambda: self.status(handle), backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle
+                ask, backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle, news=news
             )
             if status is not None and not status.gone:
                 run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
@@ -402,6 +404,9 @@ class Runner(RunnerVerbs):
         """Closes the schedulers. Jobs go on."""
         self._recorder.settle()
         self._ended.clear()
+        if self._news is not None:
+            self._news.close()
+            self._news = None
         self._backends.close()
         if "torchx.runs" in sys.modules:
             run_registry().close()

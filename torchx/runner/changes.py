@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 
 from torchx.errors import NotFoundError
 from torchx.runner.poller import Poller
 from torchx.runs.records import Change, RunQuery
-from torchx.specs.api import AppState, parse_app_handle
+from torchx.specs.api import AppState, AppStatus, parse_app_handle
+from torchx.util.folder_watch import FolderWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
     from torchx.runs import Run, RunRegistry
 
 TICK_S = 0.2
-"""How often a reader looks whether there is a change: a question of some ten microseconds to the record."""
+"""How often a reader looks whether there is a change where the kernel does not say that something was written."""
 
 _ASK_AGAIN_S = 2.0
+_LOOK_S = 2.0  # a watch that hears of nothing looks all the same
 _TRUST_S = 10.0  # without a beat for so long, nobody polls: the home cannot be written
 
 
@@ -34,15 +37,26 @@ class _Pollers:
         self._backends = backends
         self._pollers: dict[str, Poller] = {}
 
-    def serve(self, schedulers: Iterable[str]) -> None:
-        """Has a poller for each of them from now on."""
-        for name in schedulers:
-            if name not in self._pollers:
+    def serve(self, schedulers: Iterable[str] = ()) -> None:
+        """Has a poller for each of them from now on, and for those before, as long as somebody calls this."""
+        for poller in self._pollers.values():
+            poller.want()
+        for name in (*self._pollers, *schedulers):
+            if name not in self._pollers or self._pollers[name].is_over():
                 self._pollers[name] = Poller(name, self._registry, self._backends.another())
 
     def beats(self) -> dict[str, Beat | None]:
         """What is known of the last question to each scheduler."""
         return {name: poller.beat() for name, poller in self._pollers.items()}
+
+    def status(self, handle: str) -> AppStatus | None:
+        """The whole status of a job as whoever polls has seen it; None where its scheduler has to be asked."""
+        name, _, app_id = parse_app_handle(handle)
+        status = self._registry.status(handle)
+        if status is None or status.is_terminal():
+            return status
+        beat = self._pollers[name].beat() if name in self._pollers else None
+        return None if beat is None or beat.error or app_id in beat.unknown else status
 
     def close(self) -> None:
         """Lets others do it."""
@@ -59,7 +73,20 @@ class _Cursor:
 
     def __init__(self, registry: RunRegistry) -> None:
         self._registry = registry
+        self._folder: FolderWatch | None = None
         self._seq = registry.last_change()
+
+    def sleep(self, most_s: float) -> None:
+        """Sleeps until somebody writes something down, or for so many seconds; it may be less."""
+        if self._folder is None:
+            self._folder = FolderWatch(os.path.dirname(self._registry.path), tick_s=TICK_S)
+            return  # what was written before is not heard
+        self._folder.wait(most_s)
+
+    def close(self) -> None:
+        """The kernel need not tell any more."""
+        if self._folder is not None:
+            self._folder.close()
 
     def read(self, *, mine: bool = False) -> list[Change]:
         """The changes that it has not seen."""
@@ -90,6 +117,8 @@ class News:
     def add(self, handles: Iterable[str]) -> None:
         """Further jobs to wait for."""
         for handle in handles:
+            if self._going.get(handle):
+                continue
             run = self._registry.get(handle)
             self._going[handle] = run is not None and not run.is_terminal()
             self._trusted.setdefault(parse_app_handle(handle)[0], time.monotonic())
@@ -103,7 +132,7 @@ class News:
         """
         deadline = time.monotonic() + most_s
         while not (found := self.look(handles)) and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(TICK_S, left))
+            self._cursor.sleep(left)
         return found
 
     def look(self, handles: Iterable[str]) -> list[str]:
@@ -112,6 +141,7 @@ class News:
             if change.handle in self._going:
                 self._going[change.handle] = not change.is_terminal() and change.state is not AppState.UNKNOWN
         now = time.monotonic()
+        self._pollers.serve()
         beats = self._pollers.beats()
         self._trusted.update({name: now for name, beat in beats.items() if beat is not None})
         found = []
@@ -125,8 +155,13 @@ class News:
                 found.append(handle)
         return found
 
+    def status(self, handle: str) -> AppStatus | None:
+        """The status of a job as whoever polls has seen it; None where its scheduler has to be asked."""
+        return self._pollers.status(handle)
+
     def close(self) -> None:
         """Ends the pollers, if they are not needed elsewhere."""
+        self._cursor.close()
         self._pollers.close()
 
     def __enter__(self) -> News:
@@ -175,9 +210,14 @@ class Watch:
         beats = self._pollers.beats()
         return {name: beat.error for name, beat in beats.items() if beat is not None and beat.error}
 
+    def status(self, handle: str) -> AppStatus | None:
+        """The status of a job as whoever polls has seen it; None where its scheduler has to be asked."""
+        return self._pollers.status(handle)
+
     def close(self) -> None:
         """Ends the watch; jobs go on."""
         self._closed = True
+        self._cursor.close()
         self._pollers.close()
 
     def __iter__(self) -> Iterator[Change]:
@@ -185,7 +225,7 @@ class Watch:
 
     def __next__(self) -> Change:
         while (change := self._next()) is None:
-            time.sleep(TICK_S)
+            self._cursor.sleep(_LOOK_S)
         return change
 
     def __aiter__(self) -> AsyncIterator[Change]:
@@ -211,7 +251,7 @@ class Watch:
         """The next change, if there is one within so many seconds; ``StopIteration`` when the watch is over."""
         deadline = time.monotonic() + most_s
         while (change := self._next()) is None and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(TICK_S, left))
+            self._cursor.sleep(min(left, _LOOK_S))
         return change
 
     def _next(self) -> Change | None:
@@ -227,6 +267,7 @@ class Watch:
         return self._ready.popleft() if self._ready else None
 
     def _read(self) -> None:
+        self._pollers.serve()
         if found := self._cursor.read(mine=self._mine):
             self._add(found)
             self._serve()

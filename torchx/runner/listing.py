@@ -6,11 +6,12 @@ import functools
 import time
 
 from torchx.errors import TorchXError
-from torchx.runner.answers import is_fresh, lost, message_of
+from torchx.runner.answers import is_fresh, lost, message_of, status_of
 from torchx.runner.backends import answers_within, is_near
 from torchx.runs.records import RunQuery
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState, is_terminal
+from torchx.specs.copies import copy_data
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,10 +52,20 @@ def runs(registry: RunRegistry, query: RunQuery, find: Find, timeout_s: float) -
     return chosen if query.limit is None else chosen[: max(query.limit, 0)]
 
 
-def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: float) -> bool:
+def refresh(
+    registry: RunRegistry,
+    found: list[Run],
+    find: Find,
+    timeout_s: float,
+    kept: dict[str, DescribeAppResponse] | None = None,
+) -> bool:
     """Asks each scheduler once for those of its runs that had not ended, and writes down what is new.
 
     A scheduler that cannot be asked, or is too slow, leaves the last state and a ``note``.
+
+    Args:
+        kept: for whoever asks again and again: the last answers of clusters by handle, whose whole statuses are
+            written down; None: they are not.
 
     Returns:
         Whether all of them answer from this machine.
@@ -66,6 +77,7 @@ def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: floa
     changed: list[tuple[str, AppState, str, float | None]] = []
     forgotten: list[str] = []
     ended: list[Run] = []
+    statuses: dict[str, DescribeAppResponse] = {}
     all_near = True
     for group, answers, near in _ask_all(groups, find, timeout_s):
         all_near = all_near and near
@@ -77,9 +89,14 @@ def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: floa
                     changed.append((run.handle, run.state, run.msg, run.ended_at))
                     long = run.ended_at is not None and run.ended_at - run.created_at >= SAMPLE_S
                     ended += [run] if long else []
+                if kept is not None and not near and kept.get(run.handle) != answer:
+                    kept[run.handle] = copy_data(answer)
+                    statuses[run.handle] = answer
             elif _is_lost(run, near=near):
                 forgotten.append(run.handle)
-    registry.saw_many(changed)
+            if kept is not None and is_terminal(run.state):
+                kept.pop(run.handle, None)
+    registry.saw_many(changed, _texts(statuses) if statuses else None)
     registry.lost(forgotten)
     if ended:
         from torchx.runner.metrics import keep
@@ -87,6 +104,13 @@ def refresh(registry: RunRegistry, found: list[Run], find: Find, timeout_s: floa
         for run in ended:
             keep(registry, find(run.scheduler, run.session), run.handle)
     return all_near
+
+
+def _texts(answers: dict[str, DescribeAppResponse]) -> dict[str, str]:
+    from torchx.runs.statuses import to_text
+
+    texts = {handle: to_text(status_of(answer, near=False)) for handle, answer in answers.items()}
+    return {handle: text for handle, text in texts.items() if text}
 
 
 def _ask_all(

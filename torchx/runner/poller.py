@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.backends import Backends
     from torchx.runs import Run, RunRegistry
+    from torchx.schedulers.api import DescribeAppResponse
 
 LEAST_S = 2.0
 """Least time between two questions to a scheduler that is far."""
@@ -26,7 +27,8 @@ LEAST_S = 2.0
 LEAST_NEAR_S = 0.2
 MOST_S = 60.0
 
-_STANDBY_S = 0.5
+_STANDBY_S = 1.0
+_UNWANTED_S = 30.0
 _CLOSE_S = 0.5
 _JOBS_A_SECOND = 500
 _ANSWER_TIMES = 10  # of the time at most one part in ten is spent asking
@@ -95,6 +97,8 @@ class Poller:
         self._registry = registry
         self._backends = backends
         self._files = _Files(scheduler)
+        self._kept: dict[str, DescribeAppResponse] = {}
+        self._wanted = time.monotonic()
         self._closed = threading.Event()
         self._asked_again: dict[str, float] = {}  # jobs that the scheduler does not know, and when to ask again
         self._thread = threading.Thread(target=self._work, name=f"torchx poller of {scheduler}", daemon=True)
@@ -104,6 +108,14 @@ class Poller:
         """The last beat of whoever polls; None when there is none that can be trusted."""
         beat = self._files.beat()
         return None if beat is None or beat.is_late() else beat
+
+    def want(self) -> None:
+        """Somebody looks at what is polled. Where nobody has for a while, it ends: another process shall do it."""
+        self._wanted = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return not self._thread.is_alive()
 
     def stop(self) -> None:
         """Lets another process do it, soon."""
@@ -116,7 +128,7 @@ class Poller:
 
     def _work(self) -> None:
         try:
-            while not self._closed.is_set():
+            while not self._closed.is_set() and time.monotonic() < self._wanted + _UNWANTED_S:
                 self._closed.wait(self._turn())
         finally:
             self._files.release()
@@ -137,7 +149,7 @@ class Poller:
             if beat is None or not beat.idle or now > beat.due:
                 self._files.write(Beat(os.getpid(), now + MOST_S, idle=True))
             return _STANDBY_S
-        near = listing.refresh(self._registry, runs, self._backends.get, _ASK_S)
+        near = listing.refresh(self._registry, runs, self._backends.get, _ASK_S, self._kept)
         took = time.monotonic() - now
         notices.send_due(self._scheduler, self._registry)
         pause = interval_s(len(runs), took, near=near, before_s=0.0 if beat is None else beat.every)
@@ -166,6 +178,7 @@ class _Files:
         self._held: int | None = None
         self._rank = 0
         self._said: Beat | None = None
+        self._read: tuple[int, int, Beat | None] = (0, 0, None)
 
     def is_ours(self) -> bool:
         """Whether this process is the one to ask now."""
@@ -181,7 +194,16 @@ class _Files:
         return False
 
     def beat(self) -> Beat | None:
-        """What the last poller said; None when nobody has, or it cannot be read."""
+        """What the last poller said; None when nobody has, or it cannot be read. A file that was read is not again."""
+        try:
+            found = os.stat(f"{self._path}.json")
+        except OSError:
+            return None
+        if self._read[:2] != (found.st_ino, found.st_mtime_ns):
+            self._read = (found.st_ino, found.st_mtime_ns, self._parsed())
+        return self._read[2]
+
+    def _parsed(self) -> Beat | None:
         import json
 
         try:

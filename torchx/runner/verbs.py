@@ -39,6 +39,7 @@ class RunnerVerbs:
     """What :class:`torchx.runner.api.Runner` can do beyond submitting a job and looking at it."""
 
     _aio: AsyncRunner | None = None
+    _news: News | None = None
 
     if TYPE_CHECKING:  # what the Runner has
         _backends: Backends
@@ -121,6 +122,33 @@ class RunnerVerbs:
         from torchx.runner.changes import News
 
         return News(run_registry(), self._backends, app_handles)
+
+    def _asking(
+        self, handle: str, backend: Scheduler[Any], timeout: float | None
+    ) -> tuple[Callable[[], AppStatus | None], News | None]:
+        """How one who waits for a job asks, and what to sleep on.
+
+        A scheduler of this machine, and one that reports an end at once, are asked themselves. Where many jobs are one
+        question, the record is read, which one of all who wait keeps up to date.
+        """
+        from torchx.runner.wait import is_read
+
+        run = run_registry().get(handle) if is_read(backend) else None
+        if run is None:
+            return lambda: self.status(handle), None
+        if timeout == 0:  # once
+            seen = run_registry().status(handle) if run.is_terminal() else None
+            return lambda: seen or self.status(handle), None
+        if self._news is None:
+            self._news = self.news([])
+        news = self._news
+        news.add([handle])
+        return lambda: news.status(handle) or self.status(handle), news
+
+    def seen(self, app_handle: str) -> AppStatus | None:
+        """The status as whoever polls has seen it, for who waits and shows how it goes; else :meth:`status`."""
+        handle = self.resolve(app_handle)
+        return (self._news.status(handle) if self._news is not None else None) or self.status(handle)
 
     def tells_ends(self, app_handle: str) -> bool:
         """Whether the job's scheduler reports its end at once, so that nothing is cheaper than to wait for it."""

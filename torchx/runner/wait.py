@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from torchx.runner.changes import News
     from torchx.schedulers.api import Scheduler
     from torchx.specs.api import AppStatus
 
@@ -30,6 +31,7 @@ _TOLD_S = 0.05  # a scheduler that tells is not asked more often than this, howe
 _MOST_NEAR_S = 0.1
 _GROWTH = 1.5
 _GONE_PAUSE_S = 5.0
+_LOOK_S = 60.0
 
 
 class WaitTimeoutError(TorchXError, TimeoutError):
@@ -54,6 +56,7 @@ class Waiter:
         interval_s: float,
         timeout_s: float | None,
         what: str,
+        news: News | None = None,
     ) -> AppStatus | None:
         """Asks until the status is terminal, or None, or the job is gone.
 
@@ -63,7 +66,8 @@ class Waiter:
         Args:
             ask: returns the status.
             timeout_s: gives up after so many seconds; None: never. 0 asks once.
-            what: names the job, for the error.
+            what: the handle of the job.
+            news: sleep on these instead.
 
         Raises:
             WaitTimeoutError: the time is over.
@@ -95,6 +99,9 @@ class Waiter:
                 )
             if nap:
                 time.sleep(min(nap, left))
+                continue
+            if news is not None:
+                news.wait([what], _LOOK_S if deadline is None else left)
                 continue
             if early or not told:
                 time.sleep(min(pause, left))
@@ -152,6 +159,15 @@ def is_told(scheduler: Scheduler[Any]) -> bool:
     from torchx.schedulers.api import Scheduler
 
     return scheduler.wait_for_end != MethodType(Scheduler.wait_for_end, scheduler)  # it has its own
+
+
+def is_read(scheduler: Scheduler[Any]) -> bool:
+    """Whether it is cheaper to read how a job is in the record, as whoever polls has seen it, than to ask."""
+    from torchx.schedulers.api import Scheduler
+
+    if not isinstance(scheduler, Scheduler) or not scheduler.capabilities.describe_many:
+        return False
+    return not is_near(scheduler) and not is_told(scheduler)
 
 
 def _pauses(scheduler: Scheduler[Any], interval_s: float) -> tuple[float, float]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
+    from torchx.specs.api import AppStatus
     from torchx.specs.tasks import TaskList
 
     _Strings = list[str]
@@ -35,6 +36,8 @@ _COLUMNS = (
 )
 _NAMES = _COLUMNS.replace(",", " ").split()
 _STATES = dict(AppState.__members__)
+_KEEP_STATUS = "REPLACE INTO statuses SELECT max(id), ?1 FROM runs WHERE handle = ?2 HAVING max(id) IS NOT NULL"
+_STATUSES = 20_000  # of so many of the newest runs
 _SPECS = "argv, app, cfg, tags, image_digests, workspace_hashes, submission"
 
 
@@ -213,8 +216,14 @@ class RunRegistry:
         """Writes the state that a run was seen in. Nothing is written if that state is on record already."""
         self.saw_many([(handle, state, msg, ended_at)])
 
-    def saw_many(self, seen: Iterable[tuple[str, AppState, str, float | None]]) -> None:
-        """:meth:`saw` for several runs in one transaction: handle, state, message, end in seconds since the epoch."""
+    def saw_many(
+        self, seen: Iterable[tuple[str, AppState, str, float | None]], statuses: Mapping[str, str] | None = None
+    ) -> None:
+        """:meth:`saw` for several runs in one transaction: handle, state, message, end in seconds since the epoch.
+
+        Args:
+            statuses: of runs by handle, whole, as :func:`torchx.runs.statuses.to_text` writes them.
+        """
         now = time.time()
         rows = []
         for handle, state, msg, ended in seen:
@@ -224,9 +233,21 @@ class RunRegistry:
         def work(db: sqlite3.Connection) -> None:
             for row in rows:
                 _mark_seen(db, row)
+            if statuses:
+                db.executemany(_KEEP_STATUS, [(text, handle) for handle, text in statuses.items()])
+                db.execute("DELETE FROM statuses WHERE run_id <= (SELECT max(run_id) FROM statuses) - ?", (_STATUSES,))
 
-        if rows:
+        if rows or statuses:
             self._store().write(work, None)
+
+    def status(self, handle: str) -> AppStatus | None:
+        """The whole status of a run as whoever polls has seen it last; None where nobody has, or it is not kept."""
+        sql = "SELECT status FROM statuses WHERE run_id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2)"
+        if not (rows := self._store().rows(sql, (handle,))):
+            return None
+        from torchx.runs.statuses import from_text
+
+        return from_text(rows[0][0])
 
     def lost(self, handles: Iterable[str]) -> None:
         """Writes that the schedulers no longer know these runs: nobody will be asked about them again."""
@@ -269,7 +290,7 @@ class RunRegistry:
         """Removes the runs of that handle."""
 
         def work(db: sqlite3.Connection) -> None:
-            for table in ("specs", "changes", "tasks"):
+            for table in ("specs", "changes", "tasks", "statuses"):
                 ids = "SELECT id FROM runs WHERE handle = ?"
                 db.execute(f"DELETE FROM {table} WHERE run_id IN ({ids})", (handle,))  # noqa: S608  # ours
             db.execute("DELETE FROM runs WHERE handle = ?", (handle,))

@@ -89,6 +89,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE tasks (run_id INTEGER NOT NULL, k INTEGER NOT NULL, point TEXT NOT NULL,"
         " PRIMARY KEY (run_id, k)) WITHOUT ROWID",
     ),
+    # Of jobs on clusters the whole status, as whoever polls has seen it last; see torchx.runs.statuses.
+    ("CREATE TABLE statuses (run_id INTEGER PRIMARY KEY, status TEXT NOT NULL)",),
 )
 VERSION = len(MIGRATIONS)
 

@@ -1,0 +1,73 @@
+"""Whole statuses on record: as they were seen, without secrets, of the newest run of a handle."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from torchx.runs import NewRun, RunRegistry
+from torchx.runs.statuses import MOST_REPLICAS, from_text, to_text
+from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
+from torchx.specs.retries import Attempt
+from torchx.specs.tasks import TaskTable
+
+HANDLE = "slurm://s/7"
+WHY = json.dumps({"message": {"message": "cannot connect to postgres://me:hunter2@db/x", "errorCode": 1}})
+
+
+def status(**more):
+    replica = ReplicaStatus(1, AppState.FAILED, "trainer", "n1", WHY, "10.0.0.1", 5.0, 6.5)
+    roles = [RoleStatus("trainer", [ReplicaStatus(0, AppState.RUNNING, "trainer", ""), replica])]
+    more = {"msg": "trainer/1: exit code 1", "num_restarts": 2, "ui_url": "http://x/7", "started_at": 4.0, **more}
+    return AppStatus(AppState.FAILED, roles=roles, attempts=[Attempt(kind="oom", hosts=["n2"])], **more)
+
+
+def test_nothing_is_lost():
+    """What is read is what was written."""
+    plain = status()
+    plain.roles[0].replicas[1].structured_error_msg = NONE
+    assert from_text(to_text(plain)) == plain
+
+
+def test_no_secret_is_written():
+    """Neither in the message nor in why something failed nor in the attempts; all of it can be read all the same."""
+    found = status(msg="train --hf-token abc", structured_error_msg=WHY)
+    found.attempts[0].cause = "ConnectionError: https://me:hunter2@hub"
+    text = to_text(found)
+    assert "hunter2" not in text and "abc" not in text
+    read = from_text(text)
+    assert read.msg == "train --hf-token ********"
+    assert json.loads(read.roles[0].replicas[1].structured_error_msg)["message"]["errorCode"] == 1
+    assert read.attempts[0].cause == "ConnectionError: https://me:********@hub"
+
+
+def test_what_is_not_kept():
+    """Sweeps, and jobs of very many replicas."""
+    tasks = TaskTable(states=[AppState.PENDING], exit_codes=[None], ended=[0.0])
+    assert to_text(status(tasks=tasks)) is None
+    many = [ReplicaStatus(k, AppState.RUNNING, "r", "") for k in range(MOST_REPLICAS + 1)]
+    assert to_text(AppStatus(AppState.RUNNING, roles=[RoleStatus("r", many)])) is None
+    assert to_text(AppStatus(AppState.RUNNING, roles=[RoleStatus("r", many[1:])])) is not None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"state": "NOVEL"}', '{"state": "FAILED", "roles": [[]]}'])
+def test_what_cannot_be_read(text):
+    """Another version wrote it: the scheduler is asked."""
+    assert from_text(text) is None
+
+
+def test_the_newest_run_of_a_handle(tmp_path):
+    """A handle that was given twice means the newest run; who forgets a run forgets its status."""
+    registry = RunRegistry(str(tmp_path / "runs.db"))
+    for _ in "12":
+        registry.submitted(registry.begin(NewRun(scheduler="slurm", session="s", name="x")), HANDLE)
+        assert registry.status(HANDLE) is None
+        registry.saw_many([], {HANDLE: to_text(status())})
+        assert registry.status(HANDLE).msg == "trainer/1: exit code 1"
+    registry.saw_many([], {HANDLE: to_text(status(msg="later")), "slurm://s/nobody": to_text(status())})
+    assert registry.status(HANDLE).msg == "later"
+    assert registry.status("slurm://s/nobody") is None
+    registry.forget(HANDLE)
+    assert registry.status(HANDLE) is None
+    registry.close()
