@@ -31,6 +31,7 @@ def quick(monkeypatch):
     """Pollers that take turns in hundredths of a second."""
     monkeypatch.setattr(poller, "LEAST_S", 0.02)
     monkeypatch.setattr(poller, "_STANDBY_S", 0.01)
+    monkeypatch.setattr(poller, "_LOOK_S", 0.0)
     monkeypatch.setattr(changes, "TICK_S", 0.005)
 
 

@@ -52,7 +52,7 @@ class CmdMetrics(SubCommand):
                 elif is_tty(sys.stdout) and not args.json:
                     from torchx.cli.live_status import watch
 
-                    watch(runner, [handle], lambda _: view.page(), as_json=False)
+                    watch(runner, [handle], lambda *_: view.page(), as_json=False, asks=True)
                     view.print(as_json=False)
                 else:
                     view.follow(as_json=args.json)

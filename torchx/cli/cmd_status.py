@@ -72,7 +72,7 @@ class CmdStatus(SubCommand):
                     runner,
                     handles,
                     lambda handle, seen: _page(runner, handle, *_find(runner, handle, args.roles, seen), args.roles)[0],
-                    args.json,
+                    as_json=args.json,
                 )
             for handle in handles:
                 try:

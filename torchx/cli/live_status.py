@@ -25,13 +25,19 @@ _FOOT = "live · Ctrl-C leaves the job alone"
 
 
 def watch(
-    runner: Runner, handles: Sequence[str], page: Callable[[str, AppStatus | None], str], as_json: bool
+    runner: Runner,
+    handles: Sequence[str],
+    page: Callable[[str, AppStatus | None], str],
+    *,
+    as_json: bool,
+    asks: bool = False,
 ) -> None:
     """Shows the pages until all of the jobs have ended: in place on a terminal, else a line for each change.
 
     Args:
         page: the page of a job, as whoever polls has seen it; None: of this moment.
         as_json: print a document for each change of a task of a sweep instead, and else nothing.
+        asks: the page is made of answers of the job's own, whatever has been seen.
 
     Raises:
         SystemExit: 130 after Ctrl-C.
@@ -47,7 +53,7 @@ def watch(
             elif is_tty(sys.stdout) and os.environ.get("TERM") != "dumb":
                 with _Screen() as screen:
                     near = all(map(runner.is_near, handles))
-                    _show(screen, changes, handles, page, far_s=_TICK_S if near else _FAR_S)
+                    _show(screen, changes, handles, page, far_s=_TICK_S if near else _FAR_S, asks=asks)
             else:
                 from torchx.cli.cmd_watch import print_changes
 
@@ -63,6 +69,7 @@ def _show(
     page: Callable[[str, AppStatus | None], str],
     *,
     far_s: float,
+    asks: bool,
 ) -> None:
     color = has_color(sys.stdout)
     shown = -_TICK_S
@@ -73,7 +80,7 @@ def _show(
         if now - shown >= _TICK_S:
             for handle in handles:
                 # On a cluster they are as whoever polls writes it down; what nobody does is asked for, now and then.
-                status = changes.status(handle)
+                status = None if asks else changes.status(handle)
                 if status is not None or now - asked[handle] >= far_s:
                     pages[handle] = page(handle, status)
                     asked[handle] = now

@@ -28,6 +28,7 @@ LEAST_NEAR_S = 0.2
 MOST_S = 60.0
 
 _STANDBY_S = 1.0
+_LOOK_S = 5.0  # between two looks of one who stands by whether the holder is late
 _UNWANTED_S = 30.0
 _CLOSE_S = 0.5
 _JOBS_A_SECOND = 500
@@ -177,6 +178,8 @@ class _Files:
         self._path = torchx_home("pollers", f"{name}@{os.uname().nodename}")
         self._held: int | None = None
         self._rank = 0
+        self._first = -1  # the file of the first lock, while we stand by
+        self._looked = 0.0
         self._said: Beat | None = None
         self._read: tuple[int, int, Beat | None] = (0, 0, None)
 
@@ -189,7 +192,12 @@ class _Files:
         for rank in range(_MOST_STAND_INS):
             if self._lock(rank):
                 return True
+            if (
+                time.monotonic() - self._looked < _LOOK_S
+            ):  # whoever dies gives the lock back: the others are seldom late
+                return False
             if self._is_another_at_it():
+                self._looked = time.monotonic()
                 return False
         return False
 
@@ -230,6 +238,7 @@ class _Files:
 
     def release(self) -> None:
         """Gives the lock back."""
+        self._forget_first()
         if self._held is not None:
             os.close(self._held)
             self._held = self._said = None
@@ -244,12 +253,30 @@ class _Files:
 
         file = -1
         try:
-            make_private(os.path.dirname(self._path))
-            file = os.open(f"{self._path}.lock{rank or ''}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            file = self._first if rank == 0 and self._is_there() else self._open(rank)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # it is held; or nothing can be written here, and everybody asks for himself
-            if file >= 0:
+            if file >= 0 and rank:
                 os.close(file)
             return False
         self._held, self._rank = file, rank
+        if rank == 0:
+            self._first = -1
         return True
+
+    def _open(self, rank: int) -> int:
+        make_private(os.path.dirname(self._path))
+        file = os.open(f"{self._path}.lock{rank or ''}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        if rank == 0:
+            self._forget_first()
+            self._first = file
+        return file
+
+    def _is_there(self) -> bool:
+        """Whether the file of the first lock is open, and nobody has removed it."""
+        return self._first >= 0 and os.fstat(self._first).st_nlink > 0
+
+    def _forget_first(self) -> None:
+        if self._first >= 0:
+            os.close(self._first)
+            self._first = -1
