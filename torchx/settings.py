@@ -56,6 +56,9 @@ SAMPLE_S = 15.0
 ENV_ALLOW_PRIVATE_WORKSPACE = "TORCHX_ALLOW_PRIVATE_WORKSPACE"
 """Set to 1: a workspace may be a home directory, and hold credentials; ``torchx run --allow-private-workspace``."""
 
+ENV_NO_CHECK = "TORCHX_NO_CHECK"
+"""Set to 1: jobs are submitted although a check refuses them; ``torchx run --no-check``."""
+
 # The newest image published under this name. The tag follows a published image,
 # not our version: an image that does not exist cannot run a job.
 _PUBLISHED_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"

@@ -22,6 +22,7 @@ SECTIONS = {
         "serve": "Serving a model",
     },
     "Run them": {
+        "doctor": "Before it runs",
         "runs": "Runs: find, follow, end",
         "again": "Again, elsewhere, without torchx",
         "ui": "The page in the browser",

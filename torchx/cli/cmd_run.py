@@ -163,7 +163,7 @@ class CmdRun(SubCommand):
 
     def _run(self, args: argparse.Namespace) -> None:
         from torchx.runner import get_runner
-        from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE
+        from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
         from torchx.specs.api import Workspace
 
         if getattr(args, "allow_private_workspace", False):
@@ -177,6 +177,8 @@ class CmdRun(SubCommand):
             run_args = torchx_run_args_from_argparse(args, component, component_args, {})
             if not hasattr(args, "workspace"):
                 run_args.workspace = Workspace({f"file://{os.getcwd()}": ""}).to_text()  # with its commas
+        if getattr(args, "no_check", False):
+            os.environ[ENV_NO_CHECK] = "1"
         if run_args.scheduler == "local":
             warn(LOCAL_SCHEDULER_WARNING_MSG)
             run_args.scheduler = default_scheduler()
@@ -187,7 +189,11 @@ class CmdRun(SubCommand):
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
         """Does what was asked, now that it is known what that is."""
         as_json = getattr(args, "json", False)
-        if hasattr(args, "export"):
+        if getattr(args, "check", False):
+            from torchx.cli.cmd_doctor import show
+
+            show({run_args.scheduler: asked(runner, "check", run_args)}, as_json=as_json)
+        elif hasattr(args, "export"):
             from torchx.cli.cmd_export import export_to
             from torchx.specs.images import NamesOnly
 
@@ -264,6 +270,8 @@ def _add_what_to_do(add: _Add) -> None:
         (("--wait",), "wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job"),
         (("--log",), "show the logs of all replicas on stderr while waiting (implies --wait)"),
         (("--tee_logs", "--tee-logs"), "alias of --log"),
+        (("--check",), "look for what is wrong with the job, on the scheduler too, and submit nothing; exit 1 if bad"),
+        (("--no-check", "--no_check"), "submit it although a check refuses it, as for a script that is not there"),
         (("-d", "--detach"), "print the handle and return, as happens anyway in a pipe"),
         ((STDIN,), "read all this as JSON from stdin; see the attributes of TorchXRunArgs"),
     ):
@@ -371,7 +379,7 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
 
 
 def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
-    """What the Runner's ``run`` or ``dryrun`` returns of the component, with what goes along."""
+    """What the Runner's ``run``, ``dryrun`` or ``check`` returns of the component, with what goes along."""
     given = {
         "cfg": run_args.scheduler_cfg,
         "workspace": run_args.workspace or None,
@@ -379,7 +387,9 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
     }
     name, component_args = run_args.component_name, run_args.component_args or run_args.component_args_str
     notify = _wish(run_args)
-    if not (run_args.secrets or run_args.retry or run_args.timeout or run_args.after or notify):
+    if verb == "check":
+        del given["parent_run_id"]
+    elif not (run_args.secrets or run_args.retry or run_args.timeout or run_args.after or notify):
         return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
     from torchx.cli.run_args import parse_secrets
     from torchx.runner.components import make_app

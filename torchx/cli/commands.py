@@ -63,6 +63,7 @@ VERBS: dict[str, Verb] = {
     "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),
     "delete": Verb(END, "torchx.cli.cmd_delete:CmdDelete", "remove jobs that have ended, their logs and their records"),
     "simulate": Verb(END, "torchx.cli.cmd_simulate:CmdSimulate", "make a fault happen to a job: does it survive?"),
+    "doctor": Verb(SET_UP, "torchx.cli.cmd_doctor:CmdDoctor", "what keeps jobs from running, and what to do about it"),
     "init": Verb(
         SET_UP, "torchx.cli.cmd_init:CmdInit", "write a training, a component and a .torchxconfig to start from"
     ),
@@ -96,6 +97,10 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("logs", "tail", "follow", "output"), _WATCH),
     **dict.fromkeys(
         ("get", "info", "show", "inspect"), "`torchx status JOB` says how a job is, `torchx describe JOB` what it is"
+    ),
+    **dict.fromkeys(
+        ("check", "preflight", "diagnose", "validate"),
+        "`torchx doctor` checks this machine or a scheduler, `torchx run --check` a job",
     ),
     **dict.fromkeys(("config", "setup"), "`torchx configure` writes a .torchxconfig to fill in"),
     **dict.fromkeys(

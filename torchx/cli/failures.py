@@ -21,7 +21,7 @@ EXIT_BROKEN_PIPE = 141
 EXIT_CODES = """\
 Exit codes:
   0  done                            7    the job is gone
-  1  the job failed                  70   a bug
+  1  the job failed; doctor: bad     70   a bug
   2  wrong usage                     74   a file, or the output, cannot be read or written
   3  what was named is not there     75   the job has not ended (--exit-code)
   4  the scheduler failed            124  the time of --timeout is up

@@ -196,7 +196,7 @@ def default_scheduler() -> str:
 
 
 # What `[cli:run]` in a config file may say.
-_CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json")
+_CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check")
 _CONFIG_TEXTS = ("component", "scheduler", "workspace", "parent_run_id", "retry", "timeout", "cfg", "secret")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 

@@ -85,6 +85,10 @@ def dry_run(
         if role.workspace:
             tags[f"image.{role.name}"] = role.image
     if isinstance(backend, BuildsWorkspaces):
+        if tags:
+            from torchx.runner.doctor.static import refuse_scripts
+
+            refuse_scripts(app, backend, values)
         backend.build_workspaces(app.roles, values)
     for role in app.roles:
         role.resolve_overrides()
@@ -151,12 +155,11 @@ def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], 
 
 def _warn_of_little_memory(role: Role) -> None:
     """The defaults of components are meant for a script without GPUs."""
-    gpus, cpus, mb = role.resource.gpu, role.resource.cpu, role.resource.memMB
-    logger("torchx").warning(
-        "role `%s` has %d GPUs, %d CPUs and %d MiB of memory, with which most training ends out of memory;"
-        " `--cpu %d --memMB %d` is usual, or a named resource, such as `-h gpu.small`",
-        *(role.name, gpus, cpus, mb, 8 * gpus, 32768 * gpus),
-    )
+    from torchx.runner.doctor.static import memory
+
+    finding = memory(role)
+    if finding is not None:
+        logger("torchx").warning("%s; %s", finding.said, finding.fix)
 
 
 def _warn_of_unused(workspace: Workspace, text: str, scheduler: str) -> None:

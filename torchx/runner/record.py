@@ -55,11 +55,13 @@ class Recorder:
             Exception: whatever the scheduler raises. No run is on record then, unless there may be a job all the same:
                 that is settled when runs are listed.
         """
+        from torchx.runner.doctor.static import refuse_names
         from torchx.runner.secrets import look_up
         from torchx.runs import default_registry
         from torchx.specs.images import reported_image_digests, reported_workspace_hashes
         from torchx.util import git
 
+        refuse_names(info._app, backend)
         look_up(info, backend)
         plan = _plan_of_notices(info)
         self.settle()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import subprocess
     from typing import Any
 
+    from torchx.schedulers.findings import Check
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.logs import LogQuery
@@ -203,6 +204,12 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         from torchx.schedulers.local.export import export
 
         return export(dryrun_info.request)
+
+    def diagnose(self, cfg: LocalOpts, job: AppDryRunInfo[PopenRequest] | None = None) -> Iterable[Check]:  # noqa: ARG002
+        """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
+        from torchx.schedulers.local import doctor
+
+        return doctor.of_machine() if job is None or job._app is None else doctor.of_job(job.request, job._app)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[PopenRequest]) -> str:
         return dryrun_info.request.app_id

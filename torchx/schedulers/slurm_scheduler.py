@@ -20,6 +20,7 @@ from torchx.errors import BackendError, CommandError, NotFoundError, SpecError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.base import CAPABILITIES, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
+from torchx.schedulers.batch.sites import CHECK_S
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.names import NameRule
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.batch.logs import BatchLog
     from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.findings import Check
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.export import Export
@@ -190,6 +192,20 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         from torchx.schedulers.slurm.export import export
 
         return export(self._submission(dryrun_info, self._here), dryrun_info.request)
+
+    def diagnose(
+        self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[SlurmBatchRequest] | None = None
+    ) -> Iterable[Check]:
+        """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
+        from torchx.schedulers.slurm import doctor
+
+        site = self._site_of(cfg)
+        run = functools.partial(self.run_command, site, patience_s=0, timeout_s=CHECK_S)
+        if job is None:
+            return doctor.of_cluster(run, SlurmOpts.from_cfg(cfg), site.name)
+        return doctor.of_job(
+            run, self._submission(job, site), lambda done: self._second_submission(job, site, done) is not None
+        )
 
     def _secret_files(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
         text = info.request.secrets(info._secrets)

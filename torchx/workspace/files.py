@@ -54,7 +54,7 @@ def walk_tree(
     root = path.rstrip("/") or path[:1]
     if not fs.isdir(root):
         raise SpecError(f"workspace `{path}` is not a directory", hint="check `--workspace`")
-    return _walk(fs, root, _rules(fs, root, ignore_name))
+    return _walk(fs, root, ignore_rules(fs, root, ignore_name))
 
 
 def ignore_file(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> str:
@@ -131,7 +131,8 @@ class LocalFiles:
         return found
 
 
-def _rules(fs: Any, root: str, ignore_name: str) -> IgnoreRules:
+def ignore_rules(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> IgnoreRules:
+    """The rules that count at ``root``; none when it has no such file."""
     name = ignore_file(fs, root, ignore_name)
     if not name:
         return IgnoreRules([])

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.findings import Finding
+    from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.files import Files
     from torchx.specs.api import AppDef, Role
 
@@ -240,3 +242,23 @@ def folder_name(role: str) -> str:
     import hashlib
 
     return f"{name[:100]}-{hashlib.sha256(role.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+
+
+def shared_folder(nodes: Completed, backend: str, remote: str) -> Finding:
+    """Whether the nodes see the folder in which the jobs of a backend are.
+
+    Args:
+        nodes: an answer with the host names of the nodes.
+        remote: the login node; empty: this machine.
+    """
+    import socket
+
+    from torchx.schedulers.findings import GOOD, UNKNOWN, Finding
+    from torchx.settings import torchx_home
+
+    hosts = set(nodes.check().stdout.split())
+    if not remote and hosts <= {socket.gethostname(), socket.gethostname().partition(".")[0]}:
+        return Finding(GOOD, "shared folder", "all nodes are this machine")
+    where = f"`{torchx_home(backend)}`" if not remote else f"the folder of jobs on `{remote}`"
+    said = f"whether the nodes see {where} shows only when a job runs"
+    return Finding(UNKNOWN, "shared folder", said, f"`torchx doctor -s {backend} --deep`")

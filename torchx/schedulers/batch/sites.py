@@ -25,6 +25,8 @@ PATIENCE_S = 45.0
 """How long a scheduler that does not answer is tried again: a restart of its daemon takes less."""
 
 COMMAND_TIMEOUT_S = 60.0
+CHECK_S = 2.0
+"""How long a command of a check may take, which is not tried again."""
 FIRST_PAUSE_S = 0.25
 MOST_PAUSE_S = 5.0
 
@@ -136,7 +138,9 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
                 raise self._missing(site, e) from e
             else:
                 if done.returncode == 127 and argv[0] == "env":
-                    program = next(word for word in argv[1:] if "=" not in word)
+                    hidden = {i + 1 for i, word in enumerate(argv) if word == "-u"}
+                    words = (word for i, word in enumerate(argv) if i and word != "-u" and i not in hidden)
+                    program = next(word for word in words if "=" not in word)
                     raise self._missing(site, CommandError(argv=[program], returncode=127))
                 if done.returncode == 0 or not self.transient.search(done.stderr):
                     return done

@@ -11,10 +11,11 @@ from torchx.util.abilities import Ability
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.findings import Check
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.simulations import Simulation
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuildsWorkspaces",
+    "Diagnoses",
     "DiscardsWorkspaces",
     "Enters",
     "Exports",
@@ -74,6 +76,18 @@ class Measures(Ability):
     @abstractmethod
     def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
         """What each replica uses, or has used, as far as it is known; None when there is no such job."""
+
+
+class Diagnoses(Ability):
+    """Knows what keeps jobs from running there, and can ask without starting one."""
+
+    @abstractmethod
+    def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[Any] | None = None) -> Iterable[Check]:
+        """Questions about the system, or about one job there; none is asked before its ``ask`` is called.
+
+        Args:
+            job: what ``submit_dryrun`` returned.
+        """
 
 
 class NamesRights(Ability):

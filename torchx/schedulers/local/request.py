@@ -207,9 +207,14 @@ def check_scripts(request: PopenRequest, app: AppDef, base_env: Mapping[str, str
         cwd = os.path.abspath(params[0].cwd or "")
         named = isinstance(script, str) and "${" not in script
         if named and not os.path.exists(os.path.join(cwd, script)):
+            from torchx.schedulers.kit.shell import quote
+            from torchx.workspace.similar import similar_file
+
+            meant = similar_file(script, cwd)
             raise SpecError(
                 f"role `{role.name}`: script `{script}` does not exist",
-                hint=f"it is looked for in `{cwd}`; start from its folder, or give its path",
+                hint=(f"did you mean `{quote(meant)}`? " if meant else "")
+                + f"it is looked for in `{cwd}`; start from its folder, or give its path",
             )
         if " ".join(params[0].args[1:3]).startswith("-c torchrun "):
             _check_torchrun(role.name, params[0].env.get("PATH") or base_env.get("PATH", os.defpath), cwd)

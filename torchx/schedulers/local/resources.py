@@ -34,7 +34,7 @@ def share_gpus(role_params: dict[str, list[ReplicaParam]], app: AppDef) -> None:
 
 def warn_of_shortage(app: AppDef) -> None:
     """One warning when all replicas together ask for more than the machine has; mounts are named in it, too."""
-    problems = _shortages(app)
+    problems = shortages(app)
     unmounted = sorted({mount.dst_path for role in app.roles for mount in role.mounts if not _is_there(mount)})
     if unmounted:
         problems.append(f"nothing is mounted here: {', '.join(f'`{path}`' for path in unmounted)}")
@@ -42,7 +42,8 @@ def warn_of_shortage(app: AppDef) -> None:
         _warn("; ".join(problems))
 
 
-def _shortages(app: AppDef) -> list[str]:
+def shortages(app: AppDef) -> list[str]:
+    """One sentence when all replicas together ask for more than the machine has; else none."""
     from torchx.util.machine import cpu_count, gpu_ids, memory_mb
 
     asked = [(role.resource, role.num_replicas) for role in app.roles if not role.resource.is_unset]

@@ -1,0 +1,167 @@
+"""`torchx doctor` and `torchx run --check`: pages, documents, exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Call
+from .test_cmd_run import spawn
+from .test_json import check
+
+
+def test_this_machine(torchx: Call, project: Path) -> None:
+    """A line for each finding, how many of them at the end; exit code 0, and 1 when something is bad."""
+    done = torchx("doctor")
+    assert done.code == 0
+    head, *lines, end = done.out.splitlines()
+    assert head == "this machine"
+    assert end.endswith("cannot be told from here")
+    assert any(line.startswith("  good disk ") for line in lines)
+    assert "\033" not in done.out
+    (project / ".torchxconfig").write_text("[local_cwd]\nlogdir = x\n")
+    done = torchx("doctor")
+    assert done.code == 1
+    assert "did you mean `log_dir`?" in done.out
+
+
+def test_the_documents(torchx: Call, project: Path) -> None:
+    """Both verbs print the same kind."""
+    machine = check("doctor", torchx("doctor", "--json").out)
+    assert {row["scheduler"] for row in machine["findings"]} == {None}
+    bad = torchx("run", "--check", "--json", "gone.py")
+    document = check("doctor", bad.out)
+    assert (bad.code, document["bad"]) == (1, 1)
+    (row,) = [row for row in document["findings"] if row["verdict"] == "bad"]
+    assert (row["scheduler"], "`gone.py` does not exist" in row["said"]) == ("local_cwd", True)
+
+
+def test_a_check_submits_nothing(torchx: Call, project: Path, tmp_path: Path) -> None:
+    """Of a good job and of a bad one; a folder for its code is removed again."""
+    (project / "train.py").write_text("print(1)\n")
+    assert torchx("run", "--check", "train.py").code == 0
+    job_dir = tmp_path / "job"
+    torchx("run", "--check", "-s", "slurm", "-cfg", f"job_dir={job_dir}", "train.py")
+    assert not job_dir.exists()
+    assert json.loads(torchx("list", "--json").out)["runs"] == []
+
+
+MISTAKES: dict[str, tuple[list[str], str, str]] = {
+    "script": (["trian.py"], "`trian.py` does not exist", "did you mean `train.py`?"),
+    "its folder": (["-s", "slurm", "deep.py"], "neither in", "`--script src/deep.py`"),
+    "program": (["utils.binary", "--entrypoint", "no-such-program"], "not in PATH", "install it"),
+    "torchrun": (["-j", "1x2", "train.py"], "`torchrun` is not in PATH", "pip install torch"),
+    "option": (["-s", "slurm", "-cfg", "replicas_per_node=0", "train.py"], "`replicas_per_node` is `0`", "1 or more"),
+    "no registry": (["-s", "kubernetes", "-cfg", "code=registry", "train.py"], "there is no `image_repo`", "image_repo="),
+    "kind": (["-s", "kubernetes", "-cfg", "kind=jobb", "train.py"], "kind `jobb` is not one of", ""),
+    "mounts": (["-s", "slurm", "dist.ddp", "--script", "train.py", "--mounts", "type=bind,src=/a,dst=/b"], "mounts", "container"),
+    "retry": (["-s", "lsf", "--retry", "standard", "train.py"], "not by the cause of a failure", "`--max_retries`"),
+    "time limit": (["-s", "lsf", "-cfg", "time=soon", "train.py"], "`time` is `soon`", "1:30"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes(torchx: Call, project: Path, case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each is bad, and says what to do; `run` does not get to its scheduler with it."""
+    if case == "torchrun":
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+        monkeypatch.setattr("torchx.schedulers.local.path.sys.executable", "/usr/bin/python3")
+    (project / "src").mkdir()
+    (project / "train.py").write_text("print(1)\n")
+    (project / "src/deep.py").write_text("print(1)\n")
+    words, said, fix = MISTAKES[case]
+    found = check("doctor", torchx("run", "--check", "--json", *words).out)
+    bad = [row for row in found["findings"] if row["verdict"] == "bad" and row["what"] != "sbatch"]
+    assert bad, found
+    assert said in bad[0]["said"]
+    assert fix in (bad[0]["fix"] or "")
+    assert torchx("run", *words).code in (2, 4, 5)
+    assert json.loads(torchx("list", "--json").out)["runs"] == []
+
+
+def test_the_way_out(torchx: Call, project: Path, paper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--no-check`, or `no_check = true` for always: the job is submitted as it is."""
+    monkeypatch.setenv("TORCHX_NO_CHECK", "")
+    words = ["-s", "slurm", "gone.py"]
+    assert "--no-check" in torchx("run", *words).hint()
+    refused = torchx("run", "--no-check", *words)
+    assert "gone.py" not in refused.err, "it got as far as Slurm, which is not here"
+    monkeypatch.setenv("TORCHX_NO_CHECK", "")
+    (project / ".torchxconfig").write_text("[cli:run]\nno_check = true\n")
+    assert "gone.py" not in torchx("run", *words).err
+
+
+def test_a_scheduler_of_somebody_else(torchx: Call, project: Path, paper: Any) -> None:
+    """It has no checks of its own; `--deep` runs a job there, and deletes it."""
+    done = torchx("doctor", "-s", "paper")
+    assert done.code == 0
+    assert "torchx doctor -s paper --deep" in done.out
+    done = torchx("doctor", "-s", "paper", "--deep")
+    assert done.code == 1
+    assert "is not seen from here" in done.out, "its jobs write nothing"
+    assert paper.JOBS == {}
+
+
+def test_deep_here(torchx: Call, project: Path) -> None:
+    """The job runs, its log is read, and it is gone."""
+    done = torchx("doctor", "-s", "local_cwd", "--deep")
+    assert done.code == 0
+    assert "good probe job" in done.out
+    assert json.loads(torchx("list", "--json").out)["runs"] == []
+
+
+def test_deep_without_an_end(torchx: Call, project: Path, paper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that waits in its queue says nothing, and is cancelled."""
+    from torchx.specs import AppState
+
+    class Pending(dict[str, AppState]):
+        def setdefault(self, key: str, default: Any = None) -> Any:
+            return super().setdefault(key, AppState.PENDING)
+
+    monkeypatch.setattr(paper, "STATES", Pending())
+    done = torchx("doctor", "-s", "paper", "--deep", "--timeout", "1s")
+    assert done.code == 0
+    assert "after 1 s it is PENDING" in done.out
+    assert paper.JOBS == {}
+    assert len(paper.CANCELLED) >= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "hint"),
+    [
+        (["--deep"], 2, "-s slurm"),
+        (["-s", "slurmm"], 3, "slurm"),
+        (["-s", "slurm", "-cfg", "partitoin=x"], 2, "partition"),
+    ],
+)
+def test_wrong_usage(torchx: Call, words: list[str], code: int, hint: str) -> None:
+    """Exit code 2 or 3, and not 1: nothing was looked at."""
+    done = torchx("doctor", *words)
+    assert done.code == code
+    assert hint in done.hint()
+
+
+def test_on_a_terminal(project: Path) -> None:
+    """In colours, broken at its width; what is to be typed stays on one line."""
+    import pexpect
+
+    child = spawn(project, "run", "--check", "a-script-with-a-long-name-that-is-not-there.py")
+    child.setwinsize(40, 60)
+    child.expect(pexpect.EOF)
+    text = child.before if isinstance(child.before, str) else child.before.decode()
+    assert "\033[31mbad" in text
+    assert "\033[32mgood" in text
+
+
+def test_completion(install_plugin: Callable[..., None]) -> None:
+    """The verb, its options, and the names of schedulers."""
+    from torchx.cli.completion import candidates
+
+    assert "doctor" in [word for word, _ in candidates(["doc"])]
+    assert "slurm" in [word for word, _ in candidates(["doctor", "-s", "sl"])]
+    assert "--deep" in [word for word, _ in candidates(["doctor", "--d"])]
+    assert "--check" in [word for word, _ in candidates(["run", "--ch"])]

@@ -1,0 +1,149 @@
+"""What `torchx doctor` says of this machine."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from torchx.runner import get_runner
+from torchx.runner.doctor import here, online
+from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.settings import torchx_home
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Current and home directory, empty."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    return tmp_path
+
+
+def doctor() -> list[Finding]:
+    with get_runner() as runner:
+        return runner.doctor()
+
+
+def of(what: str) -> list[Finding]:
+    return [f for f in doctor() if f.what == what]
+
+
+def test_a_machine_with_which_nothing_is_wrong(home: Path) -> None:
+    """Nothing is bad, and nothing is written."""
+    assert [f.what for f in doctor() if f.verdict == GOOD] == ["packages", "config", "disk", "record of runs"]
+    assert not Path(torchx_home("runs.db")).exists()
+
+
+CONFIGS = {
+    "unknown option": ("[slurm]\npartitoin = gpu\n", "did you mean `partition`?"),
+    "of another scheduler": ("[local_cwd]\nqueue = gpu\n", "`torchx runopts local_cwd`"),
+    "no section": ("partition = gpu\n", ""),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_config_files(home: Path, case: str) -> None:
+    """A key that nobody reads is bad, and so is a file that cannot be read."""
+    text, fix = CONFIGS[case]
+    (home / ".torchxconfig").write_text(text)
+    bad = [f for f in doctor() if f.verdict == BAD]
+    assert {f.what for f in bad} <= {"config", "packages"}
+    assert any(".torchxconfig" in f.said and fix in f.fix for f in bad), bad
+
+
+def test_a_config_file_that_is_good(home: Path) -> None:
+    """It is named."""
+    (home / ".torchxconfig").write_text(
+        "[slurm]\npartition = gpu\n[cli:run]\nscheduler = slurm\n[notify]\nvia = none\n"
+    )
+    (found,) = of("config")
+    assert (found.verdict, ".torchxconfig" in found.said) == (GOOD, True)
+
+
+def test_a_package_that_the_config_needs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fix installs it."""
+    monkeypatch.setitem(here._EXTRAS, "aws", "no_such_module")
+    (home / ".torchxconfig").write_text("[aws_batch]\nqueue = q\n")
+    (bad,) = [f for f in of("packages") if f.verdict == BAD]
+    assert bad.fix.startswith("`pip install ")
+    assert "boto3" in bad.fix
+
+
+def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Bad below 64 MiB, and without free files; a doubt below 1 GiB."""
+    found = [_space(monkeypatch, tmp_path, mib) for mib in (10, 500, 5000)]
+    assert [f.verdict for f in found] == [BAD, UNKNOWN, GOOD]
+    assert "`du -sh " in found[0].fix
+    assert _space(monkeypatch, tmp_path, 5000, files=0).verdict == BAD
+
+
+def _space(monkeypatch: pytest.MonkeyPatch, place: Path, mib: int, files: int = 100) -> Finding:
+    from types import SimpleNamespace
+
+    answer = SimpleNamespace(f_frsize=1 << 20, f_bavail=mib, f_files=100, f_favail=files)
+    monkeypatch.setattr(os, "statvfs", lambda _: answer)
+    return here._disk(str(place))
+
+
+def test_a_home_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Jobs run, and none is on record."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = here._disk(str(tmp_path / "not" / "there"))
+    assert (found.verdict, "TORCHX_HOME" in found.fix) == (BAD, True)
+
+
+def record(path: Path) -> list[str]:
+    return [f.verdict for f in here._record(str(path))]
+
+
+def test_the_record(home: Path) -> None:
+    """Good with its runs counted; damaged, or of a newer torchx, bad; a file set aside is named."""
+    with get_runner() as runner:
+        runner.run_component("utils.echo", [], "local_cwd")
+    path = Path(torchx_home("runs.db"))
+    (found,) = here._record(str(path))
+    assert (found.verdict, found.said.startswith("1 runs in ")) == (GOOD, True)
+
+    other = home / "other" / "runs.db"
+    other.parent.mkdir()
+    for content in (b"no database" * 500, b""):
+        other.write_bytes(content)
+        assert record(other) == [BAD]
+    other.unlink()
+    with sqlite3.connect(other) as db:
+        db.execute("CREATE TABLE runs (a)")
+        db.execute("PRAGMA user_version = 9999")
+    assert record(other) == [BAD]
+    Path(f"{other}.damaged-20261123T000000-1").write_text("")
+    assert record(other) == [UNKNOWN, BAD]
+
+
+def test_completion(home: Path) -> None:
+    """The fix, put into the file, is found there."""
+    (found,) = of("completion")
+    assert (found.verdict, found.fix) == (UNKNOWN, """`echo 'eval "$(torchx completion bash)"' >> ~/.bashrc`""")
+    (home / ".bashrc").write_text('eval "$(torchx completion bash)"\n')
+    assert [f.verdict for f in of("completion")] == [GOOD]
+
+
+def test_who_does_not_answer_in_time() -> None:
+    """A check that hangs, or fails in a way that nobody foresaw, is something that cannot be told."""
+    import threading
+
+    never = threading.Event()
+
+    def hang() -> Finding:
+        never.wait()
+        raise AssertionError
+
+    def fail() -> Finding:
+        raise ZeroDivisionError("why")
+
+    found = online.ask([Check("a", hang), Check("b", fail), Check("c", lambda: Finding(GOOD, "c", "x"))], 0.2)
+    never.set()
+    assert [f.verdict for f in found] == [UNKNOWN, UNKNOWN, GOOD]
+    assert found[0].said == "no answer within 0.2 s"

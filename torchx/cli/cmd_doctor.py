@@ -1,0 +1,115 @@
+"""``torchx doctor``: what keeps jobs from running, and what to do about it."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.util.term import has_color, is_tty, printable, width
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from torchx.schedulers.findings import Finding
+
+__all__ = ["CmdDoctor", "show"]
+
+_HELP = """\
+Each line is good, bad, or `?`: it cannot be told from here. What is bad is certain, and has what to type below it.
+
+  torchx doctor                            this machine: packages, config files, disk, record of runs
+  torchx doctor -s slurm                   its commands, partitions, accounts; a trial of sbatch
+  torchx doctor -s kubernetes --deep       rights, kinds, quotas, nodes; and a job of one small task
+  torchx run --check -s slurm train.py     one job of yours; nothing is submitted
+
+Exit code 1: something is bad."""
+_COLORS = {"good": "\033[32m", "bad": "\033[31m", "unknown": "\033[33m"}
+_SHOWN = {"unknown": "?"}
+
+
+class CmdDoctor(SubCommand):
+    """what keeps jobs from running, here or on a scheduler, and what to do about it"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        from torchx.cli.argparse_util import ArgOnceAction
+
+        subparser.epilog = _HELP
+        add = subparser.add_argument
+        add("-s", "--scheduler", action="append", default=[], metavar="NAME", help="look at this one; several times")
+        add("-cfg", dest="cfg", action="append", default=[], metavar="K=V,...", help="options of the scheduler")
+        add("--deep", action="store_true", help="run a job of one small task on it, too, and read its log")
+        add("--image", action=ArgOnceAction, metavar="NAME", help="image of that job (default: that of components)")
+        add(
+            "--timeout",
+            action=ArgOnceAction,
+            metavar="DURATION",
+            default="2m",
+            help="how long that job may take, the queue included (default: 2m)",
+        )
+        add("--json", action="store_true", help="one JSON document, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Asks, and prints."""
+        from torchx.cli.failures import UsageError
+        from torchx.runner import get_runner
+        from torchx.settings import default_image
+        from torchx.specs.timeouts import parse_timeout
+
+        if (args.deep or args.cfg or args.image) and not args.scheduler:
+            raise UsageError("`--deep`, `--image` and `-cfg` are about a scheduler", hint="name it: `-s slurm`")
+        with get_runner() as runner:
+            found = {} if args.scheduler else {"": runner.doctor()}
+            for name in args.scheduler:
+                found[name] = runner.doctor(
+                    name,
+                    runner.cfg_from_str(name, *args.cfg),
+                    deep=args.deep,
+                    image=args.image or default_image(),
+                    probe_timeout_s=parse_timeout(args.timeout),
+                )
+        show(found, as_json=args.json)
+
+
+def show(found: Mapping[str, Sequence[Finding]], *, as_json: bool) -> None:
+    """Prints what was found, by scheduler; ends the program with exit code 1 if something of it is bad."""
+    everything = [finding for findings in found.values() for finding in findings]
+    bad = sum(finding.verdict == "bad" for finding in everything)
+    if as_json:
+        from torchx.cli.render import document
+
+        rows = [{"scheduler": name or None, **vars_of(f)} for name, findings in found.items() for f in findings]
+        print(document({"bad": bad, "findings": rows}))
+    else:
+        for name, findings in found.items():
+            _print(name or "this machine", findings)
+        unknown = sum(finding.verdict == "unknown" for finding in everything)
+        print(f"{len(everything) - bad - unknown} good, {bad} bad, {unknown} cannot be told from here")
+    if bad:
+        sys.exit(1)
+
+
+def vars_of(finding: Finding) -> dict[str, str | None]:
+    """A finding as JSON has it."""
+    return {"verdict": finding.verdict, "what": finding.what, "said": finding.said, "fix": finding.fix or None}
+
+
+def _print(title: str, findings: Sequence[Finding]) -> None:
+    from textwrap import wrap
+
+    from torchx.cli.render import bold, gray
+
+    color, column = has_color(sys.stdout), max((len(finding.what) for finding in findings), default=0)
+    room = max(width(sys.stdout) - column - 8, 30) if is_tty(sys.stdout) else 10_000
+    print(bold(title, color=color))
+    for finding in findings:
+        word = _SHOWN.get(finding.verdict, finding.verdict)
+        mark = f"{_COLORS[finding.verdict]}{word:<4}\033[0m" if color else f"{word:<4}"
+        said, *rest = wrap(printable(finding.said), room, break_on_hyphens=False, break_long_words=False) or [""]
+        print(f"  {mark} {printable(finding.what):<{column}}  {said}".rstrip())
+        for line in rest:
+            print(f"{' ' * (column + 9)}{line}")
+        if finding.fix and finding.verdict != "good":
+            print(f"{' ' * (column + 9)}{gray(printable(f'fix: {finding.fix}'), color=color)}")  # whole: to be copied

@@ -1,0 +1,1 @@
+"""What keeps jobs from running, found before they are submitted."""

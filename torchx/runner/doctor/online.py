@@ -1,0 +1,143 @@
+"""The questions about a scheduler, or about one job there, asked at the same time, and for some seconds only."""
+
+from __future__ import annotations
+
+from torchx.errors import BackendError, TorchXError, TransientError
+from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.schedulers.kit.abilities import BuildsWorkspaces, Diagnoses
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from torchx.runner import Runner
+    from torchx.runner.verbs import RunnerVerbs
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace
+
+WITHIN_S = 2.5
+"""How long the answers to all questions may take."""
+_POLL_S = 1.0
+
+
+def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
+    """What the checks find, all asked at once; one that does not answer in time cannot be told.
+
+    >>> ask([Check("a", lambda: Finding(GOOD, "a", "is there"))])
+    [Finding(verdict='good', what='a', said='is there', fix='')]
+    """
+    from torchx.runner.backends import answers_within
+
+    found: list[Finding] = []
+    answers = answers_within(within_s, [check.findings for check in checks])
+    for check, answer in zip(checks, answers, strict=True):
+        found += [Finding(UNKNOWN, check.what, f"no answer within {within_s:g} s")] if answer is None else answer
+    return found
+
+
+def of_system(backend: Scheduler[Any], name: str, settle: Callable[[], Mapping[str, CfgVal]]) -> list[Finding]:
+    """What keeps jobs from running on a scheduler.
+
+    Args:
+        settle: returns the run options in force.
+    """
+    if not isinstance(backend, Diagnoses):
+        return [Finding(UNKNOWN, name, "this scheduler has no checks of its own", _deep(name))]
+    try:
+        return ask([*backend.diagnose(settle())])
+    except TorchXError as e:  # a required option is missing, say
+        hint = e.hint or f"`torchx runopts {name}` shows the options; `torchx doctor -s {name} -cfg KEY=VALUE`"
+        return [Finding(UNKNOWN, "options", str(e), hint)]
+
+
+def of_job(
+    app: AppDef,
+    backend: Scheduler[Any],
+    name: str,
+    workspace: Workspace | str | None,
+    dry: Callable[[], AppDryRunInfo[Any]],
+) -> tuple[list[Finding], AppDryRunInfo[Any] | None]:
+    """What is wrong with one job, and what its dry run returned.
+
+    Args:
+        dry: makes the request; no image is built for it.
+    """
+    from torchx.runner.doctor import static
+    from torchx.specs.api import Workspace
+    from torchx.specs.copies import copy_data
+
+    try:
+        info = dry()
+    except TorchXError as e:  # of a scheduler that was asked something: it may not have understood, or heard, us
+        return [Finding(UNKNOWN if isinstance(e, BackendError) else BAD, "request", str(e), e.hint)], None
+    cfg, given = info._cfg or {}, copy_data(app)
+    if workspace and isinstance(backend, BuildsWorkspaces):
+        code = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
+        for role in given.roles:
+            role.workspace = role.workspace or code
+    found = [Finding(GOOD, "request", f"`{name}` has one for each role"), *static.findings(given, backend, cfg)]
+    if not isinstance(backend, Diagnoses):
+        return [*found, Finding(UNKNOWN, name, "this scheduler has no checks of its own", _deep(name))], info
+    try:
+        return found + ask([*backend.diagnose(cfg, info)]), info
+    except TorchXError as e:
+        return [*found, Check(name, list).failed(e)], info
+
+
+def probe(verbs: RunnerVerbs, name: str, cfg: Mapping[str, CfgVal] | None, image: str, within_s: float) -> Finding:
+    """Runs a job of one small task to its end, reads its log, and deletes it."""
+    import time
+
+    from torchx.runner.wait import WaitTimeoutError
+    from torchx.specs.api import AppDef, Resource, Role
+
+    runner: Runner = verbs  # type: ignore[assignment]  # whose base it is
+    word = f"torchx-doctor-{time.time_ns()}"
+    role = Role("probe", image, entrypoint="sh", args=["-c", f"echo {word}"], resource=Resource(1, 0, 256))
+    begun = time.monotonic()
+    try:
+        handle = runner.run(AppDef("torchx-doctor", [role]), name, cfg)
+    except TransientError as e:
+        return Finding(UNKNOWN, "probe job", str(e), e.hint)
+    except TorchXError as e:
+        return Finding(BAD, "probe job", str(e), e.hint)
+    try:
+        return _watched(runner, handle, word, begun, within_s)
+    except WaitTimeoutError:
+        status = runner.status(handle)
+        said = f"{status.state.name}: {status.msg}".rstrip(": ") if status is not None else "gone"
+        return Finding(UNKNOWN, "probe job", f"after {within_s:g} s it is {said}", "`torchx doctor --deep` later")
+    except TransientError as e:
+        return Finding(UNKNOWN, "probe job", str(e), e.hint)
+    finally:
+        _forget(runner, handle)
+
+
+def _watched(runner: Runner, handle: str, word: str, begun: float, within_s: float) -> Finding:
+    import time
+
+    from torchx.specs.api import AppState
+
+    status = runner.wait(handle, _POLL_S, within_s)
+    took = time.monotonic() - begun
+    if status is None or status.state is not AppState.SUCCEEDED:
+        said = "it is gone" if status is None else f"it {status.state.name.lower()}: {status.msg}".rstrip(": ")
+        return Finding(BAD, "probe job", said, "run it by hand: `torchx run --wait --log utils.echo --msg hello`")
+    lines = "".join(runner.log_lines(handle, "probe", 0))
+    if word in lines:
+        return Finding(GOOD, "probe job", f"ran, and its log came back, in {took:.1f} s")
+    said = "it ran, but what it wrote is not seen from here: do the nodes share the folder of the jobs?"
+    return Finding(BAD, "probe job", said, "`export TORCHX_HOME=/a/shared/folder`, or `-cfg job_dir=...` on one")
+
+
+def _forget(runner: Runner, handle: str) -> None:
+    import contextlib
+
+    with contextlib.suppress(TorchXError):  # what was found counts
+        runner.cancel(handle)
+        runner.delete(handle)
+
+
+def _deep(name: str) -> str:
+    return f"`torchx doctor -s {name} --deep` runs a small job there"

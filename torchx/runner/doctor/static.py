@@ -1,0 +1,204 @@
+"""What is wrong with a job, as far as it and the files here say so: nothing is connected to, nothing is started.
+
+It is part of every submission. What stops one has to be certain: a file that is not here may be in the image, or be
+made by an earlier job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from torchx.errors import SpecError
+from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.shell import quote
+from torchx.settings import ENV_NO_CHECK, default_image
+from torchx.specs.after import AFTER
+from torchx.specs.api import macros
+from torchx.specs.images import NamesOnly
+from torchx.util.notices import logger
+from torchx.util.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppDef, Role, Workspace
+
+LITTLE_MB = 1024
+_MACROS = [name for name in vars(macros) if not name.startswith("_") and name != "Values"]
+_BRACES = re.compile(r"(?<!\$)\$\{(\w+)\}")
+_WORKERS = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
+
+
+def refuse_scripts(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> None:
+    """Refuses a job whose script is certainly not among the files that it will find; called before these are sent.
+
+    Raises:
+        SpecError: says how to get it there.
+    """
+    if NamesOnly.on or os.environ.get(ENV_NO_CHECK):
+        return
+    for role in app.roles:
+        if role.metadata.get("script"):
+            _act(script(role, backend, cfg, waits=AFTER in app.metadata))
+
+
+def refuse_names(app: AppDef | None, backend: Scheduler[Any]) -> None:
+    """Refuses what is certainly wrong with the texts of a job, and warns of what looks wrong; called last.
+
+    Raises:
+        SpecError: says what to change.
+    """
+    if os.environ.get(ENV_NO_CHECK):
+        return
+    for role in app.roles if app is not None else ():
+        for finding in leftovers(role, backend):
+            _act(finding)
+
+
+def findings(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> Iterator[Finding]:
+    """All that is checked here, what is good too."""
+    for role in app.roles:
+        found = [script(role, backend, cfg, waits=AFTER in app.metadata), *leftovers(role, backend)]
+        found += [memory(role) if backend.capabilities.resources else None, _workers(role)]
+        yield from (finding for finding in found if finding is not None)
+
+
+def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits: bool = False) -> Finding | None:
+    """Whether a role's script, which its component names in ``metadata``, is where the role will look for it.
+
+    Args:
+        waits: an earlier job runs first, and may make it.
+    """
+    name = role.metadata.get("script")
+    if not isinstance(name, str) or not name or re.search(r"^[/~]|[${]", name):
+        return None
+    what, name = f"script of role `{role.name}`", os.path.normpath(name)
+    from torchx.workspace.dir_workspace import DirWorkspaceMixin
+
+    in_folder = isinstance(backend, DirWorkspaceMixin)
+    contained = cfg.get("container") or cfg.get("container_image") or cfg.get("docker")
+    if in_folder and not (cfg.get("job_dir") or cfg.get("jobdir") or cfg.get("ssh")):
+        there = os.path.isfile(name) or os.path.isfile(os.path.join(role.image, name))
+        problem = f"`{name}` is neither in `{os.getcwd()}`, where the job runs, nor in its image"
+        certain, place = not role.image.startswith(("/", "~", ".")), _Place("" if there else problem, ".")
+    elif role.workspace:
+        place = _look(role.workspace, name)
+        certain = in_folder or (role.image == default_image() and not name.startswith("torchx/"))
+    else:
+        return None
+    if not place.problem:
+        return Finding(GOOD, what, f"`{name}` is there")
+    if name.startswith("..") or not place.root or contained or waits:
+        certain = False
+    if certain or place.ignores:
+        return Finding(BAD if certain else UNKNOWN, what, place.problem, _way_to(name, place))
+    return Finding(UNKNOWN, what, f"{place.problem}; the image, or an earlier job, may bring it")
+
+
+def leftovers(role: Role, backend: Scheduler[Any]) -> Iterator[Finding]:
+    """Macros where none are replaced, and what may be one with a typo."""
+    if _BRACES.search(role.image):
+        from torchx.workspace.docker_workspace import DockerWorkspaceMixin
+
+        said = f"`{role.image}` has a macro in it, and none is replaced there"
+        if isinstance(backend, DockerWorkspaceMixin):
+            yield Finding(BAD, f"image of role `{role.name}`", said, "write the name itself: `--image HOST/NAME:TAG`")
+    texts = [role.entrypoint, *role.args, *role.env.values()]
+    for word in {found for text in texts if "${" in text for found in _BRACES.findall(text)} - {*_MACROS}:
+        from torchx.util.strings import nearest
+
+        meant = nearest(word, _MACROS, cutoff=0.8)
+        if meant and word not in role.env:
+            said = f"`${{{word}}}` is left as it is; a macro is called `${{{meant}}}`"
+            fix = f"write `${{{meant}}}`, or `$${{{word}}}` if a shell is meant"
+            yield Finding(UNKNOWN, f"macros of role `{role.name}`", said, fix)
+
+
+def _act(finding: Finding | None) -> None:
+    if finding is None or not finding.fix:
+        return
+    if finding.verdict == BAD:
+        raise SpecError(f"{finding.what}: {finding.said}", hint=f"{finding.fix} (`--no-check` submits it as it is)")
+    logger("torchx").warning("%s: %s; %s", finding.what, finding.said, finding.fix)
+
+
+def memory(role: Role) -> Finding | None:
+    """Whether a role with GPUs has more memory than components give to a script without."""
+    gpus, cpus, mb = role.resource.gpu, role.resource.cpu, role.resource.memMB
+    if gpus <= 0 or mb is None or mb <= 0:
+        return None
+    what = f"memory of role `{role.name}`"
+    if mb > LITTLE_MB:
+        return Finding(GOOD, what, f"{mb} MiB for {gpus} GPUs")
+    has = f"role `{role.name}` has {gpus:d} GPUs, {int(cpus)} CPUs and {int(mb)} MiB of memory"
+    usual = f"`--cpu {8 * gpus} --memMB {32768 * gpus}` is usual, or a named resource, such as `-h gpu.small`"
+    return Finding(UNKNOWN, what, f"{has}, with which most training ends out of memory", usual)
+
+
+def _workers(role: Role) -> Finding | None:
+    """How many workers torchrun starts on each node, against its GPUs."""
+    found = _WORKERS.search(" ".join(role.args))
+    gpus = int(role.resource.gpu)
+    if found is None or gpus <= 0:
+        return None
+    workers, what = int(found[1]), f"workers of role `{role.name}`"
+    if workers <= gpus:
+        return Finding(GOOD, what, f"{workers} on each node of {gpus} GPUs")
+    said = f"{workers} on each node of {gpus} GPUs: some share one, which NCCL refuses"
+    return Finding(UNKNOWN, what, said, f"`-j {role.num_replicas}x{gpus}`, or `--gpu {workers}`")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What keeps a file from being in the workspace, empty when it is there.
+
+    Attributes:
+        root: the folder to look for others in; empty when that is not certain.
+        ignores: the file whose rules leave it out.
+    """
+
+    problem: str
+    root: str = ""
+    ignores: str = ""
+
+
+def _look(workspace: Workspace, name: str) -> _Place:
+    from torchx.workspace.files import ignore_file, ignore_rules, open_workspace
+
+    problem, root = f"`{name}` is not in the workspace `{workspace}`", ""
+    for source, place in reversed([*workspace.projects.items()]):
+        if "://" in source and not source.startswith(("file://", "local://")):
+            return _Place(f"`{name}` may be in `{source}`, which was not looked at")
+        inside = os.path.relpath(name, place) if place else name
+        fs, root = open_workspace(source)
+        if not os.path.isdir(root):
+            return _Place(problem)  # which whoever sends it refuses in words of its own
+        path = os.path.join(root, inside)
+        if inside.startswith("..") or not os.path.isfile(path):
+            continue
+        if ignore_rules(fs, root).ignores(inside):
+            ignores = ignore_file(fs, root)
+            return _Place(f"`{name}` is in the workspace `{root}`, but its `{ignores}` leaves it out", root, ignores)
+        inner = os.path.realpath(path).startswith(os.path.realpath(root) + os.sep)
+        return _Place("", root) if inner else _Place(f"`{name}` is a link that leads out of the workspace")
+    return _Place(problem, root)
+
+
+def _way_to(name: str, place: _Place) -> str:
+    """How to have the script there, as something to type in."""
+    from torchx.workspace.similar import similar_file
+
+    root = place.root
+    if place.ignores:
+        file = os.path.relpath(os.path.join(root, place.ignores))
+        return f"take it back in: `printf '\\n!%s\\n' {quote(name)} >> {quote(file)}`"
+    found = similar_file(name, root)
+    if found:
+        return f"did you mean `--script {quote(found)}`?"
+    if os.path.isfile(name) and os.path.realpath(root) != os.path.realpath("."):
+        return "it is in the current directory: `--workspace .`"
+    return "give its path from there: `--script PATH`, or another `--workspace`"

@@ -1,0 +1,61 @@
+"""What keeps jobs from running on this machine: programs that are not there."""
+
+from __future__ import annotations
+
+import os
+
+from torchx.errors import SpecError
+from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.schedulers.local.path import program_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.schedulers.local.request import PopenRequest
+    from torchx.specs.api import AppDef
+
+
+def of_machine() -> list[Check]:
+    """The questions about this machine as a place for jobs."""
+    return [Check("machine", _machine), Check("torchrun", _torchrun)]
+
+
+def of_job(request: PopenRequest, app: AppDef) -> list[Check]:
+    """The questions about one job."""
+    return [Check("programs", lambda: _programs(request, app)), Check("size", lambda: _size(app))]
+
+
+def _machine() -> Finding:
+    from torchx.util.machine import cpu_count, gpu_ids, memory_mb
+
+    return Finding(GOOD, "machine", f"{cpu_count()} CPUs, {len(gpu_ids())} GPUs, {memory_mb()} MiB of memory")
+
+
+def _torchrun() -> Finding:
+    from torchx.util.procs import find_program
+
+    found = find_program("torchrun", program_path(os.environ), os.getcwd())
+    if found:
+        return Finding(GOOD, "torchrun", found)
+    said = "not in PATH: jobs of `dist.ddp` and `-j` need it, others do not"
+    return Finding(UNKNOWN, "torchrun", said, "`pip install torch`")
+
+
+def _programs(request: PopenRequest, app: AppDef) -> Finding:
+    from torchx.schedulers.local.request import check_scripts, replica_requests
+    from torchx.schedulers.local.submission import base_environment
+
+    env = base_environment(request)
+    try:
+        replica_requests(request, env)
+        check_scripts(request, app, env)
+    except SpecError as e:
+        return Finding(BAD, "programs", str(e), e.hint)
+    return Finding(GOOD, "programs", "all are here")
+
+
+def _size(app: AppDef) -> Finding:
+    from torchx.schedulers.local.resources import shortages
+
+    for said in shortages(app):
+        return Finding(UNKNOWN, "size", said, "`torchx doctor -s local_cwd` shows what it has")
+    return Finding(GOOD, "size", "this machine has what the replicas ask for")

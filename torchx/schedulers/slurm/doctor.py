@@ -1,0 +1,128 @@
+"""What keeps jobs from running on a Slurm cluster: its commands, partitions, accounts; and a trial of ``sbatch``.
+
+https://slurm.schedmd.com/sbatch.html#OPT_test-only: nothing is submitted, and the answer is that of the controller.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from torchx.schedulers.batch.folders import shared_folder
+from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.schedulers.kit.commands import last_line
+from torchx.schedulers.slurm.client import hint_for, parse_version
+from torchx.schedulers.slurm.options import SlurmOpts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchx.schedulers.batch.base import Submission
+    from torchx.schedulers.kit.commands import Completed
+
+    Run = Callable[..., Completed]
+
+# Refusals that no waiting changes, as far as the controller knows itself; limits on jobs that run now are none of them.
+_FOR_GOOD = re.compile(
+    r"\binvalid\b(?!.*(credential|protocol))|not permitted to use|unrecognized option|more processors|"
+    r"node count specification|node configuration is not available|memory specification|no partition specified",
+    re.IGNORECASE,
+)
+_MAY_PASS = re.compile(r"not available now|temporarily|violates accounting|busy|\(down, drained", re.IGNORECASE)
+_MINE = (
+    'sacctmgr --noheader --parsable2 show associations where user="$(id -un)" format=account,partition,qos,defaultqos'
+)
+
+
+def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
+    """The questions about a cluster, and about the options that jobs get there.
+
+    Args:
+        run: runs a command on the login node, once.
+        remote: the name of the login node; empty: this machine is one.
+    """
+    words = [
+        f"--{name}={value}"
+        for name in ("account", "constraint", "exclude", "nodelist", "partition", "qos", "reservation", "time")
+        if (value := getattr(opts, name))
+    ]
+    return [
+        Check("Slurm", lambda: _version(run)),
+        Check("partition", lambda: _partitions(run, opts.partition or "")),
+        Check("account", lambda: _accounts(run, opts)),
+        Check("sbatch", lambda: _trial(run, [*words, *(opts.extra or ())], "#!/bin/sh\ntrue\n", lambda _: False)),
+        Check("shared folder", lambda: shared_folder(run(["sinfo", "--noheader", "--format=%n"]), "slurm", remote)),
+    ]
+
+
+def of_job(run: Run, submission: Submission, without_memory: Callable[[Completed], bool]) -> list[Check]:
+    """The trial of one job.
+
+    Args:
+        without_memory: whether a job that was refused so is submitted once more without a request for memory.
+    """
+    script = submission.files[posixpath.basename(submission.argv[-1])]
+    words = [word for word in submission.argv[1:-1] if word != "--parsable"]
+    hidden = [word for name in submission.without for word in ("-u", name)]
+    return [Check("sbatch", lambda: _trial(run, words, script, without_memory, hidden))]
+
+
+def _version(run: Run) -> Finding:
+    major, minor = parse_version(run(["sinfo", "--version"]).check().stdout)
+    return Finding(GOOD, "Slurm", f"{major}.{minor:02d}")
+
+
+def _partitions(run: Run, wanted: str) -> Finding:
+    done = run(["sinfo", "--all", "--noheader", "--format=%P|%a|%D"]).check()
+    rows = [line.split("|") for line in done.stdout.split()]
+    there = {row[0].rstrip("*"): row for row in rows if len(row) == 3}
+    default = next((row[0].rstrip("*") for row in rows if row[0].endswith("*")), "")
+    names = [name for name in wanted.split(",") if name] or ([default] if default else [])
+    if not names:
+        fix = f"name one: `-cfg partition={min(there, default='NAME')}`"
+        return Finding(UNKNOWN, "partition", "the cluster has no default, and none is named", fix)
+    for name in names:
+        if name not in there:
+            from torchx.util.strings import nearest
+
+            near = nearest(name, there) or default or min(there, default="NAME")
+            said = f"there is no `{name}`; there are: {', '.join(sorted(there)) or 'none'}"
+            return Finding(BAD, "partition", said, f"`-cfg partition={near}`")
+    down = [name for name in names if there[name][1] != "up"]
+    if down:
+        said = f"`{down[0]}` is {there[down[0]][1]}: jobs wait until an administrator changes that"
+        return Finding(UNKNOWN, "partition", said, "`sinfo` shows others")
+    nodes = sum(int(row[2]) for row in rows if row[0].rstrip("*") in names and row[2].isdigit())
+    return Finding(GOOD, "partition", f"`{', '.join(names)}` is up, {nodes} nodes")
+
+
+def _accounts(run: Run, opts: SlurmOpts) -> Finding:
+    done = run(["sh", "-c", _MINE])
+    rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") == 3]
+    if done.returncode or not rows:
+        return Finding(UNKNOWN, "account", last_line(done.stderr, "accounting knows no account of yours"))
+    accounts = sorted({row[0] for row in rows})
+    levels = sorted({q for row in rows for q in row[2].split(",") if q})
+    for what, wanted, mine in (("account", opts.account, accounts), ("qos", opts.qos, levels)):
+        if wanted and mine and wanted.lower() not in mine:
+            said = f"`{wanted}` is not a {what} of yours; those are: {', '.join(mine)}"
+            return Finding(UNKNOWN, "account", said, f"`-cfg {what}={mine[0]}`")
+    return Finding(GOOD, "account", f"{', '.join(accounts)}" + (f"; qos {', '.join(levels)}" if levels else ""))
+
+
+def _trial(
+    run: Run, words: list[str], script: str, without_memory: Callable[[Completed], bool], hidden: Sequence[str] = ()
+) -> Finding:
+    done = run([*(["env", *hidden] if hidden else []), "sbatch", "--test-only", *words], stdin=script)
+    said = last_line(done.stderr).removeprefix("sbatch: ").removeprefix("error: ").removeprefix("allocation failure: ")
+    if done.returncode == 0:
+        when = re.search(r"to start at (\S+)", said)
+        return Finding(GOOD, "sbatch", f"would take it; it could start at {when[1]}" if when else "would take it")
+    if without_memory(done):
+        return Finding(GOOD, "sbatch", "would take it, without a request for memory")
+    refusal = next((line for line in done.stderr.splitlines() if _FOR_GOOD.search(line)), "")
+    certain = bool(refusal) and not _MAY_PASS.search(done.stderr)
+    return Finding(
+        BAD if certain else UNKNOWN, "sbatch", f"{'refuses it' if certain else 'says'}: {said}", hint_for(done.stderr)
+    )

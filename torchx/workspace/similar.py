@@ -1,0 +1,39 @@
+"""Which file was meant by a path that does not exist."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MOST = 100
+
+
+def similar_file(name: str, root: str) -> str:
+    """A file of that name in another folder, or one with a name that is alike beside it; empty when there is none.
+
+    Args:
+        name: relative to ``root``, as what is returned.
+    """
+    from torchx.util.strings import nearest
+
+    folder, base = os.path.split(name)
+    folders = [folder, *(os.path.join(folder, child) for child in _listed(root, folder, os.path.isdir)), ""]
+    folders += _listed(root, "", os.path.isdir)
+    for other in dict.fromkeys(folders):
+        if os.path.isfile(os.path.join(root, other, base)):
+            return os.path.join(other, base)
+    scripts = [n for n in _listed(root, folder, os.path.isfile) if n.endswith((".py", ".sh"))]
+    alike = nearest(base, scripts, cutoff=0.8)
+    return os.path.join(folder, alike) if alike else ""
+
+
+def _listed(root: str, folder: str, kind: Callable[[str], bool]) -> list[str]:
+    place = os.path.join(root, folder)
+    try:
+        names = sorted(os.listdir(place))[:_MOST]
+    except OSError:
+        return []
+    return [name for name in names if not name.startswith(".") and kind(os.path.join(place, name))]
