@@ -1,9 +1,11 @@
 """The Runner's verbs about many runs, and those that look into one: a line or two here, a room of its own behind each.
 
-Nothing is imported at the top: a verb imports its room when it is called.
+Nothing else is imported at the top: a verb imports its room when it is called.
 """
 
 from __future__ import annotations
+
+from torchx.runner.doctor import DoctorVerbs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from torchx.runner.sweeps import FailureGroup
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers.api import Scheduler
-    from torchx.schedulers.findings import Finding
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.simulations import Simulation
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from torchx.specs.tasks import TaskList, TaskTable
 
 
-class RunnerVerbs:
+class RunnerVerbs(DoctorVerbs):
     """What :class:`torchx.runner.api.Runner` can do beyond submitting a job and looking at it."""
 
     _aio: AsyncRunner | None = None
@@ -58,8 +59,6 @@ class RunnerVerbs:
             self, scheduler: str, cfg: Mapping[str, CfgVal] | None, files: ConfigFiles | None = None
         ) -> dict[str, Setting]: ...
 
-        def name(self) -> str: ...
-
         def resolve(self, reference: str) -> str: ...
 
         def cancel(self, app_handle: str) -> None: ...
@@ -76,8 +75,6 @@ class RunnerVerbs:
             workspace: Workspace | str | None = None,
             parent_run_id: str | None = None,
         ) -> AppDryRunInfo[Any]: ...
-
-        def discard(self, dryrun_info: AppDryRunInfo[Any]) -> None: ...
 
         def _schedule_or_discard(self, info: AppDryRunInfo[Any], event: log_event) -> str: ...
 
@@ -193,55 +190,6 @@ class RunnerVerbs:
         run, status = self.recorded(handle), self.status(handle)
         replicas = backend.log_replicas(app_id) or []
         return simulations.plan(backend, run, status, fault, handle=handle, replicas=replicas, chosen=chosen)
-
-    def doctor(
-        self,
-        scheduler: str = "",
-        cfg: Mapping[str, CfgVal] | None = None,
-        *,
-        deep: bool = False,
-        image: str = "",
-        probe_timeout_s: float = 120.0,
-    ) -> list[Finding]:
-        """What keeps jobs from running here, or on a scheduler: good, bad, or what cannot be told from here.
-
-        Args:
-            scheduler: its name; none: this machine.
-            deep: run a small job there, too, with ``image``, for ``probe_timeout_s`` seconds at most.
-        """
-        from torchx.runner.doctor import here, online
-
-        if not scheduler:
-            return online.ask(here.checks(self._backends, self.name()))
-        backend = self._scheduler(scheduler)
-        found = online.of_system(
-            backend, scheduler, lambda: {key: s.value for key, s in self._settings(scheduler, cfg).items()}
-        )
-        return [*found, online.probe(self, scheduler, cfg, image, probe_timeout_s)] if deep else found
-
-    def check(
-        self,
-        app: AppDef,
-        scheduler: str,
-        cfg: Mapping[str, CfgVal] | None = None,
-        workspace: Workspace | str | None = None,
-    ) -> list[Finding]:
-        """What is wrong with a job, found without submitting it; arguments as of ``dryrun``. No image is built.
-
-        Returns:
-            Findings, what is good among them; those with the verdict ``bad`` are certain.
-        """
-        from torchx.runner.doctor import online
-        from torchx.specs.images import NamesOnly
-
-        def dry() -> AppDryRunInfo[Any]:
-            with NamesOnly():
-                return self.dryrun(app, scheduler, cfg, workspace)
-
-        found, info = online.of_job(app, self._scheduler(scheduler), scheduler, workspace, dry)
-        if info is not None:
-            self.discard(info)
-        return found
 
     def rerun(self, reference: str, wish: Rerun | None = None) -> str:
         """Launches a run on record again; returns the app handle of the new job.

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+    from torchx.config import Setting
     from torchx.runner import Runner
-    from torchx.runner.verbs import RunnerVerbs
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace
+    from torchx.specs.api import AppDef, CfgVal, Workspace
 
 WITHIN_S = 2.5
 """How long the answers to all questions may take."""
@@ -36,7 +36,7 @@ def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
     return found
 
 
-def of_system(backend: Scheduler[Any], name: str, settle: Callable[[], Mapping[str, CfgVal]]) -> list[Finding]:
+def of_system(backend: Scheduler[Any], name: str, settle: Callable[[], Mapping[str, Setting]]) -> list[Finding]:
     """What keeps jobs from running on a scheduler.
 
     Args:
@@ -45,54 +45,48 @@ def of_system(backend: Scheduler[Any], name: str, settle: Callable[[], Mapping[s
     if not isinstance(backend, Diagnoses):
         return [Finding(UNKNOWN, name, "this scheduler has no checks of its own", _deep(name))]
     try:
-        return ask([*backend.diagnose(settle())])
+        return ask([*backend.diagnose({key: setting.value for key, setting in settle().items()})])
     except TorchXError as e:  # a required option is missing, say
         hint = e.hint or f"`torchx runopts {name}` shows the options; `torchx doctor -s {name} -cfg KEY=VALUE`"
         return [Finding(UNKNOWN, "options", str(e), hint)]
 
 
 def of_job(
-    app: AppDef,
-    backend: Scheduler[Any],
-    name: str,
-    workspace: Workspace | str | None,
-    dry: Callable[[], AppDryRunInfo[Any]],
-) -> tuple[list[Finding], AppDryRunInfo[Any] | None]:
-    """What is wrong with one job, and what its dry run returned.
-
-    Args:
-        dry: makes the request; no image is built for it.
-    """
+    runner: Runner, app: AppDef, name: str, cfg: Mapping[str, CfgVal] | None, workspace: Workspace | str | None
+) -> list[Finding]:
+    """What is wrong with one job; see :meth:`torchx.runner.doctor.DoctorVerbs.check`."""
     from torchx.runner.doctor import static
     from torchx.specs.api import Workspace
     from torchx.specs.copies import copy_data
 
+    backend = runner._scheduler(name)
     try:
-        info = dry()
+        info = runner.dryrun(app, name, cfg, workspace)
     except TorchXError as e:  # of a scheduler that was asked something: it may not have understood, or heard, us
-        return [Finding(UNKNOWN if isinstance(e, BackendError) else BAD, "request", str(e), e.hint)], None
-    cfg, given = info._cfg or {}, copy_data(app)
+        return [Finding(UNKNOWN if isinstance(e, BackendError) else BAD, "request", str(e), e.hint)]
+    settled, given = info._cfg or {}, copy_data(app)
     if workspace and isinstance(backend, BuildsWorkspaces):
         code = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
         for role in given.roles:
             role.workspace = role.workspace or code
-    found = [Finding(GOOD, "request", f"`{name}` has one for each role"), *static.findings(given, backend, cfg)]
-    if not isinstance(backend, Diagnoses):
-        return [*found, Finding(UNKNOWN, name, "this scheduler has no checks of its own", _deep(name))], info
+    found = [Finding(GOOD, "request", f"`{name}` has one for each role"), *static.findings(given, backend, settled)]
     try:
-        return found + ask([*backend.diagnose(cfg, info)]), info
+        if not isinstance(backend, Diagnoses):
+            return [*found, Finding(UNKNOWN, name, "this scheduler has no checks of its own", _deep(name))]
+        return found + ask([*backend.diagnose(settled, info)])
     except TorchXError as e:
-        return [*found, Check(name, list).failed(e)], info
+        return [*found, Check(name, list).failed(e)]
+    finally:
+        runner.discard(info)
 
 
-def probe(verbs: RunnerVerbs, name: str, cfg: Mapping[str, CfgVal] | None, image: str, within_s: float) -> Finding:
+def probe(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None, image: str, within_s: float) -> Finding:
     """Runs a job of one small task to its end, reads its log, and deletes it."""
     import time
 
     from torchx.runner.wait import WaitTimeoutError
     from torchx.specs.api import AppDef, Resource, Role
 
-    runner: Runner = verbs  # type: ignore[assignment]  # whose base it is
     word = f"torchx-doctor-{time.time_ns()}"
     role = Role("probe", image, entrypoint="sh", args=["-c", f"echo {word}"], resource=Resource(1, 0, 256))
     begun = time.monotonic()
