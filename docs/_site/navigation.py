@@ -24,6 +24,7 @@ SECTIONS = {
     "Run them": {
         "doctor": "Before it runs",
         "runs": "Runs: find, follow, end",
+        "foreign": "Jobs that torchx did not launch",
         "again": "Again, elsewhere, without torchx",
         "ui": "The page in the browser",
         "inside": "Inside a running job",

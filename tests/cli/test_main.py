@@ -185,7 +185,7 @@ def test_what_is_no_command_is_refused(torchx: Call, install_plugin: Callable[..
         (["list", "--log_level", "DEBUG"], "`--log_level` goes before the verb", "torchx --log_level"),
         (["status"], "no job is given", "`@last` is the newest run"),
         (["cancel"], "no job is given", "`torchx list` lists them all"),
-        (["cancel", "a", "--force"], "unknown option `--force`", "`torchx cancel --help`"),
+        (["cancel", "a", "--gently"], "unknown option `--gently`", "`torchx cancel --help`"),
         (["runopts", "a", "b"], "unexpected argument `b`", "`torchx runopts --help`"),
         (["log", "--streams", "stdot", "@last"], "`stdot` is not one of stdout, stderr, combined", "`stdout`"),
         (["run", "-s", "a", "-s", "b", "utils.echo"], "`-s/--scheduler` is given more than once", "leave one"),

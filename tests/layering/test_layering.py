@@ -35,6 +35,7 @@ ROOMS = {
     "torchx.schedulers.streams": 4,
     "torchx.schedulers.failures": 4,
     "torchx.schedulers.findings": 4,
+    "torchx.schedulers.foreign": 4,
     "torchx.schedulers.inside": 4,
     "torchx.schedulers.metrics": 4,
     "torchx.schedulers.stacks": 4,
@@ -59,7 +60,7 @@ BACKENDS = {
     "lsf": ("lsf_scheduler",),
     "slurm": ("slurm_scheduler",),
 }
-SHARED = ("api", "batch", "devices", "failures", "findings", "ids", "inside", "kit", "metrics", "stacks", "streams")
+SHARED = ("api", "batch", "devices", "failures", "findings", "foreign", "ids", "inside", "kit", "metrics", "stacks", "streams")
 """What a backend's folder may import of ``torchx.schedulers`` beside itself."""
 IN_JOB = ("torchx.runtime", "torchx.distributed", "torchx.apps")
 STANDALONE = ("torchx.supervisor",)

@@ -36,6 +36,7 @@ class CmdCancel(SubCommand):
         add("--all", action="store_true", help="all my runs that have not ended")
         add("--name", metavar="NAME", help="those of this name; `*` and `?` stand for other characters")
         add("--state", metavar="STATE,...", help="those in one of these states, for example pending")
+        add("-f", "--force", action="store_true", help="also jobs that were adopted: torchx did not launch them")
         add("-y", "--yes", action="store_true", help="do not ask; without a terminal nobody is asked")
 
     def run(self, args: argparse.Namespace) -> None:
@@ -53,7 +54,7 @@ class CmdCancel(SubCommand):
             references = _chosen(args)
             if not references:
                 return
-        for_each_job(references, _cancel)
+        for_each_job(references, lambda runner, handle: _cancel(runner, handle, force=args.force))
 
 
 def for_each_job(references: list[str], act: Callable[[Runner, str], str]) -> None:
@@ -82,8 +83,8 @@ def for_each_job(references: list[str], act: Callable[[Runner, str], str]) -> No
         sys.exit(failed[0])
 
 
-def _cancel(runner: Runner, handle: str) -> str:
-    runner.cancel(handle)
+def _cancel(runner: Runner, handle: str, *, force: bool) -> str:
+    runner.cancel(handle, force=True) if force else runner.cancel(handle)  # a subclass may override it without
     grace = grace_s(runner, handle) if is_tty(sys.stderr) else None
     return f"cancelling {handle}" + (f", killed in {grace:g} s unless it ends before" if grace else "")
 
@@ -94,11 +95,16 @@ def _chosen(args: argparse.Namespace) -> list[str]:
     from torchx.runner import get_runner
     from torchx.runs import RunQuery
     from torchx.specs.api import AppState, is_terminal
+    from torchx.specs.handles import FOREIGN
 
     states = parse_states(args.state) if args.state else list(AppState)
     states = [state for state in states if not is_terminal(state)]
     with get_runner() as runner:
         runs = [run for run in runner.runs(RunQuery(states=states, name=args.name, mine=True)) if run.handle]
+    adopted = [] if args.force else [run for run in runs if run.session == FOREIGN]
+    if adopted:
+        note(f"left alone, for torchx did not launch them: {', '.join(run.handle for run in adopted)}")
+        runs = [run for run in runs if run not in adopted]
     if not runs:
         note("no run that matches has not ended")
     elif not args.yes and is_tty(sys.stdin) and is_tty(sys.stderr) and not _agreed(runs):

@@ -22,7 +22,7 @@ class CmdDelete(SubCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         subparser.add_argument("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
-        subparser.add_argument("-f", "--force", action="store_true", help="cancel one that still runs")
+        subparser.add_argument("-f", "--force", action="store_true", help="also one that still runs, or was adopted")
 
     def run(self, args: argparse.Namespace) -> None:
         """Deletes each."""
@@ -36,5 +36,5 @@ def _delete(runner: Runner, handle: str, *, force: bool) -> str:
             f"`{handle}` is {status.state}, and only jobs that have ended are deleted",
             hint="`torchx cancel` ends it and keeps its logs; `torchx delete --force` ends it and removes them",
         )
-    runner.delete(handle)
+    runner.delete(handle, force=True) if force else runner.delete(handle)  # a subclass may override it without
     return f"deleted {handle}"

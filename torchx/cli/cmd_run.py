@@ -100,7 +100,7 @@ class CmdRun(SubCommand):
         flag("--full", help="with --dryrun: all of it, also what is the same for each job")
         add_more(add)
         _add_what_goes_along(add, flag)
-        _add_notices(add)
+        add_notices(add)
         flag("--json", help="print one JSON document instead of the handle")
         subparser.add_argument(
             "component_name_and_args",
@@ -330,7 +330,8 @@ def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) ->
     )
 
 
-def _add_notices(add: Callable[..., None]) -> None:
+def add_notices(add: Callable[..., Any]) -> None:
+    """Declares who is to hear of a job."""
     from torchx.cli.argparse_util import ArgOnceAction
 
     add(
@@ -386,7 +387,7 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
         "parent_run_id": run_args.parent_run_id,
     }
     name, component_args = run_args.component_name, run_args.component_args or run_args.component_args_str
-    notify = _wish(run_args)
+    notify = notices_wanted(run_args.notify, run_args.notify_on)
     if verb == "check":
         del given["parent_run_id"]
     elif not (run_args.secrets or run_args.retry or run_args.timeout or run_args.after or notify):
@@ -413,11 +414,16 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
     return getattr(runner, verb)(app, run_args.scheduler, **given)
 
 
-def _wish(run_args: TorchXRunArgs) -> dict[str, str]:
-    """Metadata that say who is to hear of the job: the command line, else ``[notify]`` of the config files."""
+def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
+    """Metadata that say who is to hear of the job: the command line, else ``[notify]`` of the config files.
+
+    Args:
+        notify: as ``--notify`` has it.
+        notify_on: as ``--notify-on`` has it.
+    """
     from torchx.config import load_files
 
-    if not (run_args.notify or run_args.notify_on or "notify" in load_files().names()):
+    if not (notify or notify_on or "notify" in load_files().names()):
         return {}
     from torchx.config import get_section, warn_of_unknown
     from torchx.runner.notice_channels import KEYS, SECTION
@@ -427,10 +433,10 @@ def _wish(run_args: TorchXRunArgs) -> dict[str, str]:
     for key in section.keys() - set(KEYS):
         warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
     metadata = {
-        NOTIFY: run_args.notify or section.get("via", ""),
-        NOTIFY_ON: run_args.notify_on or section.get("on", ""),
+        NOTIFY: notify or section.get("via", ""),
+        NOTIFY_ON: notify_on or section.get("on", ""),
     }
-    if not metadata[NOTIFY] and run_args.notify_on:
+    if not metadata[NOTIFY] and notify_on:
         raise UsageError(
             "`--notify-on` says of what, and `--notify` how is missing", hint="for example `--notify mail`"
         )

@@ -13,6 +13,7 @@ from torchx.cli.render import document
 from torchx.errors import EXIT_BACKEND, TorchXError
 from torchx.runner.documents import exit_code_of
 from torchx.settings import SAMPLE_S, torchx_home
+from torchx.specs.handles import FOREIGN
 from torchx.util.term import has_color, is_tty, iso
 
 TYPE_CHECKING = False
@@ -189,7 +190,7 @@ def _knows_times(status: AppStatus) -> bool:
 
 def _times(status: AppStatus, run: Run | None) -> tuple[float | None, float | None]:
     """When it was launched, and when it ended."""
-    launched = status.created_at or (run.created_at if run else status.started_at)
+    launched = status.created_at or (run.created_at if run and run.session != FOREIGN else status.started_at)
     ended = status.ended_at or (run.ended_at if run else None)
     return launched, ended if status.is_terminal() else None
 
@@ -198,10 +199,11 @@ def _time_lines(status: AppStatus, run: Run | None) -> list[str]:
     from torchx.cli.render import ago, duration, local_time
 
     launched, ended = _times(status, run)
-    lines = []
+    adopted = run is not None and run.session == FOREIGN
+    lines = [f"adopted:  {local_time(run.created_at)} by {run.user}"] if run is not None and adopted else []
     if launched is not None:
-        by = f" by {run.user}" if run is not None and run.user else ""
-        lines.append(f"launched: {local_time(launched)} ({ago(launched)}){by}")
+        by = f" by {run.user}" if run is not None and run.user and not adopted else ""
+        lines.append(f"{'started: ' if adopted else 'launched:'} {local_time(launched)} ({ago(launched)}){by}")
     if ended is not None:
         took = f", after {duration(ended - launched)}" if launched is not None else ""
         lines.append(f"ended:    {local_time(ended)}{took}")

@@ -50,6 +50,8 @@ VERBS: dict[str, Verb] = {
     "tracker": Verb(FOLLOW, "torchx.cli.cmd_tracker:CmdTracker", "what jobs left behind: metadata, artifacts, lineage"),
     "describe": Verb(FOLLOW, "torchx.cli.cmd_describe:CmdDescribe", "what was launched: roles, options, source code"),
     "diff": Verb(FOLLOW, "torchx.cli.cmd_diff:CmdDiff", "what differs between two runs: code, arguments, outcome, ..."),
+    "why": Verb(FOLLOW, "torchx.cli.cmd_why:CmdWhy", "how any job is, whoever launched it, and why"),
+    "adopt": Verb(FOLLOW, "torchx.cli.cmd_adopt:CmdAdopt", "put a job on record that torchx did not launch"),
     "exec": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdExec", "run a command inside a replica, or in all of them"),
     "shell": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdShell", "open a shell inside a replica"),
     "cp": Verb(FOLLOW, "torchx.cli.cmd_cp:CmdCp", "copy files out of a replica, or into it"),

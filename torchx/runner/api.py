@@ -356,14 +356,18 @@ class Runner(RunnerVerbs):
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def cancel(self, app_handle: str) -> None:
+    def cancel(self, app_handle: str, *, force: bool = False) -> None:
         """Asks the scheduler to end the job; quiet when it has ended.
+
+        Args:
+            force: although torchx did not launch it.
 
         Raises:
             UnknownAppException: nobody knows the job.
+            NotSupportedError: torchx did not launch it.
         """
         with log_event("cancel") as event:
-            _, backend, app_id = self._known(app_handle, event)
+            _, backend, app_id = self._known(app_handle, event, force=force)
             backend.cancel(app_id)
 
     def stop(self, app_handle: str) -> None:
@@ -373,14 +377,13 @@ class Runner(RunnerVerbs):
         warnings.warn("`Runner.stop` is deprecated, use `Runner.cancel`", DeprecationWarning, stacklevel=2)
         self.cancel(app_handle)
 
-    def delete(self, app_handle: str) -> None:
+    def delete(self, app_handle: str, *, force: bool = False) -> None:
         """Removes the job from its scheduler and from the record; it is cancelled if it still runs.
 
-        Raises:
-            UnknownAppException: nobody knows the job.
+        Args and errors are those of :meth:`cancel`.
         """
         with log_event("delete") as event:
-            handle, backend, app_id = self._known(app_handle, event)
+            handle, backend, app_id = self._known(app_handle, event, force=force)
             backend.delete(app_id)
             run_registry().forget(handle)
             self._recorder.forget(handle)
@@ -451,9 +454,13 @@ class Runner(RunnerVerbs):
             backend, app_id = asked(backend, app_id)
         return handle, backend, app_id
 
-    def _known(self, reference: str, event: Any) -> tuple[str, Scheduler[Any], str]:
+    def _known(self, reference: str, event: Any, *, force: bool = False) -> tuple[str, Scheduler[Any], str]:
         """As :meth:`_find`, of a job that somebody knows. The record is asked first: it is near."""
         handle, backend, app_id = self._find(reference)
+        if force:
+            from torchx.schedulers.foreign import forced
+
+            backend = forced(backend)
         tell(event, handle=handle)
         if run_registry().get(handle) is None and not backend.exists(app_id):
             raise UnknownAppException(handle)

@@ -6,6 +6,7 @@ import time
 
 from torchx.errors import BackendError, MissingDependencyError, TorchXError
 from torchx.specs.api import UnknownSchedulerException
+from torchx.specs.handles import FOREIGN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +94,11 @@ class Backends:
 
         if isinstance(made, TakesDefaults):
             made.configure(lambda: _configured(name, made.run_opts()))
-        return made
+        if session != FOREIGN:
+            return made
+        from torchx.schedulers.kit.abilities import KnowsForeign
+
+        return made.foreign() if isinstance(made, KnowsForeign) else made
 
 
 def is_near(scheduler: Scheduler[Any]) -> bool:

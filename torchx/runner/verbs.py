@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchx.runner.changes import News, Watch
     from torchx.runner.copy import Copied
     from torchx.runner.events import log_event
+    from torchx.runner.foreign import Explained
     from torchx.runner.forward import Forwarding
     from torchx.runner.inside import Ran
     from torchx.runner.record import Recorder
@@ -53,7 +54,7 @@ class RunnerVerbs(DoctorVerbs):
 
         def log_replicas(self, app_handle: str) -> list[tuple[str, int]]: ...
 
-        def _known(self, reference: str, event: Any) -> tuple[str, Scheduler[Any], str]: ...
+        def _known(self, reference: str, event: Any, *, force: bool = False) -> tuple[str, Scheduler[Any], str]: ...
 
         def _settings(
             self, scheduler: str, cfg: Mapping[str, CfgVal] | None, files: ConfigFiles | None = None
@@ -61,7 +62,9 @@ class RunnerVerbs(DoctorVerbs):
 
         def resolve(self, reference: str) -> str: ...
 
-        def cancel(self, app_handle: str) -> None: ...
+        def cancel(self, app_handle: str, *, force: bool = False) -> None: ...
+
+        def scheduler_backends(self) -> list[str]: ...
 
         def recorded(self, app_handle: str) -> Run | None: ...
 
@@ -172,6 +175,61 @@ class RunnerVerbs(DoctorVerbs):
         if self._aio is None:
             self._aio = AsyncRunner(self)
         return self._aio
+
+    def why(self, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
+        """How any job is that this user can see, whoever launched it: state, cause, what it waits for, its last words.
+
+        Args:
+            reference: as for other verbs; or as the job's own system calls it: ``4711``, ``slurm://4711_3``, a
+                container, ``k8s://NAMESPACE/job/NAME``.
+            scheduler: look there alone.
+            lines: so many of its output; of the replica that is to blame, where it failed.
+
+        Raises:
+            NotFoundError: nobody knows such a job; the hint says who cannot be asked.
+            HandleError: several schedulers know one.
+        """
+        from torchx.runner import foreign
+
+        return foreign.explain(self, self._find_foreign(reference, scheduler), lines)
+
+    def adopt(
+        self, reference: str, scheduler: str | None = None, *, name: str = "", metadata: Mapping[str, str] | None = None
+    ) -> str:
+        """Puts a job on record that torchx did not launch; returns its handle. Arguments and errors: see :meth:`why`.
+
+        Args:
+            name: for ``@NAME``; by default as its system calls it.
+            metadata: such as that which asks for notices, see :mod:`torchx.specs.notices`.
+
+        Raises:
+            SpecError: it is on record, or torchx launched it.
+        """
+        from torchx.runner import foreign
+
+        return foreign.adopt(self, self._find_foreign(reference, scheduler), name, metadata or {})
+
+    def disown(self, app_handle: str) -> str:
+        """Takes an adopted job off the record; nothing happens to the job. Returns its handle.
+
+        Raises:
+            SpecError: torchx launched it.
+        """
+        from torchx.errors import SpecError
+        from torchx.specs.handles import FOREIGN, parse_app_handle
+
+        handle = self.resolve(app_handle)
+        if parse_app_handle(handle).session_name != FOREIGN:
+            raise SpecError(f"torchx launched `{handle}`", hint="`torchx delete` removes it, with its record")
+        run_registry().forget(handle)
+        self._recorder.forget(handle)
+        return handle
+
+    def _find_foreign(self, reference: str, scheduler: str | None) -> str:
+        from torchx.runner import foreign
+
+        self._recorder.settle_intents(self._scheduler)
+        return foreign.find(reference, scheduler, self.scheduler_backends(), self._scheduler, run_registry())
 
     def simulate(self, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None = None) -> Simulation:
         """What it would take to make a fault happen to a job of yours; ``make()`` of the answer does it.

@@ -11,6 +11,7 @@ from torchx.runs.records import Change, NewRun, Run, RunQuery
 from torchx.runs.store import Store
 from torchx.settings import torchx_home
 from torchx.specs.api import AppState, is_terminal, parse_app_handle
+from torchx.specs.handles import FOREIGN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -166,7 +167,9 @@ class RunRegistry:
 
         if reference.startswith("@"):
             name, newer = place(reference) or ("", 0)
-            run = self._one("phase = 1" + " AND name = ?" * (name is not None), () if name is None else (name,), newer)
+            launched, named = ("session <> ?", FOREIGN), ("name = ?", name)  # `@last` never means one that was adopted
+            condition, value = launched if name is None else named
+            run = self._one(f"phase = 1 AND {condition}", (value,), newer)
             if run is None:
                 raise no_such_run(reference, [])
             return run

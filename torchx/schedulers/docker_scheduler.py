@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.docker.containers import Job
+    from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.logs import LogQuery
@@ -239,6 +240,15 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
 
     def _find(self, app_id: str, doing: str) -> Job | None:
         return self._on_engine.find(app_id, doing % app_id)
+
+    def foreign(self) -> ForeignJobs:
+        """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
+        from torchx.schedulers.docker.foreign import ForeignContainers
+
+        class View(ForeignContainers, DockerScheduler):
+            """Containers that torchx did not make."""
+
+        return View(self.session_name, self._on_engine.given)
 
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""

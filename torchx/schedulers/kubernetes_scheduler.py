@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kubernetes.bucket_code import BucketCode
     from torchx.schedulers.kubernetes.inline_code import Code
@@ -228,6 +229,17 @@ class KubernetesScheduler(KubeScheduler):
         api = self._api_of(app_id)
         if (found := queries.look(api, namespace, [name], [JOB]).get(name)) is not None:
             sweeps.cancel_task(api, namespace, found.owners[0], read_pods(found.pods), number)
+
+    def foreign(self) -> ForeignJobs:
+        """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
+        from torchx.schedulers.kubernetes.foreign import ForeignKubeJobs
+
+        class View(ForeignKubeJobs, KubernetesScheduler):
+            """Jobs that torchx did not make."""
+
+        view = View(self.session_name, self._given_client)
+        view.configure(self._defaults)
+        return view
 
     def _uploaded(self, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The objects, with addresses of the code that is in a bucket now."""

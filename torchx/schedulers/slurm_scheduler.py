@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.batch.logs import BatchLog
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.findings import Check
+    from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.export import Export
@@ -330,6 +331,17 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
         self._queries.forget(app_id)
         return described(self.describe(app_id), app_id, role, k)
+
+    def foreign(self) -> ForeignJobs:
+        """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
+        from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
+
+        class View(ForeignSlurmJobs, SlurmScheduler):
+            """Jobs that torchx did not launch."""
+
+        view = View(self.session_name, commands=self._here.commands, files=self._here.files, sleep=self._sleep)
+        view.configure(self._defaults)
+        return view
 
     # -- sweeps ----------------------------------------------------------------------------------
 

@@ -36,6 +36,9 @@ __all__ = [
     "parse_app_handle",
 ]
 
+FOREIGN = "foreign"
+"""The session of jobs that torchx did not launch, see :mod:`torchx.schedulers.foreign`."""
+
 AppHandle = str
 """``{scheduler}://{session}/{app_id}``, for example ``kubernetes://torchx/my_job_123``."""
 

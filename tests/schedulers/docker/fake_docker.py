@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 from typing import Any
 
 import docker.errors
@@ -97,7 +98,7 @@ class FakeDocker:
         self.called("rename")
         self.containers_made[container_id]["Names"] = [f"/{name}"]
 
-    def stop(self, container_id: str, timeout: int) -> None:
+    def stop(self, container_id: str, timeout: int = 10) -> None:
         self.called("stop")
         self.set(container_id, "exited", 143)
 
@@ -149,7 +150,13 @@ class _Containers:
     def __call__(self, *, all: bool, filters: dict[str, list[str]]) -> list[dict[str, Any]]:
         self.fake.called("containers")
         made = self.fake.containers_made.values()
-        return [c for c in reversed(list(made)) if _carries(c["Labels"], filters["label"])]
+        return [
+            c
+            for c in reversed(list(made))
+            if _carries(c["Labels"], filters.get("label", []))
+            and c["Id"].startswith(filters.get("id", [""])[0])
+            and re.search(filters.get("name", [""])[0], c["Names"][0])
+        ]
 
     def create(self, image: str, command: list[str], **kwargs: Any) -> _Made:
         self.fake.called("create")

@@ -66,6 +66,11 @@ def parse_container(summary: Mapping[str, Any]) -> Container | None:
     app_id, role, k = (labels.get(label) or "" for label in (LABEL_APP_ID, LABEL_ROLE_NAME, LABEL_REPLICA_ID))
     if not app_id or not role or not (k.isascii() and k.isdigit()):
         return None
+    return read_container(summary, role, int(k))
+
+
+def read_container(summary: Mapping[str, Any], role: str, k: int) -> Container:
+    """One entry of the engine's list as a replica."""
     found = _STATUS.match(str(summary.get("Status") or ""))
     exit_code = int(found[1]) if found else None
     raw = str(summary.get("State") or "").lower()
@@ -78,13 +83,13 @@ def parse_container(summary: Mapping[str, Any]) -> Container | None:
         id=str(summary.get("Id") or ""),
         name=name,
         role=role,
-        k=int(k),
+        k=k,
         raw=raw,
         state=state,
         exit_code=exit_code,
         created=_seconds(summary.get("Created")),
         image=str(summary.get("ImageID") or ""),
-        labels=labels,
+        labels=summary.get("Labels") or {},
         address=published(summary.get("Ports") or ()),
         mark=mark,
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check
+    from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.simulations import Simulation
@@ -30,6 +31,7 @@ __all__ = [
     "Enters",
     "Exports",
     "HasWorkspaceOpts",
+    "KnowsForeign",
     "Measures",
     "NamesRights",
     "RunsTasks",
@@ -68,6 +70,14 @@ class Exports(Ability):
     @abstractmethod
     def export(self, dryrun_info: AppDryRunInfo[Any]) -> Export:
         """What ``schedule`` would submit, as files. The code is beside them, in the folder ``code``."""
+
+
+class KnowsForeign(Ability):
+    """Knows jobs of its system that torchx did not launch."""
+
+    @abstractmethod
+    def foreign(self) -> ForeignJobs:
+        """A view of this backend that has these jobs; it is closed by itself."""
 
 
 class Measures(Ability):

@@ -347,9 +347,10 @@ def _roles(app: AppDef | None, pods: Sequence[Pod]) -> list[tuple[str, int, int 
     if app is not None:
         return [(role.name, role.num_replicas, role.min_replicas) for role in app.roles]
     last: dict[int, int] = {}
+    called = {pod.role_index: pod.role for pod in pods if pod.role}
     for pod in pods:
         last[pod.role_index] = max(pod.facts.replica + 1, last.get(pod.role_index, 0))
-    return [(f"role-{i}", last.get(i, 0), None) for i in range(max(last, default=-1) + 1)]
+    return [(called.get(i, f"role-{i}"), last.get(i, 0), None) for i in range(max(last, default=-1) + 1)]
 
 
 def _of_role(pods: Iterable[Pod], index: int, slow: Mapping[str, str]) -> list[Pod]:

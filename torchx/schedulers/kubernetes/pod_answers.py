@@ -33,6 +33,7 @@ class Pod:
         facts: of its replica; the role's name in it is for the caller to give.
         name: of the pod.
         role_index: which role it belongs to.
+        role: what that is called, of a pod that torchx did not make.
         container: which of its containers says how it ended.
         left: what the program left in the pod's status: torchelastic's error file, or the end of its log.
         starting: its containers are being made; should that take long, events say why.
@@ -45,6 +46,7 @@ class Pod:
     facts: ReplicaFacts
     name: str
     role_index: int
+    role: str = ""
     container: str = names.MAIN_CONTAINER
     left: str = ""
     starting: bool = False
@@ -130,6 +132,7 @@ def read_pod(item: _Object) -> Pod:
         facts=facts,
         name=str(metadata.get("name", "")),
         role_index=_number(_dict(metadata, "labels").get(names.LABEL_ROLE_INDEX)),
+        role=str(_dict(metadata, "labels").get(names.LABEL_FOREIGN_ROLE) or ""),
         container=str(main.get("name") or names.MAIN_CONTAINER),
         failures=restarts + (state is AppState.FAILED and not _disrupted(status)),
         restarts=restarts,

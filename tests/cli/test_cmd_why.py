@@ -1,0 +1,106 @@
+"""``torchx why`` and ``torchx adopt``: jobs that torchx did not launch."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.cli.test_json import check
+
+STRANGERS = '''
+"""A scheduler on paper that knows a job of somebody else."""
+from torchx.schedulers.api import DescribeAppResponse, Scheduler
+from torchx.schedulers.foreign import ForeignJobs, Named
+from torchx.specs import AppState, ReplicaStatus, RoleStatus
+from torchx.specs.failures import Failure
+
+ENDED = []
+
+class Paper(Scheduler):
+    def _submit_dryrun(self, app, cfg): raise NotImplementedError
+    def schedule(self, info): raise NotImplementedError
+    def describe(self, app_id): return None
+    def list(self, cfg=None): return []
+    def _cancel_existing(self, app_id): ENDED.append(app_id)
+    def foreign(self): return View("strangers", self.session_name)
+
+class View(ForeignJobs, Paper):
+    def find(self, reference):
+        return Named(reference) if reference == "4711" else None
+    def about(self, app_id):
+        return {"name": "my train", "user": "ann", "command": "train.sbatch --token abcdefgh"}
+    def describe(self, app_id):
+        if app_id != "4711":
+            return None
+        failure = Failure("no such frob", 3, role="job", replica=0, kind="error", host="n1")
+        role = RoleStatus("job", [ReplicaStatus(0, AppState.FAILED, "job", "n1", failure.to_structured_msg())])
+        return DescribeAppResponse(app_id, AppState.FAILED, msg="job/0 on n1: exit code 3: no such frob",
+            structured_error_msg=failure.to_structured_msg(), roles_statuses=[role], started_at=100.0, ended_at=160.0)
+    def log_iter(self, app_id, role_name, k=0, *args, **kwargs):
+        return ["epoch 1\\n", "no such \\x1b[31mfrob\\n"]
+
+def create_scheduler(session_name, **kwargs):
+    return Paper("strangers", session_name)
+'''
+
+
+@pytest.fixture(autouse=True)
+def strangers(install_plugin) -> None:
+    install_plugin("strangers", {"torchx.schedulers": ["strangers = strangers:create_scheduler"]}, STRANGERS)
+
+
+def test_the_page(torchx: Call) -> None:
+    """What it is, its state and cause, and the end of its log; secrets masked, nothing that moves the cursor."""
+    page = torchx("why", "4711").out
+    for line in ("app:", "strangers://foreign/4711", "name:", "my train", "job/0 on n1: exit code 3: no such frob"):
+        assert line in page
+    assert "train.sbatch --token ********" in page
+    assert ", after 1 min" in page
+    assert "job/0, the end of its log:\n  epoch 1\n" in page
+    assert "\x1b" not in page
+    assert torchx("list").out.count("4711") == 0
+
+
+def test_json(torchx: Call) -> None:
+    """The document is as its schema says."""
+    found = check("why", torchx("why", "4711", "--json").out)
+    assert (found["foreign"], found["on_record"], found["state"]) == (True, False, "FAILED")
+    assert found["cause"]["class"] == "error"
+    assert found["log"]["lines"][0] == "epoch 1"
+    assert "abcdefgh" not in str(found)
+    assert check("why", torchx("why", "-n", "0", "4711", "--json").out)["log"] is None
+
+
+def test_refusals(torchx: Call) -> None:
+    """Each says what to do."""
+    nobody = torchx("why", "nobody")
+    assert (nobody.code, nobody.error_lines()[0]) == (
+        3,
+        "torchx: error: no job is called `nobody`, neither on record nor where torchx can look",
+    )
+    assert torchx("why", "-n", "-1", "4711").code == 2
+    assert torchx("why", "-s", "no-such", "4711").code == 3
+    assert torchx("adopt", "4711", "--name", "a b").code == 2
+
+
+def test_adopted(torchx: Call) -> None:
+    """All verbs know it; it is left alone without `--force`, by `--all`, too; and it is given back."""
+    assert torchx("adopt", "4711", "--name", "bert").out == "strangers://foreign/4711\n"
+    page = torchx("status", "@bert").out
+    assert "adopted:" in page
+    assert "exit code 3" in page
+    assert "launched:" not in page
+    assert torchx("log", "@bert").out.startswith("job/0 epoch 1\n")
+    assert torchx("wait", "@bert").code == 1
+    assert torchx("status", "@last").code == 3
+    for verb in ("cancel", "delete"):
+        refused = torchx(verb, "@bert")
+        assert refused.code != 0
+        assert "--force" in refused.hint()
+    import strangers
+
+    assert strangers.ENDED == []
+    assert torchx("adopt", "--undo", "@bert").out == "strangers://foreign/4711\n"
+    assert torchx("status", "@bert").code == 3
+    assert torchx("cancel", "--force", "strangers://foreign/4711").code == 0
+    assert strangers.ENDED == ["4711"]

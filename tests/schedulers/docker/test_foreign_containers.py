@@ -1,0 +1,84 @@
+"""Containers that torchx did not make, on an engine in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.schedulers.docker.fake_docker import FakeDocker
+from torchx.errors import NotSupportedError
+from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME
+from torchx.schedulers.docker_scheduler import DockerScheduler
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.specs import AppState
+
+
+@pytest.fixture
+def engine() -> FakeDocker:
+    return FakeDocker()
+
+
+@pytest.fixture
+def jobs(engine: FakeDocker):
+    return DockerScheduler("foreign", engine).foreign()
+
+
+def made(engine: FakeDocker, name: str, labels: dict[str, str] | None = None) -> str:
+    """A container that runs."""
+    container = engine.containers.create("img", ["serve"], name=name, labels=labels or {})
+    container.start()
+    engine.containers_made[container.id] |= {"Image": "img", "Command": "serve --port 80"}
+    return container.id
+
+
+def frame(text: str, stream: int = 2) -> bytes:
+    """A line of the engine's stream."""
+    line = f"1970-01-01T00:00:12.0Z {text}\n".encode()
+    return bytes([stream, 0, 0, 0]) + len(line).to_bytes(4, "big") + line
+
+
+def test_by_name_and_id(engine: FakeDocker, jobs) -> None:
+    """A container has one replica, whose role is its name."""
+    one = made(engine, "web")
+    made(engine, "web2")
+    assert jobs.find("web").app_id == jobs.find(one).app_id == one[:12]
+    assert jobs.find("nobody") is jobs.find("k8s/x") is None
+    assert jobs.log_replicas(one) == [("web", 0)]
+    assert jobs.describe(one).state is AppState.RUNNING
+    assert jobs.about(one) == {"name": "web", "image": "img", "command": "serve --port 80"}
+
+
+def test_a_number_is_asked_of_nobody(engine: FakeDocker, jobs) -> None:
+    """It is a job of another system, though ids of containers may begin so."""
+    assert jobs.find("4711") is None
+    assert engine.calls == []
+
+
+def test_why_it_failed(engine: FakeDocker, jobs) -> None:
+    """The exit code, and its last words; its log."""
+    one = made(engine, "web")
+    engine.set(one, "exited", 3)
+    path = f"/containers/{one}/logs"
+    engine.streams[path] = [frame("ValueError: no such frob"), b"", frame("ValueError: no such frob")]
+    found = jobs.describe(one)
+    assert (found.state, found.msg) == (AppState.FAILED, "web/0: exit code 3: ValueError: no such frob")
+    (log,) = jobs.open_logs(one, [("web", 0)], LogQuery())
+    assert list(log) == ["ValueError: no such frob\n"]
+
+
+def test_a_container_of_ours_is_told_from_others(engine: FakeDocker, jobs) -> None:
+    """It is a replica: its job is what is asked for."""
+    made(engine, "job-x1-w-0", {LABEL_APP_ID: "job-x1", LABEL_ROLE_NAME: "w", LABEL_REPLICA_ID: "0"})
+    assert (jobs.find("job-x1-w-0").app_id, jobs.find("job-x1-w-0").ours) == ("job-x1", True)
+
+
+def test_nothing_is_done_to_it(engine: FakeDocker, jobs) -> None:
+    """It is stopped, and removed, when that is said twice; others are left alone."""
+    one, other = made(engine, "web"), made(engine, "db")
+    for end in (jobs.cancel, jobs.delete):
+        with pytest.raises(NotSupportedError):
+            end(one)
+    assert not {"stop", "remove_container"} & set(engine.calls)
+    jobs.forced().cancel(one)
+    assert engine.containers_made[one]["State"] == "exited"
+    jobs.forced().delete(one)
+    assert list(engine.containers_made) == [other]

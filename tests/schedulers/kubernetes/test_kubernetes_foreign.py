@@ -1,0 +1,151 @@
+"""Jobs of a cluster that torchx did not make: their pods by owner references, their states, causes and logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.schedulers.kubernetes.fake_cluster import Cluster
+from torchx.errors import NotSupportedError
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler
+from torchx.specs import AppState
+
+KUBEFLOW, RAY, JOBSET = "kubeflow.org/v1", "ray.io/v1", "jobset.x-k8s.io/v1alpha2"
+FAILED = {"phase": "Failed", "containerStatuses": [{"name": "c", "state": {"terminated": {"exitCode": 3}}}]}
+RUNS = {"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]}
+DONE = {"phase": "Succeeded", "containerStatuses": [{"name": "c", "state": {"terminated": {"exitCode": 0}}}]}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(groups=(KUBEFLOW, RAY, JOBSET))
+
+
+@pytest.fixture
+def jobs(cluster: Cluster):
+    return KubernetesScheduler("foreign", client=cluster).foreign()
+
+
+def put(cluster: Cluster, kind: str, name: str, *, owner: str = "", api: str = "batch/v1", at: int = 0, **fields):
+    """An object as kubectl, or a controller, would make it; `owner` is `Kind/name`."""
+    metadata = {"name": name, "namespace": "team", "uid": f"{kind}/{name}", "labels": fields.pop("labels", {})}
+    metadata["creationTimestamp"] = f"2026-01-01T00:00:{at:02}Z"
+    if owner:
+        metadata["ownerReferences"] = [{"kind": owner.partition("/")[0], "name": owner.partition("/")[2], "uid": owner}]
+    base = "api/v1" if kind == "Pod" else f"apis/{api}"
+    item = {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": {}, "status": {}, **fields}
+    cluster.objects[f"{base}/{kind.lower()}s", "team", name] = item
+
+
+def pod(cluster: Cluster, name: str, owner: str, status: dict, **more) -> None:
+    spec = {"nodeName": "n1", "containers": [{"name": "c", "image": "img", "command": ["python", "x.py"]}]}
+    put(cluster, "Pod", name, owner=owner, status=status, spec=spec, **more)
+
+
+@pytest.mark.parametrize("reference", ["team/job/train", "team/jobs/train", "team/pod/train-b"])
+def test_a_job_of_kubectl(cluster: Cluster, jobs, reference: str) -> None:
+    """Also named by one of its pods. What failed, and was replaced, is a former attempt of the same replica."""
+    put(cluster, "Job", "train", spec={"backoffLimit": 1, "parallelism": 1})
+    cluster.objects["apis/batch/v1/jobs", "team", "train"]["status"] = {
+        "conditions": [
+            {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has failed"}
+        ]
+    }
+    for i, name in enumerate(("train-a", "train-b")):
+        pod(cluster, name, "Job/train", FAILED, labels={"job-name": "train"}, at=i)
+    pod(cluster, "other", "Job/other", RUNS)
+    cluster.logs["train-b", ""] = b"2026-01-01T00:00:09Z ValueError: no such frob\n"
+    assert jobs.find(reference).app_id == "team:job:train"
+    found = jobs.describe("team:job:train")
+    assert found.state is AppState.FAILED
+    assert "train/0 on n1: exit code 3: " in found.msg
+    assert "ValueError: no such frob" in found.msg
+    assert [(r.role, r.id) for role in found.roles_statuses for r in role.replicas] == [("train", 0)]
+    assert jobs.about("team:job:train")["command"] == "python x.py"
+    assert jobs.log_replicas("team:job:train") == [("train", 0)]
+    (log,) = jobs.open_logs("team:job:train", [("train", 0)], LogQuery())
+    assert "".join(log).endswith("ValueError: no such frob\n")
+
+
+@pytest.mark.parametrize(
+    ("ended", "state"),
+    [
+        ({}, AppState.RUNNING),
+        ({"type": "Succeeded", "status": "True"}, AppState.SUCCEEDED),
+        (
+            {"type": "Failed", "status": "True", "reason": "PyTorchJobFailed", "message": "it has failed"},
+            AppState.FAILED,
+        ),
+    ],
+    ids=["runs", "succeeded", "failed"],
+)
+def test_a_pytorchjob(cluster: Cluster, jobs, ended: dict, state: AppState) -> None:
+    """Master and workers are roles; the operator's condition is the state."""
+    put(cluster, "PyTorchJob", "train", api=KUBEFLOW, status={"conditions": [ended] if ended else []})
+    status = {AppState.RUNNING: RUNS, AppState.SUCCEEDED: DONE, AppState.FAILED: FAILED}[state]
+    for kind, k in (("worker", 1), ("master", 0), ("worker", 0)):
+        labels = {"training.kubeflow.org/replica-type": kind, "training.kubeflow.org/replica-index": str(k)}
+        pod(cluster, f"train-{kind}-{k}", "PyTorchJob/train", status, labels=labels)
+    found = jobs.describe("team:pytorchjob:train")
+    assert found.state is state
+    replicas = sorted((r.role, r.id) for role in found.roles_statuses for r in role.replicas)
+    assert replicas == [("master", 0), ("worker", 0), ("worker", 1)]
+
+
+def test_a_jobset_has_the_pods_of_its_jobs(cluster: Cluster, jobs) -> None:
+    """Over two owners; the pods of its Jobs are numbered through."""
+    put(cluster, "JobSet", "set", api=JOBSET, spec={"replicatedJobs": []})
+    for j in range(2):
+        put(cluster, "Job", f"set-w-{j}", owner="JobSet/set")
+        labels = {"jobset.sigs.k8s.io/replicatedjob-name": "w", "jobset.sigs.k8s.io/job-index": str(j)}
+        for k in range(2):
+            own = {**labels, "batch.kubernetes.io/job-completion-index": str(k)}
+            pod(cluster, f"set-w-{j}-{k}", f"Job/set-w-{j}", RUNS, labels=own)
+    assert jobs.find("team/pod/set-w-1-0").app_id == "team:jobset:set"
+    assert jobs.log_replicas("team:jobset:set") == [("w", 0), ("w", 1), ("w", 2), ("w", 3)]
+    assert jobs.describe("team:jobset:set").state is AppState.RUNNING
+
+
+def test_a_rayjob(cluster: Cluster, jobs) -> None:
+    """Its cluster's pods, and why it failed, in Ray's words."""
+    put(cluster, "RayJob", "tune", api=RAY, status={"jobStatus": "FAILED", "reason": "AppFailed", "message": "exit 1"})
+    put(cluster, "RayCluster", "tune-x", owner="RayJob/tune", api=RAY)
+    pod(cluster, "tune-head", "RayCluster/tune-x", RUNS, labels={"ray.io/node-type": "head"})
+    found = jobs.describe("team:rayjob:tune")
+    assert found.state is AppState.RUNNING, "its pods are still there"
+    cluster.objects["api/v1/pods", "team", "tune-head"]["status"] = DONE
+    found = jobs.describe("team:rayjob:tune")
+    assert found.state is AppState.FAILED
+    assert "exit 1" in found.msg
+
+
+def test_a_pod_by_itself(cluster: Cluster, jobs) -> None:
+    """What it waits for is said as of pods of ours."""
+    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
+    pod(cluster, "shell", "", {"phase": "Pending", "conditions": [waits]})
+    assert jobs.find("team/pod/shell").app_id == "team:pod:shell"
+    found = jobs.describe("team:pod:shell")
+    assert found.state is AppState.PENDING
+    assert "0/3 nodes are available" in found.msg
+
+
+def test_names(cluster: Cluster, jobs) -> None:
+    """What is no job of a cluster is asked of nobody; of one that torchx made, the backend's own id is found."""
+    for reference in ("train", "team/deployment/x", "a/b/job/x", "4711", "job/"):
+        assert jobs.find(reference) is None
+    assert cluster.calls == []
+    assert jobs.find("team/job/nobody") is None
+    ours = {"app.kubernetes.io/managed-by": "torchx.pytorch.org", "app.kubernetes.io/instance": "train-x1"}
+    put(cluster, "Job", "train-x1-w", labels=ours)
+    assert (jobs.find("team/job/train-x1-w").app_id, jobs.find("team/job/train-x1-w").ours) == ("team:train-x1", True)
+
+
+def test_nothing_is_done_to_it(cluster: Cluster, jobs) -> None:
+    """It is removed when that is said twice."""
+    put(cluster, "Job", "train")
+    for end in (jobs.cancel, jobs.delete):
+        with pytest.raises(NotSupportedError):
+            end("team:job:train")
+    assert {method for method, _, _ in cluster.calls} <= {"GET"}
+    jobs.forced().cancel("team:job:train")
+    assert cluster.of("jobs") == []

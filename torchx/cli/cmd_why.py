@@ -1,0 +1,116 @@
+"""``torchx why``: how any job is, whoever launched it, and why."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from torchx.runner.foreign import Explained
+
+__all__ = ["CmdWhy", "add_job"]
+
+_HELP = """\
+The job may be one that torchx launched, or any that this system shows you. Nothing of it is changed.
+
+  torchx why 4711                            a job of Slurm or LSF; 4711_3 is a task of an array
+  torchx why web                             a container
+  torchx why k8s://team/job/train            also: pod, jobset, pytorchjob, trainjob, rayjob
+  torchx why -s aws_batch 6f2c...            a job of AWS Batch, by its id
+  torchx why @last
+
+`torchx adopt` puts it on record, so that all verbs know it by a name."""
+
+
+class CmdWhy(SubCommand):
+    """state, cause, what it waits for and the last output of any job, whoever launched it"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        subparser.epilog = _HELP
+        add_job(subparser)
+        add = subparser.add_argument
+        add("-n", "--lines", type=int, default=20, metavar="N", help="so many lines of its output (default: 20)")
+        add("--json", action="store_true", help="one JSON document, for programs")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Prints the page."""
+        from torchx.runner import get_runner
+
+        if args.lines < 0:
+            raise UsageError(f"`--lines {args.lines}` is below 0", hint="0 omits the output")
+        with get_runner() as runner:
+            found = runner.why(args.job, args.scheduler, lines=args.lines)
+        if args.json:
+            from torchx.cli.render import document
+
+            print(document(_document(found)))
+        else:
+            _print_page(found)
+
+
+def add_job(subparser: argparse.ArgumentParser) -> None:
+    """Declares how a job is named that torchx may not have launched."""
+    from torchx.cli.log_targets import JOB_HELP
+
+    add = subparser.add_argument
+    add("job", metavar="JOB", help=f"as its own system calls it; or {JOB_HELP}")
+    add("-s", "--scheduler", metavar="NAME", help="look there alone")
+
+
+def _document(found: Explained) -> dict[str, Any]:
+    from torchx.runner.documents import handle_fields, status_fields
+    from torchx.specs.handles import FOREIGN
+    from torchx.util.secrets import mask_text
+    from torchx.util.term import iso
+
+    fields = handle_fields(found.handle)
+    log = {"role": found.role, "replica": found.replica, "lines": [line.rstrip("\n") for line in found.lines]}
+    return {
+        **fields,
+        "foreign": fields["session"] == FOREIGN,
+        "on_record": found.on_record,
+        "about": {key: mask_text(text) for key, text in found.about.items()},
+        **status_fields(found.status),
+        "started_at": iso(found.status.started_at),
+        "ended_at": iso(found.status.ended_at),
+        "log": None if found.replica is None else {**log, "note": found.log_note or None},
+    }
+
+
+def _print_page(found: Explained) -> None:
+    from torchx.cli.render import ago, duration, fields, gray, local_time
+    from torchx.util.secrets import mask_text
+    from torchx.util.term import has_color, is_tty, printable
+
+    color = has_color(sys.stdout)
+    status = found.status
+    started, ended = status.started_at, status.ended_at if status.is_terminal() else None
+    took = f", after {duration(ended - started)}" if started is not None and ended is not None else ""
+    pairs = [("app", found.handle), *((key, printable(mask_text(text))) for key, text in found.about.items())]
+    pairs.append(("started", f"{local_time(started)} ({ago(started)})" if started is not None else ""))
+    pairs.append(("ended", f"{local_time(ended)}{took}" if ended is not None else ""))
+    print(fields(pairs))
+    print(status.format(None, color=color))
+    if found.log_note:
+        print(f"\nlog of {found.role}/{found.replica}: {printable(found.log_note)}")
+    elif found.replica is not None:
+        said = "the end of its log" if found.lines else "its log is empty"
+        print(gray(f"\n{found.role}/{found.replica}, {said}:".replace("empty:", "empty"), color=color))
+        for line in found.lines:
+            print("  " + printable(line.rstrip("\n")))
+    if is_tty(sys.stdout):
+        print(gray("\n" + " · ".join(_next_steps(found)), color=color))
+
+
+def _next_steps(found: Explained) -> list[str]:
+    follow = "" if found.status.is_terminal() else "-f "
+    if found.on_record:
+        return [f"torchx status {found.handle}", f"torchx log {follow}{found.handle}"]
+    return [f"torchx log {follow}{found.handle}", f"torchx adopt {found.handle} --name NAME"]

@@ -1,0 +1,221 @@
+"""Jobs that torchx did not launch: found by the names that other tools give them, explained, and adopted."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx.errors import BackendError, HandleError, NotFoundError, NotSupportedError, SpecError, TorchXError
+from torchx.schedulers.foreign import ForeignJobs
+from torchx.specs.api import (
+    AppState,
+    MalformedAppHandleException,
+    UnknownAppException,
+    make_app_handle,
+    parse_app_handle,
+)
+from torchx.specs.handles import FOREIGN
+from torchx.util.records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from torchx.runner.verbs import RunnerVerbs
+    from torchx.runs import Run, RunRegistry
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppStatus
+
+    Find = Callable[[str, str], Scheduler[Any]]
+
+ALIASES = {"k8s": "kubernetes", "docker": "local_docker", "batch": "aws_batch"}
+_WAITS_S = 30.0
+
+
+@dataclass(kw_only=True)
+class Explained:
+    """What is to be said of a job that somebody asks about.
+
+    Attributes:
+        about: name, user, command, ... as far as its system says so.
+        role, replica: whose output it is: the replica that is to blame, else the first; None where there is none.
+        lines: the end of that output.
+        log_note: why there are no lines.
+        on_record: so that short references mean it.
+    """
+
+    handle: str
+    status: AppStatus
+    about: Mapping[str, str]
+    role: str = ""
+    replica: int | None = None
+    lines: Sequence[str] = field(default_factory=list)
+    log_note: str = ""
+    on_record: bool = False
+
+
+def find(reference: str, scheduler: str | None, schedulers: Sequence[str], get: Find, registry: RunRegistry) -> str:
+    """The handle of the job that somebody means. See :meth:`RunnerVerbs.why`."""
+    scheme, separator, rest = reference.partition("://")
+    if separator and scheme not in ALIASES:
+        try:
+            parse_app_handle(reference)
+            return reference
+        except MalformedAppHandleException:
+            if not rest or rest.endswith("/"):
+                raise
+    if separator:
+        scheduler, reference = ALIASES.get(scheme, scheme), rest
+    if reference.startswith("@"):
+        return registry.find(reference).handle
+    known = None if scheduler else _recorded(registry, reference)
+    if known is not None and reference in (known.app_id, known.name):
+        return known.handle
+    asked = [ALIASES.get(scheduler, scheduler)] if scheduler else schedulers
+    found, errors = _ask(reference, asked, get, must_know=bool(scheduler))
+    if len(found) == 1:
+        return _handle_of(found[0], registry)
+    if found:
+        raise HandleError(
+            f"`{reference}` could be any of: {', '.join(found)}",
+            hint=f"say where with `-s {parse_app_handle(found[0]).scheduler_backend}`, or give the whole handle",
+        )
+    if known is not None:
+        return known.handle
+    if len(errors) == 1 and scheduler:
+        raise next(iter(errors.values()))
+    said = "; ".join(f"{name}: {error}" for name, error in errors.items())
+    raise NotFoundError(
+        f"no job is called `{reference}`, neither on record nor {'there' if scheduler else 'where torchx can look'}",
+        hint=said or "name a job as its system does: a job's id, a container, `k8s://NAMESPACE/job/NAME`",
+    )
+
+
+def _recorded(registry: RunRegistry, reference: str) -> Run | None:
+    try:
+        return registry.find(reference)
+    except (NotFoundError, HandleError):
+        return None
+
+
+def _ask(
+    reference: str, schedulers: Sequence[str], get: Find, *, must_know: bool
+) -> tuple[list[str], dict[str, TorchXError]]:
+    """Handles of the jobs that are called so, one for each scheduler that has such a one; and why others cannot say."""
+    from torchx.runner.backends import answers_within
+
+    def question(name: str) -> Callable[[], str | TorchXError]:
+        def ask() -> str | TorchXError:
+            try:
+                view = get(name, FOREIGN)
+                if not isinstance(view, ForeignJobs):
+                    return (
+                        NotSupportedError(f"`{name}` knows no jobs but those that torchx launched") if must_know else ""
+                    )
+                named = view.find(reference)
+            except TorchXError as e:
+                return e
+            if named is None:
+                return ""
+            return make_app_handle(name, "" if named.ours else FOREIGN, named.app_id)
+
+        return ask
+
+    answers = dict(zip(schedulers, answers_within(_WAITS_S, [question(name) for name in schedulers]), strict=True))
+    late = BackendError(f"did not answer within {_WAITS_S:g} s")
+    found = [answer for answer in answers.values() if isinstance(answer, str) and answer]
+    return found, {n: a or late for n, a in answers.items() if a is None or isinstance(a, TorchXError)}
+
+
+def _handle_of(found: str, registry: RunRegistry) -> str:
+    """The handle on record of a job of ours; where it was launched from another home, one that its scheduler knows."""
+    scheduler, session, app_id = parse_app_handle(found)
+    if session:
+        return found
+    recorded = _recorded(registry, app_id)
+    same = recorded is not None and (recorded.scheduler, recorded.app_id) == (scheduler, app_id)
+    return recorded.handle if recorded is not None and same else make_app_handle(scheduler, "torchx", app_id)
+
+
+def explain(runner: RunnerVerbs, handle: str, lines: int) -> Explained:
+    """State, cause, what it is, and the end of its output. See :meth:`RunnerVerbs.why`."""
+    _, backend, app_id = runner._find(handle)
+    status = runner.status(handle)
+    if status is None:
+        raise UnknownAppException(handle)
+    recorded = runner.recorded(handle)
+    if isinstance(backend, ForeignJobs):
+        about: dict[str, str] = backend.about(app_id)
+    else:
+        about = {} if recorded is None else {"name": recorded.name, "user": recorded.user, "folder": recorded.cwd}
+    found = Explained(handle=handle, status=status, about=about, on_record=recorded is not None)
+    place = _to_blame(status)
+    if place is not None and lines and status.state not in (AppState.PENDING, AppState.SUBMITTED):
+        found.role, found.replica = place
+        _read_log(runner, found, lines)
+    return found
+
+
+def _to_blame(status: AppStatus) -> tuple[str, int] | None:
+    from torchx.specs.failures import parse_failure
+
+    failure = parse_failure(status.structured_error_msg)
+    if failure is not None and failure.role and failure.replica is not None:
+        return failure.role, failure.replica
+    replicas = [r for role in status.roles for r in role.replicas]
+    failed = [r for r in replicas if r.state is AppState.FAILED]
+    return next(((r.role, r.id) for r in (*failed, *replicas)), None)
+
+
+def _read_log(runner: RunnerVerbs, found: Explained, lines: int) -> None:
+    from torchx.runner.tee import log_openers
+    from torchx.schedulers.kit.logs import LogQuery
+
+    assert found.replica is not None
+    try:
+        (opened,) = log_openers(runner, found.handle, [(found.role, found.replica)], LogQuery(last=lines))
+        found.lines = [str(line) for line in opened()]
+    except TorchXError as e:
+        found.log_note = f"{e}; {e.hint}" if e.hint else str(e)
+
+
+def adopt(runner: RunnerVerbs, handle: str, name: str, metadata: Mapping[str, str]) -> str:
+    """Puts a job on record. See :meth:`RunnerVerbs.adopt`."""
+    from torchx.runner.notices import Plan
+    from torchx.runner.record import masked_settings
+    from torchx.runs import NewRun, default_registry
+    from torchx.runs.registry import user_name
+    from torchx.specs.api import AppDef
+    from torchx.specs.serialize import appdef_to_dict
+    from torchx.util.secrets import mask_args, mask_text
+
+    scheduler, session, _ = parse_app_handle(handle)
+    registry = default_registry()
+    if session != FOREIGN or registry.get(handle) is not None:
+        which = "is on record" if registry.get(handle) is not None else "was launched by torchx"
+        raise SpecError(f"`{handle}` {which}", hint=f"`torchx status {handle}` shows it")
+    found = explain(runner, handle, 0)
+    name = name or found.about.get("name", "") or parse_app_handle(handle).app_id
+    about = {key: mask_text(text) for key, text in found.about.items()}
+    app = AppDef(name, metadata={**about, **metadata})
+    plan = Plan.of(app)
+    run_id = registry.begin(
+        NewRun(
+            scheduler=scheduler,
+            session=FOREIGN,
+            name=name,
+            handle=handle,
+            app=appdef_to_dict(app),
+            cfg=masked_settings(runner._settings(scheduler, None), {}),
+            argv=mask_args(sys.argv),
+            cwd=found.about.get("folder", ""),
+            tags={"adopted_by": user_name()},
+        )
+    )
+    if not run_id:
+        raise BackendError(f"`{handle}` cannot be put on record", hint="the warning above says why")
+    registry.submitted(run_id, handle)
+    if plan is not None:
+        plan.submitted(handle)
+    registry.saw(handle, found.status.state, msg=found.status.msg, ended_at=found.status.ended_at)
+    return handle

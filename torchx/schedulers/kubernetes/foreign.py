@@ -1,0 +1,230 @@
+"""Jobs of a cluster that torchx did not make: pods, and what owns them, in the terms in which ours are read.
+
+An id is ``NAMESPACE:KIND:NAME``. The pods of a job are those whose owners lead up to it. They get the labels that pods
+of ours have, here and not in the cluster; after that they are read like those.
+"""
+
+from __future__ import annotations
+
+from torchx.errors import NotFoundError
+from torchx.schedulers.api import Scheduler
+from torchx.schedulers.foreign import ForeignJobs, Named
+from torchx.schedulers.kubernetes import names
+from torchx.schedulers.kubernetes.answers import Found
+from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW
+from torchx.schedulers.kubernetes.pod_answers import by_age, read_pods
+from torchx.schedulers.kubernetes.queries import name_of
+from torchx.schedulers.kubernetes.refusals import unless_forbidden
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.kit.facts import JobFacts
+    from torchx.schedulers.kubernetes.client import KubeApi
+    from torchx.schedulers.kubernetes.logs import Seen
+    from torchx.schedulers.kubernetes.pod_answers import Pod
+
+    _Object = dict[str, Any]
+    _Replicas = list[tuple[str, int]]
+
+KINDS = {
+    **{"pod": "Pod", "job": "Job", "jobset": "JobSet", "trainjob": "TrainJob"},
+    **{"pytorchjob": "PyTorchJob", "rayjob": "RayJob", "raycluster": "RayCluster"},
+}
+"""As people write a kind -> key of :data:`torchx.schedulers.kubernetes.client.PLURALS`."""
+
+_READ_AS = {"JobSet": JOBSET, "TrainJob": KUBEFLOW}
+_BETWEEN = ("Job", "JobSet", "RayCluster")
+"""What may stand between a job and its pods."""
+
+_ROLES = (
+    *("training.kubeflow.org/replica-type", "jobset.sigs.k8s.io/replicatedjob-name"),
+    *("ray.io/group", "ray.io/node-type", "job-name"),
+)
+_INDEXES = (
+    *("training.kubeflow.org/replica-index", "jobset.sigs.k8s.io/job-index"),
+    *(names.INDEX_ANNOTATION, "batch.kubernetes.io/job-completion-index"),
+)
+
+
+class ForeignKubeJobs(ForeignJobs):
+    """What :class:`torchx.schedulers.kubernetes.base.KubeScheduler` answers of jobs of others."""
+
+    if TYPE_CHECKING:  # what the scheduler has
+
+        def _api_of(self, app_id: str) -> KubeApi: ...
+
+        def _described(self, api: KubeApi, app_id: str, found: Found) -> DescribeAppResponse | None: ...
+
+        def _state(self, api: KubeApi, app_id: str, found: Found) -> Any: ...
+
+        _facts: Callable[[KubeApi, str, Found, Sequence[Pod]], JobFacts]
+
+    def find(self, reference: str) -> Named | None:
+        *namespace, kind, name = ["", *reference.split("/")]
+        kind = KINDS.get(kind.lower().removesuffix("s"), "")
+        if not kind or not name or len(namespace) > 2:
+            return None
+        api = self._api_of("")
+        space = namespace[-1] or api.namespace()
+        item = _get(api, kind, space, name)
+        if item is None:
+            return None
+        kind, item = _top(api, space, kind, item)
+        if (item["metadata"].get("labels") or {}).get(names.LABEL_ORGANIZATION) == names.ORGANIZATION:
+            return Named(f"{space}:{name_of(item)}", ours=True)
+        return Named(f"{space}:{kind.lower()}:{item['metadata']['name']}")
+
+    def about(self, app_id: str) -> dict[str, str]:
+        _, found = self._look_up(app_id)
+        pod = found.pods[0] if found is not None and found.pods else {}
+        containers = (pod.get("spec") or {}).get("containers") or [{}]
+        words = [*(containers[0].get("command") or ()), *(containers[0].get("args") or ())]
+        namespace, kind, name = app_id.split(":", 2)
+        facts = {"name": name, "kind": kind, "namespace": namespace, "image": str(containers[0].get("image") or "")}
+        return {**facts, "command": " ".join(words)}
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        described: dict[str, DescribeAppResponse | None] = {}
+        for app_id in app_ids:
+            api, found = self._look_up(app_id)
+            described[app_id] = None if found is None else self._described(api, app_id, found)
+        return described
+
+    def exists(self, app_id: str) -> bool:
+        return self._look_up(app_id)[1] is not None
+
+    wait_for_end = Scheduler.wait_for_end  # a watch asks by labels of ours
+
+    def log_replicas(self, app_id: str) -> _Replicas | None:
+        api, found = self._look_up(app_id)
+        if found is None:
+            return None
+        facts = self._facts(api, app_id, found, read_pods(found.pods))
+        return [(replica.role, replica.replica) for replica in facts.replicas()]
+
+    def _look_up(self, app_id: str) -> tuple[KubeApi, Found | None]:
+        """A job with its pods, labelled; None when there is none."""
+        api = self._api_of(app_id)
+        namespace, kind, name = app_id.split(":", 2)
+        item = _get(api, KINDS.get(kind, ""), namespace, name)
+        if item is None:
+            return api, None
+        if kind == "pod":
+            return api, Found(JOB, pods=labelled([item]))
+        kind = KINDS[kind]
+        pods = labelled(_pods_below(api, namespace, str(item["metadata"].get("uid"))))
+        as_ours = _READ_AS.get(kind, JOB)
+        return api, Found(as_ours, [item if kind == "Job" or kind in _READ_AS else as_job(item)], pods)
+
+    def _look(self, app_id: str) -> Seen:
+        from torchx.schedulers.kubernetes.logs import Seen
+        from torchx.specs.api import is_terminal
+
+        api, found = self._look_up(app_id)
+        if found is None:
+            return Seen([], ended=True)
+        return Seen(found.pods, ended=is_terminal(self._state(api, app_id, found)))
+
+    _look_at_pods = _look
+
+    def _cancel_existing(self, app_id: str) -> None:
+        """Removes it: not all of these kinds can be stopped otherwise."""
+        namespace, kind, name = app_id.split(":", 2)
+        self._api_of(app_id).delete(path_of(KINDS[kind], namespace, name))
+
+    _delete_existing = _cancel_existing
+
+
+def labelled(pods: Iterable[_Object]) -> list[_Object]:
+    """Pods with the labels of ours for role and replica.
+
+    Those of an index are one replica, the older ones its former attempts; so are those of a Job that has no indexes, as
+    far as they have failed and others came after them.
+    """
+    members: dict[str, list[_Object]] = {}
+    for pod in sorted(pods, key=by_age):
+        members.setdefault(_role_of(pod), []).append(pod)
+    found = []
+    for i, (role, of_role) in enumerate(members.items()):
+        indexes = sorted({index for pod in of_role if (index := _index_of(pod))})
+        alive = 0
+        for pod in of_role:
+            k = indexes.index(_index_of(pod)) if indexes and _index_of(pod) else alive
+            replaced = (pod.get("status") or {}).get("phase") == "Failed" and not indexes and pod is not of_role[-1]
+            alive += not replaced
+            metadata = pod["metadata"]
+            named = {names.LABEL_ROLE_NAME: role, names.LABEL_FOREIGN_ROLE: role}
+            ours = {**named, names.LABEL_ROLE_INDEX: str(i), names.LABEL_REPLICA_ID: str(k)}
+            found.append({**pod, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **ours}}})
+    return found
+
+
+def as_job(item: _Object) -> _Object:
+    """A PyTorchJob, a RayJob or a RayCluster as a Job that has ended or not, for the same reasons."""
+    status = item.get("status") or {}
+    conditions = [c for c in status.get("conditions") or () if c.get("status") == "True"]
+    ended = next((c for c in conditions if c.get("type") in ("Succeeded", "Failed")), None)
+    word = str(status.get("jobStatus") or "")
+    if ended is None and word in ("SUCCEEDED", "FAILED", "STOPPED"):
+        ended = {"type": word.capitalize(), "reason": status.get("reason"), "message": status.get("message")}
+    kept = {"metadata": item["metadata"], "spec": {"suspend": (item.get("spec") or {}).get("suspend")}}
+    if ended is None:
+        return {**kept, "status": {}}
+    name = "Complete" if ended["type"] == "Succeeded" else "Failed"
+    return {**kept, "status": {"conditions": [{**ended, "type": name, "status": "True"}]}}
+
+
+def _role_of(pod: _Object) -> str:
+    labels = pod["metadata"].get("labels") or {}
+    name = next((str(labels[label]) for label in _ROLES if labels.get(label)), "")
+    return names.label_value(name or str(pod["metadata"]["name"])).lower()
+
+
+def _index_of(pod: _Object) -> tuple[int, ...]:
+    metadata = pod["metadata"]
+    known = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
+    return tuple(int(known[name]) for name in dict.fromkeys(_INDEXES) if str(known.get(name, "")).isdigit())
+
+
+def _get(api: KubeApi, kind: str, namespace: str, name: str) -> _Object | None:
+    try:
+        return api.get(path_of(kind, namespace, name)) if kind else None
+    except NotFoundError:  # or the cluster has no such kind
+        return None
+
+
+def _top(api: KubeApi, namespace: str, kind: str, item: _Object) -> tuple[str, _Object]:
+    """What owns an object in the end, of the kinds that are jobs."""
+    references = item["metadata"].get("ownerReferences") or ()
+    for owner in (ref for ref in references if ref.get("kind") in KINDS.values()):
+        above = unless_forbidden(lambda o=owner: _get(api, o["kind"], namespace, o["name"]), None)  # type: ignore[misc]  # a default of the loop's own
+        if above is not None:
+            return _top(api, namespace, owner["kind"], above)
+    return kind, item
+
+
+def _pods_below(api: KubeApi, namespace: str, uid: str) -> list[_Object]:
+    """The pods whose owners lead up to an object."""
+    wanted = {uid}
+    between = [item for kind in _BETWEEN for item in _all(api, kind, namespace)]
+    while more := {str(i["metadata"].get("uid")) for i in between if _owners(i) & wanted} - wanted:
+        wanted |= more
+    return [pod for pod in _all(api, "Pod", namespace) if _owners(pod) & wanted]
+
+
+def _all(api: KubeApi, kind: str, namespace: str) -> list[_Object]:
+    try:
+        return unless_forbidden(lambda: list(api.items(path_of(kind, namespace))), [])
+    except NotFoundError:
+        return []
+
+
+def _owners(item: _Object) -> set[str]:
+    return {str(ref.get("uid")) for ref in item["metadata"].get("ownerReferences") or ()}

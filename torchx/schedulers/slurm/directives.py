@@ -1,0 +1,182 @@
+"""The options of ``sbatch`` as people write them: on a command line, and in the ``#SBATCH`` lines of a script.
+
+https://slurm.schedmd.com/sbatch.html. Reading is total: what is not an option is an error that names its line.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from torchx.errors import SpecError
+from torchx.util.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_SHORT = {
+    **{"A": "account", "a": "array", "b": "begin", "B": "extra-node-info", "C": "constraint", "c": "cpus-per-task"},
+    **{"D": "chdir", "d": "dependency", "e": "error", "F": "nodefile", "G": "gpus", "H": "hold", "i": "input"},
+    **{"J": "job-name", "k": "no-kill", "L": "licenses", "M": "clusters", "m": "distribution", "N": "nodes"},
+    **{"n": "ntasks", "O": "overcommit", "o": "output", "p": "partition", "Q": "quiet", "q": "qos", "S": "core-spec"},
+    **{"s": "oversubscribe", "t": "time", "v": "verbose", "W": "wait", "w": "nodelist", "x": "exclude"},
+}
+_FLAG_WORDS = (
+    "contiguous hold ignore-pbs no-requeue overcommit parsable quiet requeue reboot spread-job test-only use-min-nodes"
+    " verbose wait disable-stdout-job-summary stepmgr"
+)
+_OPEN_WORDS = "exclusive get-user-env nice no-kill oversubscribe propagate resv-ports"
+_VALUE_WORDS = (
+    "account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container"
+    " container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency"
+    " distribution error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node"
+    " gpus-per-socket gpus-per-task gres gres-flags hint input job-name kill-on-invalid-dep licenses mail-type"
+    " mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks"
+    " ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority"
+    " profile qos reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min tmp"
+    " tres-bind tres-per-task uid wait-all-nodes wckey workdir wrap"
+)
+_FLAGS = frozenset(_FLAG_WORDS.split())
+_MAY_HAVE = frozenset(_OPEN_WORDS.split())
+"""These have a value only after ``=``, or, the short ones, in the same word."""
+_WITH_VALUE = frozenset(_VALUE_WORDS.split())
+_KNOWN = sorted(_FLAGS | _MAY_HAVE | _WITH_VALUE)
+HETJOB = "hetjob"
+
+
+@dataclass(frozen=True)
+class Directive:
+    """One option of a script.
+
+    Attributes:
+        line: its number, from 1.
+        option: the long name.
+        value: empty of a flag.
+        text: as it was written.
+    """
+
+    line: int
+    option: str
+    value: str
+    text: str
+
+
+def directives(text: str, name: str = "the script") -> list[Directive]:
+    """The options in the ``#SBATCH`` lines of a script, up to its first command.
+
+    Raises:
+        SpecError: it is not a script, or a line cannot be read: ``sbatch`` would refuse it.
+
+    >>> directives("#!/bin/sh\\n#SBATCH -N2 --time=1:00  # short\\necho\\n#SBATCH -n 3\\n")[1]
+    Directive(line=2, option='time', value='1:00', text='--time=1:00')
+    """
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("#!"):
+        raise SpecError(f"{name}:1: this is not a batch script: its first line does not begin with `#!`")
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        if not re.match(r"#SBATCH(\s|$)", line):
+            continue
+        where = f"{name}:{number}"
+        try:
+            words = _words(line.removeprefix("#SBATCH"))
+        except ValueError as e:
+            raise SpecError(f"{where}: `{line.strip()}` cannot be read: {e}") from e
+        if words and words[0] in (HETJOB, "packjob"):
+            found.append(Directive(number, HETJOB, "", words[0]))
+            continue
+        options, rest = read_options(words, where)
+        if rest:
+            raise SpecError(f"{where}: `{rest[0]}` is not an option", hint="quote values that contain a space")
+        found += [Directive(number, *option) for option in options]
+    return found
+
+
+def read_options(words: Sequence[str], where: str) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Long name, value and text of each option at the beginning of a command line, and the words from the script on.
+
+    Args:
+        where: for the error.
+
+    Raises:
+        SpecError: ``sbatch`` has no such option, or its value is missing.
+
+    >>> read_options(["-p", "gpu", "--mem=4G", "run.sh", "-x"], "here")
+    ([('partition', 'gpu', '-p gpu'), ('mem', '4G', '--mem=4G')], ['run.sh', '-x'])
+    """
+    found, left = [], list(words)
+    while left and left[0].startswith("-") and left[0] != "-":
+        word = left.pop(0)
+        if word == "--":
+            break
+        for option, value, needs in _split(word, where):
+            if needs and not left:
+                raise SpecError(f"{where}: `{word}` has no value")
+            later = left.pop(0) if needs else ""
+            found.append((option, value or later, f"{word} {later}" if needs else word))
+    return found, left
+
+
+def _split(word: str, where: str) -> Iterator[tuple[str, str, bool]]:
+    """The options in one word, with their values, and whether the value is the next word."""
+    if word.startswith("--"):
+        given, equals, value = word[2:].partition("=")
+        name = given if given in _KNOWN else _unique(given)
+        if not name:
+            from torchx.util.strings import did_you_mean
+
+            raise SpecError(f"{where}: `--{given}` is not an option of sbatch", hint=did_you_mean(given, _KNOWN) or "")
+        yield name, value, name in _WITH_VALUE and not equals
+        return
+    letters = word[1:]
+    while letters:
+        name = _SHORT.get(letters[0], "")
+        if not name:
+            raise SpecError(f"{where}: `-{letters[0]}` is not an option of sbatch")
+        letters = letters[1:]
+        if name in _FLAGS:
+            yield name, "", False
+            continue
+        yield name, letters.removeprefix("="), name in _WITH_VALUE and not letters
+        return
+
+
+def _unique(beginning: str) -> str:
+    """The one option that begins so, which ``sbatch`` takes, too; empty when there is none, or several."""
+    matches = [name for name in _KNOWN if name.startswith(beginning)]
+    return matches[0] if len(matches) == 1 and beginning else ""
+
+
+def _words(text: str) -> list[str]:
+    """The words of a line, up to a comment; raises ValueError where a quote is not closed."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace_split = True
+    lexer.commenters = "#" if re.search(r"(^|\s)#", text) else ""
+    return list(lexer)
+
+
+def expand(pattern: str, values: Mapping[str, str]) -> str:
+    """The name of an output file: https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN.
+
+    Args:
+        values: letter to what it stands for; others stay as they are.
+
+    >>> expand("out/%x-%4j.%N%%", {"x": "train", "j": "17", "N": "n1"})
+    'out/train-0017.n1%'
+    """
+    if "\\" in pattern:  # nothing is expanded then
+        return pattern.replace("\\", "")
+
+    def one(found: re.Match[str]) -> str:
+        width, letter = found[1], found[2]
+        if letter == "%":
+            return "%"
+        value = values.get(letter)
+        if value is None:
+            return found[0]
+        return value.zfill(min(int(width), 10)) if width and value.isdigit() else value
+
+    return re.sub(r"%(\d*)([A-Za-z%])", one, pattern)

@@ -1,0 +1,200 @@
+"""Slurm jobs that torchx did not launch, as facts.
+
+A job is one replica, ``job/0``, as its script runs once; an array has its tasks, ``task/3``; a heterogeneous job has
+its components, ``component/1``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from torchx.schedulers.api import Scheduler
+from torchx.schedulers.batch.base import Known
+from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.foreign import ForeignJobs, Named
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.slurm.answers import bare, explained, facts_of, pending_sentence
+from torchx.schedulers.slurm.events import JobEvents
+from torchx.schedulers.slurm.outputs import COMPONENT, JOB, TASK, Outputs
+from torchx.schedulers.slurm.reasons import ENDINGS, app_state
+from torchx.schedulers.slurm.records import JobRecord, settled
+from torchx.specs.api import AppState, is_terminal
+from torchx.util.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.batch.site import Site
+    from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.kit.commands import Completed
+    from torchx.schedulers.slurm.client import SlurmQueries
+    from torchx.specs.api import CfgVal
+
+    _Replicas = list[tuple[str, int]]
+
+_REFERENCE = re.compile(r"(\d+)(_\d+)?(?:\+\d+)?(?:\.\w+)?")
+
+
+class ForeignSlurmJobs(ForeignJobs):
+    """What :class:`torchx.schedulers.slurm_scheduler.SlurmScheduler` answers of jobs of others."""
+
+    if TYPE_CHECKING:  # what the scheduler has
+
+        def _by_site(self, app_ids: list[str]) -> list[tuple[Site, list[str]]]: ...
+
+        def _slurm(self, site: Site) -> SlurmQueries: ...
+
+        def run_command(self, site: Site, argv: list[str], **more: Any) -> Completed: ...
+
+        def _query(
+            self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
+        ) -> dict[str, DescribeAppResponse]: ...
+
+        def _site_of(self, cfg: Mapping[str, CfgVal] | None) -> Site: ...
+
+        _defaults: Callable[[], Mapping[str, CfgVal]]
+
+    # -- who it is -------------------------------------------------------------------------------
+
+    def find(self, reference: str) -> Named | None:
+        found = _REFERENCE.fullmatch(reference.strip())
+        if found is None:
+            return None
+        app_id = found[1] + (found[2] or "")
+        site = self._site_of(self._defaults())
+        records = self._slurm(site).jobs([app_id])
+        tasks = [i for i in records if i == app_id or i.startswith(f"{app_id}_")]
+        if not tasks and not records:
+            return None
+        app_id = app_id if tasks else next(iter(records))  # the number of an array's task alone
+        folder = next((r.folder for i in tasks for r in records[i] if r.folder), "")
+        if folder and JobFolder(site.files, folder).is_ours():
+            return Named(app_id, ours=True)
+        return Named(app_id)
+
+    def about(self, app_id: str) -> dict[str, str]:
+        shown = next(iter(self._outputs(app_id).shown.values()), {})
+        named = {"name": "JobName", "user": "UserId", "partition": "Partition", "command": "Command"}
+        facts = {key: shown.get(name, "") for key, name in named.items()}
+        facts["user"] = facts["user"].partition("(")[0]
+        facts["folder"] = shown.get("WorkDir", "")
+        return {key: value for key, value in facts.items() if value not in ("", "(null)")}
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def _ask(self, app_ids: list[str]) -> dict[str, DescribeAppResponse | None]:
+        return {i: found for site, ids in self._by_site(app_ids) for i, found in self._query(site, ids, {}).items()}
+
+    def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:  # noqa: ARG002  # the scheduler's
+        slurm = self._slurm(site)
+        queued, accounted = slurm.squeue(app_ids), slurm.sacct(app_ids)
+        known = {}
+        for app_id in app_ids:
+            if records := _of_job(app_id, queued, accounted):
+                known[app_id] = Known(foreign_facts(app_id, records), self._outputs(app_id))
+        return known
+
+    def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
+        left = folder.evidence([(r.role, r.replica) for r in replicas])
+        return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
+
+    def log_replicas(self, app_id: str) -> _Replicas | None:
+        return Scheduler.log_replicas(self, app_id)
+
+    def _log_folder(self, site: Site, app_id: str) -> Outputs:  # noqa: ARG002  # the scheduler's
+        return self._outputs(app_id)
+
+    def _outputs(self, app_id: str) -> Outputs:
+        ((site, _),) = self._by_site([app_id])
+        return Outputs(site.files, app_id, functools.partial(self.run_command, site))
+
+    def _delete_existing(self, app_id: str) -> None:
+        """Slurm forgets it by itself; its output is the user's."""
+        self._cancel_existing(app_id)
+
+
+# -- facts -----------------------------------------------------------------------------------------------
+
+
+def _of_job(
+    app_id: str, queued: Mapping[str, list[JobRecord]], accounted: Mapping[str, list[JobRecord]]
+) -> dict[str, list[JobRecord]]:
+    """Slurm's records of a job or of each task of an array, a component each."""
+    records = {}
+    for i in (i for i in {**queued, **accounted} if i == app_id or i.startswith(f"{app_id}_")):
+        ending = any(r.state == "COMPLETING" for r in queued.get(i, ()))
+        whole = accounted.get(i, [])
+        records[i] = settled(queued[i], whole) if ending else queued.get(i, whole)
+    return records
+
+
+def foreign_facts(app_id: str, records: Mapping[str, Sequence[JobRecord]], *, now: float | None = None) -> JobFacts:
+    """What is known of a job.
+
+    Args:
+        records: of the job, or of each task of an array; those of tasks that wait are together under the array's id.
+        now: Unix time.
+    """
+    every = [record for found in records.values() for record in found]
+    facts = facts_of(bare(app_id, every), now=now)
+    tasks = {int(i.rpartition("_")[2]): found for i, found in records.items() if i != app_id}
+    if tasks:
+        waiting = list(records.get(app_id, ()))
+        waits = pending_sentence(waiting, JobEvents(), now=now) if waiting else ""
+        return _array(facts, tasks, waits=waits)
+    role = COMPONENT if len(every) > 1 else JOB
+    members = [_replica(role, r.component, r) for r in sorted(every, key=lambda r: r.component)]
+    failed = facts.state is AppState.FAILED and not facts.kind
+    return replace(facts, reason="" if failed else facts.reason, roles=[RoleFacts(name=role, replicas=members)])
+
+
+def _array(facts: JobFacts, tasks: Mapping[int, Sequence[JobRecord]], *, waits: str) -> JobFacts:
+    """The tasks of an array run on when one has failed.
+
+    Args:
+        waits: why other tasks wait, if there are such.
+    """
+    members = []
+    for k, found in sorted(tasks.items()):
+        kind, why = ENDINGS.get(found[0].state, ("", ""))
+        replica = _replica(TASK, k, found[0])
+        members.append(replace(replica, reason=why, kind=kind, signal="" if why else replica.signal))
+    goes_on = bool(waits) or not all(is_terminal(r.state) for r in members)
+    begun = any(r.state is not AppState.PENDING for r in members)
+    return replace(
+        facts,
+        state=(AppState.RUNNING if begun else AppState.PENDING) if goes_on else None,
+        reason="" if begun else facts.reason,
+        kind="",
+        unattended=True,
+        ended=None if goes_on else max((r.ended for r in members), default=0.0) or None,
+        roles=[RoleFacts(name=TASK, replicas=members)],
+        notes=[f"others of its tasks wait: {waits}"] if waits and begun else (),
+    )
+
+
+def _replica(role: str, k: int, record: JobRecord) -> ReplicaFacts:
+    state = app_state(record.state)
+    if record.completing and not is_terminal(state):
+        state = AppState.RUNNING
+    signal = ""
+    if record.signal:
+        from torchx.schedulers.failures.reader import signal_name
+
+        signal = signal_name(record.signal)
+    return ReplicaFacts(
+        role=role,
+        replica=k,
+        state=state,
+        native=record.state,
+        exit_code=record.exit_code if is_terminal(state) and not signal else None,
+        signal=signal,
+        host=record.nodes,
+        started=(record.started or 0.0) if state is not AppState.PENDING else 0.0,
+        ended=(record.ended or 0.0) if is_terminal(state) else 0.0,
+        stopped=state is AppState.CANCELLED,
+    )

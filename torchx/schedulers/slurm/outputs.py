@@ -1,0 +1,169 @@
+"""Where the output of Slurm jobs is that torchx did not launch.
+
+``scontrol`` shows it; of a job that it has forgotten, accounting has the command line, and the script itself may still
+be there.
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+import re
+import shlex
+
+from torchx.errors import NotFoundError, SpecError
+from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths
+from torchx.schedulers.slurm.directives import directives, expand, read_options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.kit.commands import Completed
+    from torchx.schedulers.kit.files import Files
+
+    _Shown = dict[str, str]
+
+JOB, TASK, COMPONENT = "job", "task", "component"
+_OWN_LINE = ("Command", "WorkDir", "StdErr", "StdOut")
+_ACCOUNTED = ("JobID", "JobIDRaw", "User", "NodeList", "SubmitLine", "WorkDir", "JobName")
+_DELIMITER = "\x1f"
+_MOST_SCRIPT = 1 << 20
+
+
+class Outputs(JobFolder):
+    """Where the output of a job is, looked up when it is asked for.
+
+    Args:
+        run: runs a command of Slurm's.
+    """
+
+    def __init__(self, files: Files, app_id: str, run: Callable[[list[str]], Completed]) -> None:
+        super().__init__(files, "/")
+        self._app_id = app_id
+        self._run = run
+
+    @functools.cached_property
+    def shown(self) -> dict[str, _Shown]:
+        """What Slurm shows of the job, or of each task and component: ``job/0``, ``task/3``."""
+        done = self._run(["scontrol", "show", "job", self._app_id])
+        found = parse_scontrol(done.stdout) if done.returncode == 0 else []
+        return _by_replica(found or self._accounted(), self._app_id)
+
+    def is_ours(self) -> bool:
+        """Never."""
+        return False
+
+    def roles(self) -> list[Any]:
+        """Not on record."""
+        return []
+
+    def log_paths(self, role: str, k: int) -> LogPaths:
+        shown = self.shown.get(f"{role}/{k}", {})
+        stdout, stderr = shown.get("StdOut", ""), shown.get("StdErr", "")
+        if not stdout:
+            raise NotFoundError(
+                f"Slurm does not say where the output of `{self._app_id}` is",
+                hint="that of `salloc` and `srun` is on the terminal where it was started; that of a job which has "
+                "ended long ago is known where accounting has it",
+            )
+        return LogPaths(stdout, stderr if stderr != stdout else "")
+
+    def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:  # noqa: ARG002  # as declared
+        from torchx.schedulers.failures.reader import Evidence
+
+        paths = [self.shown.get(f"{role}/{k}", {}) for role, k in replicas]
+        wanted = {shown.get(name, "") for shown in paths for name in ("StdOut", "StdErr")} - {""}
+        found = self.files.grown(dict.fromkeys(sorted(wanted), -TAIL_BYTES)) if wanted else {}
+        texts = {path: data.decode("utf-8", "replace") for path, data in found.items()}
+        left = []
+        for shown in paths:
+            stdout, stderr = shown.get("StdOut", ""), shown.get("StdErr", "")
+            last = texts.get(stderr, "")
+            left.append(Evidence(stderr=last, stdout="" if stdout == stderr else texts.get(stdout, ""), said=last))
+        return left
+
+    def _accounted(self) -> list[_Shown]:
+        """As accounting has it: its command line, and the script if it is still there, say where the output is."""
+        form = ["--noheader", "--parsable2", f"--delimiter={_DELIMITER}", f"--format={','.join(_ACCOUNTED)}"]
+        done = self._run(["sacct", "--allocations", *form, f"--jobs={self._app_id}"])
+        rows = [line.split(_DELIMITER, len(_ACCOUNTED) - 1) for line in done.stdout.split("\n") if line]
+        found = [dict(zip(_ACCOUNTED, row, strict=True)) for row in rows if len(row) == len(_ACCOUNTED)]
+        return [self._placed(row) for row in found if done.returncode == 0]
+
+    def _placed(self, row: _Shown) -> _Shown:
+        full, component = row["JobID"].partition("+")[::2]
+        master, task = full.partition("_")[::2]
+        shown = {"JobName": row["JobName"], "UserId": row["User"], "WorkDir": row["WorkDir"]}
+        shown |= {"JobId": row["JobIDRaw"], "ArrayTaskId": task, "HetJobOffset": component}
+        try:
+            words = shlex.split(row["SubmitLine"])
+        except ValueError:
+            words = []
+        if not words or posixpath.basename(words[0]) != "sbatch" or (component or "0") != "0":
+            return shown
+        try:
+            options, rest = read_options(words[1:], "sbatch")
+        except SpecError:
+            return shown  # of a newer release
+        given = {option: value for option, value, _ in options}
+        script = posixpath.join(row["WorkDir"], rest[0]) if rest else ""
+        shown["Command"] = " ".join([script, *rest[1:]])
+        for option, value in self._in_script(script):
+            given.setdefault(option, value)
+        folder = given.get("chdir", row["WorkDir"])
+        node = re.split(r"[\[,]", row["NodeList"], maxsplit=1)[0]
+        values = {"j": row["JobIDRaw"].partition("+")[0], "A": master, "a": task or "4294967294", "x": row["JobName"]}
+        values |= {"u": row["User"], "N": "" if "[" in row["NodeList"] else node, "n": "0", "t": "0", "s": "batch"}
+        values |= {"J": values["j"], "b": str(int(task or 0) % 10)}
+        output = given.get("output", "slurm-%A_%a.out" if task else "slurm-%j.out")
+        shown["StdOut"] = posixpath.join(folder, expand(output, values))
+        shown["StdErr"] = posixpath.join(folder, expand(given.get("error", output), values))
+        return shown
+
+    def _in_script(self, path: str) -> list[tuple[str, str]]:
+        text = self.files.read(path, 0, _MOST_SCRIPT) if path else None
+        try:
+            return [(d.option, d.value) for d in directives((text or b"").decode("utf-8", "replace"))]
+        except SpecError:
+            return []
+
+
+def parse_scontrol(text: str) -> list[_Shown]:
+    r"""What ``scontrol show job`` says, a dict for each job, task or component.
+
+    >>> parse_scontrol("JobId=8 ArrayTaskId=2 JobName=my job\n   UserId=me(7)\n   Command=/x a b=c\n")
+    [{'JobId': '8', 'ArrayTaskId': '2', 'JobName': 'my job', 'UserId': 'me(7)', 'Command': '/x a b=c'}]
+    """
+    found: list[_Shown] = []
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("JobId="):
+            before, _, name = line.partition(" JobName=")
+            found.append({**_pairs(before), "JobName": name})
+        elif found and line.partition("=")[0] in _OWN_LINE:
+            key, _, value = line.partition("=")
+            found[-1][key] = value
+        elif found:
+            found[-1].update(_pairs(line))
+    return found
+
+
+def _pairs(line: str) -> _Shown:
+    return {key: value for word in line.split() for key, equals, value in [word.partition("=")] if equals}
+
+
+def _by_replica(shown: Sequence[_Shown], app_id: str) -> dict[str, _Shown]:
+    several = len(shown) > 1
+    found = {}
+    for job in sorted(shown, key=lambda job: int(job.get("HetJobOffset") or 0)):
+        task, offset = job.get("ArrayTaskId", ""), job.get("HetJobOffset", "")
+        if task.isdigit() and "_" not in app_id:
+            found[f"{TASK}/{task}"] = job
+        elif offset.isdigit() and several:
+            silent = () if offset == "0" else ("StdOut", "StdErr")  # the script runs once, on the first
+            found[f"{COMPONENT}/{offset}"] = {key: value for key, value in job.items() if key not in silent}
+        elif not task or task.isdigit():
+            found[f"{JOB}/0"] = job
+    return found
