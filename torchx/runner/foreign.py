@@ -54,8 +54,12 @@ class Explained:
     on_record: bool = False
 
 
-def find(reference: str, scheduler: str | None, schedulers: Sequence[str], get: Find, registry: RunRegistry) -> str:
+def find(runner: RunnerVerbs, reference: str, scheduler: str | None) -> str:
     """The handle of the job that somebody means. See :meth:`RunnerVerbs.why`."""
+    from torchx.runs import default_registry
+
+    runner._recorder.settle_intents(runner._scheduler)
+    registry = default_registry()
     scheme, separator, rest = reference.partition("://")
     if separator and scheme not in ALIASES:
         try:
@@ -71,8 +75,8 @@ def find(reference: str, scheduler: str | None, schedulers: Sequence[str], get: 
     known = None if scheduler else _recorded(registry, reference)
     if known is not None and reference in (known.app_id, known.name):
         return known.handle
-    asked = [ALIASES.get(scheduler, scheduler)] if scheduler else schedulers
-    found, errors = _ask(reference, asked, get, must_know=bool(scheduler))
+    asked = [ALIASES.get(scheduler, scheduler)] if scheduler else runner.scheduler_backends()
+    found, errors = _ask(reference, asked, runner._scheduler, must_know=bool(scheduler))
     if len(found) == 1:
         return _handle_of(found[0], registry)
     if found:
@@ -177,6 +181,17 @@ def _read_log(runner: RunnerVerbs, found: Explained, lines: int) -> None:
         found.lines = [str(line) for line in opened()]
     except TorchXError as e:
         found.log_note = f"{e}; {e.hint}" if e.hint else str(e)
+
+
+def disown(runner: RunnerVerbs, handle: str) -> str:
+    """Takes a job off the record. See :meth:`RunnerVerbs.disown`."""
+    from torchx.runs import default_registry
+
+    if parse_app_handle(handle).session_name != FOREIGN:
+        raise SpecError(f"torchx launched `{handle}`", hint="`torchx delete` removes it, with its record")
+    default_registry().forget(handle)
+    runner._recorder.forget(handle)
+    return handle
 
 
 def adopt(runner: RunnerVerbs, handle: str, name: str, metadata: Mapping[str, str]) -> str:

@@ -185,13 +185,10 @@ class RunnerVerbs(DoctorVerbs):
             scheduler: look there alone.
             lines: so many of its output; of the replica that is to blame, where it failed.
 
-        Raises:
-            NotFoundError: nobody knows such a job; the hint says who cannot be asked.
-            HandleError: several schedulers know one.
-        """
+        NotFoundError: nobody knows it; the hint says who cannot be asked. HandleError: several do."""
         from torchx.runner import foreign
 
-        return foreign.explain(self, self._find_foreign(reference, scheduler), lines)
+        return foreign.explain(self, foreign.find(self, reference, scheduler), lines)
 
     def adopt(
         self, reference: str, scheduler: str | None = None, *, name: str = "", metadata: Mapping[str, str] | None = None
@@ -202,34 +199,16 @@ class RunnerVerbs(DoctorVerbs):
             name: for ``@NAME``; by default as its system calls it.
             metadata: such as that which asks for notices, see :mod:`torchx.specs.notices`.
 
-        Raises:
-            SpecError: it is on record, or torchx launched it.
-        """
+        SpecError: it is on record, or torchx launched it."""
         from torchx.runner import foreign
 
-        return foreign.adopt(self, self._find_foreign(reference, scheduler), name, metadata or {})
+        return foreign.adopt(self, foreign.find(self, reference, scheduler), name, metadata or {})
 
     def disown(self, app_handle: str) -> str:
-        """Takes an adopted job off the record; nothing happens to the job. Returns its handle.
-
-        Raises:
-            SpecError: torchx launched it.
-        """
-        from torchx.errors import SpecError
-        from torchx.specs.handles import FOREIGN, parse_app_handle
-
-        handle = self.resolve(app_handle)
-        if parse_app_handle(handle).session_name != FOREIGN:
-            raise SpecError(f"torchx launched `{handle}`", hint="`torchx delete` removes it, with its record")
-        run_registry().forget(handle)
-        self._recorder.forget(handle)
-        return handle
-
-    def _find_foreign(self, reference: str, scheduler: str | None) -> str:
+        """Takes an adopted job off the record, and returns its handle; SpecError of one that torchx launched."""
         from torchx.runner import foreign
 
-        self._recorder.settle_intents(self._scheduler)
-        return foreign.find(reference, scheduler, self.scheduler_backends(), self._scheduler, run_registry())
+        return foreign.disown(self, self.resolve(app_handle))
 
     def simulate(self, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None = None) -> Simulation:
         """What it would take to make a fault happen to a job of yours; ``make()`` of the answer does it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,14 +52,13 @@ def accounted(job_id: str, state: str, code: str = "0:0") -> str:
     return SEPARATOR.join({**known, "JobName": "train"}[name] for name in SACCT_FIELDS) + "\n"
 
 
-def view(fake: FakeCommandRunner, *, squeue: str = "", sacct: str = "", scontrol: str = "", places: str = ""):
+def view(fake: FakeCommandRunner, *, squeue: str = "", sacct: str = "", scontrol: str = "", places: str = "") -> Any:
     """The view of a Slurm that gives these answers."""
-    missing = {"returncode": 1, "stderr": NO_SUCH_JOB}
-    fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout=squeue, **({} if squeue else missing))
+    fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout=squeue, returncode=not squeue, stderr=NO_SUCH_JOB)
     fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout=sacct)
-    fake.on("scontrol", "show", "job", stdout=scontrol, **({} if scontrol else missing))
+    fake.on("scontrol", "show", "job", stdout=scontrol, returncode=not scontrol, stderr=NO_SUCH_JOB)
     fake.on("sacct", "--allocations", stdout=places)
-    found = SlurmScheduler("foreign", commands=fake, sleep=lambda _: None).foreign()
+    found: Any = SlurmScheduler("foreign", commands=fake, sleep=lambda _: None).foreign()
     found.fresh_s = 0
     return found
 

@@ -35,7 +35,6 @@ PLURALS = {
     "VolcanoJob": ("apis/batch.volcano.sh/v1alpha1", "jobs"),
     "PyTorchJob": ("apis/kubeflow.org/v1", "pytorchjobs"),
     "TrainJob": ("apis/trainer.kubeflow.org/v1alpha1", "trainjobs"),
-    "PyTorchJob": ("apis/kubeflow.org/v1", "pytorchjobs"),
     "RayJob": ("apis/ray.io/v1", "rayjobs"),
     "RayCluster": ("apis/ray.io/v1", "rayclusters"),
     "PodGroup": ("apis/scheduling.volcano.sh/v1beta1", "podgroups"),

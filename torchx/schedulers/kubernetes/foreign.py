@@ -12,7 +12,7 @@ from torchx.schedulers.foreign import ForeignJobs, Named
 from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.answers import Found
 from torchx.schedulers.kubernetes.client import path_of
-from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH
 from torchx.schedulers.kubernetes.pod_answers import by_age, read_pods
 from torchx.schedulers.kubernetes.queries import name_of
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
@@ -37,7 +37,7 @@ KINDS = {
 }
 """As people write a kind -> key of :data:`torchx.schedulers.kubernetes.client.PLURALS`."""
 
-_READ_AS = {"JobSet": JOBSET, "TrainJob": KUBEFLOW}
+_READ_AS = {"JobSet": JOBSET, "TrainJob": KUBEFLOW, "PyTorchJob": PYTORCH}
 _BETWEEN = ("Job", "JobSet", "RayCluster")
 """What may stand between a job and its pods."""
 
@@ -90,7 +90,7 @@ class ForeignKubeJobs(ForeignJobs):
 
     # -- what became of it -----------------------------------------------------------------------
 
-    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+    def _describe(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         described: dict[str, DescribeAppResponse | None] = {}
         for app_id in app_ids:
             api, found = self._look_up(app_id)
@@ -167,18 +167,12 @@ def labelled(pods: Iterable[_Object]) -> list[_Object]:
 
 
 def as_job(item: _Object) -> _Object:
-    """A PyTorchJob, a RayJob or a RayCluster as a Job that has ended or not, for the same reasons."""
+    """A RayJob or a RayCluster as a Job that has ended or not, for the same reasons."""
     status = item.get("status") or {}
-    conditions = [c for c in status.get("conditions") or () if c.get("status") == "True"]
-    ended = next((c for c in conditions if c.get("type") in ("Succeeded", "Failed")), None)
-    word = str(status.get("jobStatus") or "")
-    if ended is None and word in ("SUCCEEDED", "FAILED", "STOPPED"):
-        ended = {"type": word.capitalize(), "reason": status.get("reason"), "message": status.get("message")}
     kept = {"metadata": item["metadata"], "spec": {"suspend": (item.get("spec") or {}).get("suspend")}}
-    if ended is None:
-        return {**kept, "status": {}}
-    name = "Complete" if ended["type"] == "Succeeded" else "Failed"
-    return {**kept, "status": {"conditions": [{**ended, "type": name, "status": "True"}]}}
+    name = {"SUCCEEDED": "Complete", "FAILED": "Failed", "STOPPED": "Failed"}.get(str(status.get("jobStatus")))
+    ended = {"type": name, "status": "True", "reason": status.get("reason"), "message": status.get("message")}
+    return {**kept, "status": {"conditions": [ended]} if name else {}}
 
 
 def _role_of(pod: _Object) -> str:
