@@ -60,7 +60,20 @@ BACKENDS = {
     "lsf": ("lsf_scheduler",),
     "slurm": ("slurm_scheduler",),
 }
-SHARED = ("api", "batch", "devices", "failures", "findings", "foreign", "ids", "inside", "kit", "metrics", "stacks", "streams")
+SHARED = (
+    "api",
+    "batch",
+    "devices",
+    "failures",
+    "findings",
+    "foreign",
+    "ids",
+    "inside",
+    "kit",
+    "metrics",
+    "stacks",
+    "streams",
+)
 """What a backend's folder may import of ``torchx.schedulers`` beside itself."""
 IN_JOB = ("torchx.runtime", "torchx.distributed", "torchx.apps")
 STANDALONE = ("torchx.supervisor",)

@@ -54,8 +54,24 @@ class Explained:
     on_record: bool = False
 
 
+def why(runner: RunnerVerbs, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
+    """How any job is that this user can see, whoever launched it: state, cause, what it waits for, its last words.
+
+    Args:
+        reference: as for other verbs; or as the job's own system calls it: ``4711``, ``slurm://4711_3``, a container,
+            ``k8s://NAMESPACE/job/NAME``.
+        scheduler: look there alone.
+        lines: so many of its output; of the replica that is to blame, where it failed.
+
+    Raises:
+        NotFoundError: nobody knows such a job; the hint says who cannot be asked.
+        HandleError: several schedulers know one.
+    """
+    return explain(runner, find(runner, reference, scheduler), lines)
+
+
 def find(runner: RunnerVerbs, reference: str, scheduler: str | None) -> str:
-    """The handle of the job that somebody means. See :meth:`RunnerVerbs.why`."""
+    """The handle of the job that somebody means; arguments and errors are those of :func:`why`."""
     from torchx.runs import default_registry
 
     runner._recorder.settle_intents(runner._scheduler)
@@ -142,7 +158,7 @@ def _handle_of(found: str, registry: RunRegistry) -> str:
 
 
 def explain(runner: RunnerVerbs, handle: str, lines: int) -> Explained:
-    """State, cause, what it is, and the end of its output. See :meth:`RunnerVerbs.why`."""
+    """State, cause, what it is, and the end of its output."""
     _, backend, app_id = runner._find(handle)
     status = runner.status(handle)
     if status is None:
@@ -184,7 +200,11 @@ def _read_log(runner: RunnerVerbs, found: Explained, lines: int) -> None:
 
 
 def disown(runner: RunnerVerbs, handle: str) -> str:
-    """Takes a job off the record. See :meth:`RunnerVerbs.disown`."""
+    """Takes an adopted job off the record, and returns its handle; nothing happens to the job.
+
+    Raises:
+        SpecError: torchx launched it.
+    """
     from torchx.runs import default_registry
 
     if parse_app_handle(handle).session_name != FOREIGN:
@@ -194,8 +214,23 @@ def disown(runner: RunnerVerbs, handle: str) -> str:
     return handle
 
 
-def adopt(runner: RunnerVerbs, handle: str, name: str, metadata: Mapping[str, str]) -> str:
-    """Puts a job on record. See :meth:`RunnerVerbs.adopt`."""
+def adopt(
+    runner: RunnerVerbs,
+    reference: str,
+    scheduler: str | None = None,
+    *,
+    name: str = "",
+    metadata: Mapping[str, str] | None = None,
+) -> str:
+    """Puts a job on record that torchx did not launch; returns its handle. Other arguments and errors: see :func:`why`.
+
+    Args:
+        name: for ``@NAME``; by default as its system calls it.
+        metadata: such as that which asks for notices, see :mod:`torchx.specs.notices`.
+
+    Raises:
+        SpecError: it is on record, or torchx launched it.
+    """
     from torchx.runner.notices import Plan
     from torchx.runner.record import masked_settings
     from torchx.runs import NewRun, default_registry
@@ -204,6 +239,7 @@ def adopt(runner: RunnerVerbs, handle: str, name: str, metadata: Mapping[str, st
     from torchx.specs.serialize import appdef_to_dict
     from torchx.util.secrets import mask_args, mask_text
 
+    handle = find(runner, reference, scheduler)
     scheduler, session, _ = parse_app_handle(handle)
     registry = default_registry()
     if session != FOREIGN or registry.get(handle) is not None:
@@ -212,7 +248,7 @@ def adopt(runner: RunnerVerbs, handle: str, name: str, metadata: Mapping[str, st
     found = explain(runner, handle, 0)
     name = name or found.about.get("name", "") or parse_app_handle(handle).app_id
     about = {key: mask_text(text) for key, text in found.about.items()}
-    app = AppDef(name, metadata={**about, **metadata})
+    app = AppDef(name, metadata={**about, **(metadata or {})})
     plan = Plan.of(app)
     run_id = registry.begin(
         NewRun(

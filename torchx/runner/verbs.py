@@ -12,20 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from torchx.config import Setting
-    from torchx.config.files import ConfigFiles
     from torchx.runner.aio import AsyncRunner
-    from torchx.runner.backends import Backends
     from torchx.runner.batch import Batch
     from torchx.runner.capsule.differences import Comparison
     from torchx.runner.capsule.rerun import Plan, Rerun
     from torchx.runner.changes import News, Watch
     from torchx.runner.copy import Copied
-    from torchx.runner.events import log_event
     from torchx.runner.foreign import Explained
     from torchx.runner.forward import Forwarding
     from torchx.runner.inside import Ran
-    from torchx.runner.record import Recorder
+    from torchx.runner.parts import RunnerParts as _Parts
     from torchx.runner.sweeps import FailureGroup
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers.api import Scheduler
@@ -36,50 +32,15 @@ if TYPE_CHECKING:
     from torchx.schedulers.stacks import Stacks
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
     from torchx.specs.tasks import TaskList, TaskTable
+else:
+    _Parts = object
 
 
-class RunnerVerbs(DoctorVerbs):
+class RunnerVerbs(DoctorVerbs, _Parts):
     """What :class:`torchx.runner.api.Runner` can do beyond submitting a job and looking at it."""
 
     _aio: AsyncRunner | None = None
     _news: News | None = None
-
-    if TYPE_CHECKING:  # what the Runner has
-        _backends: Backends
-        _recorder: Recorder
-
-        def _scheduler(self, scheduler: str, session: str | None = None) -> Scheduler[Any]: ...
-
-        def _find(self, reference: str) -> tuple[str, Scheduler[Any], str]: ...
-
-        def log_replicas(self, app_handle: str) -> list[tuple[str, int]]: ...
-
-        def _known(self, reference: str, event: Any, *, force: bool = False) -> tuple[str, Scheduler[Any], str]: ...
-
-        def _settings(
-            self, scheduler: str, cfg: Mapping[str, CfgVal] | None, files: ConfigFiles | None = None
-        ) -> dict[str, Setting]: ...
-
-        def resolve(self, reference: str) -> str: ...
-
-        def cancel(self, app_handle: str, *, force: bool = False) -> None: ...
-
-        def scheduler_backends(self) -> list[str]: ...
-
-        def recorded(self, app_handle: str) -> Run | None: ...
-
-        def status(self, app_handle: str) -> AppStatus | None: ...
-
-        def dryrun(
-            self,
-            app: AppDef,
-            scheduler: str,
-            cfg: Mapping[str, CfgVal] | None = None,
-            workspace: Workspace | str | None = None,
-            parent_run_id: str | None = None,
-        ) -> AppDryRunInfo[Any]: ...
-
-        def _schedule_or_discard(self, info: AppDryRunInfo[Any], event: log_event) -> str: ...
 
     def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> list[Run]:
         """The runs on record, of all schedulers, newest first.
@@ -177,32 +138,16 @@ class RunnerVerbs(DoctorVerbs):
         return self._aio
 
     def why(self, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
-        """How any job is that this user can see, whoever launched it: state, cause, what it waits for, its last words.
-
-        Args:
-            reference: as for other verbs; or as the job's own system calls it: ``4711``, ``slurm://4711_3``, a
-                container, ``k8s://NAMESPACE/job/NAME``.
-            scheduler: look there alone.
-            lines: so many of its output; of the replica that is to blame, where it failed.
-
-        NotFoundError: nobody knows it; the hint says who cannot be asked. HandleError: several do."""
+        """How any job is, whoever launched it, and why: see :func:`torchx.runner.foreign.why`."""
         from torchx.runner import foreign
 
-        return foreign.explain(self, foreign.find(self, reference, scheduler), lines)
+        return foreign.why(self, reference, scheduler, lines=lines)
 
-    def adopt(
-        self, reference: str, scheduler: str | None = None, *, name: str = "", metadata: Mapping[str, str] | None = None
-    ) -> str:
-        """Puts a job on record that torchx did not launch; returns its handle. Arguments and errors: see :meth:`why`.
-
-        Args:
-            name: for ``@NAME``; by default as its system calls it.
-            metadata: such as that which asks for notices, see :mod:`torchx.specs.notices`.
-
-        SpecError: it is on record, or torchx launched it."""
+    def adopt(self, reference: str, scheduler: str | None = None, **given: Any) -> str:
+        """Puts a job on record that torchx did not launch: see :func:`torchx.runner.foreign.adopt`."""
         from torchx.runner import foreign
 
-        return foreign.adopt(self, foreign.find(self, reference, scheduler), name, metadata or {})
+        return foreign.adopt(self, reference, scheduler, **given)
 
     def disown(self, app_handle: str) -> str:
         """Takes an adopted job off the record, and returns its handle; SpecError of one that torchx launched."""
