@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from tests.torture import answers, inputs, local_jobs
+from tests.torture.tasks import tasks
 
 Sweep = Callable[[random.Random, Path], Iterator[str]]
 
@@ -27,6 +28,7 @@ SWEEPS: dict[str, Sweep] = {
         local_jobs.threads,
         local_jobs.forks,
         local_jobs.disks,
+        tasks,
         answers.commands,
         answers.servers,
         inputs.fuzz,

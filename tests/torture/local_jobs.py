@@ -51,7 +51,7 @@ def _killed_at_some_moment(rng: random.Random, home: Path, script: str, code: in
     if "caller" in victims:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(call.pid, signal.SIGKILL)
-    for folder in _jobs(home):
+    for folder in job_folders(home):
         _kill(folder, victims)
     ended = call.ended()
     problem = "" if "caller" in victims or ended.code == 0 or victims else f"exit code {ended.code}: {ended.err[-300:]}"
@@ -60,7 +60,7 @@ def _killed_at_some_moment(rng: random.Random, home: Path, script: str, code: in
     return f"{what}: {problem}" if problem else _settled(home, what, victims, code)
 
 
-def _jobs(home: Path) -> list[str]:
+def job_folders(home: Path) -> list[str]:
     return [os.path.dirname(path) for path in glob.glob(f"{home}/local/*/*/state")]
 
 
@@ -79,10 +79,10 @@ def _kill(folder: str, victims: list[str]) -> None:
 
 def _settled(home: Path, what: str, victims: list[str], code: int) -> str:
     """What is wrong with the job when all has come to rest."""
-    if len(_lines(home / "runs")) > 1:
+    if len(lines(home / "runs")) > 1:
         return f"{what}: it ran twice"
-    for folder in _jobs(home):
-        job = _at_its_end(folder)
+    for folder in job_folders(home):
+        job = at_its_end(folder)
         if job is None:
             return f"{what}: it does not end"
         if job.state == "SUCCEEDED" and code:
@@ -102,11 +102,11 @@ def _settled(home: Path, what: str, victims: list[str], code: int) -> str:
     return ""
 
 
-def _lines(path: Path) -> list[str]:
+def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def _at_its_end(folder: str) -> JobState | None:
+def at_its_end(folder: str) -> JobState | None:
     deadline = time.monotonic() + _SETTLES_S
     reader = JobReader(folder)
     while time.monotonic() < deadline:

@@ -19,6 +19,7 @@ A_FEW = {
     "threads": 1,
     "forks": 1,
     "disks": 4,
+    "tasks": 2,
     "commands": 3,
     "servers": 4,
     "fuzz": 100,

@@ -43,8 +43,8 @@ def end_job(folder: str, reason: str, ends: Mapping[int, int] | None = None) -> 
 
     Any number of processes may call this at once: a lock lets one do the work. Nothing is touched when the job has
     ended properly. Processes are ended only where it is certain that they are the job's: on the same boot of the same
-    machine, by the marks that they inherited, or as the leader of a session whose pid and start time are the recorded
-    ones. A replica that is gone, and whose end nobody saw, is lost: it is not said to have failed.
+    machine, by the marks that they inherited, or as the leader of a process group whose pid and start time are the
+    recorded ones. A replica that is gone, and whose end nobody saw, is lost: it is not said to have failed.
 
     Args:
         reason: why; what follows a semicolon is true only when no replica is lost.
@@ -126,7 +126,7 @@ def end_processes(folder: str, recorded: set[tuple[int, int]], mark: str) -> set
     while kills < _LEAST_KILLS or time.monotonic() < deadline:
         kills += 1
         processes = proctree.snapshot()
-        leaders = {p.pid: p for p in processes.values() if p.session == p.pid and p.state not in "ZX"}
+        leaders = {p.pid: p for p in processes.values() if p.group == p.pid and p.state not in "ZX"}
         ours = {pid: p for pid, p in leaders.items() if (pid, p.ticks) in recorded}
         ours.update((p.pid, p) for p in proctree.marked(folder, mark))
         quiet = 0 if ours else quiet + 1

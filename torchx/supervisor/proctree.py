@@ -27,12 +27,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Process:
     """One process at the moment of a :func:`snapshot`; ``pid`` and ``ticks`` together never come again."""
 
-    def __init__(self, pid: int, state: str, ppid: int, session: int, ticks: int) -> None:
+    def __init__(self, pid: int, state: str, ppid: int, session: int, ticks: int, *, group: int = 0) -> None:
         self.pid = pid
         self.state = state
         self.ppid = ppid
         self.session = session
         self.ticks = ticks
+        self.group = group
 
 
 def become_subreaper() -> bool:
@@ -236,7 +237,7 @@ def read_process(pid: int) -> Process | None:
     fields = data[data.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
-    return Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+    return Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]), group=int(fields[2]))
 
 
 def signal_group(pid: int, number: int) -> None:

@@ -101,7 +101,7 @@ def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int
         in_doubt = False
         for pid, process in unknown.items():
             whose = _task_of(pid)
-            if process.session == pid and (whose == str(k) or (process.state in "ZX" and not fresh)):
+            if process.group == pid and (whose == str(k) or (process.state in "ZX" and not fresh)):
                 return {k: pid}
             in_doubt |= whose is None and process.state not in "ZX"
         if not in_doubt or time.monotonic() > deadline:

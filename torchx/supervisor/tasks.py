@@ -142,7 +142,7 @@ class TaskSupervisor:
                     (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
-                setsid=True,
+                setpgroup=0,  # Linux schedules each session apart, and lets one that is new wait for its turn
                 setsigdef=_SIGNALS,
                 setsigmask=(),
             )
