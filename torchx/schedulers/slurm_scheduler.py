@@ -274,6 +274,8 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         ]
 
     def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
+        if "/" in app_id and (sweep := self._sweep(app_id)) is not None:
+            return sweep.task_folder(int(app_id.partition("/")[2]))
         noted = super()._log_folder(site, app_id)
         if noted is not None or not _KNOWN_ID.fullmatch(app_id):
             return noted
@@ -381,18 +383,32 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         found = self.describe(app_id) if sweep is not None else None
         if sweep is None or found is None or found.tasks is None:
             return None
-        return sweep.describe_some(found.tasks, numbers)
+        answers = sweep.describe_some(found.tasks, numbers)
+        wholes = {k: sweep.element(k) for k in numbers} if sweep.replicas() else {}
+        if wholes:
+            ((site, _),) = self._by_site([app_id])
+            jobs = super()._query(site, [*wholes.values()], {job: sweep.task_folder(k) for k, job in wholes.items()})
+            for i, k in enumerate(numbers):
+                job = jobs.get(wholes[k])
+                if job is not None and job.state is found.tasks.states[k]:
+                    job.app_id = answers[i].app_id
+                    answers[i] = job
+        return answers
 
     def cancel_task(self, app_id: str, number: int) -> None:
         if (sweep := self._sweep(app_id)) is not None:
             sweep.cancel_task(number)
             self._queries.forget(app_id)
 
+    def _site(self, app_id: str) -> Site:
+        return super()._site(app_id.partition("/")[0])
+
     def _sweep(self, app_id: str) -> Sweep | None:
         from torchx.schedulers.slurm.sweeps import PREFIX, Sweep
 
         if not app_id.startswith(PREFIX):
             return None
+        app_id = app_id.partition("/")[0]
         ((site, _),) = self._by_site([app_id])
         folder = self.folders(site).of(app_id)
         return None if folder is None else Sweep(app_id, folder, functools.partial(self.run_command, site))
@@ -406,6 +422,11 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         jobs = [i for i in app_ids if i not in sweeps]
         answers = super()._query(site, jobs, {i: f for i, f in folders.items() if i in jobs}) if jobs else {}
         for app_id in sweeps:
+            whole, _, task = app_id.partition("/")
+            if task:
+                if tasks := self.describe_tasks(whole, [int(task)]):
+                    answers[app_id] = tasks[0]
+                continue
             sweep = self._sweep(app_id)
             found = sweep.describe() if sweep is not None else None
             if found is not None:
@@ -418,11 +439,17 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         found = self.describe(app_id)
         if found is None or found.tasks is None:
             return None
-        return [(role.name, k) for role in sweep.folder.roles()[:1] for k in range(len(found.tasks.states))]
+        tasks = range(len(found.tasks.states))
+        if len(whole := sweep.replicas()) > 1:
+            return [(str(k), n) for k in tasks for n in range(len(whole))]
+        return [(role.name, k) for role in sweep.folder.roles()[:1] for k in tasks]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[BatchLog]:
         if (sweep := self._sweep(app_id)) is None:
             return super().open_logs(app_id, replicas, query)
+        if whole := sweep.replicas():
+            wanted = [(k, whole[0]) if len(whole) == 1 else (int(role), whole[k]) for role, k in replicas]
+            return [super(SlurmScheduler, self).open_logs(f"{app_id}/{k}", [r], query)[0] for k, r in wanted]
         return [
             sweep.open_log(role, k, query, functools.partial(self._is_task_over, app_id, k)) for role, k in replicas
         ]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.backends.slurm.conftest import becomes, command, ended, until, wait_for
+from tests.backends.sweeps import Ground, SweepContract
+from torchx.runner import get_runner
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
@@ -136,3 +138,20 @@ def test_a_job_after_another(scheduler: SlurmScheduler, sweep: Sweeps, tmp_path:
     }
     assert sorted(order.read_text().split()[:2]) == ["0", "1"]
     assert sorted(order.read_text().split()[2:]) == ["any", "fail"]
+
+
+@pytest.fixture
+def ground(slurm: None) -> Iterator[Ground]:
+    def role(script: str, n: int) -> Role:
+        small = Resource(cpu=1, gpu=0, memMB=50)
+        return Role("w", "", entrypoint="sh", args=["-c", script], num_replicas=n, resource=small)
+
+    with get_runner("test") as runner:
+        yield Ground(runner, "slurm", role, native=True)
+        for run in runner.runs():
+            runner.cancel(run.handle)
+            runner.wait(run.handle)
+
+
+class TestSweepsAsArrays(SweepContract):
+    """The contract; a task of two replicas has two nodes."""

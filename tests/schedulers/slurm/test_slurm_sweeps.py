@@ -279,13 +279,45 @@ def test_what_is_refused(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     """Secrets and containers, before anything is submitted; a refusal of Slurm's own leaves nothing behind."""
     with pytest.raises(NotSupportedError, match="take no secrets"):
         submit(scheduler, "true", 2, env={"TOKEN": Secret("env:TOKEN")})
-    with pytest.raises(NotSupportedError, match="2 replicas"):
-        submit(scheduler, "true", 2, num_replicas=2)
+    with pytest.raises(NotSupportedError, match="not started again"):
+        submit(scheduler, "true", 2, max_retries=1)
     cluster.program("sbatch", "#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2; exit 1\n")
     with pytest.raises(BackendError, match="invalid partition"):
         submit(scheduler, "true", 2)
     root = Path(scheduler.folders(scheduler._site_of({})).place("x")).parent
     assert not list(root.glob("*/array.sh"))
+
+
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+"""
+SCONTROL = """#!/bin/bash
+if [[ $2 == hostnames ]]; then printf 'n1\\nn2\\n'; else echo MaxArraySize = 5; fi
+"""
+
+
+def test_tasks_of_several_replicas(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Each task of the array has the nodes of a job, and a step for each replica; values and macros arrive."""
+    cluster.program("srun", SRUN)
+    cluster.program("scontrol", SCONTROL)
+    script = (
+        'echo "$A|$B|${replica_id}|$TORCHX_TASK"; test "${replica_id}" = 0 -o {k} != 1 || { echo no data; exit 3; }'
+    )
+    app_id = submit(scheduler, script, 2, num_replicas=2, env={"A": "x{k}", "B": "{v}"})
+    assert "--nodes=2" in Path(chunks(scheduler, app_id)).with_name("array.sh").read_text()
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.tasks is not None
+    assert [state.name for state in found.tasks.states] == ["SUCCEEDED", "FAILED"]
+    assert found.tasks.exit_codes == [0, 3]
+    assert scheduler.log_replicas(app_id) == [("0", 0), ("0", 1), ("1", 0), ("1", 1)]
+    first, second = scheduler.open_logs(app_id, [("0", 0), ("1", 1)], LogQuery())
+    assert "".join(first) == "x0|it's\n${0}|0|0\n"
+    assert "".join(second) == "x1|it's\n${1}|1|1\nno data\n"
+    tasks = scheduler.describe_tasks(app_id, [0, 1])
+    assert tasks is not None
+    assert [task.state.name for task in tasks] == ["SUCCEEDED", "FAILED"]
 
 
 def test_ranges_of_waiting_tasks() -> None:

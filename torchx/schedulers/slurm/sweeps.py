@@ -6,11 +6,11 @@ import posixpath
 import re
 
 from torchx.errors import CommandError, NotFoundError, NotSupportedError
-from torchx.schedulers.batch.folders import TAIL_BYTES, LogPaths, folder_name
+from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths, folder_name
 from torchx.schedulers.batch.logs import BatchLog
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
-from torchx.schedulers.kit.tasks import check_numbers, check_query, describe_sweep, describe_task, only_role
+from torchx.schedulers.kit.tasks import check_numbers, check_query, describe_sweep, describe_task
 from torchx.schedulers.slurm.client import NO_SUCH_JOB
 from torchx.schedulers.slurm.reasons import app_state
 from torchx.schedulers.slurm.request import APP_ID, RDZV_ID, choice_of_folder, directive, group_options
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.batch.base import Submission
-    from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.facts import ReplicaFacts
@@ -40,9 +39,15 @@ PREFIX = "sweep-"
 """How the app id of a sweep begins; the id of its first array follows."""
 
 SCRIPT_FILE = "array.sh"
+JOB_SCRIPT = "job.sh"
 VALUES_FILE = "values"
 CHUNKS_FILE = "chunks"
 _CANCELLED, _SKIPPED, _ENDS = "cancelled", "skipped", "ends."
+_WHOLE = [
+    'mkdir -p "tasks/$k" && ln -sfn ../../job.json "tasks/$k/job.json" && cd "tasks/$k" || exit 78',
+    "export ${!v_@}",
+    "exec bash ../../job.sh",
+]
 _LATE = {APP_ID: "app_id", RDZV_ID: "SLURM_JOB_ID"}
 _USUAL_MOST = 1001  # tasks of an array, where the cluster does not say
 _NO_ROOM = re.compile(r"job submit limit|SubmitJobsPer|MaxSubmitJob|GrpSubmit|job array specification", re.IGNORECASE)
@@ -65,7 +70,7 @@ class Arrays:
         """The first array, in place of the job that the request is otherwise."""
         from torchx.util.records import replace
 
-        (replica,) = request.replicas.values()
+        replica = next(iter(request.replicas.values()))
         count = min(self.size, len(self.tasks.points))
         folder = made.folder
         width = f"%{self.tasks.max_parallel}" if self.tasks.max_parallel else ""
@@ -76,6 +81,8 @@ class Arrays:
             VALUES_FILE: "".join(values_line(point) for point in self.tasks.points),
             f"{folder_name(replica.role)}/.logs": "",  # the folder: Slurm itself makes none
         }
+        if is_whole(request):
+            files[JOB_SCRIPT] = render_whole(request, self.tasks)
         return replace(made, argv=[*argv, f"{folder}/{SCRIPT_FILE}", "0"], files=files)
 
 
@@ -85,41 +92,68 @@ def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
     Raises:
         NotSupportedError: says why.
     """
-    role = only_role(app, "slurm")
-    (replica,) = request.replicas.values()
-    if replica.container:
-        raise NotSupportedError("sweeps on Slurm do not run in containers", hint="omit `container`")
-    if hidden := split(replica.env)[1]:
-        raise NotSupportedError(
-            f"sweeps on Slurm take no secrets: role `{role.name}` has {', '.join(f'`{name}`' for name in hidden)}",
-            hint="have the program read it from a file of yours",
-        )
+    if request.retry or any(role.max_retries for role in (app.roles if app is not None else ())):
+        raise NotSupportedError("the tasks of job arrays are not started again")
+    replicas = request.replicas.values()
+    if len({str(replica.sbatch_opts) for replica in replicas}) > 1:
+        raise NotSupportedError("the roles need different nodes, and those of a job array are all alike")
+    if hidden := [name for replica in replicas for name in split(replica.env)[1]]:
+        raise NotSupportedError(f"job arrays on Slurm take no secrets: {', '.join(f'`{name}`' for name in hidden)}")
+
+
+def is_whole(request: SlurmBatchRequest) -> bool:
+    """Whether each task is what a job is otherwise, with steps and a folder of its own: replicas, or containers."""
+    return len(request.replicas) > 1 or any(replica.container for replica in request.replicas.values())
+
+
+def render_whole(request: SlurmBatchRequest, tasks: TaskList) -> str:
+    """The script of a job, for a task whose values are in the variables ``v_0`` and so on."""
+    import copy
+
+    # Each stands within single quotes: no word with such a character is plain.
+    marks = {name: f"\ue001{i}\ue001" for i, name in enumerate(tasks.names)}
+    made = copy.deepcopy(request)
+    for replica in made.replicas.values():
+        replica.entrypoint = fill(replica.entrypoint, marks)
+        replica.args = [fill(arg, marks) for arg in replica.args]
+        replica.env = {name: fill(value, marks) for name, value in replica.env.items()}
+    script = made.materialize()
+    for i, mark in enumerate(marks.values()):
+        script = script.replace(mark, f"'\"${{v_{i}}}\"'")
+    return script
 
 
 def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList, size: int) -> str:
     """The script of all arrays of a sweep."""
     head, program = read_script(__file__, SCRIPT_FILE).split("# @JOB@\n")
-    marks = {name: f"@TORCHX_VALUE_{i}@" for i, name in enumerate(tasks.names)}
-    late = {**{mark: f"v_{i}" for i, mark in enumerate(marks.values())}, **_LATE}
-    env = {name: fill(value, marks) for name, value in split(replica.env)[0].items()}
-    words = [quote(fill(word, marks), late) for word in (replica.entrypoint, *replica.args)]
     lines = [
         "#!/bin/bash",
         directive({"job-name": request.name, "open-mode": "append"}),
-        directive(group_options(request, [replica])),
+        directive(group_options(request, [*request.replicas.values()])),
         "# Written by torchx. The working directory of the batch job is its folder.",
         head.strip(),
         f"count={len(tasks.points)} size={size} width={tasks.max_parallel or ''}",
         f"name={quote(request.name)} role={quote(folder_name(replica.role))}",
         "task() {",
-        *(f"  {line}" for line in exports(env, late)),
-        *(f"  {line}" for line in choice_of_folder(replica, request.cwd)),
-        f"  set -- {' '.join([*env_words(env, late), *words])}",
-        '  run "$@"',
+        *(f"  {line}" for line in (_WHOLE if is_whole(request) else _program(request, replica, tasks))),
         "}",
         program.strip(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _program(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList) -> list[str]:
+    """What becomes of a task that is one process, which needs no step."""
+    marks = {name: f"@TORCHX_VALUE_{i}@" for i, name in enumerate(tasks.names)}
+    late = {**{mark: f"v_{i}" for i, mark in enumerate(marks.values())}, **_LATE}
+    env = {name: fill(value, marks) for name, value in split(replica.env)[0].items()}
+    words = [quote(fill(word, marks), late) for word in (replica.entrypoint, *replica.args)]
+    return [
+        *exports(env, late),
+        *choice_of_folder(replica, request.cwd),
+        f"set -- {' '.join([*env_words(env, late), *words])}",
+        'run "$@"',
+    ]
 
 
 def values_line(point: Sequence[str]) -> str:
@@ -254,6 +288,22 @@ class Sweep:
                 hint=f"wait here: `torchx wait {self.app_id} && torchx run ...`",
             )
         return ids
+
+    def replicas(self) -> list[tuple[str, int]]:
+        """Those of each task, where it is a whole job with a folder of its own; none where it is one process."""
+        whole = self._files.sizes([posixpath.join(self.folder.path, JOB_SCRIPT)])
+        if None in whole.values():
+            return []
+        return [(role.name, k) for role in self.folder.roles() for k in range(role.num_replicas)]
+
+    def task_folder(self, k: int) -> JobFolder:
+        """The folder of a task that is a whole job."""
+        return JobFolder(self._files, posixpath.join(self.folder.path, "tasks", str(k)))
+
+    def element(self, k: int) -> str:
+        """What Slurm calls a task; empty where it has not been submitted."""
+        chunk = next((c for c in self._chunks(self._size()[0]) if c[0] <= k < c[0] + c[1]), None)
+        return f"{chunk[2]}_{k - chunk[0]}" if chunk is not None else ""
 
     def log_path(self, role: str, k: int) -> LogPaths:
         """Where a task writes, both streams."""
