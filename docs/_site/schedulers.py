@@ -34,6 +34,7 @@ ROWS = {
     "retries": "retry policies",
     "retry_actions": "[retries by cause](../retries.md) (`--retry`), and what they change",
     "timeout": "a [time limit](../retries.md#time-limits) (`--timeout`); the run option that says the same",
+    "watchdog": "a silent job is [looked into](../hangs.md#the-watchdog) (`--watchdog`)",
     "after": "[one job after another](../runs.md#one-job-after-another) (`--after`)",
     "elastic": "elastic roles (`min_replicas`)",
     "gpus": "GPUs are handed out to replicas",

@@ -65,3 +65,54 @@ def test_where_nothing_runs(torchx: Call, project: Path) -> None:
     done = torchx("stacks", "@last")
     assert (done.code, done.out) == (3, "")
     assert "does not run: it is SUCCEEDED" in done.err
+
+
+def test_a_silent_job_is_looked_into(torchx: Call, project: Path) -> None:
+    """Its status says so, for people and programs; a hook hears of it, once."""
+    (project / "train.py").write_text(PROGRAM)
+    hook = project / "hook.sh"
+    hook.write_text(f'#!/bin/sh\necho "$TORCHX_NOTICE_EVENT" >>{project}/heard; cat >>{project}/heard\n')
+    hook.chmod(0o755)
+    torchx(
+        *("run", "-d", "--watchdog", "2s", "--notify", f"exec:{hook}", "--notify-on", "hang", "utils.sh", "--"),
+        f"RANK=0 exec {sys.executable} train.py",
+    )
+    heard = project / "heard"
+    _until(lambda: heard.exists() and "roles:" in heard.read_text())
+    shown = torchx("status", "@last").out
+    torchx("cancel", "@last")
+    torchx("wait", "@last")
+    line = next(line for line in shown.splitlines() if line.startswith("silent:"))
+    assert line.startswith("silent:   no output for ")
+    assert line.endswith(" s: sh/0 rank 0 is in train.py:4")
+    assert line in heard.read_text()
+    assert heard.read_text().splitlines().count("hang") == 1
+    assert check("status", torchx("status", "@last", "--json").out)["hang"].endswith("is in train.py:4")
+
+
+def test_a_silent_job_is_ended_when_that_is_asked_for(torchx: Call, project: Path) -> None:
+    """It has failed, and the cause is what its rank was doing."""
+    (project / "train.py").write_text(PROGRAM)
+    script = f"RANK=0 exec {sys.executable} train.py"
+    assert torchx("run", "--wait", "--watchdog", "2s:cancel", "utils.sh", "--", script).code == 1
+    document = check("status", torchx("status", "@last", "--json").out)
+    assert (document["cause"]["class"], document["msg"][:14]) == ("timeout", "no output for ")
+    assert "is in train.py:4" in document["msg"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--watchdog", "10m:retry"], "needs a policy for retries"),
+        (["--watchdog", "soon"], "`soon` of the watchdog is not a length of time"),
+        (
+            ["-s", "aws_batch", "-cfg", "queue=q", "--watchdog", "10m"],
+            "`aws_batch` cannot watch whether a job is silent",
+        ),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:
+    """Before anything is submitted."""
+    done = torchx("run", "--dryrun", *argv, "utils.echo")
+    assert done.code != 0
+    assert said in done.err

@@ -243,7 +243,7 @@ def test_a_desktop(monkeypatch, tmp_path):
     [
         ("pigeon", "end", SpecError),
         ("exec:", "end", SpecError),
-        ("slack", "hang", SpecError),
+        ("slack", "crash", SpecError),
         ("exec:./nothing.sh", "end", ConfigError),
         ("slack", "end", ConfigError),
         ("mail", "end", ConfigError),

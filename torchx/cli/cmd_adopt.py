@@ -30,7 +30,7 @@ class CmdAdopt(SubCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        from torchx.cli.cmd_run import add_notices
+        from torchx.cli.notice_args import add_notices
 
         subparser.epilog = _HELP
         add_job(subparser)
@@ -40,7 +40,7 @@ class CmdAdopt(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints the handle."""
-        from torchx.cli.cmd_run import notices_wanted
+        from torchx.cli.notice_args import notices_wanted
         from torchx.runner import get_runner
 
         if args.name is not None and (not args.name.isprintable() or set(args.name) & set(" @~/") or not args.name):

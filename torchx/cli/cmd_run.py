@@ -7,6 +7,7 @@ import sys
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, note, warn
+from torchx.cli.notice_args import add_notices, notices_wanted
 from torchx.cli.run_args import (
     STDIN,
     TorchXRunArgs,
@@ -154,6 +155,7 @@ class CmdRun(SubCommand):
             "secret",
             "retry",
             "timeout",
+            "watchdog",
             "after",
             "notify",
             "notify_on",
@@ -328,25 +330,12 @@ def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) ->
         help="end the job when it has run for so long, and call that a `timeout`: `90s`, `45m`, `2h`, `1d12h`; "
         "the time in a queue does not count",
     )
-
-
-def add_notices(add: Callable[..., Any]) -> None:
-    """Declares who is to hear of a job."""
-    from torchx.cli.argparse_util import ArgOnceAction
-
     add(
-        "--notify",
+        "--watchdog",
         action=ArgOnceAction,
-        metavar="WAY,...",
-        help="have the status page sent when the job ends: `desktop`, `slack`, `webhook`, `mail`, `exec:PATH`, `none`; "
-        "addresses are in [notify] of .torchxconfig",
-    )
-    add(
-        "--notify-on",
-        "--notify_on",
-        action=ArgOnceAction,
-        metavar="EVENT,...",
-        help="of what: `start`, `end`, `fail` (default: end)",
+        metavar="DURATION[:ACTION]",
+        help="when no replica has written anything for so long, look what each rank is doing, for `torchx status`: "
+        "`10m`; `10m:cancel` ends the job then, `10m:retry` the attempt",
     )
 
 
@@ -390,7 +379,7 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
     notify = notices_wanted(run_args.notify, run_args.notify_on)
     if verb == "check":
         del given["parent_run_id"]
-    elif not (run_args.secrets or run_args.retry or run_args.timeout or run_args.after or notify):
+    elif not (run_args.secrets or run_args.retry or run_args.timeout or run_args.watchdog or run_args.after or notify):
         return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
     from torchx.cli.run_args import parse_secrets
     from torchx.runner.components import make_app
@@ -410,37 +399,12 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
         from torchx.specs.timeouts import TIMEOUT
 
         app.metadata[TIMEOUT] = run_args.timeout
+    if run_args.watchdog:
+        from torchx.specs.watchdog import WATCHDOG
+
+        app.metadata[WATCHDOG] = run_args.watchdog
     app.metadata.update(notify)
     return getattr(runner, verb)(app, run_args.scheduler, **given)
-
-
-def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
-    """Metadata that say who is to hear of the job: the command line, else ``[notify]`` of the config files.
-
-    Args:
-        notify: as ``--notify`` has it.
-        notify_on: as ``--notify-on`` has it.
-    """
-    from torchx.config import load_files
-
-    if not (notify or notify_on or "notify" in load_files().names()):
-        return {}
-    from torchx.config import get_section, warn_of_unknown
-    from torchx.runner.notice_channels import KEYS, SECTION
-    from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
-
-    section = get_section(SECTION)
-    for key in section.keys() - set(KEYS):
-        warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
-    metadata = {
-        NOTIFY: notify or section.get("via", ""),
-        NOTIFY_ON: notify_on or section.get("on", ""),
-    }
-    if not metadata[NOTIFY] and notify_on:
-        raise UsageError(
-            "`--notify-on` says of what, and `--notify` how is missing", hint="for example `--notify mail`"
-        )
-    return {key: text for key, text in metadata.items() if text} if wish_of(metadata)[0] else {}
 
 
 def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, full: bool) -> None:

@@ -40,6 +40,7 @@ class TorchXRunArgs:
         retry: what is started again by which cause; see :mod:`torchx.specs.retries`.
         after: the jobs that come before, see :mod:`torchx.specs.after`.
         timeout: how long an attempt may run; see :mod:`torchx.specs.timeouts`.
+        watchdog: after which silence the job is looked into; see :mod:`torchx.specs.watchdog`.
         notify: how to be notified; see :mod:`torchx.specs.notices`.
         notify_on: of what.
     """
@@ -59,6 +60,7 @@ class TorchXRunArgs:
     secrets: list[str] = field(default_factory=list)
     retry: str = ""
     timeout: str = ""
+    watchdog: str = ""
     notify: str = ""
     notify_on: str = ""
     after: list[str] = field(default_factory=list)
@@ -80,6 +82,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "secrets": (list,),
     "retry": (str,),
     "timeout": (str,),
+    "watchdog": (str,),
     "notify": (str,),
     "notify_on": (str,),
     "after": (list,),
@@ -157,6 +160,7 @@ def torchx_run_args_from_argparse(
         secrets=given.get("secret", []),
         retry=given.get("retry") or "",
         timeout=given.get("timeout") or "",
+        watchdog=given.get("watchdog") or "",
         notify=given.get("notify") or "",
         notify_on=given.get("notify_on") or "",
         after=given.get("after", []),
@@ -197,7 +201,17 @@ def default_scheduler() -> str:
 
 # What `[cli:run]` in a config file may say.
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check")
-_CONFIG_TEXTS = ("component", "scheduler", "workspace", "parent_run_id", "retry", "timeout", "cfg", "secret")
+_CONFIG_TEXTS = (
+    "component",
+    "scheduler",
+    "workspace",
+    "parent_run_id",
+    "retry",
+    "timeout",
+    "watchdog",
+    "cfg",
+    "secret",
+)
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 

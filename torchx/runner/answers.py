@@ -51,6 +51,7 @@ def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
         ended_at=found.ended_at,
         created_at=found.started_at if near else None,
         attempts=found.attempts,
+        hang=found.hang,
         tasks=found.tasks,
     )
 

@@ -40,6 +40,7 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
         "num_restarts": max(status.num_restarts, 0),
         "ui_url": status.ui_url,
         "cause": _cause(status),
+        "hang": status.hang or None,
         "attempts": [_attempt(attempt) for attempt in status.attempts],
         "tasks": None if status.tasks is None else _tasks(status.tasks),
         "roles": [_role(role) for role in shown],

@@ -6,8 +6,8 @@ import contextlib
 import os
 
 from torchx.errors import BackendError, ConfigError
-from torchx.runner.inside import python_words
 from torchx.schedulers.inside import STDOUT
+from torchx.schedulers.inside.run import python_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ class Notice:
     """What is said of a job.
 
     Attributes:
-        event: ``start`` or ``end``.
+        event: ``start``, ``end`` or ``hang``.
         state: of the job, by name.
         text: its status page.
     """
@@ -54,7 +54,7 @@ class Notice:
     @property
     def title(self) -> str:
         """One line."""
-        return f"{self.state}: {self.name} ({self.handle})"
+        return f"{'SILENT' if self.event == 'hang' else self.state}: {self.name} ({self.handle})"
 
     @classmethod
     def of(cls, event: str, handle: str, name: str, status: AppStatus) -> Notice:

@@ -16,6 +16,7 @@ import sys
 
 from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppState, is_terminal
+from torchx.specs.watchdog import SILENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,20 +148,26 @@ def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
             return
         with get_runner() as runner:
             status = runner.status(handle)
+            while status is not None and (due := _due(plan, status.state, status.hang)) != [""]:
+                for event in due:
+                    _send_all(path, plan, event, status, pauses_s)
+                if not due:
+                    break
+                status = runner.status(handle)  # it may have ended meanwhile, and who saw that has found us at work
         if status is None:
             forget(handle)
             return
-        for event in _due(plan, status.state):
-            _send_all(path, plan, event, status, pauses_s)
         if is_terminal(status.state) or status.gone:
             _finish(path, plan)
 
 
-def _due(plan: dict[str, Any], state: AppState) -> list[str]:
+def _due(plan: dict[str, Any], state: AppState, hang: str = "") -> list[str]:
     """The events of which not all notices were sent; one without name when a job ended as nobody wants to hear of."""
     events = []
     if "start" in plan["on"] and state in _STARTED:
         events.append("start")
+    if "hang" in plan["on"] and hang.startswith(SILENT):
+        events.append(f"hang {binascii.crc32(hang.encode()):08x}")
     if is_terminal(state):
         ended = "end" in plan["on"] or ("fail" in plan["on"] and state is AppState.FAILED)
         events.append("end" if ended else "")
@@ -170,7 +177,7 @@ def _due(plan: dict[str, Any], state: AppState) -> list[str]:
 def _send_all(path: str, plan: dict[str, Any], event: str, status: AppStatus, pauses_s: Iterable[float] | None) -> None:
     from torchx.runner.notice_channels import Notice, deliver
 
-    notice = Notice.of(event, plan["handle"], plan["name"], status)
+    notice = Notice.of(event.partition(" ")[0], plan["handle"], plan["name"], status)
     for channel, settings in plan["channels"].items() if event else ():
         if channel in plan["sent"].get(event, ()):
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from torchx.config import active_profile
+from torchx.errors import NotSupportedError
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import Workspace, macros, make_app_handle
@@ -118,8 +119,11 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
     from torchx.schedulers.kit.attempts import policy_of
     from torchx.specs.after import AFTER
     from torchx.specs.timeouts import TIMEOUT
+    from torchx.specs.watchdog import WATCHDOG, watchdog_of
 
     policy_of(app, scheduler, backend.capabilities)
+    if WATCHDOG in app.metadata and watchdog_of(app) and not backend.capabilities.watchdog:
+        raise NotSupportedError(f"`{scheduler}` cannot watch whether a job is silent", hint="omit `--watchdog`")
     if AFTER in app.metadata:
         from torchx.runner.after import check_after
 

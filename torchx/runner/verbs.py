@@ -325,11 +325,10 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         """
         from functools import partial
 
-        from torchx.runner import stacks
+        from torchx.schedulers.stacks.look import look
 
         handle = self.resolve(app_handle)
-        run = partial(self.exec, handle)
-        return stacks.look(run, self.status(handle), self.log_replicas(handle), replicas)
+        return look(partial(self.exec, handle), self.status(handle), self.log_replicas(handle), replicas)
 
     def schedule_sweep(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
         """Submits what :meth:`dryrun` returned once for each task, as one job; returns the app handle of the sweep.

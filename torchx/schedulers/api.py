@@ -70,6 +70,7 @@ class DescribeAppResponse:
         started_at: Unix time of its start; None when the backend does not say.
         ended_at: Unix time of its end; None before, and when the backend does not say.
         attempts: those that have ended, of a job with a retry policy.
+        hang: what its watchdog saw when it was silent last.
         tasks: of a sweep, what became of each of its tasks.
     """
 
@@ -85,6 +86,7 @@ class DescribeAppResponse:
     started_at: float | None = None
     ended_at: float | None = None
     attempts: list[Attempt] = field(default_factory=list)
+    hang: str = ""
     tasks: TaskTable | None = None
 
 

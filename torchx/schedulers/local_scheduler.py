@@ -94,6 +94,7 @@ CAPABILITIES = Capabilities(
     retries=("REPLICA", "ROLE", "APPLICATION"),
     retry_actions=("retry", "checkpoint"),
     timeout="yes",
+    watchdog=True,
     elastic=True,
     multi_role=True,
     secrets=("value",),
@@ -184,9 +185,11 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if app.metadata:
             from torchx.schedulers.kit.attempts import policy_of
             from torchx.specs.timeouts import TIMEOUT, timeout_s
+            from torchx.specs.watchdog import WATCHDOG
 
             request.retry = str(policy_of(app, "local_cwd", self.capabilities) or "")
             request.timeout = app.metadata[TIMEOUT] if timeout_s(app) else ""
+            request.watchdog = app.metadata.get(WATCHDOG, "")
         return request
 
     def auto_set_CUDA_VISIBLE_DEVICES(self, role_params: dict[str, list[ReplicaParam]], app: AppDef, cfg: Opts) -> None:

@@ -21,7 +21,7 @@ NOTIFY_ON = "torchx/notify-on"
 """The key that holds the events, such as ``fail``; ``end`` when it is missing."""
 
 CHANNELS = ("desktop", "slack", "webhook", "mail", "exec:PATH")
-EVENTS = ("start", "end", "fail")
+EVENTS = ("start", "end", "fail", "hang")
 
 
 def wish_of(metadata: Mapping[str, str]) -> tuple[list[str], list[str]]:

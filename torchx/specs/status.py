@@ -103,6 +103,7 @@ class AppStatus:
         as_of: Unix time at which the job was seen in this state, where its scheduler cannot be queried now; None: now.
         error: why its scheduler could not be queried.
         attempts: those that have ended, of a job with a retry policy.
+        hang: what its watchdog saw when it was silent last: for how long, and what the ranks were doing.
         tasks: of a sweep, what became of each of its tasks.
         gone: its scheduler no longer has the job, and nobody saw its end; ``msg`` has the last state that was seen.
 
@@ -125,6 +126,7 @@ class AppStatus:
     error: TorchXError | None = None
     gone: bool = False
     attempts: list[Attempt] = field(default_factory=list)
+    hang: str = ""
     tasks: TaskTable | None = None
 
     def is_terminal(self) -> bool:

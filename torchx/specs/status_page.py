@@ -52,6 +52,8 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
         lines += _labelled("message: ", msg)
     if status.num_restarts > 0 and not status.attempts:
         lines.append(f"restarts: {status.num_restarts}")
+    if status.hang and status.hang[:40] not in msg:
+        lines += _labelled("silent:  ", printable(status.hang))
     lines += _attempts(status.attempts)
     if status.ui_url:
         lines.append(f"ui:       {printable(status.ui_url)}")

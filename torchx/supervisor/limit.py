@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from torchx.supervisor.watchdog import Watchdog
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -18,9 +20,11 @@ class Limit:
         asked: ``seconds``; ``text``, the limit as people write it; ``early_s``, by how many seconds before its end the
             ranks are asked for a checkpoint, and the files ``ask``, which says so to them, and ``progress``, by which
             they say that it is written. All may be missing.
+        watchdog: hears when an attempt begins, and when it is ended.
     """
 
-    def __init__(self, asked: dict[str, Any]) -> None:
+    def __init__(self, asked: dict[str, Any], watchdog: Watchdog | None = None) -> None:
+        self._watchdog = watchdog or Watchdog({}, {})
         self._seconds: float = asked.get("seconds", 0)
         self._early_s: float = asked.get("early_s", 0)
         self._ask: str = asked.get("ask", "")
@@ -33,6 +37,7 @@ class Limit:
 
     def begin(self, now: float) -> None:
         """An attempt starts, which has all of its time."""
+        self._watchdog.begin(now)
         self._set(now + self._seconds if self._seconds else None, f"it reached its time limit of {self._text}")
 
     def expire(self, now: float) -> None:
@@ -41,6 +46,7 @@ class Limit:
 
     def forget(self) -> None:
         """The attempt is being ended."""
+        self._watchdog.forget()
         self._set(None, "")
 
     def ask(self) -> None:

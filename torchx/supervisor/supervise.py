@@ -26,6 +26,7 @@ from torchx.supervisor.statefile import (
     JobState,
     StateWriter,
 )
+from torchx.supervisor.watchdog import Watchdog, put_down
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Supervisor:
         self.env: dict[str, str] = request["env"]
         self.grace_s: float = request["grace_s"]
         self._again: list[str] = request.get("again", [])
-        self._limit = Limit(request.get("limit", {}))
+        self._watchdog = Watchdog(request.get("watchdog", {}), self.env)
+        self._limit = Limit(request.get("limit", {}), self._watchdog)
         roles = request["roles"]
         self.gang = Gang([RoleRules(r["max_retries"], r["policy"], r["min_replicas"]) for r in roles])
         facts = {**request["facts"], "mark": proctree.set_mark()}
@@ -128,6 +130,8 @@ class Supervisor:
             now = time.monotonic()
             if self._limit.is_over(now):
                 self._end_attempt("timeout", self._limit.why)
+            if self._watchdog.due is not None and now >= self._watchdog.due:
+                self._watch(now)
             self._reap(now)
             self._sweep(now)
             self._follow(now)
@@ -176,6 +180,7 @@ class Supervisor:
             if follower.failed and not job.msg:
                 job.msg = f"combined.log is incomplete: {follower.failed}"
         job.state = self._outcome
+        job.msg = job.msg if job.kind or job.msg != self._watchdog.text else ""
         job.ended = time.time()
         self.writer.header_changed()
         self.writer.flush()
@@ -300,6 +305,21 @@ class Supervisor:
             self._end_attempt("preempted", "it was preempted (simulated)")
         elif b"expire" in words:
             self._limit.expire(time.monotonic())
+
+    def _watch(self, now: float) -> None:
+        text = self._watchdog.turn(now)
+        if text is None:
+            return
+        self.job.msg = text
+        put_down(self.folder, text)
+        self.writer.header_changed()
+        if self._watchdog.silent:
+            self.writer.flush()
+            at_end.start(self.folder)  # who sends notices looks whether one of a hang is due
+            if self._watchdog.action == "cancel":
+                self._again = []
+            if self._watchdog.action != "stacks":
+                self._end_attempt("timeout", text)
 
     def _end_attempt(self, kind: str, why: str) -> None:
         """End all that runs, for a reason that is not the replicas'; what decides on restarts decides on this one."""

@@ -27,6 +27,7 @@ class Capabilities:
             ``checkpoint`` that it may ask for; none: no such policy is.
         timeout: how the time limit of a job (``--timeout``) is kept: the name of the run option that says the same, or
             ``yes`` where there is none; empty: it is not.
+        watchdog: a job that is silent is looked into (``--watchdog``).
         after: the ends of another job after which a job may start (``--after``): ``ok``, ``any``, ``fail``.
         elastic: ``min_replicas`` of a role is honoured.
         multi_role: a job may have more than one role.
@@ -59,6 +60,7 @@ class Capabilities:
     retries: tuple[str, ...] = ()
     retry_actions: tuple[str, ...] = ()
     timeout: str = ""
+    watchdog: bool = False
     after: tuple[str, ...] = ()
     elastic: bool = False
     multi_role: bool = False

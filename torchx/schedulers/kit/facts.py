@@ -102,6 +102,7 @@ class JobFacts:
         restarts: how often it, or a part of it, was started again; -1 when not known.
         attempts: those that have ended, of a job with a retry policy.
         started, ended: Unix times, seconds; None when not known.
+        hang: what the watchdog of the job saw when it was silent last, as a sentence without full stop; empty: nothing.
         notes: what else a reader should know, each a sentence without full stop.
         tell_hosts: hosts are told apart by their names; where all replicas share one machine they are not worth a word.
         definition: the roles as they were submitted; empty when they are not on record.
@@ -122,6 +123,7 @@ class JobFacts:
     started: float | None = None
     ended: float | None = None
     notes: Sequence[str] = ()
+    hang: str = ""
     tell_hosts: bool = True
     definition: Sequence[Role] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)

@@ -29,6 +29,7 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
     """
     from torchx.specs.retries import RETRY
     from torchx.specs.timeouts import TIMEOUT
+    from torchx.specs.watchdog import WATCHDOG
 
     roles = app.roles if app is not None else []
     if len(roles) != 1 or roles[0].num_replicas != 1:
@@ -36,6 +37,8 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
         raise NotSupportedError(f"a task has {count} replicas, and one of a sweep on `{backend}` is one process")
     if app is not None and (RETRY in app.metadata or roles[0].max_retries):
         raise NotSupportedError(f"the tasks of a sweep on `{backend}` are not started again")
+    if app is not None and WATCHDOG in app.metadata:
+        raise NotSupportedError(f"the tasks of a sweep on `{backend}` are not watched", hint="omit `--watchdog`")
     if app is not None and TIMEOUT in app.metadata and not timeout:
         raise NotSupportedError(f"the tasks of a sweep on `{backend}` have no time limit")
     return roles[0]

@@ -379,6 +379,7 @@ def describe(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ON
         state=verdict.state,
         num_restarts=facts.restarts,
         attempts=list(facts.attempts),
+        hang=facts.hang,
         msg=verdict.sentence or NONE,
         structured_error_msg=verdict.cause.to_structured_msg() if verdict.cause else NONE,
         ui_url=facts.ui_url,

@@ -8,7 +8,7 @@ from torchx.errors import BackendError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
-from torchx.supervisor.layout import replica_folder
+from torchx.supervisor.layout import WATCHED, replica_folder
 from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TASKS, TERMINAL
 
 TYPE_CHECKING = False
@@ -46,19 +46,25 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         roles.append(RoleFacts(name=name, replicas=members, state=state, min_replicas=enough))
         index += count
     attempts = attempts_of(folder) if RETRY_FACT in job.facts else []
+    hang = ""
+    if WATCHED in job.facts:
+        from torchx.supervisor.watchdog import seen
+
+        hang = seen(folder)
     away = [f"as last heard from host `{host}`, where it runs"] if not over and host != here else []
     return JobFacts(
         app_id=job.facts.get("app_id", os.path.basename(folder)),
         roles=roles,
         state=AppState[job.state],
         native=job.state,
-        reason=job.msg,
+        reason="" if hang and not over else job.msg,
         kind=job.kind or ("lost" if any(line.state == LOST for line in job.replicas) else ""),
         restarts=job.restarts,
         attempts=attempts,
         started=job.created or None,
         ended=job.ended or None,
         notes=away,
+        hang=hang,
         tell_hosts=False,
         ui_url=f"file://{_url_path(job.facts.get('logs', folder))}",
     )

@@ -69,6 +69,7 @@ class PopenRequest:
         role_rules: by role; the defaults for one that is missing.
         cancel_grace_s: seconds between SIGTERM and SIGKILL.
         timeout: how long an attempt may run, such as ``2h``; empty: for ever.
+        watchdog: after which silence the job is looked into, and what is done then, such as ``10m:cancel``.
         retry: the policy by cause, see :class:`torchx.specs.retries.RetryRules`; empty for none.
     """
 
@@ -80,6 +81,7 @@ class PopenRequest:
     cancel_grace_s: float = 10.0
     retry: str = ""
     timeout: str = ""
+    watchdog: str = ""
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"log_dir: {self.log_dir}", f"cancel_grace_s: {self.cancel_grace_s:g}"]
@@ -87,6 +89,8 @@ class PopenRequest:
             lines.append(f"retry: {self.retry}")
         if self.timeout:
             lines.append(f"timeout: {self.timeout}")
+        if self.watchdog:
+            lines.append(f"watchdog: {self.watchdog}")
         for role, params in self.role_params.items():
             lines.append(f"role {role}: {len(params)} replica{'s' if len(params) != 1 else ''}{self._rules(role)}")
             for k, param in enumerate(params[:_SHOWN]):

@@ -10,7 +10,15 @@ from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import check_scripts, move_logs, replica_requests
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, SAMPLE_S, torchx_home
-from torchx.supervisor.layout import AT_END_FILE, CONTROL_FIFO, REQUEST_FILE, STATE_FILE, TASKS_FILE
+from torchx.supervisor.layout import (
+    ANSWER_FILE,
+    AT_END_FILE,
+    CONTROL_FIFO,
+    REQUEST_FILE,
+    STATE_FILE,
+    TASKS_FILE,
+    WATCHED,
+)
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
@@ -66,6 +74,8 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         from torchx.schedulers.local.answers import RETRY_FACT
 
         facts[RETRY_FACT] = "1"
+    if request.watchdog:
+        facts[WATCHED] = "1"
     asked = {
         "job": folder,
         "facts": facts,
@@ -73,6 +83,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         "grace_s": request.cancel_grace_s,
         "roles": roles,
         "again": _prepare_retries(folder, roles, request.retry),
+        "watchdog": _watchdog(folder, roles, request.watchdog),
         "limit": _limit(folder, request) if request.timeout or request.retry else {},
         "sample_s": SAMPLE_S if info._sample_s is None else info._sample_s,
         "retention": jobs.retention_due(folder),
@@ -97,6 +108,28 @@ def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> l
     for replica in (replica for role in roles for replica in role["replicas"]):
         replica["env"] = {**marks, **replica["env"]}
     return command(folder, policy)
+
+
+def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, Any]:
+    """Whoever sees whether the job is silent, as a supervisor takes it; empty when nobody does."""
+    if not text:
+        return {}
+    from torchx.schedulers.kit.attempts import PROGRESS_FILE, program
+    from torchx.specs.watchdog import parse_watchdog
+    from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
+
+    wish, answer, mark = parse_watchdog(text), os.path.join(folder, ANSWER_FILE), os.path.join(folder, PROGRESS_FILE)
+    files = [mark]
+    for replica in (replica for role in roles for replica in role["replicas"]):
+        replica["env"] = {ENV_PROGRESS: mark, **replica["env"]}
+        files += [os.path.join(replica["folder"], name) for name in (STDOUT_LOG, STDERR_LOG)]
+    return {
+        "seconds": wish.seconds,
+        "action": wish.action,
+        "program": program("torchx.schedulers.local.hangs", folder, answer),
+        "answer": answer,
+        "files": files,
+    }
 
 
 def _limit(folder: str, request: PopenRequest) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class RankStack:
         state: of its process, as ``/proc`` has it; empty: there is no such process.
         doing: ``waits in all_reduce at train.py:88``.
         waiting: in which part of the looks it waited for other ranks.
+        busy: it computes: it moves from line to line, or uses a processor, and does not wait for others.
         frames: where it was most of the time, innermost first, without those of PyTorch and the standard library.
         by: what read it; empty when nothing could.
         why: why not.
@@ -76,6 +77,7 @@ class RankStack:
     state: str = ""
     doing: str = ""
     waiting: float = 0.0
+    busy: bool = False
     frames: Sequence[Frame] = ()
     by: str = ""
     why: str = ""
@@ -115,6 +117,11 @@ class Stacks:
     def ranks(self) -> list[RankStack]:
         """All of them, in order."""
         return sorted((r for g in self.groups for r in g.ranks), key=lambda r: (r.role, r.rank or 0, r.replica))
+
+    @property
+    def busy(self) -> bool:
+        """Whether the job may be silent without hanging: ranks compute, or are only being started."""
+        return any(rank.busy for rank in self.ranks)
 
     @property
     def sentence(self) -> str:
@@ -204,6 +211,9 @@ def _rank(role: str, k: int, host: str, row: dict[str, Any]) -> RankStack:
     said = [_doing(look, busy=float(row.get("busy", 1.0))) for look in looks]
     waiting = sum(waits for _, waits in said) / max(len(said), 1)
     state = _STATES.get(rank.state, "")
+    moves = any(look != row["looks"][0] for look in row["looks"]) or float(row.get("busy", 0.0)) >= _IDLE
+    starts = rank.state == "D" or (row.get("is_agent") and not state)
+    rank = replace(rank, busy=bool(not waiting and (moves or starts)))
     if not said:
         doing = (
             f"is {state}" if state else "is in torchrun, without workers" if row.get("is_agent") else "cannot be read"

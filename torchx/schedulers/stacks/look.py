@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx.runner.inside import Ran
+    from torchx.schedulers.inside.run import Ran
     from torchx.specs.api import AppStatus
 
     Replica = tuple[str, int]
@@ -35,7 +35,7 @@ def look(
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from torchx.runner.inside import python_words
+    from torchx.schedulers.inside.run import python_words
     from torchx.specs.api import is_terminal
 
     known = {(r.role, r.id): r for role in (status.roles if status else ()) for r in role.replicas}

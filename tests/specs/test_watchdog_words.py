@@ -1,0 +1,42 @@
+"""The words of `--watchdog`."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchx.errors import SpecError
+from torchx.specs.api import AppDef
+from torchx.specs.retries import RETRY
+from torchx.specs.watchdog import WATCHDOG, Watchdog, parse_watchdog, watchdog_of
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("10m", (600, "stacks")),
+        (" 90s : cancel ", (90, "cancel")),
+        ("1d12h:retry", (129600, "retry")),
+        ("2s:", (2, "stacks")),
+    ],
+)
+def test_a_length_of_time_and_an_action(text: str, found: tuple[int, str]) -> None:
+    """The action may be missing: then nothing is done but to look."""
+    assert parse_watchdog(text) == Watchdog(*found)
+
+
+@pytest.mark.parametrize("text", ["", "10", "cancel", ":cancel", "1s", "10m:kill", "10m:cancel:now", "10m ago", "-5m"])
+def test_what_is_neither_is_refused(text: str) -> None:
+    """With the value, and what can be said instead."""
+    with pytest.raises(SpecError) as refused:
+        parse_watchdog(text)
+    assert refused.value.hint
+
+
+def test_a_retry_needs_a_policy() -> None:
+    """Without one the job would just be ended."""
+    app = AppDef("a", metadata={WATCHDOG: "10m:retry"})
+    with pytest.raises(SpecError, match="needs a policy"):
+        watchdog_of(app)
+    app.metadata[RETRY] = "standard"
+    assert watchdog_of(app) == (600, "retry")
+    assert watchdog_of(AppDef("a")) is None

@@ -1,0 +1,149 @@
+"""A job that is silent is looked into once, and is left alone, ended or started again, as it was asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.supervisor.forks import GUARDIAN, Fork, forked, request, role, state
+from torchx.supervisor.layout import HANG_FILE
+from torchx.supervisor.supervise import Supervisor
+from torchx.supervisor.watchdog import Watchdog
+
+SAID = "7 of 8 ranks wait"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "stdout.log"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def watched(tmp_path: Path, log: Path) -> Watchdog:
+    """A job that may be silent for 10 s; what looks into it does nothing."""
+    asked = {"seconds": 10, "action": "stacks", "program": ["/bin/true"], "files": [str(log), str(tmp_path / "mark")]}
+    watchdog = Watchdog({**asked, "answer": str(tmp_path / "answer")}, {})
+    watchdog.begin(0.0)
+    return watchdog
+
+
+def answer(tmp_path: Path, text: str) -> None:
+    os.waitpid(-1, 0)  # the program
+    (tmp_path / "answer").write_text(text)
+
+
+def test_without_one_nothing_is_ever_due() -> None:
+    """A job without a watchdog wakes nobody."""
+    watchdog = Watchdog({}, {})
+    watchdog.begin(5.0)
+    assert watchdog.due is None
+
+
+def test_silence_is_looked_into_once(watched: Watchdog, tmp_path: Path, log: Path) -> None:
+    """Nothing is said before there is an answer, nothing twice, and then that the job goes on."""
+    assert watched.turn(9.9) is None
+    assert not watched.silent
+    assert watched.turn(10.0) is None
+    assert watched.turn(11.0) is None  # the answer is not there yet
+    answer(tmp_path, SAID)
+    assert watched.turn(12.0) == f"no output for 12 s: {SAID}"
+    assert watched.silent
+    assert watched.turn(100.0) is None
+    log.write_text("more")
+    assert watched.turn(200.0) == f"it went on after 3 min; then there was no output for 12 s: {SAID}"
+    assert not watched.silent
+    assert watched.turn(209.0) is None
+    watched.turn(210.0)
+    answer(tmp_path, "again")
+    assert watched.turn(211.0) == "no output for 11 s: again"
+
+
+@pytest.mark.parametrize("name", ["stdout.log", "mark"])
+def test_output_and_progress_are_signs_of_life(watched: Watchdog, tmp_path: Path, name: str) -> None:
+    """Either will do: a line of any replica, or a mark of progress."""
+    (tmp_path / name).write_text("x")
+    assert watched.turn(9.0) is None
+    assert watched.turn(18.9) is None
+    assert not watched.silent
+    watched.turn(19.0)
+    assert watched.silent
+    os.waitpid(-1, 0)
+
+
+def test_who_computes_has_three_times_as_long(watched: Watchdog, tmp_path: Path) -> None:
+    """A slow start, a long evaluation: no alarm; but one that goes on for ever is none of these."""
+    watched.turn(10.0)
+    answer(tmp_path, f"busy\n{SAID}")
+    assert (watched.turn(11.0), watched.silent) == (None, False)
+    assert watched.turn(29.0) is None
+    watched.turn(30.0)
+    answer(tmp_path, f"busy\n{SAID}")
+    assert watched.turn(31.0) == f"no output for 31 s: {SAID}"
+
+
+def test_without_an_answer_it_is_said_all_the_same(watched: Watchdog) -> None:
+    """A program that hangs itself does not keep the alarm back."""
+    watched.turn(10.0)
+    os.waitpid(-1, 0)
+    assert watched.turn(99.0) is None
+    assert watched.turn(100.0) == "no output for 1 min: what the ranks are doing is not known"
+
+
+def test_between_two_attempts_nobody_watches(watched: Watchdog) -> None:
+    """And the next one has all of its time."""
+    watched.forget()
+    assert watched.due is None
+    watched.begin(100.0)
+    assert watched.due == 100.0
+    assert watched.turn(109.0) is None
+    assert not watched.silent
+
+
+# -- in a supervisor -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    return str(tmp_path / "job")
+
+
+def run(job: str, script: str, action: str, *, again: str = "") -> Fork:
+    """A job that is silent from its start; who looks into it answers at once."""
+    asked = request(job, role(script), grace_s=5.0)
+    found = os.path.join(os.path.dirname(job), "answer")
+    program = ["/bin/sh", "-c", f"echo '{SAID}' >{found}.new; mv {found}.new {found}"]
+    asked["watchdog"] = {"seconds": 0.3, "action": action, "program": program, "answer": found, "files": [f"{job}/x"]}
+    if again:
+        asked["again"] = ["/bin/sh", "-c", again]
+    with forked(lambda: Supervisor(asked, GUARDIAN).run()) as fork:
+        assert fork.end() == 0
+    return fork
+
+
+def test_it_never_ends_a_job_unasked(job: str) -> None:
+    """What was seen is on record while the job runs, and after it."""
+    path = os.path.join(job, HANG_FILE)
+    run(job, f'while ! test -e "{path}"; do sleep 0.02; done; exit 0', "stacks")
+    ended = state(job)
+    assert (ended.state, ended.msg, ended.kind) == ("SUCCEEDED", "", "")
+    assert Path(path).read_text().endswith(f": {SAID}")
+
+
+def test_it_ends_a_job_that_it_is_told_to_end(job: str) -> None:
+    """The reason is what the ranks were doing; a policy for retries is not asked."""
+    run(job, "sleep 600", "cancel", again="true")
+    ended = state(job)
+    assert (ended.state, ended.kind, ended.restarts) == ("FAILED", "timeout", 0)
+    assert ended.msg.endswith(f": {SAID}")
+
+
+def test_it_ends_an_attempt_and_watches_the_next(job: str, tmp_path: Path) -> None:
+    """Whether there is another one is decided as ever."""
+    count = f"echo x >>'{tmp_path}/asked'; test $(wc -l <'{tmp_path}/asked') -lt 2"
+    run(job, "sleep 600", "retry", again=count)
+    ended = state(job)
+    assert (ended.state, ended.kind, ended.restarts) == ("FAILED", "timeout", 1)
