@@ -149,6 +149,8 @@ def test_values_arrive_exactly(torchx: Call, project: Path) -> None:
         (["--grid", "api_token=a,b", "utils.sh", "echo"], "the name of a credential"),
         (["--grid", "lr=1", "-s", "nosuch", "utils.sh", "echo"], "`nosuch`"),
         (["--retry-failed", "@last", "--grid", "lr=1"], "`--retry-failed` takes"),
+        (["--from", "nul.jsonl", "utils.echo", "--msg", "{v}"], "'a\\x00b' of `v`, of task 1, cannot be given"),
+        (["--grid", "v=1,it's", "dist.ddp", "-j", "1x1", "-m", "x", "--", "{v}"], "`it's` of `v` has a `'` in it"),
     ],
     ids=[
         "placeholder",
@@ -158,10 +160,13 @@ def test_values_arrive_exactly(torchx: Call, project: Path) -> None:
         "credential",
         "scheduler",
         "both",
+        "nul",
+        "quote",
     ],
 )
 def test_what_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:
     """Each in one line, before anything is submitted."""
+    Path("nul.jsonl").write_text('{"v": "a"}\n{"v": "a\\u0000b"}\n')
     outcome = torchx("sweep", *argv)
     assert outcome.code != 0
     assert said in "\n".join(outcome.error_lines())

@@ -84,8 +84,9 @@ def test_a_file_with_a_grid(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("p.csv", "a,b\n1,2\n3\n", "line 3 of .* has 1 values"),
-        ("p.csv", 'a,b\n1,2\n"3,4\n', "line 3 of .* is not valid CSV"),
+        ("p.csv", "a,b\n1,2\n3\n", "line 3 of .* has 1 value, and its first line 2 names"),
+        ("p.csv", 'a,b\n1,2\n"3,4\n', "row that begins in line 3 of .* is not valid CSV"),
+        ("p.csv", 'a,b\n1,2\n3,"4\n5,6\n', "row that begins in line 3 of .* is not valid CSV"),
         ("p.csv", "a,a\n1,2\n", "line 1 of .* stands there twice"),
         ("p.csv", "1,b\n1,2\n", "line 1 of .*`1` is not a name"),
         ("p.csv", "a,b\n", "has no rows"),

@@ -54,6 +54,7 @@ class CmdSweep(CmdRun):
             _show(runner, info, tasks, args)
         else:
             info = asked(runner, "dryrun", run_args)
+            _check_values(runner, info, tasks)
             _announce(_submit(runner, info, tasks), len(tasks.points), as_json=getattr(args, "json", False))
 
     def _run(self, args: argparse.Namespace) -> None:
@@ -61,6 +62,18 @@ class CmdSweep(CmdRun):
             _retry(args)
         else:
             super()._run(args)
+
+
+def _check_values(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList) -> None:
+    """What stands in the place of a placeholder is not quoted again by the component, which has seen only its name."""
+    from torchx.runner.sweeps import check_quotes
+
+    try:
+        if info._app is not None:
+            check_quotes(info._app, tasks)
+    except Exception:
+        runner.discard(info)
+        raise
 
 
 def _show(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:

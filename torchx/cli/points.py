@@ -120,7 +120,7 @@ def _read_file(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
             text = f.read()
     except (OSError, UnicodeDecodeError) as e:
         why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
-        raise SpecError(f"`--from {path}` cannot be read: {why}") from e
+        raise SpecError(f"`--from {path}` cannot be read: {why}", hint="its rows are the tasks, as CSV or JSONL") from e
     if path.endswith(".csv"):
         names, rows = _read_csv(path, text)
     elif path.endswith((".jsonl", ".ndjson")):
@@ -139,21 +139,27 @@ def _read_csv(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     names: list[str] = []
     rows = []
+    began = 0
     try:
         for row in reader:
+            began = reader.line_num
             if not row:
                 continue
             if not names:
                 names = _checked_names([name.strip() for name in row], path, reader.line_num)
             elif len(row) != len(names):
                 raise SpecError(
-                    f"line {reader.line_num} of `{path}` has {len(row)} values, and its first line {len(names)} names",
+                    f"line {reader.line_num} of `{path}` has {len(row)} {'value' if len(row) == 1 else 'values'}, and"
+                    f" its first line {len(names)} names",
                     hint="put a value with a comma into double quotes",
                 )
             else:
                 rows.append(tuple(row))
     except csv.Error as e:
-        raise SpecError(f"line {reader.line_num} of `{path}` is not valid CSV: {e}") from e
+        raise SpecError(
+            f"the row that begins in line {began + 1} of `{path}` is not valid CSV: {e}",
+            hint='a value in double quotes ends with one; write `""` for one within it',
+        ) from e
     return names, rows
 
 
@@ -168,7 +174,9 @@ def _read_jsonl(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as e:
-            raise SpecError(f"line {number} of `{path}` is not valid JSON: {e}") from e
+            raise SpecError(
+                f"line {number} of `{path}` is not valid JSON: {e}", hint='for example {"lr": 1e-4, "seed": 0}'
+            ) from e
         if not isinstance(row, dict):
             raise SpecError(f"line {number} of `{path}` is not an object", hint='for example {"lr": 1e-4, "seed": 0}')
         names = names or _checked_names(list(row), path, number)
@@ -199,8 +207,12 @@ def _checked_names(names: list[str], path: str, number: int) -> list[str]:
         if not re.fullmatch(NAME, name, re.ASCII):
             raise SpecError(
                 f"line {number} of `{path}`: `{name}` is not a name",
-                hint="the first line names the columns" if path.endswith(".csv") else "start it with a letter",
+                hint="the first line names the columns, with commas between them"
+                if path.endswith(".csv")
+                else "start it with a letter",
             )
         if names.count(name) > 1:
-            raise SpecError(f"line {number} of `{path}`: the name `{name}` stands there twice")
+            raise SpecError(
+                f"line {number} of `{path}`: the name `{name}` stands there twice", hint="a name is one column"
+            )
     return names

@@ -10,7 +10,7 @@ from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppState
-from torchx.specs.tasks import TaskList, check_placeholders
+from torchx.specs.tasks import TaskList, check_placeholders, placeholders
 from torchx.util.records import dataclass
 from torchx.util.redaction import MASK
 from torchx.util.secrets import is_secret_name
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SWEEP = "sweep-"
 """How the app ids of paced sweeps begin, and those of Slurm's."""
 
+_SHELLS = ("sh", "bash", "dash", "zsh")
 _LOOKED_INTO = 10  # failed tasks of an exit code
 _MOST_CODES = 8
 _AGAIN = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
@@ -43,12 +44,28 @@ def check(tasks: TaskList) -> None:
     """Refuses a sweep that cannot be submitted, whatever the job is. See :meth:`RunnerVerbs.check_sweep`."""
     if not tasks.points:
         raise SpecError("the sweep has no tasks", hint="give each name a value, for example `--grid lr=1e-4,3e-4`")
+    for k, point in enumerate(tasks.points):
+        for name, value in zip(tasks.names, point, strict=True):
+            if not _is_word(value):
+                raise SpecError(
+                    f"the value {value!r} of `{name}`, of task {k}, cannot be given to a program",
+                    hint="it has a NUL character, or half of a surrogate pair, in it",
+                )
     for name in tasks.names:
         if is_secret_name(name):
             raise SpecError(
                 f"`{name}` is the name of a credential, and the values of a sweep are on record",
                 hint=f"hand it over as `--secret {name.upper()}`, and give the value another name if it is none",
             )
+
+
+def _is_word(value: str) -> bool:
+    if value.isascii():
+        return "\0" not in value
+    try:
+        return b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
 
 
 def check_job(app: AppDef | None, tasks: TaskList) -> None:
@@ -67,6 +84,28 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
         raise NotSupportedError(
             "a sweep does not start after another job", hint="wait here: `torchx wait JOB && torchx sweep ...`"
         )
+
+
+def check_quotes(app: AppDef, tasks: TaskList) -> None:
+    """Refuses a value with a quotation mark where it would end a word of the shell that a component has quoted.
+
+    Raises:
+        SpecError: there is one.
+    """
+    quoted: set[str] = set()
+    for role in app.roles:
+        if os.path.basename(role.entrypoint) in _SHELLS and role.args[:1] == ["-c"]:
+            for script in role.args[1:2]:
+                for word in script.split("'")[1::2]:
+                    quoted |= placeholders(word)
+    for name in sorted(quoted):
+        column = list(tasks.names).index(name)
+        if bad := next((point[column] for point in tasks.points if "'" in point[column]), None):
+            raise SpecError(
+                f"the value `{bad}` of `{name}` has a `'` in it, and `{{{name}}}` stands between such marks in the"
+                " command of a shell",
+                hint="`utils.python` takes any value; or submit such apps by `Runner.run_many`",
+            )
 
 
 def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList) -> Scheduler[Any]:

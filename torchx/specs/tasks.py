@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torchx.specs.api import AppDef
 
-__all__ = ["ENV_TASK", "NAME", "TaskList", "TaskTable", "check_placeholders", "fill"]
+__all__ = ["ENV_TASK", "NAME", "TaskList", "TaskTable", "check_placeholders", "fill", "placeholders"]
 
 ENV_TASK = "TORCHX_TASK"
 """In the environment of a task: its number within the sweep, from 0."""
