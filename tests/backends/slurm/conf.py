@@ -50,6 +50,7 @@ GresTypes=gpu
 Licenses=matlab:2
 JobRequeue=1
 MinJobAge=300
+MaxJobCount=40000
 KillWait=10
 AuthInfo=cred_expire=20
 PreemptType=preempt/partition_prio
