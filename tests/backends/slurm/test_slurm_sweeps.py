@@ -102,22 +102,24 @@ def test_a_task_that_is_killed_without_a_word(sweep: Sweeps) -> None:
 
 
 @pytest.fixture
-def few_jobs() -> Iterator[int]:
+def few_jobs(request: pytest.FixtureRequest) -> Iterator[int]:
     """A limit on the jobs that this user may have submitted, as the accounting keeps it."""
     limit = ("sacctmgr", "-i", "modify", "user", "root", "set")
-    done = subprocess.run([*limit, "MaxSubmitJobs=4"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*limit, f"MaxSubmitJobs={request.param}"], capture_output=True, text=True, check=False)
     if done.returncode or "Modified" not in done.stdout:
         pytest.skip(f"no limit can be set here: {done.stdout or done.stderr}")
-    yield 4
+    yield request.param
     command(*limit, "MaxSubmitJobs=-1")
 
 
-def test_a_limit_on_submitted_jobs(few_jobs: int, sweep: Sweeps, tmp_path: Path) -> None:
-    """Arrays are as small as the limit asks for, and the later ones come when there is room."""
+@pytest.mark.parametrize(("few_jobs", "count"), [(4, 9), (100, 230)], indirect=["few_jobs"])
+def test_a_limit_on_submitted_jobs(few_jobs: int, count: int, sweep: Sweeps, tmp_path: Path) -> None:
+    """Arrays are as small as the limit asks for, and the later ones come when there is room; each task runs once."""
+    assert "MaxArraySize            = 1001" in command("scontrol", "show", "config")
     witness = tmp_path / "witness"
-    app_id = sweep(f"echo {{k}} >> {witness}", 9)
-    assert ended(sweep.scheduler, app_id).msg == "9 of 9 tasks succeeded"
-    assert sorted(map(int, witness.read_text().split())) == list(range(9))
+    app_id = sweep(f"echo {{k}} >> {witness}", count)
+    assert ended(sweep.scheduler, app_id).msg == f"{count} of {count} tasks succeeded"
+    assert sorted(map(int, witness.read_text().split())) == list(range(count))
 
 
 def test_a_job_after_another(scheduler: SlurmScheduler, sweep: Sweeps, tmp_path: Path) -> None:
