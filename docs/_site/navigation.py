@@ -26,6 +26,7 @@ SECTIONS = {
         "runs": "Runs: find, follow, end",
         "foreign": "Jobs that torchx did not launch",
         "again": "Again, elsewhere, without torchx",
+        "top": "The screen in the terminal",
         "ui": "The page in the browser",
         "inside": "Inside a running job",
         "hangs": "When a job hangs",

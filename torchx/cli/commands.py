@@ -43,6 +43,7 @@ VERBS: dict[str, Verb] = {
     "list": Verb(FOLLOW, "torchx.cli.cmd_list:CmdList", "the runs on record, newest first; or a scheduler's jobs"),
     "watch": Verb(FOLLOW, "torchx.cli.cmd_watch:CmdWatch", "a line for each change of any run, as it is seen"),
     "wait": Verb(FOLLOW, "torchx.cli.cmd_wait:CmdWait", "until jobs have ended; the exit code says how"),
+    "top": Verb(FOLLOW, "torchx.cli.cmd_top:CmdTop", "the runs full screen: replicas, logs, causes, what they use"),
     "ui": Verb(FOLLOW, "torchx.cli.cmd_ui:CmdUi", "the runs in the browser: states, causes, logs, live"),
     "metrics": Verb(
         FOLLOW, "torchx.cli.cmd_metrics:CmdMetrics", "what replicas use: processors, memory, GPUs; -w follows"
@@ -88,7 +89,7 @@ _WATCH = (
     "`torchx log -f JOB` follows what a job writes, `torchx watch` what changes, `torchx wait JOB` waits for its end"
 )
 ELSEWHERE: dict[str, str] = {
-    **dict.fromkeys(("ps", "ls", "jobs", "queue", "squeue", "top", "history", "runs"), _LIST),
+    **dict.fromkeys(("ps", "ls", "jobs", "queue", "squeue", "history", "runs"), _LIST),
     **dict.fromkeys(("kill", "stop", "abort", "terminate", "scancel", "end"), _CANCEL),
     **dict.fromkeys(("rm", "remove", "clean", "prune", "purge"), _DELETE),
     **dict.fromkeys(("submit", "launch", "start", "create", "apply", "sbatch", "srun"), _RUN),

@@ -8,7 +8,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
     from typing import Any
 
 _PAUSE_S = 0.1  # between two batches: a job that writes 10,000 lines a second is ten messages a second
@@ -16,7 +16,7 @@ _CHUNK = 1 << 20
 _PATIENCE_S = 5.0
 
 
-async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncIterator[list[dict[str, Any]]]:
+async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The last lines of each replica, and then what it writes until the job has ended, in batches.
 
     Args:

@@ -7,7 +7,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
     from typing import Any
 
     from torchx.runner.changes import Watch
@@ -35,7 +35,7 @@ class Live:
         self._listeners: set[asyncio.Queue[News]] = set()
         self._task: asyncio.Task[None] | None = None
 
-    async def news(self) -> AsyncIterator[News]:
+    async def news(self) -> AsyncGenerator[News, None]:
         """First all rows, then those that are new or have changed.
 
         A document has ``rows``, of which one with ``gone`` is on record no more, and ``problems``: why a scheduler

@@ -71,6 +71,8 @@ def sparkline(values: list[float], room: int, most: float = 0.0) -> str:
     >>> sparkline([0, 1, 2, 4, 8], 8), sparkline([1, 9, 1, 1], 2), sparkline([50], 4, most=100)
     ('▁▁▂▄█', '█▁', '▄')
     """
+    if room <= 0:
+        return ""
     if len(values) > room:
         values = [max(values[i * len(values) // room : (i + 1) * len(values) // room]) for i in range(room)]
     top = most or max(values, default=0.0)

@@ -1,0 +1,382 @@
+"""`torchx top`: driven by Textual's pilot with real local jobs, and in a terminal as people have it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("textual")
+pyte = pytest.importorskip("pyte")
+
+import pexpect  # noqa: E402
+from textual.pilot import Pilot  # noqa: E402
+from textual.widgets import Input, Log, Static  # noqa: E402
+
+from torchx.runner import Runner, get_runner  # noqa: E402
+from torchx.runs import NewRun, default_registry  # noqa: E402
+from torchx.settings import torchx_home  # noqa: E402
+from torchx.specs.api import AppState  # noqa: E402
+from torchx.ui.top.app import Ask, Help, Top  # noqa: E402
+from torchx.ui.top.rows import Rows  # noqa: E402
+from torchx.ui.top.run_page import RunPage  # noqa: E402
+
+PATIENCE_S = 60.0
+Drive = Callable[[Pilot[None], Top], Awaitable[None]]
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+    monkeypatch.chdir(tmp_path)
+    with get_runner() as runner:
+        yield runner
+
+
+def drive(runner: Runner, work: Drive, size: tuple[int, int] = (110, 32)) -> None:
+    """Has ``work`` press keys on the screen."""
+
+    async def go() -> None:
+        app = Top(runner)
+        async with app.run_test(size=size) as pilot:
+            await work(pilot, app)
+
+    asyncio.run(go())
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], Any]) -> Any:
+    """What ``condition`` returns once it is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, seen(pilot.app)
+        await pilot.pause(0.02)
+    return value
+
+
+def seen(app: Any) -> str:
+    """The text of the screen on top."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
+
+
+def sh(runner: Runner, script: str, replicas: int = 1) -> str:
+    return runner.run_component(
+        "utils.sh", ["--num_replicas", str(replicas), "--", script], "local_cwd", workspace=None
+    )
+
+
+def on_record(count: int, state: AppState = AppState.SUCCEEDED, msg: str = "", *, first: int = 0) -> None:
+    registry = default_registry()
+    for i in range(first, first + count):
+        handle = f"slurm://torchx/{1000 + i}"
+        run = registry.begin(NewRun(scheduler="slurm", session="torchx", name=f"train-{i}", handle=handle))
+        registry.submitted(run, handle)
+        registry.saw(handle, state, msg=msg, ended_at=time.time())
+
+
+# -- the list --------------------------------------------------------------------------------------
+
+
+def test_runs_come_and_change(runner: Runner) -> None:
+    """A job that is launched while one looks appears, and ends before one's eyes; the cause is below the list."""
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "no runs on record" in seen(app))
+        handle = sh(runner, "until test -e go; do sleep 0.05; done; echo why >&2; exit 3")
+        await until(pilot, lambda: re.search(r"● running +sh +local_cwd", seen(app)))
+        assert "1 running" in seen(app) and handle in seen(app)
+        Path("go").touch()
+        await until(pilot, lambda: re.search(r"✗ failed +sh +local_cwd", seen(app)))
+        await until(pilot, lambda: "1 failed" in seen(app) and "running" not in seen(app))
+        assert "sh/0: exit code 3" in seen(app).splitlines()[-2]
+
+    drive(runner, work)
+
+
+def test_the_chosen_run_stays_chosen(runner: Runner) -> None:
+    """When others come above it, and when some are left out."""
+    on_record(50)
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "train-49" in seen(app))
+        await pilot.press("j", "j", "down", "k")
+        assert app._chosen == "slurm://torchx/1047"
+        on_record_one("new")
+        await until(pilot, lambda: "new" in seen(app))
+        assert app._chosen == "slurm://torchx/1047"
+        assert app.query_one("#runs", Rows).cursor == 3
+        await pilot.press("G")
+        assert app._chosen == "slurm://torchx/1000" and "train-0 " in seen(app)
+        await pilot.press("g")
+        assert app._chosen == "slurm://torchx/new"
+
+    def on_record_one(name: str) -> None:
+        run = default_registry().begin(
+            NewRun(scheduler="slurm", session="torchx", name=name, handle=f"slurm://torchx/{name}")
+        )
+        default_registry().submitted(run, f"slurm://torchx/{name}")
+        default_registry().saw(f"slurm://torchx/{name}", AppState.SUCCEEDED, ended_at=time.time())
+
+    drive(runner, work)
+
+
+def test_search_and_states(runner: Runner) -> None:
+    """Words narrow the list while they are typed, Enter keeps them, `f` goes through the states, Esc shows all again."""
+    on_record(30)
+    on_record(1, AppState.FAILED, "out of memory", first=30)
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "train-30" in seen(app))
+        await pilot.press("slash", *"memory")
+        assert [row["name"] for row in app.runs.shown] == ["train-30"]
+        await pilot.press("enter", "escape")
+        assert (len(app.runs.shown), app.query_one("#search", Input).display) == (31, False)
+        while app.runs.wanted.group != "failed":
+            await pilot.press("f")
+        assert [row["state"] for row in app.runs.shown] == ["FAILED"]
+        await pilot.press("F", "F")
+        assert app.runs.shown == [] and "Esc shows all" in seen(app)
+        await pilot.press("escape")
+        assert len(app.runs.shown) == 31
+
+    drive(runner, work)
+
+
+def test_ten_thousand_runs(runner: Runner) -> None:
+    """A key draws the lines that are seen, and no others."""
+    drawn: list[int] = []
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await pilot.pause()
+        cells = app.runs.cells
+        rows = [{**ROW, "handle": f"slurm://torchx/{i}", "order": i} for i in range(10_000)]
+        app.runs.update(rows)
+        app._show()
+        table = app.query_one("#runs", Rows)
+        table._draw = lambda i, width: drawn.append(i) or cells(i, width)  # type: ignore[func-returns-value]
+        for key in ("j", "pagedown", "G", "k", "g"):
+            drawn.clear()
+            await pilot.press(key)
+            await pilot.pause()
+            assert 0 < len(drawn) <= 4 * app.size.height, key
+            assert table.cursor in drawn, key
+        assert "10,000 succeeded" in seen(app) or app.runs.counts()["succeeded"] == 10_000
+
+    drive(runner, work)
+
+
+ROW = {
+    **{"name": "train", "app_id": "train-x", "scheduler": "slurm", "state": "SUCCEEDED", "msg": ""},
+    **{"created": 1.0, "ended": 2.0},
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_every_width(runner: Runner, width: int) -> None:
+    """From 60 columns up the state, the name and the keys are there, and no line is too long."""
+    on_record(3, AppState.FAILED, "out of memory \x1b[31m" + "x" * 300)
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: re.search(r"✗ failed +train-2", seen(app)))
+        assert all(len(line) <= width for line in seen(app).splitlines())
+        await until(pilot, lambda: "search" in seen(app).splitlines()[-1])
+        assert "\x1b" not in seen(app)
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, Help) and "this help" in seen(app)
+        await pilot.press("escape")
+        assert not isinstance(app.screen, Help)
+
+    drive(runner, work, (width, 24))
+
+
+# -- a run -----------------------------------------------------------------------------------------
+
+
+def test_the_page_of_a_run(runner: Runner) -> None:
+    """Cause, replicas with what they use, the log of all and of one; Esc leads back."""
+    script = 'echo "I am $TORCHX_LOCAL_REPLICA"; until test -e go; do sleep 0.05; done; exit $TORCHX_LOCAL_REPLICA'
+    Path(".torchxconfig").write_text("[metrics]\nevery = 0\n")  # what it uses is what this test says
+    handle = sh(runner, script, replicas=2)
+    folder = Path(torchx_home("local"), "torchx", handle.rpartition("/")[2])
+    sample = '{"t":%d.0,"a":0,"cpu":1.5,"mem":%d,"gpu":[[97,1,2]]}\n'
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "running" in seen(app))
+        lines = ['{"memory_limit":8589934592,"cpus":2}\n', sample % (1, 1 << 30), sample % (2, 3 << 30)]
+        (folder / "sh" / "1" / "metrics.jsonl").write_text("".join(lines))
+        await pilot.press("enter")
+        await until(pilot, lambda: re.search(r"sh/1 +● running +1\.5 +▄?█.* 3 GiB .*3 GiB +8 GiB +97 %", seen(app)))
+        await until(pilot, lambda: "sh/0 I am 0" in seen(app) and "sh/1 I am 1" in seen(app))
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: "Log of sh/1" in seen(app) and re.search(r"│I am 1", seen(app)))
+        assert "I am 0" not in seen(app)
+        Path("go").touch()
+        await until(pilot, lambda: re.search(r"sh/1 +✗ failed", seen(app)))
+        assert "sh/1: exit code 1" in seen(app)
+        await pilot.press("l")
+        assert "Replicas" not in seen(app) and "Log of sh/1" in seen(app)
+        await pilot.press("l", "a")
+        await until(pilot, lambda: "I am 0" in seen(app))
+        await pilot.press("escape")
+        assert not isinstance(app.screen, RunPage)
+
+    drive(runner, work)
+
+
+def test_a_log_is_shown_as_text(runner: Runner) -> None:
+    """What a job writes is no markup, and no sequence of it reaches the terminal."""
+    sh(runner, r"printf 'a [b]bold[/b] \033[2J\033]0;title\007 end\n'")
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "succeeded" in seen(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "end" in "".join(app.screen.query_one("#log", Log).lines))
+        text = "".join(app.screen.query_one("#log", Log).lines)
+        assert "[b]bold[/b]" in text and "\x1b" not in text and "\x07" not in text
+
+    drive(runner, work)
+
+
+def test_a_run_that_its_scheduler_forgot(runner: Runner) -> None:
+    """The page says so, and does not fail."""
+    on_record(1, AppState.FAILED, "out of memory")
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "train-0" in seen(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: str(app.screen.query_one("#cause", Static).render()))
+        assert "slurm://torchx/1000" in seen(app)
+
+    drive(runner, work)
+
+
+# -- what is done from there -----------------------------------------------------------------------
+
+
+def test_cancel_asks(runner: Runner) -> None:
+    """`n` leaves the job alone, `y` ends it; one that has ended is not asked about."""
+    handle = sh(runner, "sleep 600")
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "running" in seen(app))
+        await pilot.press("c")
+        assert isinstance(app.screen, Ask) and "Cancel sh-" in seen(app)
+        await pilot.press("x", "n")
+        assert not isinstance(app.screen, Ask)
+        status = runner.status(handle)
+        assert status is not None and str(status.state) == "RUNNING"
+        await pilot.press("c", "y")
+        await until(pilot, lambda: re.search(r"⊘ cancelled +sh", seen(app)))
+        await pilot.press("c")
+        assert not isinstance(app.screen, Ask)
+
+    drive(runner, work)
+
+
+def test_rerun_asks(runner: Runner) -> None:
+    """`y` launches the run again, and the new one is in the list."""
+    runner.wait(sh(runner, "exit 3"))
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "1 failed" in seen(app))
+        await pilot.press("enter", "r")
+        assert "Launch sh again" in seen(app)
+        await pilot.press("y", "escape")
+        await until(pilot, lambda: "2 failed" in seen(app))
+        assert len({row["handle"] for row in app.runs.shown}) == 2
+
+    drive(runner, work)
+
+
+# -- in a terminal ---------------------------------------------------------------------------------
+
+
+class Terminal:
+    """`torchx top` behind a pseudo-terminal, and what that shows."""
+
+    def __init__(self, columns: int = 90, rows: int = 26) -> None:
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        env = {**os.environ, "TERM": "xterm-256color"}
+        argv = ["-m", "torchx", "top"]
+        self.child = pexpect.spawn(sys.executable, argv, env=env, timeout=PATIENCE_S, dimensions=(rows, columns))
+
+    def until(self, text: str, *, gone: bool = False) -> None:
+        """Reads until the screen shows it, or does not any more."""
+        deadline = time.monotonic() + PATIENCE_S
+        while bool(re.search(text, "\n".join(self.screen.display))) is gone:
+            assert time.monotonic() < deadline, "\n".join(self.screen.display)
+            try:
+                self._stream.feed(self.child.read_nonblocking(1 << 16, timeout=0.2))
+            except pexpect.TIMEOUT:
+                continue
+
+    def press(self, keys: str) -> None:
+        self.child.send(keys)
+
+    def end(self) -> int:
+        self.child.expect(pexpect.EOF)
+        self.child.wait()
+        return int(self.child.exitstatus)
+
+
+def test_in_a_terminal(runner: Runner, tmp_path: Path) -> None:
+    """Keys, a shell inside the job and back, and out again with exit code 0; the job goes on."""
+    handle = sh(runner, "sleep 600")
+    terminal = Terminal()
+    terminal.until(r"● running +sh ")
+    terminal.press("s")
+    terminal.until(r"[$#] ")
+    terminal.press("echo in $TORCHX_LOCAL_REPLICA > seen")
+    terminal.until("echo in")
+    terminal.press("; exit\r")
+    terminal.until("echo in", gone=True)
+    terminal.until(r"● running +sh ")
+    assert (tmp_path / "seen").read_text() == "in 0\n"
+    terminal.press("\r")
+    terminal.until("Replicas")
+    terminal.press("q")
+    terminal.until("SCHEDULER")
+    terminal.press("q")
+    assert terminal.end() == 0
+    status = runner.status(handle)
+    assert status is not None and str(status.state) == "RUNNING"
+    runner.cancel(handle)
+
+
+def _top(**env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torchx", "top"], env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+
+
+def test_without_a_terminal() -> None:
+    """In a pipe it says what to use there."""
+    done = _top()
+    assert (done.returncode, "needs a terminal" in done.stderr, "torchx watch" in done.stderr) == (2, True, True)
+
+
+def test_without_textual(tmp_path: Path) -> None:
+    """The package that is missing is named, and how to get it; there is no traceback."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['textual'] = None\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "TERM": "xterm"}
+    child = pexpect.spawn(sys.executable, ["-m", "torchx", "top"], env=env, encoding="utf-8", timeout=PATIENCE_S)
+    said = child.read()
+    child.wait()
+    assert (child.exitstatus, "`textual`" in said, "pip install" in said) == (6, True, True)
+    assert "Traceback" not in said
+
+
+def test_nobody_else_imports_it() -> None:
+    """Textual is loaded by `torchx top` alone."""
+    code = "import sys, json, torchx.runner, torchx.cli.main, torchx.cli.cmd_top; print(json.dumps([*sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"textual", "rich", "torchx.ui.top.app"} & set(json.loads(done.stdout))

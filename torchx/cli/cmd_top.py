@@ -1,0 +1,40 @@
+"""``torchx top``: the runs full screen in the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import UsageError
+from torchx.util.term import is_tty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["CmdTop"]
+
+
+class CmdTop(SubCommand):
+    """the runs full screen: states, causes, replicas, what they use, logs; `?` shows the keys, `q` ends it"""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declares no options."""
+
+    def run(self, args: argparse.Namespace) -> None:  # noqa: ARG002  # a verb's signature
+        """Shows the screen until it is left; jobs go on."""
+        from torchx.errors import MissingDependencyError, install_extra
+
+        if not (is_tty(sys.stdin) and is_tty(sys.stdout)) or os.environ.get("TERM", "") in ("", "dumb"):
+            raise UsageError(
+                "`torchx top` needs a terminal", hint="in a pipe: `torchx list`, `torchx watch`, `torchx metrics JOB`"
+            )
+        try:
+            from torchx.ui.top.app import Top
+        except ImportError as e:
+            raise MissingDependencyError(f"`torchx top` needs the package `{e.name}`", hint=install_extra("top")) from e
+        from torchx.runner import get_runner
+
+        with get_runner() as runner:
+            Top(runner).run()
