@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 from rich.text import Text
-from textual import on
 from textual.app import App
 from textual.binding import Binding
 from textual.containers import Vertical
@@ -146,7 +145,8 @@ class Top(App[None]):
         self._list().refresh()  # what is so long ago
 
     def _list(self) -> Rows:
-        return self.screen_stack[0].query_one("#runs", Rows)
+        rows: Rows = self.screen_stack[0].query_one("#runs", Rows)
+        return rows
 
     def _show(self) -> None:
         """The list, with the same run chosen as before, wherever it is now."""
@@ -202,13 +202,13 @@ class Top(App[None]):
         if row := self._row():
             self.push_screen(RunPage(row["handle"]))
 
-    @on(Input.Changed, "#search")
-    def _search(self, event: Input.Changed) -> None:
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Searches while one types."""
         self.runs.wanted.text = event.value
         self._again()
 
-    @on(Input.Submitted, "#search")
-    def _searched(self) -> None:
+    def on_input_submitted(self) -> None:
+        """Keeps the words, and goes back to the list."""
         self.query_one("#search").display = bool(self.runs.wanted.text)
         self._list().focus()
 

@@ -39,7 +39,7 @@ def marked(state: str) -> str:
     return f"{MARKS.get(state, '○')} {state.lower()}"
 
 
-class Rows(ScrollView, can_focus=True):
+class Rows(ScrollView):
     """Lines, one of which is chosen.
 
     Args:
@@ -47,6 +47,7 @@ class Rows(ScrollView, can_focus=True):
         heading: the cells above all lines.
     """
 
+    can_focus = True
     BINDINGS: ClassVar = [
         Binding("down,j", "move(1)", "down", show=False),
         Binding("up,k", "move(-1)", "up", show=False),
