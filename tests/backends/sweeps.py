@@ -35,9 +35,9 @@ class Ground(NamedTuple):
     cfg: dict[str, Any] = {}  # noqa: RUF012  # a named tuple's
     native: bool = False
 
-    def sweep(self, script: str, count: int, width: int, *, replicas: int = 1, **metadata: str) -> str:
-        app = AppDef("sweep-test", [self.role(script, replicas)], metadata=metadata)
-        info = self.runner.dryrun(app, self.scheduler, cfg=self.cfg)
+    def sweep(self, script: str, count: int, width: int, *, replicas: int = 1, workspace: str | None = None) -> str:
+        app = AppDef("sweep-test", [self.role(script, replicas)])
+        info = self.runner.dryrun(app, self.scheduler, cfg=self.cfg, workspace=workspace)
         tasks = TaskList(names=["k"], points=[(f"v{k}",) for k in range(count)], max_parallel=width)
         return self.runner.schedule_sweep(info, tasks)
 
@@ -115,6 +115,13 @@ class SweepContract:
         handle = ground.sweep("echo {k} ${replica_id}", 2, 2, replicas=2)
         assert ground.ended(handle).counts() == {AppState.SUCCEEDED: 2}
         assert sorted(ground.lines(f"{handle}/1")) == ["v1 0\n", "v1 1\n"]
+
+    def test_tasks_have_the_code_of_the_launch(self, ground: Ground, tmp_path: Path) -> None:
+        """A workspace goes along, with tasks that are single jobs, too."""
+        (tmp_path / "said.txt").write_text("of the launch\n")
+        handle = ground.sweep("cat said.txt # {k} ${replica_id}", 2, 1, replicas=2, workspace=f"file://{tmp_path}")
+        assert ground.ended(handle).counts() == {AppState.SUCCEEDED: 2}
+        assert set(ground.lines(handle)) == {"of the launch\n"}
 
     def test_its_pacer_is_killed(self, ground: Ground) -> None:
         """Whoever looks next has the sweep go on; each task is one job."""

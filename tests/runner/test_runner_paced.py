@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from torchx.errors import BackendError, NotFoundError, SpecError, TransientError
+from torchx.errors import BackendError, ConfigError, NotFoundError, SpecError, TransientError
 from torchx.runner import Runner, get_runner
 from torchx.runner.paced import tasks as paced
-from torchx.runner.paced.pacer import Pacer
+from torchx.runner.paced.pacer import Pacer, build
 from torchx.runner.paced.tasks import ENDED, Tasks
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.settings import torchx_home
-from torchx.specs import AppDef, AppDryRunInfo, AppState, Role
+from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, Workspace
 from torchx.specs.failures import Failure
 from torchx.specs.tasks import TaskList, TaskTable
 
@@ -277,6 +277,29 @@ def pace(backend: Unreliable, values: list[str], monkeypatch: pytest.MonkeyPatch
     with Tasks(folder) as tasks:
         Pacer(tasks, backend, app, head).run()
         return tasks.table(2), [task.msg for task in tasks.all(ENDED)]
+
+
+class Builds(Unreliable):
+    """One that takes code along: its hash is what it was told last."""
+
+    hash = "h1"
+
+    def build_workspaces(self, roles: list[Role], cfg: Mapping[str, Any]) -> None:
+        for role in roles:
+            if role.workspace:
+                role.image, role.env["TORCHX_WORKSPACE_HASH"] = f"{role.image}+code", self.hash
+
+
+def test_code_is_built_in_where_the_tasks_are_submitted() -> None:
+    """From the image below it, once; and not at all when it is not what it was at the launch."""
+    app = AppDef("job", [Role("w", "base", workspace=Workspace.from_str("file:///code")), Role("plain", "base")])
+    backend = Builds(lambda *_: None)
+    head: dict[str, Any] = {"cfg": {}, "hashes": {"w": "h1"}}
+    build(app, backend, head)
+    assert [role.image for role in app.roles] == ["base+code", "base"]
+    backend.hash = "h2"
+    with pytest.raises(ConfigError, match="has changed since the launch"):
+        build(app, backend, head)
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["the job is there", "it is not"])

@@ -14,6 +14,7 @@ from tests.backends.kubernetes import cluster, newer_cluster, trainer
 from tests.backends.kubernetes.jobs import Jobs, audited
 from tests.backends.kubernetes.operators import served, set_status
 from torchx.errors import BackendError
+from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.specs import AppDef, AppState, RetryPolicy
 from torchx.specs.retries import RETRY
 from torchx.specs.tasks import TaskList
@@ -364,7 +365,30 @@ def test_a_pytorchjob_is_kept_whole(jobs):
         assert jobs.scheduler.describe(app_id).state is AppState.CANCELLED
 
 
-def test_a_sweep_is_one_indexed_job(jobs):
+@pytest.fixture
+def config_maps(monkeypatch):
+    """By name: this server has none, so they are kept here."""
+    kept = {}
+    create, patch = KubeApi.create, KubeApi.patch
+
+    def make(api, item, **how):
+        if item["kind"] != "ConfigMap":
+            return create(api, item, **how)
+        kept[item["metadata"]["name"]] = item
+        return {**item, "metadata": {**item["metadata"], "uid": "of-the-test"}}
+
+    def change(api, path, content):
+        if "/configmaps/" not in path:
+            return patch(api, path, content)
+        kept[path.rpartition("/")[2]]["data"].update(content["data"])
+        return {}
+
+    monkeypatch.setattr(KubeApi, "create", make)
+    monkeypatch.setattr(KubeApi, "patch", change)
+    return kept
+
+
+def test_a_sweep_is_one_indexed_job(jobs, config_maps):
     """Its fields are kept, its pods are asked for but for those that have succeeded, and one task is cancelled."""
     role = jobs.role("echo {v}", "w")
     info = jobs.scheduler.submit_dryrun(AppDef("sweep", [role]), {"namespace": jobs.namespace})
@@ -375,8 +399,8 @@ def test_a_sweep_is_one_indexed_job(jobs):
     spec = item["spec"]
     assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"]) == (6, 3, 0)
     assert "maxFailedIndexes" not in spec
-    values = cluster.call("GET", jobs.path("configmaps", f"{info.request.app_id}-values"))["data"]["values"]
-    assert len(values.splitlines()) == 6
+    values = config_maps[f"{info.request.app_id}-values"]["data"]
+    assert len(values["values"].splitlines()) == 6
     run_pods(jobs, item, RUNNING, first=3)
     names = [f"{item['metadata']['name']}-{k}-abcde" for k in range(3)]
     set_status(jobs.path("pods", names[0]), {"phase": "Succeeded"})
@@ -384,6 +408,7 @@ def test_a_sweep_is_one_indexed_job(jobs):
     set_status(jobs.path("pods", names[1]), {"phase": "Failed", "containerStatuses": [terminated]})
     set_status(path, {"completedIndexes": "0", "failedIndexes": "1", "succeeded": 1, "failed": 1})
     jobs.scheduler.cancel_task(app_id, 5)
+    assert values["skipped"] == "5\n"
     found = jobs.scheduler.describe(app_id).tasks
     assert [s.name for s in found.states] == ["SUCCEEDED", "FAILED", "RUNNING", "PENDING", "PENDING", "CANCELLED"]
     assert found.exit_codes[1] == 3

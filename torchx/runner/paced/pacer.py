@@ -222,6 +222,27 @@ def job_on_record(head: dict[str, Any]) -> AppDef:
     return app
 
 
+def build(app: AppDef, backend: Scheduler[Any], head: dict[str, Any]) -> None:
+    """Builds the workspaces of a job, once for all tasks.
+
+    Raises:
+        ConfigError: the code is not what it was when the sweep was launched.
+    """
+    from torchx.schedulers.kit.abilities import BuildsWorkspaces
+    from torchx.settings import ENV_WORKSPACE_HASH
+
+    if not isinstance(backend, BuildsWorkspaces) or not any(role.workspace for role in app.roles):
+        return
+    backend.build_workspaces(app.roles, head["cfg"])
+    for role in app.roles:
+        before = head["hashes"].get(role.name)
+        if before and role.env.get(ENV_WORKSPACE_HASH) != before:
+            raise ConfigError(
+                f"the workspace `{role.workspace}` has changed since the launch",
+                hint="put it back; or `torchx cancel` the sweep, and `torchx sweep --retry-failed` it",
+            )
+
+
 def main() -> None:
     """Paces the sweep in the folder that the first argument names."""
     import json
@@ -235,20 +256,25 @@ def main() -> None:
     with Tasks(folder) as tasks:
         head = tasks.head()
         app = None
+        backends = Backends(None, {})
+        try:
+            backend = backends.get(head["scheduler"], head["session"])
+        except TorchXError as e:
+            tasks.problem(f"{e}")
+            raise SystemExit(f"torchx: {e}") from e
         try:
             if given:
                 whole = json.loads(given)
                 app, head["cfg"] = appdef_from_dict(whole["app"]), whole["cfg"]
             else:
                 app = job_on_record(head)
+            if tasks.next() is not None:
+                build(app, backend, head)
             tasks.problem("")
         except TorchXError as e:
+            app = None
             tasks.problem(f"the tasks that wait cannot be submitted: {e}{f' ({e.hint})' if e.hint else ''}")
-        backends = Backends(None, {})
         try:
-            Pacer(tasks, backends.get(head["scheduler"], head["session"]), app, head).run()
-        except TorchXError as e:
-            tasks.problem(f"{e}")
-            raise SystemExit(f"torchx: {e}") from e
+            Pacer(tasks, backend, app, head).run()
         finally:
             backends.close()

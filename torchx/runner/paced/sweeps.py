@@ -69,14 +69,15 @@ class PacedSweeps(Scheduler["Mapping[str, Any]"]):
         from torchx.util.machine import cpu_count
         from torchx.util.secrets import mask_value
 
-        app_id, app = self.expected_id(dryrun_info), dryrun_info._app
-        assert app is not None  # the Runner's own dry run
+        app_id = self.expected_id(dryrun_info)
+        app, hashes = _unbuilt(dryrun_info)
         cfg = dict(dryrun_info._cfg)
         head = {
             "scheduler": dryrun_info._scheduler,
             "session": self.session_name,
             "cfg": {name: mask_value(name, value) for name, value in cfg.items()},
             "app": appdef_to_dict(masked(app)),
+            "hashes": hashes,
             "names": list(tasks.names),
             "width": tasks.max_parallel or (_FAR_WIDTH if self.is_cluster() else cpu_count()),
             "host": os.uname().nodename,
@@ -249,6 +250,25 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
         pipe.write(json.dumps(job).encode() if job is not None else b"")
     _started[:] = [p for p in _started if p.poll() is None]
     _started.append(process)
+
+
+def _unbuilt(info: AppDryRunInfo[Any]) -> tuple[AppDef, dict[str, str]]:
+    """The job as it was before its workspaces were built in, and the hash of each role's code, by its name.
+
+    What a backend has built is known to the process that did it alone; here that will be the pacer.
+    """
+    from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
+    from torchx.specs.copies import copy_data
+
+    assert info._app is not None  # the Runner's own dry run
+    app: AppDef = copy_data(info._app)
+    hashes = {}
+    for role in app.roles:
+        if role.workspace:
+            role.image = info._tags.get(f"image.{role.name}", role.image)
+            hashes[role.name] = role.env.pop(ENV_WORKSPACE_HASH, "")
+            role.env.pop(ENV_IMAGE_DIGEST, None)
+    return app, hashes
 
 
 def _roles(head: dict[str, Any]) -> list[Any]:
