@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from torchx.runner import Runner
+from torchx.runner import Runner, get_runner
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.settings import torchx_home
 from torchx.specs import AppDef, AppState, Role
@@ -63,6 +64,18 @@ class Ground(NamedTuple):
             assert time.monotonic() < deadline, table
             time.sleep(0.2)
         return table
+
+
+@contextmanager
+def sweeps_of(
+    session: str, scheduler: str, role: Callable[[str, int], Role], cfg: dict[str, Any] | None = None, **more: bool
+) -> Iterator[Ground]:
+    """Sweeps by a Runner of its own; what is left of them at the end is cancelled."""
+    with get_runner(session) as runner:
+        yield Ground(runner, scheduler, role, cfg or {}, **more)
+        for run in runner.runs():
+            runner.cancel(run.handle)
+            runner.wait(run.handle)
 
 
 def pacers(handle: str) -> list[int]:

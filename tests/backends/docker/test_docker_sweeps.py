@@ -7,18 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.backends.docker.conftest import SESSION, role_of
-from tests.backends.sweeps import Ground, SweepContract
-from torchx.runner import get_runner
+from tests.backends.sweeps import Ground, SweepContract, sweeps_of
 from torchx.schedulers.docker_scheduler import DockerScheduler
 
 
 @pytest.fixture
 def ground(scheduler: DockerScheduler, docker_image: str) -> Iterator[Ground]:
-    with get_runner(SESSION) as runner:
-        yield Ground(runner, "local_docker", lambda script, n: role_of(script, n, image=docker_image))
-        for run in runner.runs():
-            runner.cancel(run.handle)
-            runner.wait(run.handle)
+    with sweeps_of(SESSION, "local_docker", lambda script, n: role_of(script, n, image=docker_image)) as made:
+        yield made
 
 
 class TestSweepsInContainers(SweepContract):

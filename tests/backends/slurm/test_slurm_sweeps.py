@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.slurm.conftest import becomes, command, ended, until, wait_for
-from tests.backends.sweeps import Ground, SweepContract
-from torchx.runner import get_runner
+from tests.backends.sweeps import Ground, SweepContract, sweeps_of
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
@@ -148,11 +147,8 @@ def ground(slurm: None) -> Iterator[Ground]:
         small = Resource(cpu=1, gpu=0, memMB=50)
         return Role("w", "", entrypoint="sh", args=["-c", script], num_replicas=n, resource=small)
 
-    with get_runner("test") as runner:
-        yield Ground(runner, "slurm", role, native=True)
-        for run in runner.runs():
-            runner.cancel(run.handle)
-            runner.wait(run.handle)
+    with sweeps_of("test", "slurm", role, native=True) as made:
+        yield made
 
 
 class TestSweepsAsArrays(SweepContract):

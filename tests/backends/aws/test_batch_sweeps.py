@@ -1,0 +1,30 @@
+"""Sweeps on Batch, on moto's server: each task is a job of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.docker import engine
+from tests.backends.sweeps import Ground, SweepContract, sweeps_of
+from torchx.specs.api import Resource, Role
+
+
+def role_of(script: str, n: int) -> Role:
+    small = Resource(cpu=1, gpu=0, memMB=128)
+    return Role("w", engine.IMAGE, entrypoint="sh", args=["-c", script], num_replicas=n, resource=small)
+
+
+@pytest.fixture
+def ground(queue: str) -> Iterator[Ground]:
+    with sweeps_of("aws-tests", "aws_batch", role_of, {"queue": queue}) as made:
+        yield made
+
+
+class TestSweepsOnBatch(SweepContract):
+    """The contract; code goes in images alone, which need a registry."""
+
+    def test_tasks_have_the_code_of_the_launch(self, ground: Ground, tmp_path: Path) -> None:
+        pytest.skip("there is no registry here")
