@@ -136,6 +136,25 @@ def test_a_sweeper_that_needs_what_jobs_return(hydra: Client, scheduler: str, re
     assert "FOUND [('COMPLETED', [1, 'post']), ('COMPLETED', [2.5, 'post'])]" in said
 
 
+def test_sweeps_of_the_documentation(hydra: Client, tmp_path: Path) -> None:
+    """Ranges, choices, files found by a pattern, and a configuration that names launcher, sweep and mode itself."""
+    conf = tmp_path / "work" / "conf"
+    (conf / "experiment").mkdir()
+    for name, rate in (("fast", 3), ("slow", 4)):
+        (conf / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\nlr: {rate}\n")
+    sweeper = "{params: {+experiment: 'glob(*)', text: 'range(1,3)', db: 'choice(postgresql)'}}"
+    for name, launcher in (("theirs", "basic"), ("ours", "torchx")):
+        options = "{wait: true, max_parallel: 2}" if launcher == "torchx" else "{}"
+        (conf / f"{name}.yaml").write_text(
+            f"defaults: [config, _self_, {{override hydra/launcher: {launcher}}}]\n"
+            f"hydra: {{mode: MULTIRUN, launcher: {options}, sweeper: {sweeper}}}\n"
+        )
+    said = hydra("python", "program.py", "-cn", "ours", script=PROGRAM)
+    found = what_ran(hydra("python", "-m", "torchx.cli.main", "log", submitted(said), script=PROGRAM))
+    assert found == what_ran(hydra("python", "program.py", "-cn", "theirs", script=PROGRAM))
+    assert [row[1:4] for row in found] == [["post", text, rate] for rate in ("3", "4") for text in (1, 2)]
+
+
 def test_a_sweeper_is_told_that_there_is_no_value(hydra: Client) -> None:
     """What was only submitted is UNKNOWN to Hydra; who asks for its value hears why there is none."""
     words = ["hydra/sweeper=curious", "hydra/launcher=torchx", "hydra.launcher.wait=false"]
