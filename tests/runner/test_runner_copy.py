@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -186,4 +187,61 @@ def test_errors(start: Any, there: Path, tmp_path: Path) -> None:
     download(start, "ckpt/", str(tmp_path / "out"))
     (tmp_path / "out/a.torchx-part").unlink(missing_ok=True)
     (tmp_path / "out/b.torchx-part").unlink(missing_ok=True)
+    same(there / "ckpt", tmp_path / "out")
+
+
+def test_second_names_of_a_file_are_files(start: Any, there: Path, tmp_path: Path) -> None:
+    """Hard links, as caches have them: each name arrives, both ways."""
+    os.link(there / "ckpt/a", there / "ckpt/sub/also a")
+    assert download(start, "ckpt/", str(tmp_path / "out")) == Copied(3, 2_560_001, 0, [])
+    same(there / "ckpt", tmp_path / "out")
+    assert upload(start, f"{there}/ckpt/", "in") == Copied(3, 2_560_001, 0, [])
+    same(there / "ckpt", there / "in")
+
+
+class OwnWay:
+    """A backend's own way: tar beside the replica, which does not see files of some name, or refuses."""
+
+    def __init__(self, unseen: str = "", *, refuses: bool = False) -> None:
+        self.calls: list[tuple[str, bool]] = []
+        self._unseen = unseen
+        self._refuses = refuses
+
+    def __call__(self, path: str, into: bool) -> InsideProcess:
+        self.calls.append((path, into))
+        if self._refuses:
+            raise BackendError("the engine refused")
+        words = ["-C", path, "-xf", "-"] if into else ["-C", os.path.dirname(path), "-cf", "-", os.path.basename(path)]
+        return SpawnedProcess(["tar", *([f"--exclude={self._unseen}"] if self._unseen else []), *words])
+
+
+@pytest.mark.parametrize(
+    "way", [OwnWay(), OwnWay("a"), OwnWay("*"), OwnWay(refuses=True)], ids=["all", "some", "none", "no"]
+)
+def test_a_way_of_the_backends_own(start: Any, there: Path, tmp_path: Path, way: OwnWay) -> None:
+    """It is taken; what does not come by it comes by a process; nothing is counted twice, and nothing is sent again."""
+    for again in (False, True):
+        sent = Copied(0, 0, 2, []) if again else Copied(2, 1_280_001, 0, [])
+        way.calls.clear()
+        assert download(start, "ckpt/", str(tmp_path / "out"), archive=way) == sent
+        assert way.calls == ([] if again else [(f"{there}/ckpt/.", False)])
+        same(there / "ckpt", tmp_path / "out")
+        way.calls.clear()
+        assert upload(start, f"{there}/ckpt/", "in", archive=way) == sent
+        assert way.calls == [(f"{there}/in", True)]
+        same(there / "ckpt", there / "in")
+    assert download(start, "ckpt/a", str(tmp_path / "b"), archive=way).files == 1
+    assert upload(start, f"{there}/ckpt/a", "in/b", archive=way).files == 1
+    assert (tmp_path / "b").read_bytes() == (there / "in/b").read_bytes() == (there / "ckpt/a").read_bytes()
+
+
+def test_a_file_system_in_memory_is_no_way_for_an_engine(start: Any, there: Path, tmp_path: Path) -> None:
+    """An engine does not see it: what it wrote there would lie below."""
+    if not Path("/dev/shm").is_mount():
+        pytest.skip("no file system in memory here")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        way = OwnWay()
+        assert upload(start, f"{there}/ckpt", folder, archive=way).files == 2
+        assert download(start, f"{folder}/ckpt", str(tmp_path / "out"), archive=way).files == 2
+        assert way.calls == []
     same(there / "ckpt", tmp_path / "out")

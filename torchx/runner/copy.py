@@ -1,10 +1,11 @@
-"""Files in and out of a replica: a stream of tar through a process inside it."""
+"""Files in and out of a replica: a stream of tar through a process inside it, or through the backend's own way."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections import namedtuple
+from contextlib import suppress
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
 from torchx.schedulers.inside import STDOUT
@@ -12,13 +13,16 @@ from torchx.schedulers.inside import STDOUT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import tarfile
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from typing import Any, NamedTuple
 
     from torchx.schedulers.inside import InsideProcess
 
     Open = Callable[[Sequence[str]], InsideProcess]
     """Starts a command inside the replica."""
+    Archive = Callable[[str, bool], InsideProcess]
+    """The backend's own way: see :class:`torchx.schedulers.kit.abilities.Archives`."""
+    Progress = Callable[[int], None]
 
     class Copied(NamedTuple):
         """What a copy did: files and bytes that were sent, files that were there already, and what was left out."""
@@ -27,18 +31,49 @@ if TYPE_CHECKING:
         bytes: int
         skipped: int
         left_out: list[str]
+
+    class There(NamedTuple):
+        """A folder inside the replica, and mode, size and time of each file in it.
+
+        The path is empty where the backend's own way does not lead: into a file system in memory, or past rights.
+        """
+
+        kind: str
+        path: str
+        owner: tuple[int, int]
+        files: dict[str, tuple[int, int, int]]
 else:
     Copied = namedtuple("Copied", "files bytes skipped left_out")
+    There = namedtuple("There", "kind path owner files")
 
 _CHUNK = 1 << 20
-# Lines `type size mtime name` of all that is below a folder, or of a file; GNU and busybox have the words.
-_LIST = 'cd -- "$1" && find . -exec stat -c "%f %s %Y %n" {} +'
-_KIND = 'if [ -d "$1" ]; then echo folder; elif [ -e "$1" ] || [ -L "$1" ]; then echo file; else echo nothing; fi'
+# What $1 is; then the folder $5, or, if $1 is not a folder, $3: its path, who may do what there, and `type size mtime
+# name` of all that is below $6 and those after it, or $4. GNU and busybox have the words. With $2 the folder is made.
+_LOOK = """\
+LC_ALL=C path=$1 make=$2 dir=$3 what=$4; export LC_ALL; shift 4
+if [ -d "$path" ]; then kind=folder dir=$1; shift
+else kind=nothing; set -- "$what"; [ ! -e "$path" ] && [ ! -L "$path" ] || kind=file; fi
+echo $kind
+[ -n "$make" ] || [ $kind != nothing ] || exit 0
+[ -z "$make" ] || mkdir -p -- "$dir" 2>/dev/null
+cd -- "$dir" || exit ${make:+0}
+pwd -P; echo "$(id -u) $(id -g) $([ -w . ] && echo w || echo r) $(stat -f -c %T . 2>/dev/null)"
+exec find "$@" -exec stat -c "%f %s %Y %n" {} +"""
+_GONE = "No such file"  # of `find` and `stat`: it is not there any more, or not yet
+_MOST_NAMES = 500
 _PACK = 'cd -- "$1" && exec tar -cf - --no-recursion -T -'
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xf -'
+_IN_MEMORY = ("", "tmpfs", "ramfs")
+_AGAIN = "the same command goes on with what is missing"
 
 
-def download(start: Open, source: str, target: str, progress: Callable[[int], None] = lambda _: None) -> Copied:
+def download(
+    start: Open,
+    source: str,
+    target: str,
+    progress: Progress = lambda _: None,
+    archive: Archive | None = None,
+) -> Copied:
     """Copies a file or a folder out of a replica, as ``cp -r`` would. What is there, of the same size and time, stays.
 
     Nothing is written outside of the target whatever the replica sends: no name leads out, no link is followed, and
@@ -48,85 +83,74 @@ def download(start: Open, source: str, target: str, progress: Callable[[int], No
         source: path there; with a slash at its end, what is in the folder instead of the folder.
         target: path here: a folder that exists, or the new name.
         progress: called with the bytes of each piece.
+        archive: the backend's own way; what does not come by it comes by a process.
 
     Raises:
         NotFoundError: there is no such file there.
         BackendError: the copy broke off; the same call goes on with the files that are missing.
     """
-    kind = _said(start, ["sh", "-c", _KIND, "sh", source]).strip()
-    if kind == "nothing":
+    base = os.path.basename(source.rstrip("/")) or "."
+    there = _look(start, source, (os.path.dirname(source) or ".", f"./{base}"), (source, "."))
+    if there.kind == "nothing":
         raise NotFoundError(
             f"the replica has no file `{source}`", hint="paths are relative to the folder in which it runs"
         )
-    base = os.path.basename(source.rstrip("/")) or "."
-    into = os.path.isdir(target) or target.endswith("/")
-    if kind == "file":
-        root, name = (target, base) if into else (os.path.dirname(target) or ".", os.path.basename(target))
-        names, rename = [base], {base: name}
-        folder = os.path.dirname(source) or "."
-        there = _listed(start, folder, f"./{base}")
-    else:
-        root, rename, folder = target, {}, source
-        if into and not source.endswith("/") and base not in (".", ".."):
-            root = os.path.join(target, base)
-        there = _listed(start, folder)
-        names = []
+    into, root, rename = os.path.isdir(target) or target.endswith("/"), target, {}
+    if there.kind == "file" and not into:
+        root, rename = os.path.dirname(target) or ".", {base: os.path.basename(target)}
+    elif there.kind == "folder" and into and not source.endswith("/") and base not in (".", ".."):
+        root = os.path.join(target, base)
     os.makedirs(root, exist_ok=True)
-    wanted = [
-        n for n, (mode, *facts) in there.items() if not (stat.S_ISREG(mode) and _is_here(root, rename.get(n, n), facts))
-    ]
-    files = sum(stat.S_ISREG(there[n][0]) for n in there)
-    with start(["sh", "-c", _PACK, "sh", folder]) as process:
-        _feed(process, ("".join(f"./{n}\n" for n in wanted if n)).encode("utf-8", "surrogateescape"))
-        taker = Taker(root, rename)
-        _unpack(process, taker, progress)
-        _check(process, names or [source])
-    return Copied(taker.files, taker.bytes, files - taker.files, taker.left_out)
+    taker = Taker(root, rename)
+    files = {n: size for n, (mode, size, _) in there.files.items() if stat.S_ISREG(mode)}
+    wanted = [n for n in there.files if n not in files or not taker.has(n, there.files[n])]
+    if archive and there.path and 2 * sum(files.get(n, 0) for n in wanted) >= sum(files.values()):
+        path = os.path.join(there.path, "." if there.kind == "folder" else base)
+        with suppress(TorchXError), archive(path, False) as process:
+            _unpack(process, taker, wanted, progress)
+        wanted = [n for n in wanted if not taker.has(n, there.files[n])]
+    if wanted:
+        folder = source if there.kind == "folder" else os.path.dirname(source) or "."
+        with start(["sh", "-c", _PACK, "sh", folder]) as process:
+            _feed(process, "".join(f"./{n}\n" for n in wanted).encode("utf-8", "surrogateescape"))
+            _unpack(process, taker, wanted, progress)
+    return Copied(taker.files, taker.bytes, len(files) - taker.files, taker.left_out)
 
 
-def upload(start: Open, source: str, target: str, progress: Callable[[int], None] = lambda _: None) -> Copied:
+def upload(
+    start: Open,
+    source: str,
+    target: str,
+    progress: Progress = lambda _: None,
+    archive: Archive | None = None,
+) -> Copied:
     """Copies a file or a folder into a replica; arguments and errors as of :func:`download`, the other way round."""
-    import tarfile
-
     if not os.path.lexists(source):
         raise NotFoundError(f"`{source}` does not exist", hint="it is a file or a folder of this machine")
-    kind = _said(start, ["sh", "-c", _KIND, "sh", target]).strip()
-    base = os.path.basename(os.path.abspath(source))
-    into = kind == "folder" or target.endswith("/")
+    base, name = os.path.basename(os.path.abspath(source)), os.path.basename(target)
     if os.path.isdir(source):
-        root = target if not into or source.endswith("/") else f"{target.rstrip('/')}/{base}"
-        found = sorted(_walk(source))
+        names = [f"./{n}" for n in os.listdir(source)]
+        root = target if source.endswith("/") else f"{target.rstrip('/')}/{base}"
+        below, itself = [root, *(names if 0 < len(names) <= _MOST_NAMES else ["."])], [target, "."]
     else:
-        root = target if into else os.path.dirname(target) or "."
-        found = [(base if into else os.path.basename(target), source)]
-    there = _listed(start, root) if _said(start, ["sh", "-c", _KIND, "sh", root]).strip() == "folder" else {}
-    copied = Copied(0, 0, 0, [])
-    with start(["sh", "-c", _UNPACK, "sh", root]) as process:
-        pipe: Any = _Pipe(process, progress)
-        with tarfile.open(mode="w|", fileobj=pipe, format=tarfile.GNU_FORMAT, bufsize=_CHUNK) as tar:
-            for name, path in found:
-                copied = _put(tar, name, path, there, copied)
-        process.close_stdin()
-        _drain(process)
-        _check(process, [target])
-    return copied
-
-
-def _put(tar: tarfile.TarFile, name: str, path: str, there: dict[str, tuple[int, int, int]], so_far: Copied) -> Copied:
-    """Sends one file, unless it is there, or is none that is copied."""
-    member = tar.gettarinfo(path, name)
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    if not (member.isreg() or member.isdir() or (member.issym() and _stays(name, member.linkname))):
-        return so_far._replace(left_out=[*so_far.left_out, name])
-    if not member.isreg():
-        tar.addfile(member)
-        return so_far
-    if name in there and (there[name][1], there[name][2]) == (member.size, int(member.mtime)):
-        return so_far._replace(skipped=so_far.skipped + 1)
-    with open(path, "rb") as file:
-        tar.addfile(member, file)
-    return so_far._replace(files=so_far.files + 1, bytes=so_far.bytes + member.size)
+        below, itself = [target, f"./{base}"], [os.path.dirname(target) or ".", f"./{name}"]
+    itself = below[:2] if target.endswith("/") else itself
+    there = _look(start, target, itself, below, make="make")
+    chosen = below if there.kind == "folder" else itself
+    found = _Sent(
+        sorted(_walk(source)) if os.path.isdir(source) else [(chosen[1].removeprefix("./"), source)], there.owner
+    )
+    todo = found.missing(there, everything=True)
+    files = [n for n in todo if n in found.files]
+    if archive and there.path:
+        with suppress(TorchXError), archive(there.path, True) as process:
+            found.send(process, todo, progress)
+        todo = found.missing(_look(start, target, chosen[:2], chosen, make="make"))
+    if todo:
+        with start(["sh", "-c", _UNPACK, "sh", chosen[0]]) as process:
+            found.send(process, todo, progress)
+    sent = sum(found.files[n].st_size for n in files)
+    return Copied(len(files), sent, len(found.files) - len(files), found.left_out)
 
 
 class Taker:
@@ -140,14 +164,26 @@ class Taker:
     def __init__(self, root: str, rename: dict[str, str]) -> None:
         self._root = root
         self._rename = rename
+        self._taken: dict[str, str] = {}
         self.files = self.bytes = 0
         self.left_out: list[str] = []
+
+    def has(self, name: str, facts: tuple[int, int, int]) -> bool:
+        """Whether it is here, a file with the same size and time; or was left out."""
+        try:
+            found = os.lstat(os.path.join(self._root, self._rename.get(name, name)))
+        except OSError:
+            return name in map(os.path.normpath, self.left_out)
+        same = stat.S_ISREG(found.st_mode) and (found.st_size, int(found.st_mtime)) == facts[1:]
+        return same or not stat.S_ISREG(facts[0])
 
     def take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         """One member of the stream."""
         name = os.path.normpath(member.name)
         path = None if ".." in member.name.split("/") else self._place(self._rename.get(name, name))
-        if path is None or not (member.isreg() or member.isdir() or (member.issym() and _stays(name, member.linkname))):
+        other = self._taken.get(os.path.normpath(member.linkname)) if member.islnk() else None
+        regular = member.isreg() or other is not None
+        if path is None or not (regular or member.isdir() or (member.issym() and _stays(name, member.linkname))):
             self.left_out.append(member.name)
         elif member.isdir():
             os.makedirs(path, exist_ok=True)
@@ -158,7 +194,8 @@ class Taker:
                 os.unlink(path)
             os.symlink(member.linkname, path)
         else:
-            self._write(tar, member, path)
+            self._write(tar, member, path, other)
+            self._taken[name] = path
 
     def _place(self, name: str) -> str | None:
         """Where it goes; None for a name that leads out, or through a link."""
@@ -174,21 +211,114 @@ class Taker:
         path = os.path.join(path, last)
         return None if os.path.islink(path) and os.path.isdir(path) else path
 
-    def _write(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+    def _write(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str, other: str | None) -> None:
+        """Writes a file from the stream, or, if it is a second name of one that came before, from that one."""
         part = f"{path}.torchx-part"
         if os.path.lexists(part):
             os.unlink(part)
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode & 0o777 | 0o200)
-        file = tar.extractfile(member)
+        file = open(other, "rb") if other else tar.extractfile(member)  # noqa: SIM115  # closed below
         assert file is not None  # of a regular file there is one
-        with open(fd, "wb") as out:
+        with open(fd, "wb") as out, file:
             while data := file.read(_CHUNK):
-                out.write(data)
+                self.bytes += out.write(data)
         os.utime(part, (member.mtime, member.mtime))
         os.chmod(part, member.mode & 0o777)
         os.replace(part, path)
         self.files += 1
-        self.bytes += member.size
+
+
+class _Sent:
+    """What of this machine is sent into a replica: folders, files, and links that stay inside.
+
+    Args:
+        found: names there and paths here.
+        owner: user and group there.
+    """
+
+    def __init__(self, found: Sequence[tuple[str, str]], owner: tuple[int, int]) -> None:
+        self._owner = owner
+        self._paths: dict[str, str] = {}
+        self.files: dict[str, os.stat_result] = {}
+        self.left_out: list[str] = []
+        for name, path in found:
+            facts = os.lstat(path)
+            if stat.S_ISREG(facts.st_mode):
+                self.files[name] = facts
+            elif not stat.S_ISDIR(facts.st_mode) and not (
+                stat.S_ISLNK(facts.st_mode) and _stays(name, os.readlink(path))
+            ):
+                self.left_out.append(name)
+                continue
+            self._paths[name] = path
+
+    def missing(self, there: There, *, everything: bool = False) -> list[str]:
+        """What is not there, files with the same size and time; with ``everything`` all folders and links."""
+
+        def is_there(name: str) -> bool:
+            facts = self.files[name]
+            return there.files.get(name, (0, -1, 0))[1:] == (facts.st_size, int(facts.st_mtime))
+
+        return [n for n in self._paths if (not is_there(n) if n in self.files else everything or n not in there.files)]
+
+    def send(self, process: InsideProcess, names: list[str], progress: Progress) -> None:
+        """Writes them to a process that reads tar."""
+        import tarfile
+
+        pipe: Any = _Pipe(process, progress)
+        refused = False
+        try:
+            packed: Any = tarfile.TarFile(mode="w", fileobj=pipe, format=tarfile.GNU_FORMAT, copybufsize=_CHUNK)
+            with packed as tar:
+                for name in names:
+                    tar.inodes.clear()  # a second name of a file is a file
+                    member = tar.gettarinfo(self._paths[name], name)
+                    member.uid, member.gid = self._owner
+                    member.uname = member.gname = ""
+                    if name in self.files:
+                        with open(self._paths[name], "rb") as file:
+                            tar.addfile(member, file)
+                    else:
+                        tar.addfile(member)
+            process.close_stdin()
+        except BrokenPipeError:
+            refused = True
+        _finish(process, pipe, names, "it does not take the files" if refused else "")
+
+
+def _unpack(process: InsideProcess, taker: Taker, wanted: Collection[str], progress: Progress) -> None:
+    """Takes what is wanted of the tar that a process writes."""
+    import tarfile
+
+    pipe: Any = _Pipe(process, progress)
+    names, cut = set(wanted), ""
+    try:
+        with tarfile.open(mode="r|", fileobj=pipe, bufsize=_CHUNK) as tar:
+            for member in tar:
+                if os.path.normpath(member.name) in names:
+                    taker.take(tar, member)
+    except tarfile.ReadError as e:
+        cut = str(e) if pipe.read_any else ""
+    _finish(process, pipe, wanted, cut)
+
+
+def _finish(process: InsideProcess, pipe: _Pipe, names: Collection[str], cut: str) -> None:
+    """Waits for the end of a process that packs or unpacks, and says what is wrong.
+
+    Args:
+        cut: why the stream is not whole; empty if it is.
+    """
+    try:
+        pipe.drain()
+        code = process.wait()
+    except BackendError as e:
+        code, cut = 0, str(e)
+    if code:
+        why = pipe.said.decode("utf-8", "replace").strip() or f"exit code {code}"
+        what = next(iter(names)) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        raise BackendError(f"`tar` inside the replica failed for `{what}`: {why}", hint=_AGAIN)
+    if cut:
+        raise BackendError(f"the copy broke off: {cut}", hint=_AGAIN)
 
 
 def _stays(name: str, target: str) -> bool:
@@ -201,14 +331,6 @@ def _stays(name: str, target: str) -> bool:
     return not target.startswith("/") and there.split("/")[0] != ".."
 
 
-def _is_here(root: str, name: str, facts: Sequence[int]) -> bool:
-    try:
-        found = os.lstat(os.path.join(root, name))
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and [found.st_size, int(found.st_mtime)] == list(facts)
-
-
 def _walk(source: str) -> Iterator[tuple[str, str]]:
     for folder, folders, names in os.walk(source):
         for name in (*folders, *names):
@@ -216,25 +338,32 @@ def _walk(source: str) -> Iterator[tuple[str, str]]:
             yield os.path.relpath(path, source), path
 
 
-def _listed(start: Open, folder: str, only: str = "") -> dict[str, tuple[int, int, int]]:
-    """Mode, size and time of all that is below a folder there, by its name relative to it."""
-    script = _LIST.replace("find .", 'find "$2" -maxdepth 0') if only else _LIST
-    found = {}
-    for line in _said(start, ["sh", "-c", script, "sh", folder, only]).split("\n"):
-        words = line.split(" ", 3)
-        if len(words) == 4 and words[3] != ".":
-            found[words[3].removeprefix("./")] = (int(words[0], 16), int(words[1]), int(words[2]))
-    return found
+def _look(start: Open, path: str, itself: Sequence[str], below: Sequence[str], *, make: str = "") -> There:
+    """What is at a path inside the replica.
 
-
-def _said(start: Open, argv: Sequence[str]) -> str:
+    Args:
+        itself: if it is not a folder: the folder that matters, and what in it is listed, with all that is below.
+        below: if it is one: the same, and further names to list.
+        make: not empty: the folder is made if need be.
+    """
     from torchx.runner.inside import run
 
-    done = run(start(argv))
-    if done.exit_code:
-        why = done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.exit_code}"
+    done = run(start(["sh", "-c", _LOOK, "sh", path, make, *itself, *below]))
+    said = done.stderr.decode("utf-8", "replace").splitlines()
+    wrong = [line for line in said if _GONE not in line]
+    if done.exit_code and (wrong or not said):
+        why = "; ".join(wrong[:3]) or f"exit code {done.exit_code}"
         raise BackendError(f"the replica's files cannot be read: {why}", hint="it needs `sh`, `find`, `stat` and `tar`")
-    return done.stdout.decode("utf-8", "surrogateescape")
+    kind, where, who, *lines = [*done.stdout.decode("utf-8", "surrogateescape").split("\n"), "", ""]
+    user, group, rights, system = (*who.split(), "", "", "", "")[:4]
+    usable = system not in _IN_MEMORY and (rights == "w" or not make)
+    words = (line.split(" ", 3) for line in lines)
+    return There(
+        kind,
+        where if usable else "",
+        (int(user or 0), int(group or 0)),
+        {w[3].removeprefix("./"): (int(w[0], 16), int(w[1]), int(w[2])) for w in words if len(w) == 4 and w[3] != "."},
+    )
 
 
 def _feed(process: InsideProcess, data: bytes) -> None:
@@ -250,66 +379,33 @@ def _feed(process: InsideProcess, data: bytes) -> None:
     threading.Thread(target=feed, daemon=True).start()
 
 
-def _unpack(process: InsideProcess, taker: Taker, progress: Callable[[int], None]) -> None:
-    import tarfile
-
-    pipe: Any = _Pipe(process, progress)
-    try:
-        with tarfile.open(mode="r|", fileobj=pipe, bufsize=_CHUNK) as tar:
-            for member in tar:
-                taker.take(tar, member)
-    except tarfile.ReadError as e:
-        _drain(process)
-        if code := process.wait():
-            _check(process, [f"exit code {code}"], pipe.said)
-        elif pipe.read_any:
-            raise BackendError(f"the copy broke off: {e}", hint="the same command goes on with what is missing") from e
-    _drain(process)
-
-
 class _Pipe:
     """A process as the file that ``tarfile`` reads or writes."""
 
-    def __init__(self, process: InsideProcess, progress: Callable[[int], None]) -> None:
+    def __init__(self, process: InsideProcess, progress: Progress) -> None:
         self._process = process
         self._progress = progress
-        self._begun = b""
         self.said = b""
         self.read_any = False
 
-    def read(self, size: int) -> bytes:
-        while len(self._begun) < size and (piece := self._process.read()) is not None:
+    def read(self, _: int) -> bytes:
+        """The next piece, as it comes: ``tarfile`` takes any."""
+        while (piece := self._process.read()) is not None:
             if piece[0] == STDOUT:
                 self.read_any = True
-                self._begun += piece[1]
                 self._progress(len(piece[1]))
-            else:
-                self.said += piece[1]
-        data, self._begun = self._begun[:size], self._begun[size:]
-        return data
+                return piece[1]
+            self.said += piece[1]
+        return b""
+
+    def drain(self) -> None:
+        while self.read(0):
+            pass
 
     def write(self, data: bytes) -> int:
-        try:
-            self._process.write(data)
-        except BrokenPipeError:
-            _drain(self._process)
-            _check(self._process, ["the target"])
-            raise TorchXError("the replica does not take the files") from None
+        self._process.write(data)
         self._progress(len(data))
         return len(data)
 
-
-def _drain(process: InsideProcess) -> bytes:
-    said = b""
-    while (piece := process.read()) is not None:
-        said += piece[1] if piece[0] != STDOUT else b""
-    return said
-
-
-def _check(process: InsideProcess, what: Sequence[str], said: bytes = b"") -> None:
-    if code := process.wait():
-        why = said.decode("utf-8", "replace").strip() or f"exit code {code}"
-        raise BackendError(
-            f"`tar` inside the replica failed for `{', '.join(what)}`: {why}",
-            hint="the same command goes on with what is missing",
-        )
+    def tell(self) -> int:
+        return 0

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.inside.run import Ran, run
-from torchx.schedulers.kit.abilities import Enters
+from torchx.schedulers.kit.abilities import Archives, Enters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.inside import InsideProcess, Tty
 
-__all__ = ["Ran", "enter", "run"]
+__all__ = ["Ran", "able", "archives", "enter", "run"]
 
 
 def enter(
@@ -25,9 +25,25 @@ def enter(
     Raises:
         NotSupportedError: this scheduler cannot do that.
     """
+    return able(backend).enter(app_id, *replica, list(argv), tty)
+
+
+def able(backend: Scheduler[Any]) -> Enters:
+    """The backend, which lets somebody in.
+
+    Raises:
+        NotSupportedError: it does not.
+    """
     if not isinstance(backend, Enters):
         raise NotSupportedError(
             f"scheduler `{backend.backend}` cannot run a command inside a replica",
             hint="`torchx status` says on which host it runs",
         )
-    return backend.enter(app_id, *replica, list(argv), tty)
+    return backend
+
+
+def archives(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callable[[str, bool], InsideProcess] | None:
+    """The backend's own way for files, by path and whether they go into the replica; None: it has none."""
+    if not isinstance(backend, Archives):
+        return None
+    return lambda path, into: backend.archive(app_id, role, k, path, into=into)

@@ -263,12 +263,22 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         from torchx.runner import answers, inside
 
         handle, backend, app_id = self._find(app_handle)
-        role = self.log_replicas(handle)[0][0] if role_name is None else role_name
+        role = self._role(handle, role_name)
         try:
             return inside.enter(backend, app_id, (role, k), argv, tty)
         except NotFoundError:
             answers.check_replica(self.log_replicas(handle), handle, role, k)  # what there is, if not this one
             raise
+
+    def check_open(self, scheduler: str) -> None:
+        """Refuses a scheduler that lets nobody into its jobs, before one is submitted for that.
+
+        Raises:
+            NotSupportedError: it is such a one.
+        """
+        from torchx.runner import inside
+
+        inside.able(self._scheduler(scheduler))
 
     def exec(
         self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, stdin: bytes = b""
@@ -329,6 +339,9 @@ class RunnerVerbs(DoctorVerbs, _Parts):
 
         handle = self.resolve(app_handle)
         return look(partial(self.exec, handle), self.status(handle), self.log_replicas(handle), replicas)
+
+    def _role(self, handle: str, name: str | None) -> str:
+        return self.log_replicas(handle)[0][0] if name is None else name
 
     def schedule_sweep(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
         """Submits what :meth:`dryrun` returned once for each task, as one job; returns the app handle of the sweep.
@@ -445,10 +458,11 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         """
         from functools import partial
 
-        from torchx.runner import copy
+        from torchx.runner import copy, inside
 
         start = partial(self.open, app_handle, role_name=role_name, k=k)
-        return (copy.upload if into else copy.download)(start, source, target, progress)
+        archive = inside.archives(*self._find(app_handle)[1:], self._role(app_handle, role_name), k)
+        return (copy.upload if into else copy.download)(start, source, target, progress, archive)
 
     def forward(
         self, app_handle: str, ports: Sequence[tuple[int, int]], role_name: str | None = None, k: int = 0

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.docker.containers import Job
+    from torchx.schedulers.docker.plain_http import EngineHttp
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
@@ -224,13 +225,26 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         return [ReplicaLog(self._client, view, role, k, query) for role, k in replicas]
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
-        from torchx.schedulers.docker.inside import enter
+        from torchx.schedulers.docker.inside import ContainerProcess
+
+        with engine_errors(f"replica {role}/{k} of `{app_id}` cannot be entered"):
+            return ContainerProcess(*self._inside(app_id, role, k), argv, tty)
+
+    def _inside(self, app_id: str, role: str, k: int) -> tuple[EngineHttp, str]:
+        """The way to the engine, and the container of a replica, which runs."""
+        from torchx.schedulers.docker.inside import way_to
 
         job = self._find(app_id, "`%s` cannot be entered")
         if job is None:
             raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
-        with engine_errors(f"replica {role}/{k} of `{app_id}` cannot be entered"):
-            return enter(self._client, self._on_engine.environment(), job.need(role, k), argv, tty)
+        return way_to(self._on_engine.environment(), job.need(role, k))
+
+    def archive(self, app_id: str, role: str, k: int, path: str, *, into: bool) -> InsideProcess:
+        """See :class:`torchx.schedulers.kit.abilities.Archives`."""
+        from torchx.schedulers.docker.archive import ArchiveStream
+
+        with engine_errors(f"files of replica {role}/{k} of `{app_id}` cannot be copied"):
+            return ArchiveStream(*self._inside(app_id, role, k), path, into=into)
 
     def _get_app_state(self, container: Any) -> AppState:
         """State of one container (a ``docker.models.containers.Container``); subclasses of programs call it."""

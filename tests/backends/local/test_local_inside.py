@@ -15,6 +15,12 @@ from torchx.schedulers.local_scheduler import LocalScheduler
 from torchx.specs.api import AppState
 
 
+def until_running(scheduler: LocalScheduler, app_id: str, mark: Path) -> None:
+    """Returns when the job has made a file, and is known to run: the one may come before the other."""
+    while not mark.exists() or (found := scheduler.describe(app_id)) is None or found.state is not AppState.RUNNING:
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def place(scheduler: LocalScheduler, submit: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     folder = tmp_path / "code"
@@ -22,8 +28,7 @@ def place(scheduler: LocalScheduler, submit: Job, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(folder)
     app_id = submit(": >mark; exec sleep 1000", env={"GREETING": "hello, 世界", "MARK_FILE": "mark"})
     monkeypatch.chdir(tmp_path)
-    while not (folder / "mark").exists():
-        time.sleep(0.01)
+    until_running(scheduler, app_id, folder / "mark")
 
     def end() -> None:
         scheduler.cancel(app_id)
@@ -43,8 +48,7 @@ class TestInsideLocal(InsideContract):
         """Not those of whoever comes to look."""
         narrow = place._replace(app_id=submit(f"ulimit -S -n 77; : >{tmp_path}/limited; exec sleep 1000"))
         try:
-            while not (tmp_path / "limited").exists():
-                time.sleep(0.01)
+            until_running(scheduler, narrow.app_id, tmp_path / "limited")
             assert narrow.run("sh", "-c", "ulimit -n").stdout == b"77\n"
         finally:
             scheduler.cancel(narrow.app_id)

@@ -172,10 +172,14 @@ class Keys:
 
 
 class Link:
-    """The network between two ends: a TCP proxy on loopback that can be stalled and cut."""
+    """The network between two ends: a TCP proxy on loopback that can be stalled and cut.
 
-    def __init__(self, port: int) -> None:
-        self._target = port
+    Args:
+        target: a port of this machine, or the path of a socket.
+    """
+
+    def __init__(self, target: int | str) -> None:
+        self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -222,13 +226,24 @@ class Link:
         while self._open:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
+                far = self._connect()
             except OSError:
                 continue
             self._pairs.append((near, far))
             thread = threading.Thread(target=self._carry, args=(near, far), daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def _connect(self) -> socket.socket:
+        if isinstance(self._target, int):
+            return socket.create_connection(("127.0.0.1", self._target))
+        far = socket.socket(socket.AF_UNIX)
+        try:
+            far.connect(self._target)
+        except BaseException:
+            far.close()
+            raise
+        return far
 
     def _carry(self, near: socket.socket, far: socket.socket) -> None:
         other = {near: far, far: near}
@@ -244,14 +259,18 @@ class Link:
                         if self._cut_at is not None:
                             data = data[: self._cut_at - self.carried]  # what is beyond does not come through
                         other[end].sendall(data)
+                        if not data:  # the end of one way; the other one goes on
+                            other[end].shutdown(socket.SHUT_WR)
                         self.carried += len(data)
                         if self._cut_at is not None and self.carried >= self._cut_at:
                             self._cut_at = None
                             self.cut()
                     except OSError:
-                        data = b""
-                    if not data:
                         return
+                    if not data:
+                        ready.unregister(end)
+                        if not ready.get_map():
+                            return
 
 
 def make_key(path: Path) -> None:

@@ -13,6 +13,12 @@ import pytest
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, target
 
 
+def _is_whole(asked: bytes) -> bool:
+    """Whether a request has come with its body."""
+    end = (b"\r\n0\r\n\r\n",) if asked.startswith(b"PUT") else (b"\r\n\r\n", b"}")
+    return asked.endswith(end)
+
+
 class Server:
     """Answers each connection with the next of these texts, and closes it.
 
@@ -34,7 +40,7 @@ class Server:
             connection, _ = self._listener.accept()
             with connection:
                 asked = b""
-                while not asked.endswith(b"\r\n\r\n") and (data := connection.recv(4096)):
+                while not _is_whole(asked) and (data := connection.recv(4096)):
                     asked += data
                 self.asked.append(asked.decode())
                 connection.sendall(self._answers.pop(0))
@@ -75,6 +81,33 @@ def test_a_refusal(serve: Callable[..., tuple]) -> None:
     with pytest.raises(RefusedError, match=r"HTTP 404: .*no such thing") as error:
         engine.get("/x")
     assert error.value.status == 404
+
+
+def test_a_call_with_a_body(serve: Callable[..., tuple]) -> None:
+    """It goes as JSON; an answer may be empty."""
+    server, engine = serve("HTTP/1.0 201 Created\r\n\r\n{}", "HTTP/1.0 200 OK\r\n\r\n")
+    assert engine.call("POST", "/x", body={"Cmd": ["true"]}) == {}
+    assert engine.call("POST", "/x/resize", {"h": 3}) is None
+    assert server.asked[0].startswith("POST /x HTTP/1.0\r\n")
+    assert "Content-Type: application/json\r\nContent-Length: 17\r\n\r\n" in server.asked[0]
+    assert server.asked[0].endswith('{"Cmd": ["true"]}')
+    assert server.asked[1].startswith("POST /x/resize?h=3 HTTP/1.0\r\n")
+
+
+def test_a_body_of_any_length(serve: Callable[..., tuple]) -> None:
+    """In pieces, each after its length; the engine says whether it has taken it."""
+    server, engine = serve("HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 403 Forbidden\r\n\r\nread-only")
+    for refused in (False, True):
+        with closing(engine.upload("/c/archive", {"path": "/a b"})) as upload:
+            upload.write(b"x" * 17)
+            upload.write(b"")
+            if refused:
+                with pytest.raises(RefusedError, match="read-only"):
+                    upload.answer()
+            else:
+                upload.answer()
+    assert server.asked[0].endswith("\r\n\r\n11\r\nxxxxxxxxxxxxxxxxx\r\n0\r\n\r\n")
+    assert server.asked[0].startswith("PUT /c/archive?path=%2Fa%20b HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize("answer", ["", "HTTP/1.0 200", "SSH-2.0-x\r\n\r\n", "HTTP/1.0 abc\r\n\r\n", "\r\n\r\n"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 
 from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
@@ -18,7 +19,6 @@ from torchx.specs.api import AppState
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from torchx.schedulers.docker.containers import Container
     from torchx.schedulers.inside import Tty
@@ -27,10 +27,8 @@ _HEAD = 8
 _END_S = 10.0  # an engine may list a process as running for a moment after its output has ended
 
 
-def enter(
-    client: Any, environ: Mapping[str, str] | None, container: Container, argv: Sequence[str], tty: Tty | None
-) -> InsideProcess:
-    """Starts ``argv`` in a container, as its user, with its environment and in its folder.
+def way_to(environ: Mapping[str, str] | None, container: Container) -> tuple[EngineHttp, str]:
+    """The engine of a container that runs, and what the engine calls it.
 
     Args:
         environ: says where the engine is; None: only this program's client knows, which cannot carry a stream.
@@ -47,34 +45,29 @@ def enter(
             "only this program's own client knows the way to its engine, and it cannot carry a stream",
             hint="set DOCKER_HOST instead of passing a client",
         )
-    mark = Mark()
-    words = mark.words(argv, tty)
-    made = client.api.exec_create(container.id, words, stdin=True, tty=tty is not None)["Id"]
-    start = {"Detach": False, "Tty": tty is not None}
-    try:
-        connection, begun = EngineHttp(environ).upgrade(f"/exec/{made}/start", start)
-    except RefusedError as e:
-        raise BackendError(f"the engine refused: {e}") from e
-    return ContainerProcess(client, container.id, made, connection, begun, mark=mark, tty=tty is not None)
+    return EngineHttp(environ), container.id
 
 
 class ContainerProcess(InsideProcess):
-    """One exec of the engine."""
+    """One exec of the engine: ``argv`` in a container, as its user, with its environment and in its folder."""
 
-    def __init__(
-        self, client: Any, container: str, made: str, connection: socket.socket, begun: bytes, *, mark: Mark, tty: bool
-    ) -> None:
-        self._api = client.api
+    def __init__(self, engine: EngineHttp, container: str, argv: Sequence[str], tty: Tty | None) -> None:
+        self._engine = engine
         self._container = container
-        self._id = made
-        self._connection = connection
-        self._begun = begun
-        self._mark = mark
-        self._tty = tty
-        self._due: list[int] = []
-        self._size: tuple[int, int] | None = None
-        self._stream, self._left = (STDOUT, -1) if tty else (0, 0)
+        self._mark = Mark(tty)
+        self._tty = tty is not None
+        self._id, self._connection, self._begun = self._start(self._mark.words(argv), stdin=True, tty=self._tty)
+        self._stream, self._left = (STDOUT, -1) if self._tty else (0, 0)
         self._over = False
+
+    def _start(self, words: list[str], *, stdin: bool, tty: bool) -> tuple[str, socket.socket, bytes]:
+        """Its name, its streams, and what came of them already."""
+        what = {"Cmd": words, "AttachStdin": stdin, "AttachStdout": True, "AttachStderr": True, "Tty": tty}
+        try:
+            made = str(self._engine.call("POST", f"/containers/{self._container}/exec", body=what)["Id"])
+            return made, *self._engine.upgrade(f"/exec/{made}/start", {"Detach": False, "Tty": tty})
+        except RefusedError as e:
+            raise BackendError(f"the engine refused: {e}") from e
 
     def write(self, data: bytes) -> None:
         try:
@@ -90,68 +83,56 @@ class ContainerProcess(InsideProcess):
                 return  # it has ended
 
     def read(self) -> tuple[int, bytes] | None:
-        while not self._over:
-            if self._left == 0:
-                head = self._exactly(_HEAD)
-                if head is None:
-                    break
-                self._stream = STDERR if head[0] == STDERR else STDOUT
-                self._left = int.from_bytes(head[4:], "big")
-                continue
-            data = self._some(CHUNK if self._left < 0 else min(self._left, CHUNK))
-            if not data:
-                break
-            if self._left > 0:
-                self._left -= len(data)
-            if self._tty or self._stream == STDERR:
-                data = self._marked(data)
-            if data:
-                return self._stream, data
-        self._over = True
-        held = self._mark.left()
-        return (STDOUT if self._tty else STDERR, held) if held else None
+        return self._mark.read(self._piece)
 
-    def _marked(self, data: bytes) -> bytes:
-        known = self._mark.who
-        data = self._mark.take(data)
-        if self._mark.who and not known:
-            due, self._due = self._due, []
-            for number in due:
-                self.send_signal(number)
-            if self._size is not None:
-                self.resize(*self._size)
-        return data
+    def _piece(self) -> tuple[int, bytes] | None:
+        while self._left == 0:
+            head = self._exactly(_HEAD)
+            if head is None:
+                self._over = True
+                return None
+            self._stream = STDERR if head[0] == STDERR else STDOUT
+            self._left = int.from_bytes(head[4:], "big")
+        data = self._some(CHUNK if self._left < 0 else min(self._left, CHUNK))
+        self._over = not data
+        self._left -= len(data) if self._left > 0 else 0
+        return (self._stream, data) if data else None
 
     def resize(self, columns: int, rows: int) -> None:
-        if self._mark.who:
-            self._api.exec_resize(self._id, height=rows, width=columns)
-        else:
-            self._size = (columns, rows)
+        size = {"h": rows, "w": columns}
+        self._mark.once_known(lambda _: self._engine.call("POST", f"/exec/{self._id}/resize", size))
 
     def send_signal(self, number: int) -> None:
-        if not self._mark.who:
-            self._due.append(number)
-            return
-        made = self._api.exec_create(self._container, kill_words(self._mark.who, number))["Id"]
-        self._api.exec_start(made)
+        self._mark.once_known(lambda who: self._kill(who, number))
+
+    def _kill(self, who: str, number: int) -> None:
+        _, connection, _ = self._start(kill_words(who, number), stdin=False, tty=False)
+        with connection:
+            while connection.recv(CHUNK):  # until it has ended
+                pass
 
     def wait(self) -> int:
-        deadline = time.monotonic() + _END_S
+        deadline, pause = time.monotonic() + _END_S, 0.002
         while True:
-            found = self._api.exec_inspect(self._id)
+            found = self._engine.get(f"/exec/{self._id}/json")
             if not found.get("Running") and found.get("ExitCode") is not None:
                 return int(found["ExitCode"])
             if time.monotonic() > deadline:
                 raise BackendError(
                     "the connection to the engine was lost", hint="the command may go on inside the replica"
                 )
-            time.sleep(0.02)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
 
     def close(self) -> None:
         import signal
 
+        if not self._over:
+            self._connection.settimeout(_END_S)
+            with suppress(OSError):
+                self._mark.seek(self._piece)
         self._connection.close()
-        if not self._over and self._mark.who:
+        if not self._over:
             self._over = True
             self.send_signal(signal.SIGHUP)
             self.send_signal(signal.SIGTERM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from torchx.schedulers.docker import client, gangs, watchers
 from torchx.schedulers.docker.containers import LABEL_APP_ID, jobs_of
@@ -51,8 +52,22 @@ class EngineJobs:
 
     def listed(self, label: str = LABEL_APP_ID) -> dict[str, Job]:
         """The jobs with a label. An engine that is just being restarted is waited for, once it has answered."""
+        import json
+
+        from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
+
+        filters = {"label": [label]}
+        # The client's library takes longer to import than the engine to answer.
+        environ = None if "docker" in sys.modules else self.environment()
+        if environ is not None:
+            try:
+                return jobs_of(EngineHttp(environ).get("/containers/json", {"all": 1, "filters": json.dumps(filters)}))
+            except TimeoutError:
+                raise
+            except (OSError, RefusedError):
+                pass  # the client waits for an engine that is being restarted, and says what is wrong with the others
         api = self.engine().api
-        return jobs_of(client.patiently(lambda: api.containers(all=True, filters={"label": [label]})))
+        return jobs_of(client.patiently(lambda: api.containers(all=True, filters=filters)))
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -22,6 +22,7 @@ ENVIRONMENT = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 """What says where the engine is; for ssh also ``HOME``, ``USER`` and ``SSH_AUTH_SOCK``."""
 
 _CONNECT_S = 60.0
+_UPLOAD_S = 600.0  # an engine on a busy disk takes nothing for a while
 _AT_ONCE = 200
 _AT_ONCE_SSH = 8
 _MOST_HEAD = 1 << 16
@@ -64,21 +65,36 @@ class EngineHttp:
         return self.scheme in ("unix", "http+unix") and not os.path.isdir(os.path.dirname(f"/{self.where.lstrip('/')}"))
 
     def get(self, path: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = 60.0) -> Any:
-        """What the engine answers.
+        """What the engine answers; raises as :meth:`call` does."""
+        return self.call("GET", path, params, timeout_s=timeout_s)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        *,
+        timeout_s: float = 60.0,
+    ) -> Any:
+        """What the engine answers to a call; None where that is nothing.
+
+        Args:
+            body: sent as JSON, unless it is None.
 
         Raises:
-            OSError: it does not.
+            OSError: it does not answer.
             RefusedError: it answers with an error.
         """
         import json
 
-        with self._asked("GET", target(path, params), timeout_s) as answer:
-            status, body = _head(answer)
+        with self._asked(method, target(path, params), timeout_s, body) as answer:
+            status, found = _head(answer)
             while data := answer.recv(1 << 16):
-                body += data
+                found += data
         if status >= 400:
-            raise RefusedError(status, body[:500].decode("utf-8", "replace"))
-        return json.loads(bytes(body))
+            raise RefusedError(status, found[:500].decode("utf-8", "replace"))
+        return json.loads(found) if found.strip() else None
 
     def post(self, targets: Iterable[str], *, timeout_s: float = 60.0) -> list[int]:
         """Ask for all of these at the same time; returns the status of each answer, 0 where none came.
@@ -125,24 +141,17 @@ class EngineHttp:
             OSError: the engine does not answer.
             RefusedError: it answers with an error.
         """
-        import json
+        head = ("Connection: Upgrade", "Upgrade: tcp")
+        return self._stream(self._asked("POST", path, _CONNECT_S, body, head))
 
-        text = json.dumps(body)
-        head = "Content-Type: application/json\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
-        connection = self._connect()
-        try:
-            connection.sendall(
-                f"POST {path} HTTP/1.1\r\nHost: docker\r\n{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()
-            )
-            connection.settimeout(_CONNECT_S)
-            status, begun = _head(connection)
-            if status >= 400:
-                raise RefusedError(status, begun.decode("utf-8", "replace"))
-            connection.settimeout(None)
-        except BaseException:
-            connection.close()
-            raise
-        return connection, begun
+    def download(self, path: str, params: Mapping[str, Any]) -> tuple[socket.socket, bytes]:
+        """Ask for an answer of any length; returns and raises as :meth:`upgrade` does."""
+        return self._stream(self._asked("GET", target(path, params), _CONNECT_S))
+
+    def upload(self, path: str, params: Mapping[str, Any]) -> Upload:
+        """Send a body of any length."""
+        head = ("Content-Type: application/x-tar", "Transfer-Encoding: chunked")
+        return Upload(self._asked("PUT", target(path, params), _UPLOAD_S, None, head))
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -152,16 +161,34 @@ class EngineHttp:
         except OSError:
             return None
 
-    def _asked(self, method: str, one: str, timeout_s: float) -> socket.socket:
+    def _asked(
+        self, method: str, one: str, timeout_s: float, body: Any = None, more: Sequence[str] = ()
+    ) -> socket.socket:
+        import json
+
+        text = "" if body is None else json.dumps(body)
+        head = [f"{method} {one} HTTP/{'1.1' if more else '1.0'}", "Host: docker", *more]
+        head += ["Content-Type: application/json"] if text else []
+        head += [f"Content-Length: {len(text)}"] if method == "POST" else []
         connection = self._connect()
         try:
-            length = "Content-Length: 0\r\n" if method == "POST" else ""
-            connection.sendall(f"{method} {one} HTTP/1.0\r\nHost: docker\r\n{length}\r\n".encode())
+            connection.sendall("\r\n".join([*head, "", text]).encode())
             connection.settimeout(timeout_s)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _stream(self, connection: socket.socket) -> tuple[socket.socket, bytes]:
+        try:
+            status, begun = _head(connection)
+            if status >= 400:
+                raise RefusedError(status, begun.decode("utf-8", "replace"))
+            connection.settimeout(None)
+        except BaseException:
+            connection.close()
+            raise
+        return connection, begun
 
     def _connect(self) -> socket.socket:
         if self.scheme == "ssh":
@@ -195,6 +222,33 @@ class EngineHttp:
         except BaseException:
             connection.close()
             raise
+
+
+class Upload:
+    """A body that is being sent; close it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.close = connection.close
+
+    def write(self, data: bytes) -> None:
+        """Send some of it; the end, if it is empty.
+
+        Raises:
+            OSError: the engine takes no more.
+        """
+        self._connection.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def answer(self) -> None:
+        """Wait until the engine has taken all of it.
+
+        Raises:
+            OSError: it does not answer.
+            RefusedError: it does not take it.
+        """
+        status, body = _head(self._connection)
+        if status >= 400:
+            raise RefusedError(status, body.decode("utf-8", "replace"))
 
 
 class Events:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from torchx.schedulers.inside import STDERR, STDOUT
 from torchx.schedulers.kit.shell import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torchx.schedulers.inside import Tty
 
 _FRAMES = """\
@@ -29,26 +32,69 @@ class Mark:
     First who it is, perhaps in the end the exit code: both are taken out of the output.
 
     >>> mark = Mark()
+    >>> mark.once_known(lambda who: print("kill", who))
     >>> mark.take(f"{mark.text}42\\nhello{mark.text}= 3\\n".encode()), mark.who, mark.code
+    kill 42
     (b'hello', '42', 3)
+
+    Args:
+        tty: the terminal that the process gets.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tty: Tty | None = None) -> None:
         self.text = f"torchx-{os.urandom(8).hex()}:"
         self.who = ""
         """The process there, which leads its group; empty until it is known."""
+        self.absent = False
+        """Whether the script has found nobody whom it could join; it says `-` then."""
         self.code: int | None = None
         """The exit code, where the script says it."""
+        self._tty = tty
+        self._stream = STDOUT if tty else STDERR
         self._held = b""
+        self._due: list[Callable[[str], object]] = []
 
-    def words(self, argv: Sequence[str], tty: Tty | None, *, framed: bool = False) -> list[str]:
+    def once_known(self, do: Callable[[str], object]) -> None:
+        """Calls ``do`` with who it is: now, or as soon as that is read."""
+        self._due.append(do)
+        self._do_due()
+
+    def _do_due(self) -> None:
+        while self.who:
+            try:
+                do = self._due.pop(0)
+            except IndexError:  # one thread writes and one reads: the other one took it
+                return
+            do(self.who)
+
+    def read(self, piece: Callable[[], tuple[int, bytes] | None]) -> tuple[int, bytes] | None:
+        """The next output of the program alone; None at its end, or when nobody is there.
+
+        Args:
+            piece: returns the next output of the script, with its stream; None at the end.
+        """
+        while not self.absent and (found := piece()) is not None:
+            stream, data = found
+            data = self.take(data) if stream == self._stream else data
+            if data:
+                return stream, data
+        held, self._held = self._held, b""
+        return (self._stream, held) if held else None
+
+    def seek(self, piece: Callable[[], tuple[int, bytes] | None]) -> None:
+        """Reads until it is known who it is: output may overtake that."""
+        while not self.who and not self.absent and (found := piece()) is not None:
+            if found[0] == self._stream:
+                self.take(found[1])
+
+    def words(self, argv: Sequence[str], *, framed: bool = False) -> list[str]:
         """The command that starts ``argv``.
 
         Args:
             framed: its stdin comes by :func:`frame`.
         """
         lines = [f"echo {self.text}$$ >&2"]
-        if tty is not None:
+        if (tty := self._tty) is not None:
             lines = [f"stty cols {tty.columns} rows {tty.rows} 2>/dev/null", *lines]
             lines += [f"TERM={quote(tty.term)}; export TERM"]
         lines += [_FRAMES if framed else 'exec "$@"']
@@ -71,18 +117,15 @@ class Mark:
                 self.code = int(line[2:])
                 self._held = b""
                 return out
-            self.who = line.decode("ascii", "replace").strip()
+            self.absent = line.startswith(b"-")
+            self.who = "" if self.absent else line.decode("ascii", "replace").strip()
+            self._do_due()
         if found:  # its line is not whole
             self._held = key + after
             return out + before
         kept = next((n for n in range(min(len(key) - 1, len(before)), 0, -1) if key.startswith(before[-n:])), 0)
         self._held = before[len(before) - kept :]
         return out + before[: len(before) - kept]
-
-    def left(self) -> bytes:
-        """What is held back, for good."""
-        held, self._held = self._held, b""
-        return held
 
 
 def frame(data: bytes) -> bytes:

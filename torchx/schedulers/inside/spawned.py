@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import suppress
 
 from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, InsideProcess
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _GRACE_S = 2.0
 _LAST_WORDS_S = 0.3
+_ENDED, _OTHER = 0, -1  # besides the streams: it has ended; the process beside it has
 
 _RLIMIT_LOCKS = 10
 """Not among Python's; supervisors mark their processes by it."""
@@ -27,7 +30,7 @@ class SpawnedProcess(InsideProcess):
     Args:
         argv: the program, with what it needs to be found.
         env: its environment; that of this process when None.
-        limits: pid of a process whose resource limits it gets; 0: those of this process.
+        beside: pid of a process whose resource limits it gets, and with which it ends; 0: none.
     """
 
     def __init__(
@@ -37,12 +40,12 @@ class SpawnedProcess(InsideProcess):
         tty: Tty | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        limits: int = 0,
+        beside: int = 0,
     ) -> None:
         import subprocess
 
         script = 'exec "$@"'
-        if limits:
+        if beside:
             script = f"kill -STOP $$; {script}"
         self._master = -1
         stream, slave = subprocess.PIPE, -1
@@ -62,8 +65,8 @@ class SpawnedProcess(InsideProcess):
                 start_new_session=True,
                 bufsize=0,
             )
-            if limits:
-                _copy_limits(limits, self._child)
+            if beside:
+                _copy_limits(beside, self._child)
         except BaseException:
             if self._master >= 0:
                 os.close(self._master)
@@ -71,15 +74,20 @@ class SpawnedProcess(InsideProcess):
         finally:
             if slave >= 0:
                 os.close(slave)
-        self._watch()
+        self._watch(beside)
 
-    def _watch(self) -> None:
+    def _watch(self, beside: int) -> None:
         """Says which streams are read, and what announces the end of a program whose terminal others keep open."""
         import selectors
 
         self._select = selectors.DefaultSelector()
         self._ended = -1
         self._patience_s: float | None = None
+        self._other = -1
+        if beside and sys.platform == "linux":
+            with suppress(ProcessLookupError):
+                self._other = os.pidfd_open(beside)
+                self._select.register(self._other, selectors.EVENT_READ, _OTHER)
         if self._master < 0:
             assert self._child.stdout is not None
             assert self._child.stderr is not None
@@ -89,7 +97,7 @@ class SpawnedProcess(InsideProcess):
         self._select.register(self._master, selectors.EVENT_READ, STDOUT)
         if sys.platform == "linux":
             self._ended = os.pidfd_open(self._child.pid)
-            self._select.register(self._ended, selectors.EVENT_READ, 0)
+            self._select.register(self._ended, selectors.EVENT_READ, _ENDED)
 
     def write(self, data: bytes) -> None:
         fd = self._master if self._master >= 0 else self._stdin()
@@ -102,13 +110,17 @@ class SpawnedProcess(InsideProcess):
             self._child.stdin.close()
 
     def read(self) -> tuple[int, bytes] | None:
-        while self._select.get_map():
+        while self._select.get_map().keys() - {self._other}:
             ready = {key.data: key.fd for key, _ in self._select.select(self._patience_s)}
             if not ready:  # it has ended, and others have its terminal open
                 break
-            stream = STDOUT if STDOUT in ready else STDERR if STDERR in ready else 0
-            if stream == 0:  # what it has written last may come a moment later
-                self._select.unregister(ready[0])
+            stream = next(s for s in (STDOUT, STDERR, _OTHER, _ENDED) if s in ready)
+            if stream == _OTHER:
+                self._select.unregister(self._other)
+                self.send_signal(signal.SIGKILL)
+                continue
+            if stream == _ENDED:  # what it has written last may come a moment later
+                self._select.unregister(ready[stream])
                 self._patience_s = _LAST_WORDS_S
                 continue
             try:
@@ -139,16 +151,15 @@ class SpawnedProcess(InsideProcess):
         return code if code >= 0 else 128 - code
 
     def close(self) -> None:
-        import signal
         import subprocess
 
         for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
             if stream is not None:
                 stream.close()
-        for fd in (self._master, self._ended):
+        for fd in (self._master, self._ended, self._other):
             if fd >= 0:
                 os.close(fd)
-        self._master = self._ended = -1
+        self._master = self._ended = self._other = -1
         self._select.close()
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGKILL):
             if self._child.poll() is not None:
@@ -168,7 +179,6 @@ class SpawnedProcess(InsideProcess):
 def _copy_limits(of: int, child: subprocess.Popen[bytes]) -> None:
     """Gives a child that has stopped itself the limits of another process, and lets it go on."""
     import resource
-    import signal
 
     os.waitpid(child.pid, os.WUNTRACED)
     numbers = {value for name, value in vars(resource).items() if name.startswith("RLIMIT_")}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchx.specs.tasks import TaskList
 
 __all__ = [
+    "Archives",
     "BuildsWorkspaces",
     "Diagnoses",
     "DiscardsWorkspaces",
@@ -177,4 +178,15 @@ class Enters(Ability):
         Raises:
             NotFoundError: there is no such replica, or it does not run: :func:`torchx.schedulers.inside.not_running`.
             NotSupportedError: this job cannot be entered; the hint says what to do instead.
+        """
+
+
+class Archives(Ability):
+    """Has a way of its own for files in and out of a replica, faster than a process inside it."""
+
+    @abstractmethod
+    def archive(self, app_id: str, role: str, k: int, path: str, *, into: bool) -> InsideProcess:
+        """A stream of tar: of ``path`` and all that is below it, or, with ``into``, unpacked there.
+
+        What fails, or does not arrive, is sent through a process.
         """

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _STDIN, _STATUS, _RESIZE = 0, 3, 4
 _MESSAGE = 1 << 15
+_START_S = 10.0
 
 
 def runs(pods: Sequence[_Object]) -> bool:
@@ -48,14 +49,13 @@ class PodProcess(InsideProcess):
     """One exec in a container. Its stdin is sent in pieces with their lengths: the protocol cannot announce its end."""
 
     def __init__(self, api: KubeApi, path: str, container: str, argv: Sequence[str], tty: Tty | None) -> None:
-        self._mark = Mark()
+        self._mark = Mark(tty)
         self._tty = tty is not None
-        self._due: list[int] = []
         self._code: int | None = None
         self._over = False
         self._why = "the connection to the cluster was lost"
         self._path, self._container, self._api = path, container, api
-        words = self._mark.words(argv, tty, framed=tty is None)
+        words = self._mark.words(argv, framed=tty is None)
         self._socket = self._exec(words, stdin=True, tty=self._tty)
 
     def _exec(self, words: list[str], *, stdin: bool, tty: bool) -> Any:
@@ -83,16 +83,16 @@ class PodProcess(InsideProcess):
             raise BrokenPipeError("its stdin is closed") from e
 
     def read(self) -> tuple[int, bytes] | None:
+        return self._mark.read(self._piece)
+
+    def _piece(self) -> tuple[int, bytes] | None:
         while not self._over:
             channel, data = self._message()
             if channel == _STATUS:
                 self._code = self._code_in(data)
-            elif channel == STDERR or (self._tty and channel == STDOUT):
-                data = self._marked(data)
-            if channel in (STDOUT, STDERR) and data:
+            elif channel in (STDOUT, STDERR):
                 return channel, data
-        held = self._mark.left()
-        return (STDOUT if self._tty else STDERR, held) if held else None
+        return None
 
     def _message(self) -> tuple[int, bytes]:
         """The next message with its channel; -1 at the end."""
@@ -106,15 +106,6 @@ class PodProcess(InsideProcess):
             self._over = True
             return -1, b""
         return (data[0], data[1:]) if data else (-1, b"")
-
-    def _marked(self, data: bytes) -> bytes:
-        known = self._mark.who
-        data = self._mark.take(data)
-        if self._mark.who and not known:
-            due, self._due = self._due, []
-            for number in due:
-                self.send_signal(number)
-        return data
 
     def _code_in(self, data: bytes) -> int | None:
         """The exit code in the status that ends an exec; None, and why, where there is none."""
@@ -137,10 +128,10 @@ class PodProcess(InsideProcess):
         self._send(json.dumps({"Width": columns, "Height": rows}).encode(), _RESIZE)
 
     def send_signal(self, number: int) -> None:
-        if not self._mark.who:
-            self._due.append(number)
-            return
-        other = self._exec(kill_words(self._mark.who, number), stdin=False, tty=False)
+        self._mark.once_known(lambda who: self._kill(who, number))
+
+    def _kill(self, who: str, number: int) -> None:
+        other = self._exec(kill_words(who, number), stdin=False, tty=False)
         try:
             while other.recv_data()[0] != 8:  # until it has ended
                 pass
@@ -157,6 +148,9 @@ class PodProcess(InsideProcess):
     def close(self) -> None:
         import signal
 
+        if not self._over:
+            self._socket.settimeout(_START_S)
+            self._mark.seek(self._piece)
         goes_on = self._code is None and bool(self._mark.who)
         self._code = 128 + signal.SIGHUP if goes_on else self._code
         for number in (signal.SIGHUP, signal.SIGTERM) if goes_on else ():

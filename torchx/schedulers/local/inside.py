@@ -46,7 +46,7 @@ def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None
         raise not_running(app_id, role, k, "just ending, or starting again")
     if tty is not None:
         env["TERM"] = tty.term
-    return SpawnedProcess(argv, tty=tty, env=env, cwd=f"/proc/{line.pid}/cwd", limits=line.pid)
+    return SpawnedProcess(argv, tty=tty, env=env, cwd=f"/proc/{line.pid}/cwd", beside=line.pid)
 
 
 def _environment(pid: int) -> dict[str, str]:
