@@ -305,8 +305,6 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         from torchx.schedulers.slurm import inside
 
         ((site, _),) = self._by_site([app_id])
-        if site.name:
-            raise inside.refuse_remote(site.name)
         folder = self._log_folder(site, app_id)
         host = inside.host_of(folder, role, k) if folder is not None else ""
         if folder is None or not host:
@@ -320,6 +318,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             component = next((c for c, done in names.items() if host in done.stdout.split()), None)
         step = inside.step_words(app_id, host, component=component, tty=tty is not None)
         return inside.Step(
+            site.spawn,
             step,
             folder.replica(role, k),
             argv,

@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     -G) config=1; shift;;
     -F|-o|-l|-p) [ "$2" = BatchMode=no ] && talk=1; shift 2;;
     -M|-N) master=1; shift;;
-    -f|-T) shift;;
+    -f|-T|-tt) shift;;
     *) break;;
   esac
 done
@@ -39,6 +39,7 @@ if [ -n "$master" ]; then
   if said=$(take login-fails); then echo "$said" >&2; exit 255; fi
   : > "$socket"; exit 0
 fi
+if take lost-master > /dev/null; then rm -f "$socket"; fi
 if [ ! -e "$socket" ]; then
   echo "Control socket connect($socket): No such file or directory" >&2; exit 255
 fi
@@ -88,7 +89,8 @@ class FakeSsh:
         (self.folder / "refuses").write_text("x\n" * times)
 
     def loses(self, when: str, times: int = 1) -> None:
-        """So many times the connection is lost: ``before`` the command runs, ``after`` it, or ``within`` its answer."""
+        """So many times the connection is lost: ``before`` the command runs, ``after`` it, or ``within`` its answer; or its
+        ``master`` is gone."""
         (self.folder / f"lost-{when}").write_text("x\n" * times)
 
     def quiet(self) -> None:

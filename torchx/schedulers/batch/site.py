@@ -6,6 +6,7 @@ from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.commands import CommandRunner
     from torchx.schedulers.kit.files import Files
 
@@ -21,3 +22,13 @@ class Site:
     commands: CommandRunner
     files: Files
     name: str = ""
+
+    def spawn(self, argv: list[str], tty: Tty | None) -> InsideProcess:
+        """Starts a command with its streams.
+
+        Raises:
+            BackendError: the cluster's login node cannot be reached.
+        """
+        from torchx.schedulers.inside.spawned import SpawnedProcess
+
+        return SpawnedProcess(argv, tty=tty)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import posixpath
 import signal
 
-from torchx.errors import BackendError, NotSupportedError
+from torchx.errors import BackendError
 from torchx.schedulers.batch.folders import folder_name
-from torchx.schedulers.inside import STDERR, STDOUT
+from torchx.schedulers.inside import InsideProcess
 from torchx.schedulers.inside.marks import Mark
-from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.commands import Completed
 
     Run = Callable[[list[str]], Completed]
+    Spawn = Callable[[list[str], Tty | None], InsideProcess]
 
-_NOT_THERE = "- 0"
 _SCRIPT_FILE = "inside.sh"
 
 
@@ -48,16 +47,19 @@ def step_words(app_id: str, host: str, *, component: int | None, tty: bool) -> l
     return [*words, "--pty"] if tty else words
 
 
-class Step(SpawnedProcess):
+class Step(InsideProcess):
     """A step, seen through its ``srun``.
 
     Args:
+        spawn: starts a command where Slurm's commands run.
+        step: see :func:`step_words`.
         run: runs a command of Slurm's to its end.
         ended: makes the error for a replica that is not there after all.
     """
 
     def __init__(
         self,
+        spawn: Spawn,
         step: list[str],
         folder: str,
         argv: Sequence[str],
@@ -66,45 +68,38 @@ class Step(SpawnedProcess):
         run: Run,
         ended: Callable[[], NotFoundError],
     ) -> None:
-        self._mark = Mark()
+        self._mark = Mark(tty)
         self._run = run
         self._not_there = ended
-        self._due: list[int] = []
         self._over = False
         script = read_script(__file__, _SCRIPT_FILE)
         words = ["bash", "-c", script, "bash", self._mark.text, folder, tty.term if tty else ""]
-        super().__init__([*step, *words, *argv], tty=tty)
-        self._marked = STDOUT if tty else STDERR
+        self._srun = spawn([*step, *words, *argv], tty)
+
+    def write(self, data: bytes) -> None:
+        self._srun.write(data)
+
+    def close_stdin(self) -> None:
+        self._srun.close_stdin()
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._srun.resize(columns, rows)
 
     def read(self) -> tuple[int, bytes] | None:
-        while (piece := super().read()) is not None:
-            if piece[0] != self._marked:
-                return piece
-            known = self._mark.who
-            data = self._mark.take(piece[1])
-            if self._mark.who == _NOT_THERE:
-                raise self._not_there()
-            if self._mark.who and not known:
-                due, self._due = self._due, []
-                for number in due:
-                    self.send_signal(number)
-            if data:
-                return piece[0], data
-        self._over = True
-        held = self._mark.left()
-        return (self._marked, held) if held else None
+        piece = self._mark.read(self._srun.read)
+        if self._mark.absent:
+            raise self._not_there()
+        self._over = piece is None
+        return piece
 
     def send_signal(self, number: int) -> None:
-        if self._mark.who:
-            name = signal.Signals(number).name.removeprefix("SIG")
-            self._run(["scancel", f"--signal={name}", self._mark.who])
-        else:
-            self._due.append(number)
+        name = signal.Signals(number).name.removeprefix("SIG")
+        self._mark.once_known(lambda who: self._run(["scancel", f"--signal={name}", who]))
 
     def wait(self) -> int:
-        code = super().wait()
         if self._mark.code is not None:
             return self._mark.code
+        code = self._srun.wait()
         if not self._mark.who:
             if code == 0:
                 raise self._not_there()
@@ -115,14 +110,7 @@ class Step(SpawnedProcess):
         return code or 137  # the step was ended from outside
 
     def close(self) -> None:
-        if not self._over and self._mark.who not in ("", _NOT_THERE):
+        if not self._over and self._mark.who:
             self._over = True
             self._run(["scancel", self._mark.who])
-        super().close()
-
-
-def refuse_remote(site: str) -> NotSupportedError:
-    """The error for a cluster behind a login node."""
-    return NotSupportedError(
-        f"replicas of a job behind `{site}` cannot be entered from here", hint=f"`ssh {site}` and run it there"
-    )
+        self._srun.close()

@@ -46,6 +46,16 @@ fi
 if [[ -n $term ]]; then env+=("TERM=$term"); fi
 trap : INT TERM HUP QUIT USR1 USR2
 echo "$mark$SLURM_JOB_ID.$SLURM_STEP_ID" >&2
-${enter[@]+"${enter[@]}"} env -i ${env[@]+"${env[@]}"} "$@"
-echo "$mark= $?" >&2
+run=(${enter[@]+"${enter[@]}"} env -i ${env[@]+"${env[@]}"} "$@")
+if [[ -z $term && -t 1 ]]; then  # of `srun --unbuffered`: the command gets a pipe
+  "${run[@]}" | (
+    trap '' INT TERM HUP QUIT USR1 USR2
+    exec cat
+  )
+  code=${PIPESTATUS[0]}
+else
+  "${run[@]}"
+  code=$?
+fi
+echo "$mark= $code" >&2
 exit 0

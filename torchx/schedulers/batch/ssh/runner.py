@@ -147,6 +147,31 @@ class SSHCommandRunner(ConnectedRunner):
                 self._was_up = True
                 return answer
 
+    def session(self, argv: Sequence[str], *, tty: bool) -> tuple[list[str], bytes, str]:
+        """The ``ssh`` that runs ``argv`` with its own streams for those of the command.
+
+        Returns:
+            Its command line, what it must read first, and the mark behind which each stream of output begins.
+
+        Raises:
+            BackendError: the login node cannot be reached, or does not let us in.
+        """
+        self.master.ensure()
+        begin = f"printf %s {self._mark}" + ("" if tty else f"; printf %s {self._mark} >&2")
+        line, first = command_line(f"{_find(argv[0])}{begin}\nexec {join(argv)}")
+        ssh, *words = self.master.session()
+        return [ssh, *(["-tt"] if tty else []), *words, line], first, self._mark
+
+    def lost(self, noise: str, code: int, what: str, *, began: bool) -> Exception:
+        """The error for a session that failed.
+
+        Args:
+            noise: what ``ssh`` said.
+            what: what it was to run.
+            began: whether that is known to have been started.
+        """
+        return self._error(Answer(None, b"", b"", noise, began=began), code, what)
+
     def _attempt(self, script: str, stdin: bytes | BinaryIO, timeout_s: float, what: str) -> Answer:
         """Runs the script once. It is tried again only where nothing can have been started."""
         started = time.monotonic()

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.specs.api import CfgVal
 
 SITE_OPTS = runopts()
@@ -28,6 +29,17 @@ SITE_OPTS.add(
 )
 
 
+class LoginNode(Site):
+    """A cluster behind a login node."""
+
+    commands: SSHCommandRunner
+
+    def spawn(self, argv: list[str], tty: Tty | None) -> InsideProcess:
+        from torchx.schedulers.batch.ssh.inside import RemoteProcess
+
+        return RemoteProcess(self.commands, argv, tty)
+
+
 def site_of(cfg: Mapping[str, CfgVal]) -> Site:
     """The site behind ``cfg["ssh"]``. Nothing is connected to yet.
 
@@ -39,4 +51,4 @@ def site_of(cfg: Mapping[str, CfgVal]) -> Site:
     """
     target = str(cfg["ssh"])
     runner = SSHCommandRunner(target, str(cfg.get("ssh_dir") or ""))
-    return Site(runner, RemoteFiles(runner), target)
+    return LoginNode(runner, RemoteFiles(runner), target)
