@@ -410,7 +410,7 @@ def test_progress_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setenv("COLUMNS", "60")
     roles = [RoleStatus(f"role{i}", [ReplicaStatus(0, AppState.RUNNING, f"role{i}", "")]) for i in range(20)]
 
-    waiting._show_progress(AppStatus(AppState.RUNNING, roles=roles), since=time.time())
+    waiting.show_progress(AppStatus(AppState.RUNNING, roles=roles), since=time.time())
     line = capsys.readouterr().err.rpartition("\033[K")[2]
     assert line.startswith("RUNNING")
     assert "role0 1/1" in line

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["CmdExec", "CmdShell"]
 
 _AT_ONCE = 32
-_SHELL = 'if [ -n "$SHELL" ] && [ -x "$SHELL" ]; then exec "$SHELL"; fi; exec "$(command -v bash || echo sh)"'
+SHELL = (
+    "sh",
+    "-c",
+    'if [ -n "$SHELL" ] && [ -x "$SHELL" ]; then exec "$SHELL"; fi; exec "$(command -v bash || echo sh)"',
+)
+"""The shell of a replica: its own, else bash, else sh."""
 WHERE = "JOB[/ROLE[/REPLICA]]"
 WHERE_HELP = "the job, or one of its replicas, for example `@last`, `my-app/trainer/3`; the first one by default"
 
@@ -67,7 +72,7 @@ class CmdShell(SubCommand):
         from torchx.runner import get_runner
 
         with get_runner() as runner:
-            code = _in_one(runner, args.identifier, ["sh", "-c", _SHELL], tty=True, stdin=True)
+            code = _in_one(runner, args.identifier, SHELL, tty=True, stdin=True)
         sys.exit(code)
 
 

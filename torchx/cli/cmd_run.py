@@ -61,6 +61,7 @@ A script, any program behind `--`, or a component, which describes a job:
 `torchx runopts SCHEDULER` what -cfg takes. Defaults come from the section [cli:run] of .torchxconfig.
 On a terminal, a job of this machine is followed: Ctrl-C detaches, and the job goes on. Elsewhere the
 handle of the job is printed, alone on the last line of stdout; what is meant for people goes to stderr."""
+_SESSION = "utils.session"
 _LOCAL = ("local_cwd", "local_docker")
 
 
@@ -205,14 +206,24 @@ class CmdRun(SubCommand):
         elif run_args.dryrun:
             _dryrun(runner, run_args, as_json=as_json, full=getattr(args, "full", False))
         else:
+            with_logs, detach = run_args.log or run_args.tee_logs, getattr(args, "detach", False)
+
+            def submit() -> str:
+                return str(asked(runner, "run", run_args))
+
+            if run_args.component_name == _SESSION and not (run_args.wait or with_logs or as_json or detach):
+                from torchx.cli.session import hold
+
+                hold(runner, run_args.scheduler, submit)
+                return
             launch(
                 runner,
                 run_args.scheduler,
-                lambda: str(asked(runner, "run", run_args)),
+                submit,
                 wait=run_args.wait,
-                with_logs=run_args.log or run_args.tee_logs,
+                with_logs=with_logs,
                 as_json=as_json,
-                detach=getattr(args, "detach", False),
+                detach=detach,
             )
 
 

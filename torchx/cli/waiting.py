@@ -48,7 +48,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         if not cancels:
             _detach(handle)
         interrupted = True
-        status = _cancel(runner, handle, since=started, shows=tee is None and is_tty(sys.stderr))
+        status = cancel(runner, handle, since=started, shows=tee is None and is_tty(sys.stderr))
     if tee is not None:
         _finish_logs(tee)
     if status is None:
@@ -60,7 +60,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         from torchx.runner.documents import handle_fields, status_fields
 
         print(document({**handle_fields(handle), **status_fields(status)}), flush=True)
-    _say_how_it_ended(handle, status, time.monotonic() - started)
+    say_how_it_ended(handle, status, time.monotonic() - started)
     if interrupted:
         sys.exit(EXIT_INTERRUPTED)
     if code := exit_code_of(status):
@@ -81,13 +81,14 @@ def _wait(
             if not submitted and time.monotonic() - since > UNSUBMITTED_S:
                 raise never_submitted(handle, time.monotonic() - since)
             if shows and status is not None:
-                _show_progress(status, since, killed_at)
+                show_progress(status, since, killed_at)
     finally:
         if shows:
             progress("")
 
 
-def _show_progress(status: AppStatus, since: float, killed_at: float | None = None) -> None:
+def show_progress(status: AppStatus, since: float, killed_at: float | None = None) -> None:
+    """State and replicas of a job that is waited for, on one line of the terminal."""
     from torchx.cli.render import duration, gray, state_text
 
     color = has_color(sys.stderr)
@@ -109,7 +110,7 @@ def _detach(handle: str) -> NoReturn:
     sys.exit(EXIT_INTERRUPTED)
 
 
-def _cancel(runner: Runner, handle: str, *, since: float, shows: bool) -> AppStatus | None:
+def cancel(runner: Runner, handle: str, *, since: float, shows: bool) -> AppStatus | None:
     """Cancels the job and waits for its end; a second Ctrl-C leaves at once."""
     try:
         start = "" if shows else "\n"  # the `^C` stands behind what the job wrote
@@ -145,7 +146,8 @@ def _finish_logs(tee: Tee) -> None:
         raise error
 
 
-def _say_how_it_ended(handle: str, status: AppStatus, seconds: float) -> None:
+def say_how_it_ended(handle: str, status: AppStatus, seconds: float) -> None:
+    """The status page of a job that failed; a word about one that did not."""
     from torchx.cli.render import duration, state_text
 
     color = has_color(sys.stderr)

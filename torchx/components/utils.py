@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Annotated, Any
 
 _PYTHON = "torchx_utils_python"
+_WAIT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # or the log stays empty until the program ends
 
 
@@ -152,6 +153,43 @@ def python(
         metadata={"script": script} if script is not None else {},
     )
     return specs.AppDef(name=program_name if name == _PYTHON and program_name else name, roles=[role])
+
+
+def session(
+    *,
+    image: str = torchx.IMAGE,
+    cpu: int = 1,
+    gpu: int = 0,
+    memMB: int = 4096,
+    h: str | None = None,
+    env: dict[str, str] | None = None,
+    mounts: list[str] | None = None,
+) -> specs.AppDef:
+    """Waits, for a shell in it: on a terminal one is opened when the job runs, and the job ends with the shell.
+
+        torchx run -s slurm utils.session --gpu 1 --timeout 2h
+
+    Elsewhere, `torchx shell JOB` opens one, and `torchx cancel JOB` ends the session.
+
+    Args:
+        image: container image
+        cpu: CPUs
+        gpu: GPUs
+        memMB: memory, in MiB; or 4G
+        h: named resource, for example cpu.small; overrides cpu, gpu and memMB
+        env: environment variables: A=1,B=2
+        mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
+    """
+    role = specs.Role(
+        name="session",
+        image=image,
+        entrypoint="sh",
+        args=["-c", _WAIT],
+        env=dict(env or {}),
+        resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+        mounts=specs.parse_mounts(mounts) if mounts else [],
+    )
+    return specs.AppDef(name="session", roles=[role])
 
 
 def binary(

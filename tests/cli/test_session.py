@@ -1,0 +1,57 @@
+"""`torchx run utils.session`: a shell that opens when the job runs, and a job that ends with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pexpect
+
+from .conftest import Call
+from .test_cmd_run import _until, spawn
+
+
+def state(torchx: Call) -> str:
+    return str(json.loads(torchx("status", "@last", "--json").out)["state"])
+
+
+def test_the_job_ends_with_the_shell(torchx: Call, project: Path) -> None:
+    """What is typed before it is open waits; its exit code is ours."""
+    child = spawn(project, "run", "utils.session", "--timeout", "1h")
+    child.sendline("echo as-$((40 + 2)); touch here; exit 5")
+    child.expect("as-42")
+    child.expect("has ended")
+    child.expect(pexpect.EOF)
+    child.wait()
+    assert (child.exitstatus, state(torchx)) == (5, "CANCELLED")
+    assert (project / "here").exists()
+
+
+def test_the_shell_ends_with_the_job(torchx: Call, project: Path) -> None:
+    """Whoever cancels it; the page of the job says what became of it."""
+    child = spawn(project, "run", "utils.session")
+    child.sendline('PS1=; stty -echo; echo op""en')
+    child.expect("open")
+    torchx("cancel", "@last")
+    child.expect("CANCELLED")
+    child.expect(pexpect.EOF)
+    child.wait()
+    assert child.exitstatus == 1
+
+
+def test_without_a_terminal(torchx: Call, project: Path) -> None:
+    """The handle, and what to type; the job waits."""
+    launched = torchx("run", "utils.session")
+    app_id = launched.out.strip().rpartition("/")[2]
+    assert (launched.code, launched.out.startswith("local_cwd://")) == (0, True)
+    assert f"`torchx shell {app_id}` opens a shell" in launched.err
+    _until(lambda: state(torchx) == "RUNNING")
+    torchx("cancel", "@last")
+    assert torchx("wait", "@last").code == 1
+
+
+def test_where_nobody_is_let_in(torchx: Call, project: Path, paper: object) -> None:
+    """Nothing is submitted that could not be entered; `--detach` asks for no shell."""
+    refused = torchx("run", "-s", "paper", "utils.session")
+    assert (refused.code, refused.out, "scheduler `paper` cannot" in refused.err) == (5, "", True)
+    assert torchx("run", "-s", "paper", "--detach", "utils.session").code == 0

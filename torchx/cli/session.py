@@ -1,0 +1,93 @@
+"""``torchx run utils.session``: a job that waits, and a shell in it that opens when it runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+
+from torchx.cli.attach import attach, terminal
+from torchx.cli.cmd_exec import SHELL
+from torchx.cli.failures import note, progress
+from torchx.cli.waiting import cancel, say_how_it_ended, show_progress
+from torchx.errors import EXIT_INTERRUPTED, BackendError, NotFoundError
+from torchx.runner.documents import exit_code_of
+from torchx.util.term import is_tty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torchx.runner import Runner
+    from torchx.schedulers.inside import InsideProcess
+    from torchx.specs import AppStatus
+
+_PAUSES_S = (0.1, 1.0)
+_RECORD_S = 3.0
+_BY_SIGNAL = 128
+
+
+def hold(runner: Runner, scheduler: str, submit: Callable[[], str]) -> None:
+    """Submits the job; where somebody sits at a terminal, opens a shell in it, and ends it with the shell.
+
+    Raises:
+        NotSupportedError: the scheduler lets nobody into its jobs; nothing was submitted.
+        SystemExit: with the exit code of the shell.
+    """
+    runner.check_open(scheduler)
+    handle = submit()
+    app_id = handle.rpartition("/")[2]
+    print(handle, flush=True)
+    if not (is_tty(sys.stdin) and is_tty(sys.stdout) and is_tty(sys.stderr)):
+        note(f"when it runs, `torchx shell {app_id}` opens a shell in it; `torchx cancel {app_id}` ends it")
+        return
+    since = time.monotonic()
+    try:
+        process = _shell(runner, handle, since)
+    except KeyboardInterrupt:
+        cancel(runner, handle, since=since, shows=True)
+        sys.exit(EXIT_INTERRUPTED)
+    try:
+        code = attach(process, stdin=True, tty=True)
+    except BackendError as e:
+        _exit_if_over(runner, handle, since)
+        e.hint = f"the session goes on: `torchx shell {app_id}` opens a shell in it, `torchx cancel {app_id}` ends it"
+        raise
+    except SystemExit:  # the terminal was closed
+        runner.cancel(handle)
+        raise
+    if code >= _BY_SIGNAL:  # as when the time is over: that is on record a moment later
+        with suppress(TimeoutError):
+            runner.wait(handle, wait_interval=_RECORD_S / 10, timeout=_RECORD_S)
+    _exit_if_over(runner, handle, since)
+    runner.cancel(handle)
+    note(f"the session `{app_id}` has ended")
+    sys.exit(code)
+
+
+def _shell(runner: Runner, handle: str, since: float) -> InsideProcess:
+    """A shell in the job, once it runs."""
+    pause_s, longest_s = _PAUSES_S
+    while True:
+        status = _exit_if_over(runner, handle, since)
+        if str(status.state) == "RUNNING":
+            progress("")
+            with suppress(NotFoundError):  # its replica is just starting, or has just ended
+                return runner.open(handle, SHELL, tty=terminal())
+        show_progress(status, since)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, longest_s)
+
+
+def _exit_if_over(runner: Runner, handle: str, since: float) -> AppStatus:
+    """The job's status, unless it has ended: then it is shown, and this process ends as `torchx run --wait` does."""
+    from torchx.specs.api import UnknownAppException
+
+    status = runner.status(handle)
+    if status is None:
+        raise UnknownAppException(handle)
+    if not status.is_terminal():
+        return status
+    progress("")
+    say_how_it_ended(handle, status, time.monotonic() - since)
+    sys.exit(exit_code_of(status))
