@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks import images, stage, tracking
+from benchmarks import images, inside, stage, tracking
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.timing import Cannot, Sample, Samples, command, measure, program
 
@@ -220,6 +220,30 @@ ROWS = (
     Row("`import torchx.tracker`", 2, tracking.imports, PYTHON),
     Row(
         "1,000 metadata writes from 8 processes", 0.3, tracking.writes, "as many lines to files", rate=True, weight=0.4
+    ),
+    *(
+        Row(
+            f"`torchx exec` of `true` on `{scheduler}`, above {tool}",
+            1,
+            inside.above_the_tool(scheduler),
+            "what is allowed",
+            weight=0.6,
+        )
+        for scheduler, tool in (
+            ("local_cwd", "`true`"),
+            ("local_docker", "`docker exec`"),
+            ("slurm", "`srun --overlap`"),
+        )
+    ),
+    *(
+        Row(
+            f"`torchx cp` of {{copied_mb}} MB out of `{scheduler}` and in",
+            1.3,
+            inside.copies(scheduler),
+            tool,
+            weight=0.2,
+        )
+        for scheduler, tool in (("local_cwd", "`cp`"), ("local_docker", "`docker cp`"), ("slurm", "`srun cat`"))
     ),
 )
 """In the order of the table."""

@@ -20,6 +20,7 @@ SIZES = {
     "log_mb": 500,
     "replicas": 1_000,
     "workspace_mb": 500,
+    "copied_mb": 500,
 }
 QUICK = {
     "runs": 1_000,
@@ -31,6 +32,7 @@ QUICK = {
     "log_mb": 20,
     "replicas": 100,
     "workspace_mb": 50,
+    "copied_mb": 50,
 }
 _HANDLE = re.compile(r"\blocal\w*://\S+")
 
