@@ -92,6 +92,7 @@ def create(app_id: str, head: dict[str, Any], points: Sequence[Sequence[str]]) -
             json.dump(head, f)
         with contextlib.closing(_connect(made)) as db, db:
             db.executescript(_SCHEMA)
+            db.execute("BEGIN")
             rows = ((k, json.dumps(list(point))) for k, point in enumerate(points))
             db.executemany("INSERT INTO tasks (k, point) VALUES (?, ?)", rows)
         os.rename(made, folder)
@@ -186,10 +187,10 @@ class Tasks:
     def withdraw(self, k: int) -> None:
         """It was not submitted after all: it waits, or is over where it is to be ended."""
         sql = "UPDATE tasks SET phase = 0, state = 'PENDING', app_id = '', token = '' WHERE k = ?"
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute(sql, (k,))
-        self._end_waiting("stop = 1")
-        self._db.execute("COMMIT")
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(sql, (k,))
+            self._end_stopped()
 
     def submitted(self, k: int, app_id: str) -> None:
         """Its job is there."""
@@ -197,10 +198,10 @@ class Tasks:
 
     def saw(self, seen: Iterable[tuple[int, AppState, str]]) -> None:
         """How some are that go on, and why."""
-        self._db.execute("BEGIN IMMEDIATE")
         sql = "UPDATE tasks SET state = ?, msg = ? WHERE k = ? AND phase = 2"
-        self._db.executemany(sql, [(state.name, msg, k) for k, state, msg in seen])
-        self._db.execute("COMMIT")
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(sql, [(state.name, msg, k) for k, state, msg in seen])
 
     def end(self, k: int, state: AppState, *, code: int | None = None, msg: str = "", ended: float = 0.0) -> None:
         """How one has ended."""
@@ -209,26 +210,26 @@ class Tasks:
 
     def stop(self, k: int | None = None) -> None:
         """Notes that a task, or each, is to be ended; one that waits has ended by that."""
-        which, values = ("1 = 1", ()) if k is None else ("k = ?", (k,))
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute(f"UPDATE tasks SET stop = 1 WHERE phase < 3 AND {which}", values)  # noqa: S608  # ours
-        self._end_waiting("stop = 1")
-        self._db.execute("COMMIT")
+        which, values = ("", ()) if k is None else (" AND k = ?", (k,))
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(f"UPDATE tasks SET stop = 1 WHERE phase < 3{which}", values)  # noqa: S608  # ours
+            self._end_stopped()
 
     def problem(self, text: str | None = None) -> str:
         """Why nothing is submitted just now; with a text, that is noted."""
         if text is not None:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("DELETE FROM problem")
-            if text:
-                self._db.execute("INSERT INTO problem VALUES (?)", (text,))
-            self._db.execute("COMMIT")
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.execute("DELETE FROM problem")
+                if text:
+                    self._db.execute("INSERT INTO problem VALUES (?)", (text,))
             return text
         found = self._db.execute("SELECT text FROM problem").fetchone()
         return str(found[0]) if found else ""
 
-    def _end_waiting(self, which: str) -> None:
-        sql = f"UPDATE tasks SET phase = 3, state = 'CANCELLED', ended = ? WHERE phase = 0 AND {which}"  # noqa: S608  # ours
+    def _end_stopped(self) -> None:
+        sql = "UPDATE tasks SET phase = 3, state = 'CANCELLED', ended = ? WHERE phase = 0 AND stop = 1"
         self._db.execute(sql, (time.time(),))
 
     def _tasks(self, where: str, values: Sequence[object]) -> list[Task]:
