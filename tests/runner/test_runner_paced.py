@@ -330,3 +330,11 @@ def test_a_job_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no such name" in said[0]
     assert "no such partition" in said[1]
     assert backend.tries["job-0"] == 1
+
+
+def test_jobs_that_are_all_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is tried for a while, the others once: a thousand of them do not take a day to end."""
+    backend = Unreliable(lambda *_: BackendError("no such partition"))
+    table, _ = pace(backend, ["a"] * 5, monkeypatch)
+    assert table.counts() == {AppState.FAILED: 5}
+    assert backend.tries == {"job-0": 6, **{f"job-{k}": 1 for k in range(1, 5)}}

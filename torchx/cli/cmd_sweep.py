@@ -32,7 +32,9 @@ Each point of the grid, or each row of the file, is a task. A value stands as `{
 A column of the .csv, or a key of the .jsonl, is a name. Write `{{name}}` for the text `{name}`, and quotes around a
 value with a comma: `--grid 'shape="8,8","16,16"'`. Options of torchx stand before the component.
 The command returns at once. SWEEP/17 is a job like any other: `torchx status SWEEP`, `torchx log SWEEP/17`,
-`torchx cancel SWEEP` or `SWEEP/17`. A task that fails ends no other, and is not started again."""
+`torchx cancel SWEEP` or `SWEEP/17`. A task that fails ends no other.
+Where the scheduler has no job arrays, or they cannot run such tasks, each task is a job of its own; on a cluster, this
+machine then submits them as there is room."""
 
 
 class CmdSweep(CmdRun):

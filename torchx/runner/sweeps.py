@@ -118,7 +118,7 @@ def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList
         else:
             return backend
     else:
-        why = f"`{info._scheduler}` has no arrays of jobs"
+        why = f"torchx makes no job arrays on `{info._scheduler}`"
     from torchx.runner.paced.sweeps import PacedSweeps
     from torchx.util.notices import logger
 

@@ -91,7 +91,8 @@ class Pacer:
                 self._tasks.withdraw(task.k)
                 if self._refused >= _REFUSALS and not busy:
                     self._tasks.end(task.k, AppState.FAILED, msg=f"it could not be submitted: {e}")
-                    self._refused, self._not_before = 0, 0.0
+                    # The next one is tried once: what is refused like this one ends as quickly.
+                    self._refused, self._not_before = _REFUSALS - 1, 0.0
                     continue
                 self._tasks.problem(f"the next task could not be submitted, and is tried again: {e}")
                 return True
