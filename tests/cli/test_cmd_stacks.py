@@ -41,7 +41,7 @@ def test_the_answer_is_the_first_line(torchx: Call, job: str) -> None:
     assert lines[:2] == ["all 2 ranks are in train.py:4", ""]
     assert [line.split("  pid ")[0] for line in lines[2:4]] == ["sh/0 rank 0", "sh/1 rank 1"]
     assert lines[4:] == [
-        "    is in train.py:4",
+        "    are in train.py:4",
         "      train.py:4  load_shard        time.sleep(600)",
         "      train.py:5  <module>          load_shard()",
     ]

@@ -10,13 +10,14 @@ from torchx.cli.cmd_exec import find_replicas
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator, Sequence
 
     from torchx.schedulers.stacks import Group, RankStack, Stacks
 
 __all__ = ["CmdStacks"]
 
 _MOST_FRAMES = 8
-_MOST_RANKS = 12
+_MOST_HEADS = 12
 _HELP = """\
 The answer is a sentence. Below it are the stacks, once for ranks that do the same. Frames of PyTorch are left out:
 shown are your own lines, and the collective in which a rank waits. Each rank is looked at eight times in two seconds.
@@ -89,26 +90,51 @@ def _print_page(found: Stacks) -> None:
     hosts = len({rank.host for rank in found.ranks if rank.host}) > 1
     for group in reversed(found.groups):
         print()
-        for rank in group.ranks[:_MOST_RANKS]:
-            print(printable(_head(rank, hosts=hosts)) + gray(f"  pid {rank.pid}" if rank.pid else "", color=color))
-        if len(group.ranks) > _MOST_RANKS:
-            print(f"... {len(group.ranks) - _MOST_RANKS} more ranks")
+        heads = list(_heads(group.ranks, hosts=hosts))
+        for text, pid in heads[:_MOST_HEADS]:
+            print(printable(text) + gray(f"  pid {pid}" if pid else "", color=color))
+        if len(heads) > _MOST_HEADS:
+            print(f"... in {len(heads) - _MOST_HEADS} more replicas")
         print("\n".join(gray(line, color=color) if not line.strip() else line for line in _body(group)))
     for (role, k), why in found.unread.items():
         print(f"\n{role}/{k}\n    {printable(why)}")
 
 
-def _head(rank: RankStack, *, hosts: bool) -> str:
-    name = rank.name if rank.replica >= 0 else f"{rank.role} rank {rank.rank}"
-    return f"{name} (node {rank.host})" if hosts and rank.host else name
+def _heads(ranks: Sequence[RankStack], *, hosts: bool) -> Iterator[tuple[str, int]]:
+    """A line for each replica: its ranks, and the process where it is one."""
+    from itertools import groupby
+
+    for (role, k, host), members in groupby(ranks, lambda r: (r.role, r.replica, r.host)):
+        found = list(members)
+        numbers = [rank.rank for rank in found if rank.rank is not None]
+        name = f"{role}/{k}" if k >= 0 else role
+        name += f" rank{'s' if len(numbers) > 1 else ''} {_ranges(numbers)}" if numbers else ""
+        yield f"{name} (node {host})" if hosts and host else name, found[0].pid if len(found) == 1 else 0
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers as people write them.
+
+    >>> _ranges([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7, 8'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _body(group: Group) -> list[str]:
     """What the ranks of a group are doing, and the frames of one of them, innermost first."""
+    from torchx.schedulers.stacks import in_plural
     from torchx.util.term import printable
 
     first = group.ranks[0]
-    lines = [f"    {group.doing}" + (f": {first.why}" if first.why and not first.frames else "")]
+    doing = group.doing if len(group.ranks) == 1 else in_plural(group.doing)
+    lines = [f"    {doing}" + (f": {first.why}" if first.why and not first.frames else "")]
     width = max((len(f.place) for f in first.frames[:_MOST_FRAMES]), default=0)
     for frame in first.frames[:_MOST_FRAMES]:
         lines.append(f"      {frame.place:{width}}  {frame.function:16}  {frame.source}".rstrip())

@@ -47,9 +47,11 @@ def export(request: PopenRequest) -> Export:
         own = {k: v for k, v in env.items() if k not in common}
         lines += _replica(number, param, own, late)
     lines.append(f'. "$here/{MACHINERY}"')
-    notes = (
-        [f"The policy `{request.retry}` for retries is not kept: a job that fails has failed."] if request.retry else []
-    )
+    kept = {
+        f"The policy `{request.retry}` for retries is not kept: a job that fails has failed.": request.retry,
+        f"Nobody watches whether the job is silent (`{request.watchdog}`).": request.watchdog,
+    }
+    notes = [note for note, asked in kept.items() if asked]
     return Export(
         files={SCRIPT: "\n".join(lines) + "\n", MACHINERY: read_script(__file__, "export.sh")},
         about={

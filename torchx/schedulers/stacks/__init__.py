@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-__all__ = ["Frame", "Group", "RankStack", "Stacks", "parse", "probe_text"]
+__all__ = ["Frame", "Group", "RankStack", "Stacks", "in_plural", "parse", "probe_text"]
 
 _SYSTEM = re.compile(
     r"/(site|dist)-packages/torch/|/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen |/torchx/distributed/"
@@ -312,6 +312,15 @@ def _suspects(ranks: Sequence[RankStack]) -> set[int]:
     return gone | apart if len(apart) * 2 <= len(ranks) else gone
 
 
+def in_plural(doing: str) -> str:
+    """What several ranks do.
+
+    >>> in_plural("often waits in all_reduce at train.py:88"), in_plural("is stopped by a signal")
+    ('often wait in all_reduce at train.py:88', 'are stopped by a signal')
+    """
+    return re.sub(r"^(often )?(\w+)", lambda m: (m[1] or "") + _PLURAL.get(m[2], m[2]), doing)
+
+
 def _say(group: Group, total: int, *, hosts: bool) -> str:
     ranks, doing = group.ranks, group.doing
     if len(ranks) == 1:
@@ -319,7 +328,7 @@ def _say(group: Group, total: int, *, hosts: bool) -> str:
         why = f": {ranks[0].why}" if doing == "cannot be read" and ranks[0].why else ""
         name = ranks[0].name if ranks[0].replica >= 0 else f"rank {ranks[0].rank} of {ranks[0].role}"
         return f"{name}{host} {doing}{why}"
-    plural = re.sub(r"^(often )?(\w+)", lambda m: (m[1] or "") + _PLURAL.get(m[2], m[2]), doing)
+    plural = in_plural(doing)
     why = f": {ranks[0].why}" if doing == "cannot be read" and len({r.why for r in ranks}) == 1 else ""
     if len(ranks) == total:
         return f"all {total} ranks {plural}{why}"
