@@ -119,7 +119,7 @@ def _role_page(role: Role, provenance: tuple[Mapping[str, str], Mapping[str, str
         ("mounts", "\n".join(printable(format_mount(m)) for m in role.mounts)),
         ("workspace", printable(str(role.workspace)) if role.workspace else ""),
         ("workspace hash", printable(hashes.get(role.name, ""))),
-        ("metadata", _pairs(role.metadata)),
+        ("metadata", _pairs({key: value for key, value in role.metadata.items() if key != "torchx/sbatch"})),
     ]
     head = f"{bold('role', color=color)} {printable(role.name)} {gray(f'({replicas})', color=color)}"
     return f"{head}\n{fields(pairs, indent='  ', color=color)}"

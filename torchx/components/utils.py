@@ -106,6 +106,27 @@ def sh(
     return specs.AppDef(name="sh", roles=[role])
 
 
+def sbatch(*args: str, image: str = torchx.IMAGE) -> specs.AppDef:
+    """Runs a batch script that you have: on Slurm by sbatch, byte by byte; elsewhere by bash, as far as that can be.
+
+        torchx run -s slurm utils.sbatch train.sbatch -- --lr 3e-4
+        torchx run -s kubernetes utils.sbatch --image pytorch/pytorch train.sbatch -- --lr 3e-4
+
+    On Slurm its #SBATCH lines hold; options that you give by -cfg go before them. Elsewhere they become a resource and
+    a time limit; a line that cannot be kept there is an error.
+
+    Args:
+        args: the script, and its arguments
+        image: container image, where there are containers
+    """
+    from torchx.schedulers.slurm.scripts import read_script, script_app
+
+    if not args:
+        raise SpecError("no script is given", hint="for example `torchx run -s slurm utils.sbatch train.sbatch`")
+    words = args[2:] if args[1:2] == ("--",) else args[1:]
+    return script_app(args[0], read_script(args[0]), words, image)
+
+
 def python(
     *args: str,
     m: str | None = None,

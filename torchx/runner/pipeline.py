@@ -115,12 +115,16 @@ def dry_run(
 
 
 def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settings: Mapping[str, Setting]) -> None:
-    """Refuses a policy for retries, earlier jobs, and a time limit that the scheduler cannot see to."""
+    """Refuses a batch script, retries, earlier jobs, and a time limit that the scheduler cannot see to."""
     from torchx.schedulers.kit.attempts import policy_of
     from torchx.specs.after import AFTER
+    from torchx.specs.scripts import SBATCH
     from torchx.specs.timeouts import TIMEOUT
     from torchx.specs.watchdog import WATCHDOG, watchdog_of
 
+    if SBATCH in app.metadata and backend.backend != "slurm":
+        why, _, hint = app.metadata[SBATCH].partition("\n")
+        raise NotSupportedError(f"this batch script cannot run on `{scheduler}`: {why}", hint=hint)
     policy_of(app, scheduler, backend.capabilities)
     if WATCHDOG in app.metadata and watchdog_of(app) and not backend.capabilities.watchdog:
         raise NotSupportedError(f"`{scheduler}` cannot watch whether a job is silent", hint="omit `--watchdog`")

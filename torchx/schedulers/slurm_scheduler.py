@@ -16,7 +16,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from torchx.errors import BackendError, CommandError, NotFoundError, SpecError
+from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, SpecError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.base import CAPABILITIES, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
@@ -44,6 +44,7 @@ from torchx.schedulers.slurm.request import (
     make_request,
 )
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_handle, runopts
+from torchx.specs.scripts import is_script
 from torchx.specs.tasks import is_terminal_task
 from torchx.util.records import replace
 
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
+    from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
     from torchx.schedulers.slurm.sweeps import Sweep
     from torchx.specs.tasks import TaskList
 
@@ -147,6 +149,10 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             if limit_s := timeout_s(app):
                 opts.time = clock(limit_s)
             retry = policy(app, self.capabilities)
+        if is_script(app.roles):
+            from torchx.schedulers.slurm.scripts import script_request
+
+            return AppDryRunInfo(script_request(app, opts, name=name), str)
         request = make_request(app, opts, name=name, cwd=cwd, retry=retry)
         request.check()
         return AppDryRunInfo(request, str)
@@ -174,6 +180,10 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         request.cwd = request.cwd or site.files.cwd()
         folder = self.folders(site).place(request.name, request.job_dir)
         output = f"{folder.replace('%', '%%')}/{SLURM_LOG}"
+        if info._app is not None and is_script(info._app.roles):
+            from torchx.schedulers.slurm.scripts import submission
+
+            return submission(request, folder)
         argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"{folder}/{SCRIPT_FILE}"]
         script = request.materialize()
         files = {SCRIPT_FILE: script}
@@ -190,6 +200,8 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def export(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest]) -> Export:
         """See :class:`torchx.schedulers.kit.abilities.Exports`."""
+        if dryrun_info._app is not None and is_script(dryrun_info._app.roles):
+            raise NotSupportedError("this job is a batch script of yours", hint="`sbatch` takes it as it is")
         from torchx.schedulers.slurm.export import export
 
         return export(self._submission(dryrun_info, self._here), dryrun_info.request)
@@ -227,7 +239,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         return parse_sbatch(done.stdout)
 
     def _find_submitted(self, site: Site, token: str) -> str | None:
-        return self._slurm(site).submitted(token)
+        return self._slurm(site).submitted(token) or self._slurm(site).commented(token)
 
     def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:
         found = super()._find_late(site, token, folder, age_s)
@@ -253,7 +265,17 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         steps = slurm.sacct(dead, steps=True) if dead else {}
         for app_id in dead:
             jobs[app_id].steps = steps.get(app_id, ())
-        return {app_id: Known(facts_of(job), job.folder) for app_id, job in jobs.items()}
+        scripts = [app_id for app_id, job in jobs.items() if is_script(job.roles)]
+        known = {app_id: Known(facts_of(job), job.folder) for app_id, job in jobs.items()}
+        return known if not scripts else {**known, **self._scripts()._facts(site, scripts, {})}
+
+    def _scripts(self) -> ForeignSlurmJobs:
+        """Batch scripts of the user's own are looked at like jobs of others."""
+        from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
+
+        view = self.foreign()
+        assert isinstance(view, ForeignSlurmJobs)
+        return view
 
     def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
         left = folder.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
@@ -277,6 +299,8 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         if "/" in app_id and (sweep := self._sweep(app_id)) is not None:
             return sweep.task_folder(int(app_id.partition("/")[2]))
         noted = super()._log_folder(site, app_id)
+        if noted is not None and is_script(noted.roles()):
+            return self._scripts()._log_folder(site, app_id)
         if noted is not None or not _KNOWN_ID.fullmatch(app_id):
             return noted
         legacy = LegacyFolder.find(site.files, SLURM_JOB_DIRS, app_id)
@@ -434,6 +458,10 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
         if (sweep := self._sweep(app_id)) is None:
+            ((site, _),) = self._by_site([app_id])
+            folder = self.folders(site).of(app_id)
+            if folder is not None and is_script(folder.roles()):
+                return self._scripts().log_replicas(app_id)
             return super().log_replicas(app_id)
         found = self.describe(app_id)
         if found is None or found.tasks is None:

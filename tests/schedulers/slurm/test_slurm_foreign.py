@@ -120,6 +120,12 @@ def test_a_task_that_ran_too_long(fake: FakeCommandRunner) -> None:
     assert parse_failure(found.structured_error_msg).kind == "timeout"
 
 
+def test_a_folder_that_is_not_there(fake: FakeCommandRunner) -> None:
+    """Slurm makes no folders for output, and a job that cannot write fails with what looks like a signal."""
+    found = view(fake, sacct=accounted("7", "FAILED", "0:53")).describe("7")
+    assert found.msg == "job/0 on n1: Slurm could not open its output file: is the folder there?"
+
+
 def test_components(fake: FakeCommandRunner, tmp_path: Path) -> None:
     """The script of a heterogeneous job runs on the first one, whose file has the output."""
     (tmp_path / "slurm-2.out").write_text("srun: error: n3: task 1: Exited with exit code 5\nRuntimeError: frob\n")
@@ -163,6 +169,17 @@ def test_output_of_a_job_that_only_accounting_knows(
     shown = jobs._outputs("7").shown["job/0"]
     assert shown["StdOut"] == str(tmp_path / out)
     assert shown["StdErr"] == str(tmp_path / (err or out))
+
+
+@pytest.mark.parametrize("there", ["7-host.log", ""])
+def test_patterns_that_slurm_does_not_fill_in(fake: FakeCommandRunner, tmp_path: Path, there: str) -> None:
+    """It shows some as they were written; the name of a host is that of the file that is there, else of the node."""
+    if there:
+        (tmp_path / there).write_text("hi\n")
+    job = {"id": 7, "array": "", "name": "t", "state": "RUNNING", "reason": "None", "code": 0, "folder": tmp_path}
+    shown = SHOWN.format(**job, out="%j-%N.log", err="%3j.%x.err").replace("   Power", "   NodeList=n1\n   Power")
+    paths = view(fake, squeue=queued("7", "RUNNING"), scontrol=shown)._outputs("7").log_paths("job", 0)
+    assert (paths.stdout, paths.stderr) == (f"{tmp_path}/{there or '7-n1.log'}", f"{tmp_path}/007.t.err")
 
 
 def test_output_on_a_terminal(fake: FakeCommandRunner) -> None:

@@ -191,6 +191,12 @@ class SlurmQueries:
         ids = self._run(argv).check().stdout.split()
         return min(ids, key=int) if ids else None
 
+    def commented(self, comment: str) -> str | None:
+        """The id of a job of the user's with this comment: a script of the user's that has a name of its own."""
+        done = self._run(["squeue", "--noheader", "--states=all", "--me", "--format=%A %k"])
+        ids = [line.split()[0] for line in done.check().stdout.splitlines() if line.split()[1:] == [comment]]
+        return min(ids, key=int) if ids else None
+
     def knows_no_memory(self, partitions: Iterable[str]) -> bool:
         """Whether there is one among these partitions whose nodes report no memory to Slurm: then they have 1 MiB.
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     _Replicas = list[tuple[str, int]]
 
+_NO_OUTPUT = 53  # what slurmstepd has in place of a signal when it cannot open the files
 _REFERENCE = re.compile(r"(\d+)(_\d+)?(?:\+\d+)?(?:\.\w+)?")
 
 
@@ -162,7 +163,7 @@ def _array(facts: JobFacts, tasks: Mapping[int, Sequence[JobRecord]], *, waits: 
     for k, found in sorted(tasks.items()):
         kind, why = ENDINGS.get(found[0].state, ("", ""))
         replica = _replica(TASK, k, found[0])
-        members.append(replace(replica, reason=why, kind=kind, signal="" if why else replica.signal))
+        members.append(replace(replica, reason=why, kind=kind, signal="") if why else replica)
     goes_on = bool(waits) or not all(is_terminal(r.state) for r in members)
     begun = any(r.state is not AppState.PENDING for r in members)
     return replace(
@@ -182,7 +183,8 @@ def _replica(role: str, k: int, record: JobRecord) -> ReplicaFacts:
     if record.completing and not is_terminal(state):
         state = AppState.RUNNING
     signal = ""
-    if record.signal:
+    no_output = record.signal == _NO_OUTPUT
+    if record.signal and not no_output:
         from torchx.schedulers.failures.reader import signal_name
 
         signal = signal_name(record.signal)
@@ -196,5 +198,7 @@ def _replica(role: str, k: int, record: JobRecord) -> ReplicaFacts:
         host=record.nodes,
         started=(record.started or 0.0) if state is not AppState.PENDING else 0.0,
         ended=(record.ended or 0.0) if is_terminal(state) else 0.0,
+        reason="Slurm could not open its output file: is the folder there?" if no_output else "",
+        kind="error" if no_output else "",
         stopped=state is AppState.CANCELLED,
     )

@@ -50,7 +50,7 @@ class Outputs(JobFolder):
         """What Slurm shows of the job, or of each task and component: ``job/0``, ``task/3``."""
         done = self._run(["scontrol", "show", "job", self._app_id])
         found = parse_scontrol(done.stdout) if done.returncode == 0 else []
-        return _by_replica(found or self._accounted(), self._app_id)
+        return _by_replica([self._filled(job) for job in found or self._accounted()], self._app_id)
 
     def is_ours(self) -> bool:
         """Never."""
@@ -97,7 +97,8 @@ class Outputs(JobFolder):
         full, component = row["JobID"].partition("+")[::2]
         master, task = full.partition("_")[::2]
         shown = {"JobName": row["JobName"], "UserId": row["User"], "WorkDir": row["WorkDir"]}
-        shown |= {"JobId": row["JobIDRaw"], "ArrayTaskId": task, "HetJobOffset": component}
+        shown |= {"JobId": row["JobIDRaw"].partition("+")[0], "ArrayTaskId": task, "HetJobOffset": component}
+        shown |= {"ArrayJobId": master, "NodeList": row["NodeList"]}
         try:
             words = shlex.split(row["SubmitLine"])
         except ValueError:
@@ -114,14 +115,26 @@ class Outputs(JobFolder):
         for option, value in self._in_script(script):
             given.setdefault(option, value)
         folder = given.get("chdir", row["WorkDir"])
-        node = re.split(r"[\[,]", row["NodeList"], maxsplit=1)[0]
-        values = {"j": row["JobIDRaw"].partition("+")[0], "A": master, "a": task or "4294967294", "x": row["JobName"]}
-        values |= {"u": row["User"], "N": "" if "[" in row["NodeList"] else node, "n": "0", "t": "0", "s": "batch"}
-        values |= {"J": values["j"], "b": str(int(task or 0) % 10)}
         output = given.get("output", "slurm-%A_%a.out" if task else "slurm-%j.out")
-        shown["StdOut"] = posixpath.join(folder, expand(output, values))
-        shown["StdErr"] = posixpath.join(folder, expand(given.get("error", output), values))
+        shown["StdOut"] = posixpath.join(folder, output)
+        shown["StdErr"] = posixpath.join(folder, given.get("error", output))
         return shown
+
+    def _filled(self, shown: _Shown) -> _Shown:
+        """With the names of files instead of patterns, which Slurm shows in part as they were written."""
+        job, task = shown.get("JobId", ""), shown.get("ArrayTaskId", "")
+        values = {"j": job, "J": job, "A": shown.get("ArrayJobId", job), "a": task or "4294967294"}
+        values |= {"x": shown.get("JobName", ""), "u": shown.get("UserId", "").partition("(")[0], "s": "batch"}
+        values |= {"n": "0", "t": "0", "b": str(int(task) % 10 if task.isdigit() else 0)}
+        names = {name: expand(shown[name], values) for name in ("StdOut", "StdErr") if "%" in shown.get(name, "")}
+        for name, path in names.items():
+            if "%N" in path:  # the host's own name, which need not be that of the node
+                folder, pattern = posixpath.split(path)
+                shape = "(.+)".join(map(re.escape, pattern.split("%N")))
+                there = [n for n in self.files.names(folder) if re.fullmatch(shape, n)] if "%N" not in folder else []
+                node = re.split(r"[\[,]", shown.get("NodeList", ""), maxsplit=1)[0]
+                names[name] = posixpath.join(folder, there[0] if len(there) == 1 else pattern.replace("%N", node))
+        return {**shown, **names}
 
     def _in_script(self, path: str) -> list[tuple[str, str]]:
         text = self.files.read(path, 0, _MOST_SCRIPT) if path else None

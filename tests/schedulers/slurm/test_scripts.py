@@ -1,0 +1,233 @@
+"""Batch scripts as people have them: what they ask for, and the line that cannot be kept elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchx.components import utils
+from torchx.errors import NotSupportedError, SpecError
+from torchx.runner import Runner
+from torchx.schedulers.slurm.directives import directives
+from torchx.schedulers.slurm_scheduler import SlurmScheduler
+from torchx.specs import AppDef, Secret
+from torchx.specs.retries import RETRY
+from torchx.specs.scripts import SBATCH
+from torchx.specs.timeouts import TIMEOUT, timeout_s
+from torchx.testing.commands import FakeCommandRunner
+
+BODY = "module purge\nsource ~/env/bin/activate\npython train.py $@\n"
+
+# Lines as tutorials and sites have them -> cpu, gpu, MiB, seconds; written for this test from the manual of sbatch.
+PORTABLE: list[tuple[str, tuple[int, int, int, int]]] = [
+    ("-J bert|-p gpu|--gres=gpu:1|-t 24:00:00|--mem=32G|-c 8|-o %x-%j.out", (8, 1, 32768, 86400)),
+    (
+        "--job-name=train|--nodes=1|--ntasks=1|--cpus-per-task=4|--mem-per-cpu=4G|--time=2-00:00:00",
+        (4, 0, 16384, 172800),
+    ),
+    (
+        "--partition=a100|--gpus=2|--cpus-per-task=16|--mem=128GB|--time=12:00:00|--account=proj-1",
+        (16, 2, 131072, 43200),
+    ),
+    ("-N1|-n1|-c2|-t30|-o slurm.out|-e slurm.err", (2, 0, 2048, 1800)),
+    ("-N 1 -n 1 -c 2 -t 1:30", (2, 0, 2048, 90)),
+    ("--gpus-per-node=a100:4|--mem=400000M|--time=3-12|--qos=high", (1, 4, 400000, 302400)),
+    ("--gres=gpu:v100:2|--mem=64g|--time=UNLIMITED", (1, 2, 65536, 0)),
+    ('--job-name="my run"|--output="logs/%x_%A.log"|--time=01:00:00', (1, 0, 1024, 3600)),
+    ("--gpus-per-task=1|--ntasks=1|--cpus-per-task=6|--mem-per-gpu=40G", (6, 1, 40960, 0)),
+    ("--time=0-00:10|--mem=500", (1, 0, 500, 600)),
+    ("--ntasks-per-node=1|--nodes=1-1|--cpus-per-task=32|--mem=0.5T", (32, 0, 524288, 0)),
+    ("--requeue|--open-mode=append|--export=ALL|-c 1", (1, 0, 1024, 0)),
+    ("-A abc123|-p short,long|--qos normal|-t 4:00:00|--comment nightly", (1, 0, 1024, 14400)),
+    ("--gres gpu|-c 4", (4, 1, 4096, 0)),
+    ("--no-requeue|--wckey=w|--acctg-freq=30|--mem 2048K", (1, 0, 2, 0)),
+    ("-o /dev/null|-e /dev/null|-J 'a b'|--mem=10G # a comment", (1, 0, 10240, 0)),
+    ("--cpus-per-task 12 --gres=gpu:rtx_2080ti:4 --mem=62000", (12, 4, 62000, 0)),
+    ("-Gh100:8|--time=7-0|--mem=2T", (1, 8, 2097152, 604800)),
+    ("--parsable|--quiet|--verbose|-t 5", (1, 0, 1024, 300)),
+    ("-c=3|-t=15", (3, 0, 3072, 900)),
+    ("--cpus-per-t=3|--parti=x", (3, 0, 3072, 0)),
+    ("", (1, 0, 1024, 0)),
+    ("--mem=1000MB|--cpus-per-task=1", (1, 0, 1000, 0)),
+    ("-J x|-J y|-t 10|-t 20", (1, 0, 1024, 1200)),
+]
+
+# -> which line is named, and what of it.
+SLURMS_OWN: list[tuple[str, int, str]] = [
+    ("--nodes=4|--ntasks-per-node=8|--gres=gpu:8", 2, "--nodes=4"),
+    ("-J a|-N 2", 3, "-N 2"),
+    ("--ntasks=16|--time=1:00:00", 2, "--ntasks=16"),
+    ("-n 8", 2, "-n 8"),
+    ("--array=0-9", 2, "--array=0-9"),
+    ("-J x|-a 1-100%10", 3, "-a 1-100%10"),
+    ("--dependency=afterok:123", 2, "--dependency=afterok:123"),
+    ("-d singleton", 2, "-d singleton"),
+    ("--mail-type=END,FAIL|--mail-user=me@example.org", 2, "--mail-type=END,FAIL"),
+    ("--constraint=a100", 2, "--constraint=a100"),
+    ('-C "[rack1|rack2]"'.replace("|", "&"), 2, "-C [rack1&rack2]"),
+    ("--nodelist=node[01-04]", 2, "--nodelist=node[01-04]"),
+    ("-x node07", 2, "-x node07"),
+    ("--exclusive", 2, "--exclusive"),
+    ("--signal=B:USR1@120", 2, "--signal=B:USR1@120"),
+    ("--begin=now+1hour", 2, "--begin=now+1hour"),
+    ("--chdir=/scratch/me", 2, "--chdir=/scratch/me"),
+    ("-D /scratch/me", 2, "-D /scratch/me"),
+    ("--export=NONE", 2, "--export=NONE"),
+    ("--licenses=matlab:1", 2, "--licenses=matlab:1"),
+    ("--reservation=course", 2, "--reservation=course"),
+    ("--gres=gpu:1,nvme:100", 2, "--gres=gpu:1,nvme:100"),
+    ("--hint=nomultithread", 2, "--hint=nomultithread"),
+    ("--distribution=block:cyclic|-t 10", 2, "--distribution=block:cyclic"),
+    ("--mem=lots", 2, "--mem=lots"),
+    ("-n1|hetjob|-n1", 3, "hetjob"),
+    ("--container-image=nvcr.io/x", 0, ""),
+    ("--switches=1@2:00", 2, "--switches=1@2:00"),
+]
+
+
+def script(lines: str, body: str = BODY) -> str:
+    """A script with these options, a line each."""
+    return "#!/bin/bash\n" + "".join(f"#SBATCH {line}\n" for line in lines.split("|") if line) + "\n" + body
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes `train.sbatch` into the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def made(text: str) -> str:
+        (tmp_path / "train.sbatch").write_text(text)
+        return "train.sbatch"
+
+    return made
+
+
+def test_there_are_fifty() -> None:
+    """As many as were asked for, no two alike."""
+    assert len({lines for lines, *_ in (*PORTABLE, *SLURMS_OWN)}) >= 50
+
+
+@pytest.mark.parametrize(("lines", "asked"), PORTABLE, ids=[lines or "none" for lines, _ in PORTABLE])
+def test_portable(write: Any, lines: str, asked: tuple[int, int, int, int]) -> None:
+    """Its lines are a resource and a time limit, and bash runs it with its arguments."""
+    app = utils.sbatch(write(script(lines)), "--lr", "1")
+    (role,) = app.roles
+    assert (role.resource.cpu, role.resource.gpu, role.resource.memMB, timeout_s(app)) == asked
+    assert (role.entrypoint, role.args) == ("bash", ["train.sbatch", "--lr", "1"])
+    assert SBATCH not in app.metadata
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "text"), [s for s in SLURMS_OWN if s[1]], ids=[s[0] for s in SLURMS_OWN if s[1]]
+)
+def test_only_on_slurm(write: Any, lines: str, line: int, text: str) -> None:
+    """`sbatch` takes it, and so does torchx on Slurm; elsewhere the line is the error."""
+    app = utils.sbatch(write(script(lines)))
+    assert app.metadata[SBATCH].startswith(f"train.sbatch:{line}: `{text}` ")
+    with Runner("test") as runner:
+        with pytest.raises(NotSupportedError, match=f"cannot run on `local_cwd`: train.sbatch:{line}: "):
+            runner.dryrun(app, "local_cwd")
+        assert script(lines) in str(runner.dryrun(app, "slurm").request)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (script("--container-image=x"), "train.sbatch:2: `--container-image` is not an option of sbatch"),
+        (script("-c"), "train.sbatch:2: `-c` has no value"),
+        (script("-Z 1"), "train.sbatch:2: `-Z` is not an option"),
+        (script("--job-name=my run"), "train.sbatch:2: `run` is not an option"),
+        (script('--job-name="x'), "train.sbatch:2: .* cannot be read"),
+        ("echo hi\n", "train.sbatch:1: this is not a batch script"),
+        ("", "train.sbatch:1: this is not a batch script"),
+    ],
+    ids=["pyxis", "no value", "short", "unquoted", "quote", "no shebang", "empty"],
+)
+def test_what_sbatch_refuses(write: Any, text: str, error: str) -> None:
+    """It is said here, with the line."""
+    with pytest.raises(SpecError, match=error):
+        utils.sbatch(write(text))
+
+
+def test_a_step_of_slurm(write: Any) -> None:
+    """`srun` in the script is named, too; a word that only looks like it is not."""
+    app = utils.sbatch(write(script("-t 5", "# srun is not used\necho srun it\nsrun python train.py\n")))
+    assert app.metadata[SBATCH].startswith("train.sbatch:6: `srun python train.py` is a command of Slurm's")
+    assert SBATCH not in utils.sbatch(write(script("-t 5", "echo srun it\n"))).metadata
+
+
+def test_lines_behind_the_first_command_do_not_count() -> None:
+    """As for sbatch; comments and empty lines are none."""
+    text = "#!/bin/sh\n# hi\n\n#SBATCH -c 2\n#SBATCHx -c 3\n##SBATCH -c 4\necho\n#SBATCH -c 5\n"
+    assert [(d.line, d.value) for d in directives(text)] == [(4, "2")]
+
+
+def test_here_it_runs(write: Any) -> None:
+    """With bash, in the current directory."""
+    app = utils.sbatch(write(script("-t 5|-J hi", 'echo "$1 in $(basename $PWD)"\n')), "a b")
+    with Runner("test") as runner:
+        handle = runner.run(app, "local_cwd")
+        assert str(runner.wait(handle).state) == "SUCCEEDED"
+        assert list(runner.log_lines(handle, "job")) == [f"a b in {os.path.basename(os.getcwd())}\n"]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> tuple[SlurmScheduler, FakeCommandRunner]:
+    fake = FakeCommandRunner()
+    fake.on("sbatch", stdout="7\n")
+    return SlurmScheduler("test", commands=fake, sleep=lambda _: None), fake
+
+
+@pytest.mark.parametrize(
+    ("lines", "marks"),
+    [("-t 5", ["--job-name="]), ("-J mine", ["--comment="]), ("-J mine --comment=x", [])],
+    ids=["no name", "a name", "both"],
+)
+def test_byte_by_byte(write: Any, slurm: Any, lines: str, marks: list[str]) -> None:
+    """The copy that sbatch gets is the file; nothing is said of it but a name, or a comment where it has a name."""
+    scheduler, fake = slurm
+    raw = script(lines).encode() + b"echo \xff\r\n"
+    Path(write("")).write_bytes(raw)
+    app = utils.sbatch("train.sbatch", "--lr", "it's")
+    assert scheduler.submit(app, {}) == "7"
+    (call,) = [call for call in fake.calls if call.argv[0] == "sbatch"]
+    assert call.argv[:2] == ["sbatch", "--parsable"]
+    path = call.argv[-3]
+    assert (os.path.basename(path), call.argv[-2:]) == ("train.sbatch", ["--lr", "it's"])
+    assert Path(path).read_bytes() == raw
+    assert [word.partition("=")[0] + "=" for word in call.argv[2:-3]] == marks
+
+
+def test_options_that_are_given_go_before(write: Any, slurm: Any) -> None:
+    """By the command line; a time limit of the script's own is left to its line."""
+    scheduler, fake = slurm
+    app = utils.sbatch(write(script("-t 5|-p slow|-J a --comment=b")))
+    scheduler.submit(app, {"partition": "fast", "mail-type": "END"})
+    app.metadata[TIMEOUT] = "1h"
+    scheduler.submit(app, {})
+    words = [call.argv[2:-1] for call in fake.calls if call.argv[0] == "sbatch"]
+    assert words == [["--partition=fast", "--mail-type=END"], ["--time=1:00:00"]]
+
+
+def test_refused_on_slurm(write: Any) -> None:
+    """What only a script of torchx's own can do."""
+
+    def dryrun(app: AppDef) -> None:
+        with Runner("test") as runner:
+            runner.dryrun(app, "slurm")
+
+    app = utils.sbatch(write(script("-t 5")))
+    app.metadata[RETRY] = "standard"
+    with pytest.raises(NotSupportedError, match="requeued"):
+        dryrun(app)
+    app = utils.sbatch(write(script("-t 5")))
+    app.roles[0].env["TOKEN"] = Secret("env:TOKEN")
+    with pytest.raises(NotSupportedError, match="secrets"):
+        dryrun(app)
+    with pytest.raises(SpecError, match="no script"):
+        utils.sbatch()
+    with pytest.raises(SpecError, match="No such file"):
+        utils.sbatch("nowhere.sbatch")
