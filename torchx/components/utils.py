@@ -119,12 +119,16 @@ def sbatch(*args: str, image: str = torchx.IMAGE) -> specs.AppDef:
         args: the script, and its arguments
         image: container image, where there are containers
     """
-    from torchx.schedulers.slurm.scripts import read_script, script_app
+    from torchx.specs.sbatch_scripts import script_app
 
     if not args:
         raise SpecError("no script is given", hint="for example `torchx run -s slurm utils.sbatch train.sbatch`")
     words = args[2:] if args[1:2] == ("--",) else args[1:]
-    return script_app(args[0], read_script(args[0]), words, image)
+    try:
+        with open(args[0], encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return script_app(args[0], file.read(), words, image)
+    except OSError as e:
+        raise SpecError(f"`{args[0]}` cannot be read: {e.strerror}") from e
 
 
 def python(

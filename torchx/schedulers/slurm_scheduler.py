@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.batch.logs import BatchLog
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.findings import Check
-    from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.export import Export
@@ -267,15 +266,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             jobs[app_id].steps = steps.get(app_id, ())
         scripts = [app_id for app_id, job in jobs.items() if is_script(job.roles)]
         known = {app_id: Known(facts_of(job), job.folder) for app_id, job in jobs.items()}
-        return known if not scripts else {**known, **self._scripts()._facts(site, scripts, {})}
-
-    def _scripts(self) -> ForeignSlurmJobs:
-        """Batch scripts of the user's own are looked at like jobs of others."""
-        from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
-
-        view = self.foreign()
-        assert isinstance(view, ForeignSlurmJobs)
-        return view
+        return known if not scripts else {**known, **self.foreign()._facts(site, scripts, {})}
 
     def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
         left = folder.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
@@ -300,7 +291,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             return sweep.task_folder(int(app_id.partition("/")[2]))
         noted = super()._log_folder(site, app_id)
         if noted is not None and is_script(noted.roles()):
-            return self._scripts()._log_folder(site, app_id)
+            return self.foreign()._log_folder(site, app_id)
         if noted is not None or not _KNOWN_ID.fullmatch(app_id):
             return noted
         legacy = LegacyFolder.find(site.files, SLURM_JOB_DIRS, app_id)
@@ -357,16 +348,11 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         self._queries.forget(app_id)
         return described(self.describe(app_id), app_id, role, k)
 
-    def foreign(self) -> ForeignJobs:
+    def foreign(self) -> ForeignSlurmJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
-        from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
+        from torchx.schedulers.slurm.foreign import view
 
-        class View(ForeignSlurmJobs, SlurmScheduler):
-            """Jobs that torchx did not launch."""
-
-        view = View(self.session_name, commands=self._here.commands, files=self._here.files, sleep=self._sleep)
-        view.configure(self._defaults)
-        return view
+        return view(self)
 
     # -- sweeps ----------------------------------------------------------------------------------
 
@@ -461,7 +447,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             ((site, _),) = self._by_site([app_id])
             folder = self.folders(site).of(app_id)
             if folder is not None and is_script(folder.roles()):
-                return self._scripts().log_replicas(app_id)
+                return self.foreign().log_replicas(app_id)
             return super().log_replicas(app_id)
         found = self.describe(app_id)
         if found is None or found.tasks is None:

@@ -1,4 +1,4 @@
-"""Batch scripts of Slurm that people have, as jobs: see :mod:`torchx.schedulers.slurm.scripts`."""
+"""Batch scripts of Slurm that people have, as jobs: see :mod:`torchx.specs.sbatch_scripts`."""
 
 from __future__ import annotations
 

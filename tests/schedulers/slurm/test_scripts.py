@@ -11,10 +11,10 @@ import pytest
 from torchx.components import utils
 from torchx.errors import NotSupportedError, SpecError
 from torchx.runner import Runner
-from torchx.schedulers.slurm.directives import directives
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Secret
 from torchx.specs.retries import RETRY
+from torchx.specs.sbatch_lines import directives
 from torchx.specs.scripts import SBATCH
 from torchx.specs.timeouts import TIMEOUT, timeout_s
 from torchx.testing.commands import FakeCommandRunner

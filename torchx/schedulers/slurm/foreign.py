@@ -59,6 +59,8 @@ class ForeignSlurmJobs(ForeignJobs):
 
         _defaults: Callable[[], Mapping[str, CfgVal]]
 
+        def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None: ...
+
     # -- who it is -------------------------------------------------------------------------------
 
     def find(self, reference: str) -> Named | None:
@@ -116,6 +118,17 @@ class ForeignSlurmJobs(ForeignJobs):
     def _delete_existing(self, app_id: str) -> None:
         """Slurm forgets it by itself; its output is the user's."""
         self._cancel_existing(app_id)
+
+
+def view(scheduler: Any) -> ForeignSlurmJobs:
+    """The view of a :class:`torchx.schedulers.slurm_scheduler.SlurmScheduler`, or of a subclass of it."""
+    kind = type("ForeignJobsOfSlurm", (ForeignSlurmJobs, type(scheduler)), {})
+    here = scheduler._here
+    made: ForeignSlurmJobs = kind(
+        scheduler.session_name, commands=here.commands, files=here.files, sleep=scheduler._sleep
+    )
+    made.configure(scheduler._defaults)
+    return made
 
 
 # -- facts -----------------------------------------------------------------------------------------------

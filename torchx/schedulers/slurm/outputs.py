@@ -13,7 +13,7 @@ import shlex
 
 from torchx.errors import NotFoundError, SpecError
 from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths
-from torchx.schedulers.slurm.directives import directives, expand, read_options
+from torchx.specs.sbatch_lines import directives, expand, read_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
