@@ -193,6 +193,10 @@ def test_secrets_are_nowhere_written(sweeps: Sweeps, tmp_path: Path, monkeypatch
 
     becomes(said, True)
     becomes(lambda: sweeps.table(handle).states, [AppState.SUCCEEDED, AppState.PENDING])
+    becomes(partial(pacers, handle), [])
+    before = (folder / "lock").stat().st_mtime
+    started = {(sweeps.table(handle).states[1], (folder / "lock").stat().st_mtime) for _ in range(5)}
+    assert len(started) <= 2, (before, started)  # who waits does not start one at each look
     monkeypatch.setenv("HF_TOKEN", "hf_planted9Qz")
     assert sweeps.ended(handle).counts() == {AppState.SUCCEEDED: 2}
     assert (tmp_path / "seen-0").read_text() == (tmp_path / "seen-1").read_text()

@@ -15,6 +15,7 @@ from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.after import AFTER
 from torchx.specs.tasks import TaskList
+from torchx.util.records import replace
 
 
 class Sweeps:
@@ -153,3 +154,12 @@ def ground(slurm: None) -> Iterator[Ground]:
 
 class TestSweepsAsArrays(SweepContract):
     """The contract; a task of two replicas has two nodes."""
+
+    def test_tasks_that_may_be_started_again_are_single_jobs(self, ground: Ground) -> None:
+        """An array's are not: Slurm gets a job for each, two at a time."""
+        retried = Ground(ground.runner, "slurm", lambda script, n: replace(ground.role(script, n), max_retries=1))
+        handle = retried.sweep("echo {k}; test {k} != v1", 3, 2)
+        table = retried.ended(handle)
+        assert [state.name for state in table.states] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+        assert retried.lines(f"{handle}/2") == ["v2\n"]
+        assert retried.lines(f"{handle}/1") == ["v1\n", "v1\n"]

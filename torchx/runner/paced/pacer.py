@@ -13,7 +13,7 @@ import time
 
 from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError, TorchXError, TransientError
 from torchx.runner.paced import tasks as paced
-from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, Tasks
+from torchx.runner.paced.tasks import IN_DOUBT, LOG_FILE, SUBMITTED, Tasks
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.tasks import ENV_TASK, fill
 
@@ -277,5 +277,8 @@ def main() -> None:
             tasks.problem(f"the tasks that wait cannot be submitted: {e}{f' ({e.hint})' if e.hint else ''}")
         try:
             Pacer(tasks, backend, app, head).run()
+        except Exception:
+            tasks.problem(f"what submits its tasks has crashed: see `{os.path.join(folder, LOG_FILE)}`")
+            raise
         finally:
             backends.close()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _FAR_WIDTH = 20  # jobs at a time on a cluster, where nobody says how many
 _FOLLOW_S = 0.5
+_AGAIN_S = 3.0  # between two pacers of a sweep: one that finds nothing that it can do ends at once
 _NAME_CHARS = 80
 _started: list[Any] = []
 _START = "import sys; sys.path[0] = {root!r}; from torchx.runner.paced.pacer import main; main()"
@@ -229,6 +230,10 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
     held = lock(folder)
     if held is None:
         return
+    if job is None and time.time() - os.fstat(held).st_mtime < _AGAIN_S:  # the last one ended at once
+        os.close(held)
+        return
+    os.utime(held)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     argv = [sys.executable, "-c", _START.format(root=root), folder, str(held)]
     fd = os.open(os.path.join(folder, LOG_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
