@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,12 +46,25 @@ FAULTS: dict[str, set[str]] = {
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Backend to the tests of the contract that it fails: all of them in one run."""
-    faulty = Path(__file__).with_name("faulty.py")
     folder = tmp_path_factory.mktemp("faulty")
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", "--noconftest"]
+    # beside its root folder: pytest reads all folders between the two
+    faulty = shutil.copy(Path(__file__).with_name("faulty.py"), folder)
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "4",
+        "-p",
+        "no:cacheprovider",
+        "--tb=no",
+        "-rfE",
+        "--noconftest",
+    ]  # many wait
     done = subprocess.run(
-        [*argv, "-c", os.devnull, "--rootdir", str(folder), "--basetemp", str(folder / "tmp"), str(faulty)],
-        env={**os.environ, "FAULTY_FOLDER": str(folder), "PYTHONPATH": str(faulty.parents[2])},
+        [*argv, "-c", os.devnull, "--rootdir", str(folder), "--basetemp", str(folder / "tmp"), faulty],
+        env={**os.environ, "FAULTY_FOLDER": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,
