@@ -22,6 +22,7 @@ else:
 
 LAUNCH = "Launch"
 FOLLOW = "Follow"
+INSIDE = "Inside"
 END = "End"
 SET_UP = "Set up"
 PLUGINS = "From plugins"
@@ -53,13 +54,13 @@ VERBS: dict[str, Verb] = {
     "diff": Verb(FOLLOW, "torchx.cli.cmd_diff:CmdDiff", "what differs between two runs: code, arguments, outcome, ..."),
     "why": Verb(FOLLOW, "torchx.cli.cmd_why:CmdWhy", "how any job is, whoever launched it, and why"),
     "adopt": Verb(FOLLOW, "torchx.cli.cmd_adopt:CmdAdopt", "put a job on record that torchx did not launch"),
-    "exec": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdExec", "run a command inside a replica, or in all of them"),
-    "shell": Verb(FOLLOW, "torchx.cli.cmd_exec:CmdShell", "open a shell inside a replica"),
-    "cp": Verb(FOLLOW, "torchx.cli.cmd_cp:CmdCp", "copy files out of a replica, or into it"),
-    "forward": Verb(FOLLOW, "torchx.cli.cmd_forward:CmdForward", "make a port of a replica a port of this machine"),
-    "stacks": Verb(FOLLOW, "torchx.cli.cmd_stacks:CmdStacks", "what every rank is doing, and for whom the others wait"),
+    "exec": Verb(INSIDE, "torchx.cli.cmd_exec:CmdExec", "run a command inside a replica, or in all of them"),
+    "shell": Verb(INSIDE, "torchx.cli.cmd_exec:CmdShell", "open a shell inside a replica"),
+    "cp": Verb(INSIDE, "torchx.cli.cmd_cp:CmdCp", "copy files out of a replica, or into it"),
+    "forward": Verb(INSIDE, "torchx.cli.cmd_forward:CmdForward", "make a port of a replica a port of this machine"),
+    "stacks": Verb(INSIDE, "torchx.cli.cmd_stacks:CmdStacks", "what every rank is doing, and for whom the others wait"),
     "ssh-config": Verb(
-        FOLLOW,
+        INSIDE,
         "torchx.cli.cmd_ssh_config:CmdSshConfig",
         "entries for ~/.ssh/config: ssh, rsync and editors reach replicas",
     ),
