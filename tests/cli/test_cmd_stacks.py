@@ -93,11 +93,15 @@ def test_a_silent_job_is_looked_into(torchx: Call, project: Path) -> None:
 def test_a_silent_job_is_ended_when_that_is_asked_for(torchx: Call, project: Path) -> None:
     """It has failed, and the cause is what its rank was doing."""
     (project / "train.py").write_text(PROGRAM)
-    script = f"RANK=0 exec {sys.executable} train.py"
+    script = f'touch "$TORCHX_PROGRESS"; RANK=0 exec {sys.executable} train.py'
     assert torchx("run", "--wait", "--watchdog", "2s:cancel", "utils.sh", "--", script).code == 1
     document = check("status", torchx("status", "@last", "--json").out)
     assert (document["cause"]["class"], document["msg"][:14]) == ("timeout", "no output for ")
     assert "is in train.py:4" in document["msg"]
+    folder = Path(document["ui_url"].removeprefix("file://"))
+    assert (folder / "progress").exists()
+    torchx("delete", "@last")
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

@@ -64,3 +64,11 @@ def test_folders_of_replicas() -> None:
     """Below the job's logs, by role and number, in the order of the roles."""
     assert replica_folder("/logs", "a/b", 3) == "/logs/a%2fb/3"
     assert replica_folders("/l", [("a", 2), ("none", 0), ("b", 1)]) == ["/l/a/0", "/l/a/1", "/l/b/0"]
+
+
+def test_marks_are_those_of_jobs_that_are_started_again() -> None:
+    """A job that is deleted leaves none of them."""
+    from torchx.schedulers.kit import attempts
+    from torchx.supervisor.layout import MARKS
+
+    assert {attempts.ATTEMPTS_FILE, attempts.PROGRESS_FILE, attempts.CHECKPOINT_FILE} == set(MARKS)

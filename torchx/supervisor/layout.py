@@ -22,6 +22,7 @@ AT_END_FILE = "at_end"
 ANSWER_FILE = "watchdog.seen"  # of the program that looks into a silent job
 HANG_FILE = "watchdog.txt"  # what was seen when the job was silent last
 WATCHED = "watched"  # the key in a state file's header of a job with a watchdog
+MARKS = ("attempts.jsonl", "progress", "checkpoint")  # as in schedulers/kit/attempts.py
 STDOUT_LOG = "stdout.log"
 STDERR_LOG = "stderr.log"
 COMBINED_LOG = "combined.log"
@@ -31,7 +32,17 @@ ERROR_FILE = "error.json"
 METRICS_FILE = "metrics.jsonl"
 TASKS_FILE = "tasks.jsonl"
 
-JOB_FILES = (REQUEST_FILE, STATE_FILE, CONTROL_FIFO, CRASH_FILE, AT_END_FILE, TASKS_FILE, ANSWER_FILE, HANG_FILE)
+JOB_FILES = (
+    REQUEST_FILE,
+    STATE_FILE,
+    CONTROL_FIFO,
+    CRASH_FILE,
+    AT_END_FILE,
+    TASKS_FILE,
+    ANSWER_FILE,
+    HANG_FILE,
+    *MARKS,
+)
 REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, STARTS_INDEX, ERROR_FILE, METRICS_FILE)
 
 
