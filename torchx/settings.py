@@ -61,12 +61,12 @@ ENV_NO_CHECK = "TORCHX_NO_CHECK"
 
 # The newest image published under this name. The tag follows a published image,
 # not our version: an image that does not exist cannot run a job.
-_PUBLISHED_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"
+PUBLISHED_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"
 
 
 def default_image() -> str:
     """The default image of components: ``$TORCHX_IMAGE`` or the published one."""
-    return os.environ.get(ENV_IMAGE) or _PUBLISHED_IMAGE
+    return os.environ.get(ENV_IMAGE) or PUBLISHED_IMAGE
 
 
 def torchx_home(*parts: str) -> str:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.docker.containers import Job
     from torchx.schedulers.docker.plain_http import EngineHttp
+    from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
@@ -139,6 +140,12 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         from torchx.schedulers.kit.export import bases_of
 
         return export(dryrun_info.request, bases_of(dryrun_info))
+
+    def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[DockerJob] | None = None) -> Iterable[Check]:  # noqa: ARG002
+        """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
+        from torchx.schedulers.docker.doctor import checks
+
+        return checks(lambda: self._client, job)
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[DockerJob]:
         import copy

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from torchx.schedulers.findings import Check
     from torchx.specs.api import CfgVal
 else:
     from torchx.util.reexports import reexports
@@ -99,6 +100,18 @@ class KubernetesMCADScheduler(KubeScheduler):
         objects = with_secret([job.resource], job.secret, dryrun_info._secrets)
         verbs.create_all(self._api(job.context), objects)
         return self._submitted(job.context, self.expected_id(dryrun_info))
+
+    def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[KubernetesMCADJob] | None = None) -> list[Check]:
+        """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
+        from torchx.schedulers.kubernetes import doctor
+        from torchx.schedulers.kubernetes.rights import needed
+
+        opts = KubernetesMCADOpts.from_cfg(cfg)
+        kind = APPWRAPPER if opts.form() == V1BETA2 else OLD_APPWRAPPER
+        api = doctor.HastyApi(self._given_client, context=opts.context)
+        if job is not None:
+            return doctor.of_job(api, opts.namespace, job, lambda: [job.request.resource])
+        return doctor.of_cluster(api, opts.namespace, kind, lambda: needed(kind, queued=False), {})
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
         """A Role for AppWrappers of the form in ``cfg``."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kubernetes.bucket_code import BucketCode
@@ -152,8 +153,16 @@ class KubernetesScheduler(KubeScheduler):
         Raises:
             BackendError: the cluster does not answer, or refuses.
         """
+        api = self._api(dryrun_info.request.opts.context)
+        return self._make(api, dryrun_info, self._objects(api, dryrun_info))
+
+    def _objects(self, api: KubeApi, dryrun_info: AppDryRunInfo[KubernetesJob]) -> list[dict[str, Any]]:
+        """What a job becomes on this cluster.
+
+        Raises:
+            BackendError: the cluster does not answer, or cannot do it.
+        """
         job, app = dryrun_info.request, dryrun_info._app
-        api = self._api(job.opts.context)
         resource = job.resource
         if app is not None and job.kind != VOLCANO:
             since = _policy_since(app)
@@ -177,7 +186,25 @@ class KubernetesScheduler(KubeScheduler):
             from torchx.schedulers.kubernetes import trainjob
 
             objects = [trainjob.fitted(api, objects[0]), *objects[1:]]
-        return self._make(api, dryrun_info, objects)
+        return objects
+
+    def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[KubernetesJob] | None = None) -> list[Check]:
+        """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
+        from torchx.schedulers.kubernetes import doctor
+        from torchx.schedulers.kubernetes.rights import needed
+
+        opts = KubernetesOpts.from_cfg(cfg)
+        opts.check()
+        api = doctor.HastyApi(self._given_client, context=opts.context)
+        if job is not None:
+            return doctor.of_job(api, opts.namespace, job, lambda: self._objects(api, job))
+
+        def rights() -> dict[str, str]:
+            kind, inline = self._decide(api, opts, by_cause=False)[0], opts.code != BUCKET and not opts.is_image()
+            return needed(kind, queued=bool(opts.local_queue), inline=inline)
+
+        queues = {"localqueues": opts.local_queue or "", "queues": opts.queue or ""}
+        return doctor.of_cluster(api, opts.namespace, opts.kind, rights, queues)
 
     def _make(self, api: KubeApi, info: AppDryRunInfo[KubernetesJob], objects: list[dict[str, Any]]) -> str:
         job = info.request

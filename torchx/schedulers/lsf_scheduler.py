@@ -21,6 +21,7 @@ from torchx.errors import CommandError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.base import CAPABILITIES, COMMAND_TIMEOUT_S, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
+from torchx.schedulers.batch.sites import CHECK_S
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.commands import Completed
@@ -64,6 +65,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.schedulers.findings import Check
     from torchx.schedulers.kit.export import Export
 
     _Jobs = list[ListAppResponse]
@@ -151,6 +153,14 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         from torchx.schedulers.lsf.export import export
 
         return export(self._submission(dryrun_info, self._here), dryrun_info.request.app)
+
+    def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[LsfBsub] | None = None) -> list[Check]:  # noqa: ARG002
+        """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
+        from torchx.schedulers.lsf.doctor import checks
+
+        site = self._site_of(cfg)
+        run = functools.partial(self.run_command, site, patience_s=0, timeout_s=CHECK_S)
+        return checks(run, str(cfg.get("lsf_queue") or ""), site.name)
 
     def _secret_files(self, info: AppDryRunInfo[LsfBsub]) -> dict[str, str]:
         text = info.request.secrets(info._secrets)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import torchx
 from torchx.components.dist import ddp, torchrun
 from torchx.components.utils import python
 from torchx.errors import SpecError
@@ -124,6 +125,17 @@ def test_the_way_out(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 NOT_CERTAIN: dict[str, tuple[Make, str, dict[str, Any]]] = {
     "an image of one's own": (lambda r: python(script="main.py", image="ghcr.io/me/train:1"), "kubernetes", {}),
     "the default image has examples": (lambda r: python(script="torchx/examples/a.py"), "kubernetes", {}),
+    "the image of one's own by default": (
+        lambda r: python(script="main.py", image="ghcr.io/me/base:1"),
+        "kubernetes",
+        {},
+    ),
+    "mounted": (
+        lambda r: ddp(script="main.py", j="1x1", mounts=["type=bind", "src=/code", "dst=/app"]),
+        "local_docker",
+        {},
+    ),
+    "made by a Dockerfile": (lambda r: (write(r, "Dockerfile.torchx"), python(script="main.py"))[1], "kubernetes", {}),
     "absolute": (lambda r: python(script="/workspace/main.py"), "local_docker", {}),
     "above": (lambda r: python(script="../main.py"), "kubernetes", {}),
     "home": (lambda r: python(script="~/main.py"), "slurm", {}),
@@ -140,6 +152,14 @@ def test_what_is_not_certain_is_not_bad(home: Path, case: str) -> None:
     """The script may be where nobody can look from here."""
     make, scheduler, cfg = NOT_CERTAIN[case]
     assert [f for f in found(make(home), scheduler, **cfg) if f.verdict == BAD] == []
+
+
+def test_the_image_of_an_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """$TORCHX_IMAGE is somebody's own image, and so is that of the job in which torchx runs."""
+    monkeypatch.setenv("TORCHX_IMAGE", "ghcr.io/me/train:1")
+    app = AppDef("a", [Role("r", torchx.IMAGE, metadata={"script": "main.py"}, resource=Resource(1, 0, 2048))])
+    assert app.roles[0].image == "ghcr.io/me/train:1"
+    assert [f.verdict for f in found(app, "kubernetes")] == [UNKNOWN]
 
 
 def test_what_an_earlier_job_makes(home: Path) -> None:

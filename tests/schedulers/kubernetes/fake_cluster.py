@@ -118,7 +118,7 @@ class Cluster:
         rest = [unquote(part) for part in path.removeprefix(f"/{group}").strip("/").split("/") if part]
         if not rest:
             return Response(200, {"kind": "APIResourceList"})
-        namespace = rest[1] if rest[0] == "namespaces" else None
+        namespace = rest[1] if rest[0] == "namespaces" and len(rest) > 2 else None
         plural, *name = rest[2:] if namespace else rest
         base = f"{group}/{plural}"
         if name[1:] == ["log"]:
@@ -137,7 +137,7 @@ class Cluster:
         rest = [unquote(part) for part in path.removeprefix(f"/{group}").strip("/").split("/") if part]
         if not rest:
             return ""
-        space, rest = (rest[1], rest[2:]) if rest[0] == "namespaces" else ("", rest)
+        space, rest = (rest[1], rest[2:]) if rest[0] == "namespaces" and len(rest) > 2 else ("", rest)
         resource = "/".join([rest[0], *rest[2:]])
         verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(method)
         verb = verb or ("get" if len(rest) > 1 else "watch" if "watch" in query else "list")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import install_extra
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, disk_space
 from torchx.settings import torchx_home
 
 TYPE_CHECKING = False
@@ -20,8 +20,6 @@ _NEEDED_BY = {
     **dict.fromkeys(("aws_batch", "aws_sagemaker"), "aws"),
     "local_docker": "docker",
 }
-_LITTLE_DISK = 1 << 30
-_NO_DISK = 1 << 26
 _RC_FILES = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/config.fish"}
 
 
@@ -80,12 +78,7 @@ def _disk(home: str) -> Finding:
     if not os.access(place, os.W_OK):
         fix = "`export TORCHX_HOME=$(mktemp -d)`, or another folder of yours"
         return Finding(BAD, "disk", f"`{place}` cannot be written to: no run will be on record", fix)
-    found = os.statvfs(place)
-    free, said = found.f_bavail * found.f_frsize, f"{found.f_bavail * found.f_frsize >> 20:,} MiB are free in `{home}`"
-    fix = f"`du -sh {home}/*` shows what takes it; `torchx delete JOB` removes a job with its logs"
-    if free < _NO_DISK or (found.f_files and not found.f_favail):
-        return Finding(BAD, "disk", said if free < _NO_DISK else f"`{home}` has room for no more files", fix)
-    return Finding(UNKNOWN if free < _LITTLE_DISK else GOOD, "disk", said, fix if free < _LITTLE_DISK else "")
+    return disk_space(place, f"`du -sh {home}/*` shows what takes it; `torchx delete JOB` removes a job with its logs")
 
 
 def _record(path: str) -> Iterator[Finding]:

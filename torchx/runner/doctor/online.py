@@ -33,6 +33,11 @@ def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
     answers = answers_within(within_s, [check.findings for check in checks])
     for check, answer in zip(checks, answers, strict=True):
         found += [Finding(UNKNOWN, check.what, f"no answer within {within_s:g} s")] if answer is None else answer
+    told: set[str] = set()
+    for finding in sorted(found, key=lambda f: f.verdict != BAD):  # one cause, such as no connection, is told once
+        if finding.verdict != GOOD and finding.said in told:
+            found.remove(finding)
+        told.add(finding.said)
     return found
 
 

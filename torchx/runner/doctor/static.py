@@ -12,7 +12,7 @@ import re
 from torchx.errors import SpecError
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.kit.shell import quote
-from torchx.settings import ENV_NO_CHECK, default_image
+from torchx.settings import ENV_NO_CHECK, PUBLISHED_IMAGE
 from torchx.specs.after import AFTER
 from torchx.specs.api import macros
 from torchx.specs.images import NamesOnly
@@ -87,7 +87,8 @@ def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits
         certain, place = not role.image.startswith(("/", "~", ".")), _Place("" if there else problem, ".")
     elif role.workspace:
         place = _look(role.workspace, name)
-        certain = in_folder or (role.image == default_image() and not name.startswith("torchx/"))
+        ours = role.image == PUBLISHED_IMAGE and not name.startswith("torchx/")  # we know what is in it
+        certain = in_folder or (ours and not place.builds and not role.mounts)
     else:
         return None
     if not place.problem:
@@ -159,17 +160,20 @@ class _Place:
     Attributes:
         root: the folder to look for others in; empty when that is not certain.
         ignores: the file whose rules leave it out.
+        builds: a Dockerfile says what becomes of the workspace, and may make files.
     """
 
     problem: str
     root: str = ""
     ignores: str = ""
+    builds: bool = False
 
 
 def _look(workspace: Workspace, name: str) -> _Place:
+    from torchx.workspace.docker_workspace import TORCHX_DOCKERFILE
     from torchx.workspace.files import ignore_file, ignore_rules, open_workspace
 
-    problem, root = f"`{name}` is not in the workspace `{workspace}`", ""
+    problem, root, builds = f"`{name}` is not in the workspace `{workspace}`", "", False
     for source, place in reversed([*workspace.projects.items()]):
         if "://" in source and not source.startswith(("file://", "local://")):
             return _Place(f"`{name}` may be in `{source}`, which was not looked at")
@@ -177,15 +181,16 @@ def _look(workspace: Workspace, name: str) -> _Place:
         fs, root = open_workspace(source)
         if not os.path.isdir(root):
             return _Place(problem)  # which whoever sends it refuses in words of its own
-        path = os.path.join(root, inside)
+        path, builds = os.path.join(root, inside), builds or os.path.exists(os.path.join(root, TORCHX_DOCKERFILE))
         if inside.startswith("..") or not os.path.isfile(path):
             continue
         if ignore_rules(fs, root).ignores(inside):
             ignores = ignore_file(fs, root)
-            return _Place(f"`{name}` is in the workspace `{root}`, but its `{ignores}` leaves it out", root, ignores)
+            said = f"`{name}` is in the workspace `{root}`, but its `{ignores}` leaves it out"
+            return _Place(said, root, ignores, builds)
         inner = os.path.realpath(path).startswith(os.path.realpath(root) + os.sep)
         return _Place("", root) if inner else _Place(f"`{name}` is a link that leads out of the workspace")
-    return _Place(problem, root)
+    return _Place(problem, root, builds=builds)
 
 
 def _way_to(name: str, place: _Place) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.aws.logs import Streams
     from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.findings import Check
     from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDryRunInfo, AppState, CfgVal
@@ -126,6 +127,14 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
         self.push_images(images)
         for role in info._app.roles if info._app is not None else []:
             report_image_digest(info, role.name, self.pushed_digest(role.image))
+
+    def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[Any] | None = None) -> Iterable[Check]:
+        """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
+        from torchx.schedulers.aws.doctor import checks
+        from torchx.schedulers.findings.images import image_checks
+
+        roles = job._app.roles if job is not None and job._app is not None else []
+        return [*checks(self._clients, cfg, roles), *(image_checks(job, set) if job is not None else ())]
 
     # -- what became of it -----------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/boto3/latest/guide/configuration.html
 from __future__ import annotations
 
 import time
+from _thread import allocate_lock
 
 from torchx.errors import MissingDependencyError, install_extra
 from torchx.schedulers.aws.errors import ThrottledError, translate
@@ -41,6 +42,7 @@ class Clients:
         self._options = {"region_name": region, "profile_name": profile}
         self._endpoint_url = endpoint_url
         self._session: Any = None
+        self._lock = allocate_lock()
         self._made: dict[tuple[str, bool, str | None], Any] = {}
 
     @staticmethod
@@ -59,9 +61,10 @@ class Clients:
         if service in self._given:
             return self._given[service]
         key = (service, retries, region)
-        if key not in self._made:
-            self._made[key] = self._make(service, retries=retries, region=region)
-        return self._made[key]
+        with self._lock:  # a session of boto3 is not made for several threads
+            if key not in self._made:
+                self._made[key] = self._make(service, retries=retries, region=region)
+            return self._made[key]
 
     def _make(self, service: str, *, retries: bool, region: str | None) -> Any:
         doing = f"AWS {service} cannot be reached"

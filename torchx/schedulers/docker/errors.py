@@ -66,7 +66,7 @@ def explanation(error: Any) -> str:
     return " ".join(text.split())
 
 
-def is_missing(error: Exception) -> bool:
+def is_missing(error: BaseException) -> bool:
     """Whether the engine says that what was asked for does not exist."""
     return getattr(getattr(error, "response", None), "status_code", None) == 404
 

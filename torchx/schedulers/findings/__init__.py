@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 GOOD, BAD, UNKNOWN = "good", "bad", "unknown"
 NOT_INSTALLED = 127
+_LITTLE_DISK, _NO_DISK = 1 << 30, 1 << 26
 
 
 @dataclass(frozen=True)
@@ -56,3 +57,14 @@ class Check:
         missing = isinstance(error, CommandError) and error.returncode == NOT_INSTALLED
         certain = missing or isinstance(error, MissingDependencyError)
         return Finding(BAD if certain else UNKNOWN, self.what, str(error), error.hint)
+
+
+def disk_space(place: str, fix: str) -> Finding:
+    """How much room there is where a folder is: bad below 64 MiB, or without free files."""
+    import os
+
+    found = os.statvfs(place)
+    free, no_files = found.f_bavail * found.f_frsize, bool(found.f_files and not found.f_favail)
+    said = f"`{place}` has room for no more files" if no_files else f"{free >> 20:,} MiB are free in `{place}`"
+    verdict = BAD if no_files or free < _NO_DISK else UNKNOWN if free < _LITTLE_DISK else GOOD
+    return Finding(verdict, "disk", said, fix if verdict != GOOD else "")

@@ -8,6 +8,7 @@ fields of one version of Kubernetes and refuse those of another.
 from __future__ import annotations
 
 import time
+from _thread import allocate_lock
 
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, Refusal, refusal, unless_forbidden
@@ -103,8 +104,12 @@ class KubeApi:
         sleep: called with seconds to wait before something is tried again.
     """
 
+    _attempts = _ATTEMPTS
+    _most_s: float | None = None
+
     def __init__(self, client: Any = None, *, context: str | None = None, sleep: Any = time.sleep) -> None:
         self._client = client
+        self._lock = allocate_lock()
         self._context = context
         self._namespace = ""
         self.sleep = sleep
@@ -114,10 +119,11 @@ class KubeApi:
     @property
     def client(self) -> Any:
         """The official client."""
-        if self._client is None:
-            from torchx.schedulers.kubernetes.credentials import connect
+        with self._lock:
+            if self._client is None:
+                from torchx.schedulers.kubernetes.credentials import connect
 
-            self._client, self._namespace = connect(self._context)
+                self._client, self._namespace = connect(self._context)
         return self._client
 
     def close(self) -> None:
@@ -241,13 +247,16 @@ class KubeApi:
         return {str(version.get("groupVersion")) for group in found for version in group.get("versions") or ()}
 
     def may(self, verb: str, kind: str, namespace: str) -> bool:
-        """Whether we may do something with objects of a kind; yes where that cannot be asked.
+        """Whether we may do something with objects of a kind, or a part of them (``Pod/log``); yes where that cannot be
+        asked.
 
         https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
         """
+        kind, _, part = kind.partition("/")
         base, plural = PLURALS[kind]
         group = base.split("/")[1] if base.startswith("apis/") else ""
         right = {"namespace": namespace, "verb": verb, "group": group, "resource": plural}
+        right.update({"subresource": part} if part else {})
         kind_of_review = {
             "apiVersion": _REVIEWS.removeprefix("/apis/").rpartition("/")[0],
             "kind": "SelfSubjectAccessReview",
@@ -361,7 +370,7 @@ class KubeApi:
             try:
                 return bytes(response.read())
             except urllib3.exceptions.HTTPError as e:
-                if attempt == _ATTEMPTS:
+                if attempt == self._attempts:
                     said = f"the Kubernetes API breaks off its answer to `{request.method} {request.path}`: {_cause(e)}"
                     raise TransientError(said) from None
             finally:
@@ -379,7 +388,7 @@ class KubeApi:
             try:
                 response = self._send(request)
             except TransientError:
-                if attempt == _ATTEMPTS:
+                if attempt == self._attempts:
                     raise
                 self.sleep(_pause(None, attempt))
                 continue
@@ -391,7 +400,7 @@ class KubeApi:
             # A server that starts up does not know all rights at once, nor all kinds of objects.
             known = _right(request) in self._answered
             error = refusal(request.method, request.path, response, known=known)
-            if not isinstance(error, BusyError) or attempt == _ATTEMPTS:
+            if not isinstance(error, BusyError) or attempt == self._attempts:
                 raise error
             self.sleep(_pause(response.headers.get("Retry-After"), attempt))
 
@@ -433,7 +442,7 @@ class KubeApi:
                 preload_content=False,
                 retries=False,
                 redirect=False,
-                timeout=urllib3.Timeout(connect=_CONNECT_S, read=request.timeout_s),
+                timeout=urllib3.Timeout(connect=self._most_s or _CONNECT_S, read=self._most_s or request.timeout_s),
             )
         except urllib3.exceptions.HTTPError as e:
             if isinstance(e, urllib3.exceptions.SSLError) and not isinstance(e.args[0], ssl.SSLEOFError):

@@ -41,6 +41,11 @@ _QUEUED = {"Workload": "list patch"}
 _INLINE = {"ConfigMap": "create get"}
 
 
+def needed(kind: str, *, queued: bool, inline: bool = False) -> dict[str, str]:
+    """Kinds of objects, and parts of them, to the verbs that jobs of a kind need; arguments as below."""
+    return {**_OF_KIND[kind], **_PARTS, **(_QUEUED if queued else {}), **(_INLINE if inline else {})}
+
+
 def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = False) -> str:
     """A Role, as YAML, with the least rights for all verbs of torchx.
 
@@ -51,12 +56,11 @@ def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = Fal
     """
     from torchx.schedulers.kubernetes.manifests import to_yaml
 
-    needed = {**_OF_KIND[kind], **_PARTS, **(_QUEUED if queued else {}), **(_INLINE if inline else {})}
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": {"name": f"torchx-{kind}", "namespace": namespace},
-        "rules": [_rule(name, verbs.split()) for name, verbs in needed.items()],
+        "rules": [_rule(name, verbs.split()) for name, verbs in needed(kind, queued=queued, inline=inline).items()],
     }
     bind = f"kubectl create rolebinding torchx-{kind} -n {namespace} --role torchx-{kind} --user NAME"
     return f"# the least rights for jobs of kind {OWNERS[kind]}; to give them to somebody:\n#   {bind}\n{to_yaml(role)}"

@@ -1,0 +1,53 @@
+"""`torchx doctor -s lsf`: what LSF's commands answer, and what is made of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchx.errors import CommandError, TransientError
+from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.lsf_scheduler import LsfScheduler
+from torchx.testing import FakeCommandRunner
+
+QUEUES = """\
+QUEUE_NAME      PRIO STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN  SUSP
+normal           30  Open:Active       -    -    -    -     0     0     0     0
+gpu              40  Open:Inact        -    -    -    -     0     0     0     0
+old              10  Closed:Active     -    -    -    -     0     0     0     0
+"""
+
+
+def ask(queue: str = "", **broken: Exception) -> dict[str, Finding]:
+    fake = FakeCommandRunner()
+    answers = {"lsid": "IBM Spectrum LSF 10.1\nMy cluster name is c1\n", "bqueues": QUEUES, "bhosts": "h1\nh2\n"}
+    for program, text in answers.items():
+        fake.on(program, **({"raises": broken[program]} if program in broken else {"stdout": text}))
+    found = [f for check in LsfScheduler("s", commands=fake).diagnose({"lsf_queue": queue}) for f in check.findings()]
+    return {f.what: f for f in found}
+
+
+def test_a_cluster_that_works() -> None:
+    """Its release, its queue; the folder cannot be told of."""
+    found = ask("normal")
+    assert {what: f.verdict for what, f in found.items()} == {"LSF": GOOD, "queue": GOOD, "shared folder": UNKNOWN}
+    assert found["LSF"].said == "IBM Spectrum LSF 10.1"
+
+
+@pytest.mark.parametrize(
+    ("queue", "verdict", "fix"),
+    [("norml", BAD, "`-cfg lsf_queue=normal`"), ("old", BAD, "`bqueues`"), ("gpu", GOOD, ""), ("", GOOD, "")],
+)
+def test_queues(queue: str, verdict: str, fix: str) -> None:
+    """`bsub` refuses one that does not exist or is closed; an inactive one takes jobs."""
+    found = ask(queue)["queue"]
+    assert (found.verdict, fix in found.fix) == (verdict, True)
+
+
+def test_no_answer() -> None:
+    """Silence is a doubt; commands that are not there are bad."""
+    silent = dict.fromkeys(("lsid", "bqueues", "bhosts"), TransientError("no answer"))
+    assert {f.verdict for f in ask("x", **silent).values()} == {UNKNOWN}
+    missing = {p: CommandError("no", argv=[p], returncode=127) for p in silent}
+    found = ask("x", **missing)
+    assert {f.verdict for f in found.values()} == {BAD}
+    assert "-cfg ssh=" in found["LSF"].fix
