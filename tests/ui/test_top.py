@@ -224,7 +224,7 @@ def test_the_page_of_a_run(runner: Runner) -> None:
         assert "I am 0" not in seen(app)
         Path("go").touch()
         await until(pilot, lambda: re.search(r"sh/1 +✗ failed", seen(app)))
-        assert "sh/1: exit code 1" in seen(app)
+        await until(pilot, lambda: "sh/1: exit code 1" in seen(app))
         await pilot.press("l")
         assert "Replicas" not in seen(app) and "Log of sh/1" in seen(app)
         await pilot.press("l", "a")

@@ -33,7 +33,10 @@ class CmdTop(SubCommand):
         try:
             from torchx.ui.top.app import Top
         except ImportError as e:
-            raise MissingDependencyError(f"`torchx top` needs the package `{e.name}`", hint=install_extra("top")) from e
+            package = str(e.name).partition(".")[0]
+            raise MissingDependencyError(
+                f"`torchx top` needs the package `{package}`", hint=install_extra("top")
+            ) from e
         from torchx.runner import get_runner
 
         with get_runner() as runner:

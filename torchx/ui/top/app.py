@@ -110,22 +110,24 @@ class Top(App[None]):
         self.runs = RunList()
         self._live = Live(lambda: [row_of(run) for run in runner.runs(refresh=False)], runner.watch)
         self._chosen = ""
+        words = "words in name, id, scheduler, state or cause; Enter keeps them, Esc clears"
+        self._words = Input(placeholder=words, id="search")
+        self._list = Rows(self.runs.cells, self.runs.heading, id="runs")
+        self._counts, self._why = Static(id="sum"), Static(id="why")
 
     def compose(self) -> ComposeResult:
         """What is on the screen."""
-        yield Static(id="sum")
-        yield Input(
-            placeholder="words in name, id, scheduler, state or cause; Enter keeps them, Esc clears", id="search"
-        )
-        yield Rows(self.runs.cells, self.runs.heading, id="runs")
-        yield Static(id="why")
+        yield self._counts
+        yield self._words
+        yield self._list
+        yield self._why
         yield Footer()
 
     def on_mount(self) -> None:
         """Begins to read."""
         self.theme = "textual-dark"
-        self.query_one("#search").display = False
-        self.query_one("#runs").focus()
+        self._words.display = False
+        self._list.focus()
         self.run_worker(self._read(), group="news")
         self.set_interval(1.0, self._tick)
 
@@ -142,22 +144,17 @@ class Top(App[None]):
                     page.changed()
 
     def _tick(self) -> None:
-        self._list().refresh()  # what is so long ago
-
-    def _list(self) -> Rows:
-        rows: Rows = self.screen_stack[0].query_one("#runs", Rows)
-        return rows
+        self._list.refresh()  # what is so long ago
 
     def _show(self) -> None:
         """The list, with the same run chosen as before, wherever it is now."""
         at = self.runs.position(self._chosen)
-        self._list().show(len(self.runs.shown), at)
+        self._list.show(len(self.runs.shown), at)
         self._choose()
 
     def _choose(self) -> None:
         row = self._row()
         self._chosen = row["handle"] if row else ""
-        why = self.screen_stack[0].query_one("#why", Static)
         text = Text(overflow="ellipsis")
         if row:
             text.append(row["handle"], MUTED)
@@ -167,7 +164,7 @@ class Top(App[None]):
             text.append("no runs on record: `torchx run` launches one", MUTED)
         else:
             text.append("none of the runs is like this: Esc shows all", MUTED)
-        why.update(text, layout=False)
+        self._why.update(text, layout=False)
 
     def _sum(self, problems: dict[str, str] | None = None) -> None:
         text = Text("torchx  ", style="bold", no_wrap=True, overflow="ellipsis")
@@ -181,10 +178,10 @@ class Top(App[None]):
             text.append(f" /{self.runs.wanted.text} ", "reverse")
         for name, why in (problems or {}).items():
             text.append(f"  {name} cannot be asked: {printable(why)}", "#e5b454")
-        self.screen_stack[0].query_one("#sum", Static).update(text, layout=False)
+        self._counts.update(text, layout=False)
 
     def _row(self) -> Row | None:
-        i = self._list().cursor
+        i = self._list.cursor
         return self.runs.shown[i] if i < len(self.runs.shown) else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  # Textual's
@@ -209,8 +206,8 @@ class Top(App[None]):
 
     def on_input_submitted(self) -> None:
         """Keeps the words, and goes back to the list."""
-        self.query_one("#search").display = bool(self.runs.wanted.text)
-        self._list().focus()
+        self._words.display = bool(self.runs.wanted.text)
+        self._list.focus()
 
     def _again(self) -> None:
         self.runs.choose()
@@ -219,9 +216,8 @@ class Top(App[None]):
 
     def action_search(self) -> None:
         """Asks for words."""
-        search = self.query_one("#search", Input)
-        search.display = True
-        search.focus()
+        self._words.display = True
+        self._words.focus()
 
     def action_group(self, by: int) -> None:
         """The next group of states; after the last one all."""
@@ -231,10 +227,9 @@ class Top(App[None]):
 
     def action_everything(self) -> None:
         """All runs again."""
-        search = self.screen_stack[0].query_one("#search", Input)
-        self.runs.wanted.group = search.value = ""
-        search.display = False
-        self._list().focus()
+        self.runs.wanted.group = self._words.value = ""
+        self._words.display = False
+        self._list.focus()
         self._again()
 
     def action_help(self) -> None:

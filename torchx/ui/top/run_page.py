@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 
@@ -58,7 +59,8 @@ class RunPage(Screen[None]):
         self._used: dict[tuple[str, int], ReplicaMetrics] = {}
         self.part = ""  # of which replica the log is; empty: of all
         self._status: AppStatus | None = None
-        self._looked = 0.0
+        self._news = asyncio.Event()
+        self._known = asyncio.Event()  # how many replicas there are
         self._near = False  # looking costs nothing worth mentioning
 
     def compose(self) -> ComposeResult:
@@ -75,23 +77,24 @@ class RunPage(Screen[None]):
         self.query_one("#replicas", Rows).border_title = "Replicas"
         self.query_one("#log", Log).border_title = "Log"
         self.query_one("#replicas", Rows).focus()
-        self.changed()
+        self._title()
         self._follow()
-        self.set_interval(_NEAR_S, self._tick)
+        self.run_worker(self._keep_looking(), group="look")
+        self.set_interval(1.0, self._title)
 
     def changed(self) -> None:
         """Something is new of this run on record."""
-        self._looked = 0.0
         self._title()
-        self._tick()
+        self._news.set()
 
-    def _tick(self) -> None:
-        over = self._status is not None and self._status.is_terminal()
-        pause = 3600.0 if over else _NEAR_S if self._near else _FAR_S
-        if time.monotonic() - self._looked >= pause:
-            self._looked = time.monotonic()
-            self.run_worker(self._look(), exclusive=True, group="look")
-        self._title()
+    async def _keep_looking(self) -> None:
+        while True:
+            self._news.clear()
+            await self._look()
+            self._known.set()
+            over = self._status is not None and self._status.is_terminal()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), None if over else _NEAR_S if self._near else _FAR_S)
 
     async def _look(self) -> None:
         """Asks the scheduler of this one run: replicas and what they use are on no record."""
@@ -217,6 +220,7 @@ class RunPage(Screen[None]):
 
     async def _read_log(self, part: str) -> None:
         log = self.query_one("#log", Log)
+        await self._known.wait()
         target = f"{self.handle}/{part}" if part else self.handle
         async with contextlib.aclosing(log_lines(target, last=_LINES, stream=None)) as batches:
             async for batch in batches:
