@@ -124,6 +124,18 @@ def test_a_run(pages: Pages, run: Run) -> None:
     assert page.ask("/api/run").status == 400
 
 
+def test_what_a_run_uses(pages: Pages, run: Run, home: dict[str, str]) -> None:
+    """Its samples as `torchx metrics --json` has them; of a run that nobody knows it is 404."""
+    handle = run("true", "--wait")
+    folder = Path(home["TORCHX_HOME"], "local", "torchx", handle.rpartition("/")[2], "sh", "0")
+    sample = '{"t":1000.0,"a":0,"cpu":1.5,"mem":4096,"gpu":[]}'
+    (folder / "metrics.jsonl").write_text(f'{{"memory_limit":8192,"cpus":2}}\n{sample}\n')
+    page = pages()
+    [replica] = page.ask(f"/api/metrics?handle={quote(handle)}").json()["replicas"]
+    assert (replica["memory_peak"], replica["memory_limit"], replica["samples"][0]["cpu"]) == (4096, 8192, 1.5)
+    assert page.ask("/api/metrics?handle=nobody").status == 404
+
+
 def test_a_sweep(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
     """A letter for the state of each task, and the causes; a task is a run whose log can be read."""
     argv = [sys.executable, "-m", "torchx", "sweep", "-s", "local_cwd", "--grid", "seed=0..2", "utils.sh", "--"]

@@ -12,7 +12,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from torchx.errors import NotFoundError, TorchXError
-from torchx.runner.documents import handle_fields, run_fields, status_fields
+from torchx.runner.documents import handle_fields, metrics_fields, run_fields, status_fields
 from torchx.ui.follow import log_lines
 from torchx.ui.guard import API, Guard
 from torchx.ui.live import Live
@@ -51,6 +51,11 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
     async def one_run(request: Request) -> Response:
         return _json(await asyncio.to_thread(_run_document, runner, request.query_params["handle"]))
 
+    async def metrics(request: Request) -> Response:
+        handle = runner.resolve(request.query_params["handle"])
+        found = await asyncio.to_thread(runner.metrics, handle)
+        return _json({**handle_fields(handle), "replicas": metrics_fields(found)})
+
     async def log(request: Request) -> Response:
         asked = request.query_params
         target = asked["handle"] + (f"/{asked['part']}" if asked.get("part") else "")
@@ -76,6 +81,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
         Route(f"{API}settings", settings),
         Route(f"{API}events", events),
         Route(f"{API}run", one_run),
+        Route(f"{API}metrics", metrics),
         Route(f"{API}log", log),
         Route(f"{API}do/{{action}}", act, methods=["POST"]),
     ]

@@ -196,6 +196,25 @@ def test_ten_thousand_runs(tab: Any, pages: Pages, home: dict[str, str]) -> None
     _rows(tab).filter(has_text="job-7777").wait_for()
 
 
+def test_charts_of_what_it_uses(tab: Any, pages: Pages, run: Run, home: dict[str, str]) -> None:
+    """A chart for each resource with its peak, a line for each attempt; a job without samples has none."""
+    handle, short = run("true", "--wait"), run("true", "--wait")
+    folder = Path(home["TORCHX_HOME"], "local", "torchx", handle.rpartition("/")[2], "sh", "0")
+    rows = [f'{{"t":{1000 + 15 * i},"a":{i // 2},"cpu":{i},"mem":{i << 30},"gpu":[]}}' for i in range(4)]
+    (folder / "metrics.jsonl").write_text("\n".join(['{"memory_limit":4294967296,"cpus":8}', *rows]) + "\n")
+    page = pages()
+    tab.goto(page.address)
+    _rows(tab).filter(has_text=handle.rpartition("/")[2]).click()
+    tab.get_by_role("img", name="Memory: peak 3.0 GiB of 4.0 GiB").wait_for()
+    tab.get_by_role("img", name="CPU: peak 3.0 of 8.0").wait_for()
+    assert (tab.locator("polyline").count(), tab.locator("line.limit").count()) == (4, 1)
+    assert tab.get_by_role("img", name="GPU").count() == 0
+    tab.keyboard.press("Escape")
+    _rows(tab).filter(has_text=short.rpartition("/")[2]).click()
+    tab.locator(".line, .log").first.wait_for()
+    assert tab.locator("figure").count() == 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_can_be_read_by_everybody(chromium: Any, pages: Pages, run: Run, scheme: str) -> None:
     """axe-core finds nothing on the list and on a run's page: labels, roles, contrast."""

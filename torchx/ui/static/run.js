@@ -2,21 +2,22 @@
 
 import { TERMINAL, address, ago, ask, at, copy, el, pill, span, toast, took } from "/parts.js";
 import { showLog } from "/log.js";
+import { Metrics } from "/metrics.js";
 import { Sweep } from "/sweep.js";
 
 const MOST_BARS = 40;
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 export function showRun(main, handle, rows, go) {
-  let data = null, log = null, seen = "", asking = false, closed = false;
+  let data = null, log = null, seen = "", asking = false, closed = false, loads = 0;
   const head = el("div", { class: "runhead" });
   const why = el("div");
-  const sweep = new Sweep(handle, go);
+  const sweep = new Sweep(handle, go), metrics = new Metrics(handle);
   const times = el("section", { class: "card", "aria-label": "Timeline", hidden: true });
   const roles = el("section", { class: "card", "aria-label": "Replicas", hidden: true });
   const logs = el("div");
   const more = el("div");
-  main.append(head, why, sweep.box, el("div", { class: "columns" }, roles, times), logs, more);
+  main.append(head, why, sweep.box, el("div", { class: "columns" }, roles, times), metrics.box, logs, more);
   const evidence = () => data?.status?.cause?.error?.message?.split("\n").at(-1) || data?.status?.cause?.evidence;
 
   async function load() {
@@ -32,6 +33,7 @@ export function showRun(main, handle, rows, go) {
     }
     if (closed) return;
     draw();
+    if (!data.tasks && (loads++ % 5 === 0 || TERMINAL.has(data.status?.state))) metrics.load(); // about every 15 s
   }
 
   function draw() {
