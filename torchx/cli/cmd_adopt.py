@@ -47,10 +47,10 @@ class CmdAdopt(SubCommand):
             raise UsageError(f"`{args.name}` is not a name", hint="letters, digits, `-`, `_` and `.`")
         with get_runner() as runner:
             if args.undo:
-                handle, said = runner.disown(args.job), "off the record; it goes on as it was"
+                handle, said = runner.disown(args.app_handle), "off the record; it goes on as it was"
             else:
                 wanted = notices_wanted(args.notify or "", args.notify_on or "")
-                handle = runner.adopt(args.job, args.scheduler, name=args.name or "", metadata=wanted)
+                handle = runner.adopt(args.app_handle, args.scheduler, name=args.name or "", metadata=wanted)
                 said = f"adopted: `torchx status @{args.name}`" if args.name else "adopted: `torchx status` knows it"
         print(handle)
         if is_tty(sys.stderr):

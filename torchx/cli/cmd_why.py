@@ -22,7 +22,7 @@ The job may be one that torchx launched, or any that this system shows you. Noth
   torchx why 4711                            a job of Slurm or LSF; 4711_3 is a task of an array
   torchx why web                             a container
   torchx why k8s://team/job/train            also: pod, jobset, pytorchjob, trainjob, rayjob
-  torchx why -s aws_batch 6f2c...            a job of AWS Batch, by its id
+  torchx why 6f2c1d7e-1111-...               a job of AWS Batch, by its id
   torchx why @last
 
 `torchx adopt` puts it on record, so that all verbs know it by a name."""
@@ -46,7 +46,7 @@ class CmdWhy(SubCommand):
         if args.lines < 0:
             raise UsageError(f"`--lines {args.lines}` is below 0", hint="0 omits the output")
         with get_runner() as runner:
-            found = runner.why(args.job, args.scheduler, lines=args.lines)
+            found = runner.why(args.app_handle, args.scheduler, lines=args.lines)
         if args.json:
             from torchx.cli.render import document
 
@@ -60,7 +60,7 @@ def add_job(subparser: argparse.ArgumentParser) -> None:
     from torchx.cli.log_targets import JOB_HELP
 
     add = subparser.add_argument
-    add("job", metavar="JOB", help=f"as its own system calls it; or {JOB_HELP}")
+    add("app_handle", metavar="JOB", help=f"as its own system calls it; or {JOB_HELP}")
     add("-s", "--scheduler", metavar="NAME", help="look there alone")
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.aws.logs import Streams
+    from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.facts import JobFacts
     from torchx.specs.api import AppDef, CfgVal
@@ -251,6 +252,15 @@ class AWSBatchScheduler(AwsScheduler):
     def _forget(self, app_id: str, job: _Object) -> None:  # noqa: ARG002  # the base's
         """Deregisters its definition, which no other job notices; Batch forgets the job by itself."""
         calls.deregister(self._client, str(job["jobDefinition"]))
+
+    def foreign(self) -> ForeignJobs:
+        """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
+        from torchx.schedulers.aws.batch.foreign import ForeignBatchJobs
+
+        class View(ForeignBatchJobs, AWSBatchScheduler):
+            """Jobs that torchx did not submit."""
+
+        return View(self.session_name, clients=self._clients)
 
     # -- asking ----------------------------------------------------------------------------------
 

@@ -1,0 +1,45 @@
+"""Jobs of AWS Batch that torchx did not submit, by the ids that AWS gives them."""
+
+from __future__ import annotations
+
+import re
+
+from torchx.schedulers.aws.batch import client as calls
+from torchx.schedulers.aws.batch.answers import groups
+from torchx.schedulers.foreign import ForeignJobs, Named
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _Object = dict[str, Any]
+
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::\d+|#\d+)?")
+
+
+class ForeignBatchJobs(ForeignJobs):
+    """What :class:`torchx.schedulers.aws_batch_scheduler.AWSBatchScheduler` answers of jobs of others."""
+
+    if TYPE_CHECKING:  # what the scheduler has
+        _client: Any
+
+    def find(self, reference: str) -> Named | None:
+        job = self._find([reference]).get(reference) if _ID.fullmatch(reference) else None
+        if job is None:
+            return None
+        if calls.is_ours(job):
+            return Named(f"{str(job['jobQueue']).rpartition('/')[2]}:{job['jobName']}", ours=True)
+        return Named(reference)
+
+    def about(self, app_id: str) -> dict[str, str]:
+        job = self._find([app_id]).get(app_id) or {}
+        first = groups(job)[0].container if job else {}
+        facts = {"name": job.get("jobName"), "queue": str(job.get("jobQueue", "")).rpartition("/")[2]}
+        facts |= {"image": first.get("image"), "command": " ".join(map(str, first.get("command") or ()))}
+        return {key: str(value) for key, value in facts.items() if value}
+
+    def _find(self, app_ids: list[str]) -> dict[str, _Object]:
+        return calls.details(self._client, app_ids)
+
+    def _forget(self, app_id: str, job: _Object) -> None:
+        """Its definition is not ours, and Batch forgets the job by itself."""
