@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 
-from torchx.errors import ConfigError, NotFoundError, NotSupportedError, SpecError
+from torchx.errors import NotFoundError, NotSupportedError, SpecError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppState
 from torchx.specs.tasks import TaskList, check_placeholders, placeholders
 from torchx.util.records import dataclass
-from torchx.util.redaction import MASK
 from torchx.util.secrets import is_secret_name
 
 TYPE_CHECKING = False
@@ -178,6 +177,9 @@ def again(
     run: Run, tasks: TaskList, table: TaskTable, max_parallel: int | None
 ) -> tuple[AppDef, dict[str, Any], TaskList]:
     """The job, its run options and the tasks of a new sweep. See :meth:`RunnerVerbs.retry_sweep`."""
+    from torchx.config.files import load_files
+    from torchx.runner.capsule.masks import fill
+
     wanted = [k for k, state in enumerate(table.states) if state in _AGAIN]
     if not wanted:
         raise NotFoundError(
@@ -187,20 +189,14 @@ def again(
     if app is None:
         raise NotFoundError(f"what `{run.handle}` ran is not on record", hint="launch it again by `torchx sweep`")
     for role in app.roles:
-        role.env = {name: _unmasked(name, value) for name, value in role.env.items() if name not in _OURS}
-        role.workspace = None  # the code was patched into the image
+        role.env = {name: value for name, value in role.env.items() if name not in _OURS}
+        if run.tags.get(f"image.{role.name}") != role.image:
+            role.workspace = None  # the code was patched into the image
+    fill(app, load_files(), None)
     cfg = {name: setting["value"] for name, setting in run.cfg.items() if setting["source"] != "default"}
     parallel = tasks.max_parallel if max_parallel is None else max_parallel
     points = [tasks.points[k] for k in wanted]
     return app, cfg, TaskList(names=tasks.names, points=points, max_parallel=parallel)
-
-
-def _unmasked(name: str, value: str) -> str:
-    if value != MASK:
-        return value
-    if name not in os.environ:
-        raise ConfigError(f"the value of `{name}` is not on record: it is secret", hint=f"export {name}, and try again")
-    return os.environ[name]
 
 
 def asked(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any], str]:

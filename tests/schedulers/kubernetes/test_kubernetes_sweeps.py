@@ -13,6 +13,7 @@ import pytest
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster
 from torchx.errors import NotFoundError, NotSupportedError
+from torchx.runner import Runner
 from torchx.schedulers.kubernetes.sweeps import MOST_BYTES
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler, create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
@@ -168,6 +169,25 @@ def test_the_end(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
     found = scheduler.describe(other)
     assert found is not None
     assert (found.state, found.msg) == (AppState.CANCELLED, "1 of 3 tasks succeeded, 2 cancelled")
+
+
+def test_those_that_failed_again_with_their_code(cluster: Cluster, tmp_path: Path) -> None:
+    """Code that goes along inline is in no image: a new sweep takes it along, too."""
+    (tmp_path / "train.py").write_text("print(1)\n")
+    role = Role("w", "img", entrypoint="python", args=["train.py", "{v}"], resource=Resource(1, 0, 64))
+    factories: Any = {"kubernetes": lambda session, **_: create_scheduler(session, client=cluster)}
+    with Runner("me", factories) as runner:
+        info = runner.dryrun(AppDef("train", [role]), "kubernetes", workspace=f"file://{tmp_path}")
+        handle = runner.schedule_sweep(info, TaskList(names=["v"], points=[("a",), ("b",)]))
+        (job,) = cluster.of("jobs")
+        failed = {"type": "Failed", "status": "True", "reason": "FailedIndexes"}
+        job["status"] = {"completedIndexes": "0", "failedIndexes": "1", "conditions": [failed]}
+        more, tasks = runner.retry_sweep(handle)
+        assert [list(point) for point in tasks.points] == [["b"]]
+        runner.schedule_sweep(more, tasks)
+        codes = [item for item in cluster.of("configmaps") if "binaryData" in item]
+        assert len(codes) == 2
+        assert codes[0]["binaryData"] == codes[1]["binaryData"]
 
 
 def test_what_is_left_to_single_jobs(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
