@@ -90,6 +90,13 @@ def test_a_silent_job_is_looked_into(torchx: Call, project: Path) -> None:
     assert check("status", torchx("status", "@last", "--json").out)["hang"].endswith("is in train.py:4")
 
 
+def test_a_notice_of_hangs_needs_a_watchdog(torchx: Call, project: Path) -> None:
+    """Who asks for the one alone is told so."""
+    argv = ["run", "--dryrun", "--notify", "exec:/bin/true", "--notify-on", "hang"]
+    assert "`--watchdog 10m`" in torchx(*argv, "utils.echo").err
+    assert "watchdog" not in torchx(*argv, "--watchdog", "10m", "utils.echo").err
+
+
 def test_a_silent_job_is_ended_when_that_is_asked_for(torchx: Call, project: Path) -> None:
     """It has failed, and the cause is what its rank was doing."""
     (project / "train.py").write_text(PROGRAM)

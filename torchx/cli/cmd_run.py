@@ -414,6 +414,8 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
         from torchx.specs.watchdog import WATCHDOG
 
         app.metadata[WATCHDOG] = run_args.watchdog
+    elif "hang" in run_args.notify_on and "torchx/watchdog" not in app.metadata:
+        warn("nobody sees a hang without a watchdog: `--watchdog 10m`, for example")
     app.metadata.update(notify)
     return getattr(runner, verb)(app, run_args.scheduler, **given)
 

@@ -10,6 +10,9 @@ Works alike in a job of one process, started with plain ``python``, and in one o
     model = Model().to(device)
 
 PyTorch is imported when it is needed: :func:`rank` and its like need none.
+
+Inside a job, importing this also lets ``torchx stacks`` see where the process is: it writes its stack down when it
+gets the signal ``SIGRTMIN + 13``, unless the program uses that one itself.
 """
 
 from __future__ import annotations
