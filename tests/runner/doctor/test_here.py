@@ -147,3 +147,18 @@ def test_who_does_not_answer_in_time() -> None:
     never.set()
     assert [f.verdict for f in found] == [UNKNOWN, UNKNOWN, GOOD]
     assert found[0].said == "no answer within 0.2 s"
+
+
+def test_one_cause_is_told_once() -> None:
+    """The worst finding is the one that stays; silence of each is kept apart."""
+    down = Finding(UNKNOWN, "a", "no connection", "start it")
+    found = online.ask(
+        [
+            Check("a", lambda: down),
+            Check("b", lambda: Finding(BAD, "b", "no connection", "start it")),
+            Check("c", lambda: [down]),
+        ]
+    )
+    assert [(f.what, f.verdict) for f in found] == [("b", BAD)]
+    silent = [Check(what, lambda: Finding(UNKNOWN, "x", "says nothing")) for what in "ab"]
+    assert len(online.ask(silent)) == 2

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import Scheduler
     from torchx.specs.api import AppDef, CfgVal, Workspace
 
-WITHIN_S = 2.5
+WITHIN_S = 2.2
 """How long the answers to all questions may take."""
 _POLL_S = 1.0
 
@@ -35,7 +35,7 @@ def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
         found += [Finding(UNKNOWN, check.what, f"no answer within {within_s:g} s")] if answer is None else answer
     told: set[str] = set()
     for finding in sorted(found, key=lambda f: f.verdict != BAD):  # one cause, such as no connection, is told once
-        if finding.verdict != GOOD and finding.said in told:
+        if finding.fix and finding.said in told:
             found.remove(finding)
         told.add(finding.said)
     return found
