@@ -204,27 +204,51 @@ def _show(name: str, tasks: int, work: Callable[[str], object], note: str) -> No
 
 
 def here(args: argparse.Namespace) -> None:
-    """A sweep on this machine, and a pool of threads that starts the same program as often; in turn, three times."""
-    print(f"{args.tasks:,} times `true`, {args.width} at a time:")
+    """A sweep on this machine, and pools of threads that start the same program as often; in turn."""
+    print(f"{args.tasks:,} times `true`, {args.width} at a time, below `{tempfile.gettempdir()}`:")
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory(prefix="sweeping-") as folder:
-            env = {"TORCHX_HOME": os.path.join(folder, "home"), "PYTHONPATH": ROOT}
-            torchx = [sys.executable, "-m", "torchx.cli.main"]
-            words = ["--max-parallel", str(args.width), "--grid", f"k=0..{args.tasks - 1}"]
-            began = time.monotonic()
-            run([*torchx, "sweep", "-s", "local_cwd", *words, "utils.binary", "--entrypoint", "true"], folder, **env)
-            prompt = time.monotonic() - began
-            run([*torchx, "wait", "@last"], folder, **env)
-            sweep = time.monotonic() - began
-            status = json.loads(run([*torchx, "status", "--json", "@last"], folder, **env))
-            if status["tasks"]["counts"] != {"SUCCEEDED": args.tasks}:
-                raise RuntimeError(status["tasks"]["counts"])
-        began = time.monotonic()
-        with ThreadPoolExecutor(args.width) as pool:
-            codes = list(pool.map(lambda _: subprocess.call(["true"]), range(args.tasks)))
-        bare = time.monotonic() - began
-        assert not any(codes)
-        print(f"sweep {sweep:.1f} s (prompt after {prompt:.1f} s), pool {bare:.1f} s: {sweep / bare:.2f} times as long")
+            prompt, sweep = _sweep_here(args.tasks, args.width, folder)
+        bare = _pool(args.tasks, args.width, None)
+        with tempfile.TemporaryDirectory(prefix="sweeping-") as folder:
+            logged = _pool(args.tasks, args.width, folder)
+        print(
+            f"sweep {sweep:.1f} s (prompt after {prompt:.1f} s); pool {bare:.1f} s, {sweep / bare:.2f} times that;"
+            f" pool with a log for each {logged:.1f} s, {sweep / logged:.2f} times that",
+            flush=True,
+        )
+
+
+def _sweep_here(tasks: int, width: int, folder: str) -> tuple[float, float]:
+    """Seconds until the prompt is back, and until all have succeeded."""
+    env = {"TORCHX_HOME": os.path.join(folder, "home"), "PYTHONPATH": ROOT}
+    torchx = [sys.executable, "-m", "torchx.cli.main"]
+    words = ["--max-parallel", str(width), "--grid", f"k=0..{tasks - 1}", "utils.binary", "--entrypoint", "true"]
+    began = time.monotonic()
+    run([*torchx, "sweep", "-s", "local_cwd", *words], folder, **env)
+    prompt = time.monotonic() - began
+    run([*torchx, "wait", "@last"], folder, **env)
+    ended = time.monotonic() - began
+    counts = json.loads(run([*torchx, "status", "--json", "@last"], folder, **env))["tasks"]["counts"]
+    if counts != {"SUCCEEDED": tasks}:
+        raise RuntimeError(counts)
+    return prompt, ended
+
+
+def _pool(tasks: int, width: int, logs: str | None) -> float:
+    """Seconds of as many programs in a pool of threads; each with a file for its output where there is a folder."""
+
+    def one(k: int) -> int:
+        if logs is None:
+            return subprocess.call(["true"])
+        with open(os.path.join(logs, f"{k}.log"), "a") as file:
+            return subprocess.call(["true"], stdout=file, stderr=subprocess.STDOUT)
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(width) as pool:
+        if any(pool.map(one, range(tasks))):
+            raise RuntimeError("`true` failed")
+    return time.monotonic() - began
 
 
 def main() -> int:
