@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.schedulers.slurm.test_slurm_foreign import SHOWN, queued
 from torchx.components import utils
 from torchx.errors import NotSupportedError, SpecError
 from torchx.runner import Runner
@@ -231,3 +232,52 @@ def test_refused_on_slurm(write: Any) -> None:
         utils.sbatch()
     with pytest.raises(SpecError, match="No such file"):
         utils.sbatch("nowhere.sbatch")
+
+
+def answers(fake: FakeCommandRunner, squeue: str, scontrol: str) -> None:
+    """What the cluster says of the job from now on."""
+    fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout=squeue)
+    fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout="")
+    fake.on("scontrol", "show", "job", stdout=scontrol)
+
+
+def test_what_became_of_it(write: Any, slurm: Any, tmp_path: Path) -> None:
+    """Its output is where its own lines say, in the folder from which it was launched; that stays when it is deleted."""
+    scheduler, fake = slurm
+    (tmp_path / "own.log").write_text("ValueError: no such frob\n")
+    app_id = scheduler.submit(utils.sbatch(write(script("-o own.log"))), {})
+    shown = SHOWN.format(
+        **{"id": 7, "array": "", "name": "train", "state": "FAILED", "reason": "x", "code": 3, "folder": tmp_path},
+        out="own.log",
+        err="own.log",
+    )
+    answers(fake, queued("7", "FAILED", code=3), shown)
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.msg == "job/0 on n1: exit code 3: ValueError: no such frob"
+    assert scheduler.log_replicas(app_id) == [("job", 0)]
+    assert list(scheduler.log_iter(app_id, "job")) == ["ValueError: no such frob\n"]
+    assert scheduler.foreign().find("7").ours is True
+    scheduler.delete(app_id)
+    assert (tmp_path / "own.log").exists()
+
+
+def test_an_array_of_its_own(write: Any, slurm: Any, tmp_path: Path) -> None:
+    """Its tasks are the replicas; it is cancelled like any job of ours."""
+    scheduler, fake = slurm
+    fake.on("scancel")
+    app_id = scheduler.submit(utils.sbatch(write(script("-a 1-2 -o %a.log"))), {})
+    shown = "".join(
+        SHOWN.format(
+            **{"id": 6 + k, "array": f"ArrayJobId=7 ArrayTaskId={k} ", "name": "t", "state": "RUNNING", "reason": "x"},
+            **{"code": 0, "folder": tmp_path, "out": f"{k}.log", "err": f"{k}.log"},
+        )
+        for k in (1, 2)
+    )
+    (tmp_path / "2.log").write_text("two\n")
+    answers(fake, queued("7_1", "COMPLETED") + queued("7_2", "RUNNING"), shown)
+    assert str(scheduler.describe(app_id).state) == "RUNNING"
+    assert scheduler.log_replicas(app_id) == [("task", 1), ("task", 2)]
+    assert list(scheduler.log_iter(app_id, "task", 2)) == ["two\n"]
+    scheduler.cancel(app_id)
+    assert [call.argv for call in fake.calls if call.argv[0] == "scancel"] == [["scancel", "7"]]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.batch.folders import JobFolders
     from torchx.schedulers.batch.site import Site
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.commands import Completed
@@ -55,6 +56,8 @@ class ForeignSlurmJobs(ForeignJobs):
             self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
         ) -> dict[str, DescribeAppResponse]: ...
 
+        def folders(self, site: Site) -> JobFolders: ...
+
         def _site_of(self, cfg: Mapping[str, CfgVal] | None) -> Site: ...
 
         _defaults: Callable[[], Mapping[str, CfgVal]]
@@ -75,9 +78,8 @@ class ForeignSlurmJobs(ForeignJobs):
             return None
         app_id = app_id if tasks else next(iter(records))  # the number of an array's task alone
         folder = next((r.folder for i in tasks for r in records[i] if r.folder), "")
-        if folder and JobFolder(site.files, folder).is_ours():
-            return Named(app_id, ours=True)
-        return Named(app_id)
+        noted = self.folders(site).of(app_id)  # of a script of the user's own, which runs elsewhere
+        return Named(app_id, ours=noted is not None or bool(folder and JobFolder(site.files, folder).is_ours()))
 
     def about(self, app_id: str) -> dict[str, str]:
         shown = next(iter(self._outputs(app_id).shown.values()), {})
