@@ -25,8 +25,9 @@ shown are your own lines, and the collective in which a rank waits. Each rank is
   torchx stacks @last
   torchx stacks my-app/trainer/3          the ranks of one replica
 
-Python programs are read by py-spy, where it is installed in the replica and may attach; else a program that imports
-torchx.distributed writes its stack down when it is asked. The job goes on meanwhile. See docs/stacks.md."""
+Python programs are read by py-spy, that of the replica or that of this machine, which is sent there, where it may
+attach (`pip install py-spy` here is enough); else a program that imports torchx.distributed writes its stack down when
+it is asked. The job goes on meanwhile. See docs/hangs.md."""
 
 
 class CmdStacks(SubCommand):
@@ -83,6 +84,7 @@ def _print_json(handle: str, found: Stacks) -> None:
 
 def _print_page(found: Stacks) -> None:
     from torchx.cli.render import bold, gray
+    from torchx.schedulers.stacks.probe import NO_SPY
     from torchx.util.term import has_color, printable
 
     color = has_color(sys.stdout)
@@ -98,6 +100,10 @@ def _print_page(found: Stacks) -> None:
         print("\n".join(gray(line, color=color) if not line.strip() else line for line in _body(group)))
     for (role, k), why in found.unread.items():
         print(f"\n{role}/{k}\n    {printable(why)}")
+    if any(NO_SPY in rank.why for rank in found.ranks):
+        print(
+            gray("\n`pip install py-spy` on this machine: it is sent along; docs/hangs.md has other ways", color=color)
+        )
 
 
 def _heads(ranks: Sequence[RankStack], *, hosts: bool) -> Iterator[tuple[str, int]]:

@@ -338,7 +338,8 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         from torchx.schedulers.stacks.look import look
 
         handle = self.resolve(app_handle)
-        return look(partial(self.exec, handle), self.status(handle), self.log_replicas(handle), replicas)
+        bring = partial(self.copy, handle, into=True)
+        return look(partial(self.exec, handle), self.status(handle), self.log_replicas(handle), replicas, bring)
 
     def _role(self, handle: str, name: str | None) -> str:
         return self.log_replicas(handle)[0][0] if name is None else name

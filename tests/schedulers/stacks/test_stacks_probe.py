@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from torchx.errors import BackendError
+from torchx.schedulers.inside.run import Ran
+from torchx.schedulers.stacks import look as stacks_look
 from torchx.schedulers.stacks import probe_text
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -139,3 +143,54 @@ def test_a_replica_without_ranks_is_its_main_process(job: Job) -> None:
     row = job.look()[None]
     assert row["looks"] == []
     assert re.fullmatch(r"it runs `\w+`, not Python", row["why"])
+
+
+SPY = """#!{python}
+import json, sys
+pid = int(sys.argv[sys.argv.index("--pid") + 1])
+frame = {{"name": "seen by " + sys.argv[0], "filename": "train.py", "line": 7}}
+print(json.dumps([{{"thread_name": "MainThread", "os_thread_id": pid, "frames": [frame]}}]))
+"""
+
+
+@pytest.mark.parametrize("reached", ["by its path", "as a copy", "not at all"])
+def test_py_spy_of_this_machine(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reached: str) -> None:
+    """Where there is none it is used by its path, or copied there; where that fails, what is known is said."""
+    mine, there = tmp_path / "bin" / "py-spy", tmp_path / "there"
+    mine.parent.mkdir()
+    mine.write_text(SPY.format(python=sys.executable))
+    mine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{mine.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(stacks_look, "_THERE", str(there))
+    job.start(first="", RANK="0")
+    brought = []
+
+    def run(words: Sequence[str], role: str, k: int) -> Ran:
+        hidden = [word if reached == "by its path" else word.replace(repr(str(mine)), "'/nowhere'") for word in words]
+        done = subprocess.run(hidden, env=job.env, capture_output=True, check=False)
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def bring(source: str, target: str, role: str, k: int) -> None:
+        brought.append((role, k))
+        if reached == "not at all":
+            raise BackendError("no room")
+        shutil.copy(source, target)
+
+    found = stacks_look.look(run, None, [("r", 0)], None, bring)
+    (rank,) = found.ranks
+    if reached == "not at all":
+        assert rank.why.startswith("py-spy is not installed there")
+    else:
+        used = mine if reached == "by its path" else there
+        assert rank.frames[0].function == f"seen by {used}"
+    assert brought == [("r", 0)] * (reached != "by its path")
+
+
+def test_py_spy_that_others_may_write_is_not_run(job: Job, tmp_path: Path) -> None:
+    """Whoever put it there would be run as this user."""
+    spy = tmp_path / "py-spy-of-others"
+    spy.write_text(SPY.format(python=sys.executable))
+    spy.chmod(0o777)
+    job.start(first="", RANK="0")
+    done = subprocess.run([sys.executable, "-c", probe_text(str(spy))], env=job.env, capture_output=True, check=True)
+    assert json.loads(done.stdout)["why"].startswith("py-spy is not installed there")

@@ -168,12 +168,16 @@ def parse(
     return Stacks(_grouped(found), unread)
 
 
-def probe_text() -> str:
-    """The program that is run inside a replica."""
+def probe_text(py_spy: str = "") -> str:
+    """The program that is run inside a replica.
+
+    Args:
+        py_spy: where py-spy may be there, beside the usual places.
+    """
     import os
 
     with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
-        return file.read()
+        return file.read().replace('BROUGHT = ""', f"BROUGHT = {py_spy!r}")
 
 
 # -- one rank ------------------------------------------------------------------------------------------
