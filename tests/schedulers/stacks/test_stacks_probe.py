@@ -114,6 +114,17 @@ def test_a_program_without_torchx_offers_the_same(job: Job) -> None:
     assert [frame[0] for frame in row["looks"][0]] == ["sleeps", "<module>"]
 
 
+def test_who_computes_is_seen_to_be_busy(job: Job) -> None:
+    """Though nothing else can be read of it; who sleeps is not."""
+    job.start(first="", RANK="1")
+    rows = job.look()
+    assert rows[1]["busy"] < 0.2
+    spinning = job.start(sys.executable, "-c", "print('up', flush=True)\nwhile True: pass", RANK="2")
+    busy = job.look()[2]
+    assert (busy["pid"], busy["looks"]) == (spinning.pid, [])
+    assert busy["busy"] >= 0.2
+
+
 def test_a_stopped_process_is_not_waited_for(job: Job) -> None:
     """Its state is the answer."""
     process = job.start(RANK="0")

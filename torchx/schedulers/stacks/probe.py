@@ -53,6 +53,7 @@ class Process:
         self.exe = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
         self.no_spy = self.why = self.by = ""
         self.looks: list[Frames] = []
+        self.states = ""
 
     def stat(self, thread: str = "") -> list[str]:
         """The fields from the state on."""
@@ -81,6 +82,7 @@ class Process:
     def look(self) -> None:
         """Takes its stack, the innermost frame first."""
         state = self.state()
+        self.states += state
         if not self.is_python():
             self.why = f"it runs `{self.exe}`, not Python"
             return
@@ -237,6 +239,8 @@ def main() -> None:
     found, _ = find()  # workers come and go
     for rank in ranks:
         busy = (rank.ticks() - used[rank.pid]) / os.sysconf("SC_CLK_TCK") / spent_s
+        wants = sum(map(rank.states.count, "RD")) / max(len(rank.states), 1)  # others may have the processor
+        busy = max(busy, wants)
         loading = rank.looks and any("torch/utils/data/" in frame[1] for frame in rank.looks[-1])
         workers = [p for p in children(rank, found) if p.is_python()][:_MOST_WORKERS] if loading else []
         look_at(workers, (0.0,))

@@ -1,0 +1,106 @@
+"""Real Gloo jobs that hang: `torchx stacks` names the rank for which the others wait, and what it does instead.
+
+`HANG_SEEDS=13 pytest -s tests/backends/distributed/test_hangs.py` tries 104 of them, and prints which were named at the first look.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backends.shell import Shell
+
+pytest.importorskip("torch")
+
+RANKS, ROUNDS = 4, 8
+DOING = {
+    "sleep": r"is in hangs\.py:\d+",
+    "stop": r"is stopped by a signal(, .*)?",
+    "loader": r"waits for its data loader at hangs\.py:\d+(, whose worker is in hangs\.py:\d+)?",
+    "slow": r"is (often )?in (\w+ at )?hangs\.py:\d+",
+    "mismatch": r"waits in broadcast at hangs\.py:\d+",
+}
+
+
+def launch(shell: Shell, out: Path, seed: int, rounds: int, *more: str) -> None:
+    program = str(Path(__file__).with_name("hangs.py").relative_to(shell.cwd))
+    words = ["dist.ddp", "-j", f"1x{RANKS}", "--script", program, "--env", f"OUT={out},OMP_NUM_THREADS=1"]
+    shell.torchx("run", "-s", "local_cwd", "-d", *more, *words, "--", str(seed), str(rounds))
+
+
+def wait_for(shell: Shell, path: Path) -> Any:
+    """What the program has written there; an error when it has ended instead."""
+    while not path.exists():
+        document = json.loads(shell.torchx("status", "@last", "--json"))
+        assert document["state"] in ("PENDING", "RUNNING"), document
+    return json.loads(path.read_text())
+
+
+def suspects(shell: Shell) -> tuple[list[int], str, dict[int, str]]:
+    document = json.loads(shell.torchx("stacks", "@last", "--json"))
+    doing = {rank["rank"]: rank["doing"] for rank in document["ranks"]}
+    return [r["rank"] for r in document["ranks"] if r["suspect"]], document["sentence"], doing
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("HANG_SEEDS", "1"))))
+def test_the_right_rank_is_named(shell: Shell, tmp_path: Path, seed: int) -> None:
+    """A rank that sleeps, is stopped, has no data, is slow, or is in another collective: nobody else is ever blamed."""
+    launch(shell, tmp_path, seed, ROUNDS)
+    try:
+        for number in range(ROUNDS):
+            said = wait_for(shell, tmp_path / f"round-{number}")
+            looks = 1
+            while not (found := suspects(shell))[0] and looks < 10:  # the others may be on their way yet
+                looks += 1
+            print(f"seed {seed} round {number}: {said['kind']} of rank {said['who']}, look {looks}: {found[1]}")
+            assert found[0] == [said["who"]], (said, found)
+            assert re.fullmatch(DOING[said["kind"]], found[2][said["who"]]), (said, found)
+            (tmp_path / f"go-{number}").touch()
+            if said["kind"] == "stop":
+                os.kill(said["pid"], signal.SIGCONT)
+    finally:
+        shell.torchx("cancel", "@last")
+        shell.torchx("wait", "@last", check=False)
+
+
+def test_a_silent_training_is_ended_and_says_why(shell: Shell, tmp_path: Path) -> None:
+    """The watchdog of the job looks for itself; the cause of the failure is what it saw."""
+    launch(shell, tmp_path, 0, 1, "--watchdog", "5s:cancel")
+    said = wait_for(shell, tmp_path / "round-0")
+    shell.torchx("wait", "@last", check=False)
+    document = json.loads(shell.torchx("status", "@last", "--json"))
+    assert document["cause"]["class"] == "timeout"
+    assert re.fullmatch(
+        rf"no output for \d+ s: 3 of 4 ranks wait in all_reduce at hangs\.py:\d+; "
+        rf"hangs/0 rank {said['who']} waits in broadcast at hangs\.py:\d+",
+        document["hang"],
+    ), document
+
+
+def test_a_slow_start_and_a_long_evaluation_are_not_silence(shell: Shell, tmp_path: Path) -> None:
+    """They compute: no alarm within three times the time, though nothing is written."""
+    (tmp_path / "slow.py").write_text(
+        "import os, time\nfrom pathlib import Path\n"
+        "def evaluate(seconds):\n    end = time.monotonic() + seconds\n"
+        "    while time.monotonic() < end:\n        sum(range(1000))\n"
+        f"evaluate(7)\nprint('started', flush=True)\nevaluate(7)\nPath({str(tmp_path)!r}, 'done').touch()\n"
+    )
+    shell.torchx(
+        "run",
+        "-s",
+        "local_cwd",
+        "--wait",
+        "--watchdog",
+        "4s:cancel",
+        "utils.python",
+        "--script",
+        str(tmp_path / "slow.py"),
+    )
+    assert (tmp_path / "done").exists()
+    assert json.loads(shell.torchx("status", "@last", "--json"))["hang"] is None
