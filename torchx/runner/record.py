@@ -6,7 +6,7 @@ import os
 import sys
 
 from torchx.errors import TransientError
-from torchx.settings import torchx_home
+from torchx.settings import ENV_JOB_ID, torchx_home
 from torchx.specs.api import MalformedAppHandleException, make_app_handle, parse_app_handle
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchx.runs import NewRun
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.kit.abilities import RunsTasks
-    from torchx.specs.api import AppDryRunInfo, AppState, AppStatus, CfgVal
+    from torchx.specs.api import AppDryRunInfo, AppState, AppStatus, CfgVal, Role
     from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
 
@@ -55,13 +55,15 @@ class Recorder:
             Exception: whatever the scheduler raises. No run is on record then, unless there may be a job all the same:
                 that is settled when runs are listed.
         """
-        from torchx.runner.doctor.static import refuse_names
         from torchx.runner.secrets import look_up
         from torchx.runs import default_registry
         from torchx.specs.images import reported_image_digests, reported_workspace_hashes
         from torchx.util import git
 
-        refuse_names(info._app, backend)
+        if info._app is not None and any(map(_has_macros, info._app.roles)):
+            from torchx.runner.doctor.static import refuse_names
+
+            refuse_names(info._app, backend)
         look_up(info, backend)
         plan = _plan_of_notices(info)
         self.settle()
@@ -143,6 +145,12 @@ def _runs_tasks(backend: Scheduler[Any]) -> RunsTasks:
 
     assert isinstance(backend, RunsTasks), backend  # the caller has asked
     return backend
+
+
+def _has_macros(role: Role) -> bool:
+    """Whether there is something to check: most jobs that start often have no macros but those of ours."""
+    given = [value for name, value in role.env.items() if name != ENV_JOB_ID]
+    return any("${" in text for text in (role.image, role.entrypoint, *role.args, *given))
 
 
 def _plan_of_notices(info: AppDryRunInfo[Any]) -> Plan | None:

@@ -221,6 +221,16 @@ def test_it_is_refused_at_the_submission(home: Path) -> None:
         runner.run(app, "kubernetes")
 
 
+@pytest.mark.parametrize("field", ["args", "env"])
+def test_a_typo_is_told_at_the_submission(field: str, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The job runs; wherever the macro stands, the warning names the right one."""
+    role = Role("r", "", entrypoint="true")
+    role.args, role.env = (["${replicaid}"], {}) if field == "args" else ([], {"K": "${replicaid}"})
+    with get_runner() as runner:
+        assert runner.wait(runner.run(AppDef("a", [role]), "local_cwd")) is not None
+    assert "a macro is called `${replica_id}`" in caplog.text
+
+
 MACROS = {
     "${replicaid}": "${replica_id}",
     "${appid}": "${app_id}",

@@ -46,15 +46,15 @@ def refuse_scripts(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any])
             _act(script(role, backend, cfg, waits=AFTER in app.metadata))
 
 
-def refuse_names(app: AppDef | None, backend: Scheduler[Any]) -> None:
-    """Refuses what is certainly wrong with the texts of a job, and warns of what looks wrong; called last.
+def refuse_names(app: AppDef, backend: Scheduler[Any]) -> None:
+    """Refuses what is certainly wrong with the texts of a job that has macros, and warns of what looks wrong.
 
     Raises:
         SpecError: says what to change.
     """
     if os.environ.get(ENV_NO_CHECK):
         return
-    for role in app.roles if app is not None else ():
+    for role in app.roles:
         for finding in leftovers(role, backend):
             _act(finding)
 
