@@ -18,6 +18,7 @@ def main() -> int:
     try:
         return measure_all(args, where)
     finally:
+        where.close()
         shutil.rmtree(where.folder, ignore_errors=True)
 
 

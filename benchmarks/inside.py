@@ -6,7 +6,6 @@ Python of this program, which has the engine's package.
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import subprocess
@@ -110,7 +109,8 @@ def _job(where: stage.Stage, env: Mapping[str, str], *args: str) -> str:
     found = _HANDLE.search(done.stdout)
     if done.returncode or found is None:
         raise Cannot(done.stderr.strip()[-300:])
-    atexit.register(subprocess.run, [*argv, "cancel", found.group()], env=given, cwd=ROOT, check=False)
+    cancel = [*argv, "cancel", found.group()]
+    where.at_last(lambda: subprocess.run(cancel, env=given, cwd=ROOT, check=False))
     deadline = time.monotonic() + _PATIENCE_S
     script = f"mkdir -p {_THERE}; head -c {where.sizes['copied_mb'] * 1_000_000} /dev/urandom >{_THERE}/{_FILE}"
     make = [*argv, "exec", found.group(), "--", "sh", "-c", script]
@@ -132,7 +132,7 @@ def _docker(where: stage.Stage, env: Mapping[str, str]) -> Place:
     from tests.backends.docker import engine
 
     if engine.up():
-        atexit.register(engine.down)
+        where.at_last(engine.down)
     handle = _job(where, env, "-s", "local_docker", "--workspace=", "utils.sh", "--image", engine.image())
     label = f"label=torchx.pytorch.org/app-id={handle.rpartition('/')[2]}"
     found = subprocess.run(["docker", "ps", "-q", "-f", label], capture_output=True, text=True, check=True)
@@ -146,7 +146,7 @@ def _slurm(where: stage.Stage, env: Mapping[str, str]) -> Place:
     from tests.backends.slurm import cluster
 
     if not cluster.is_up():
-        atexit.register(cluster.down)
+        where.at_last(cluster.down)
     cluster.up()
     handle = _job(where, env, "-s", "slurm", "--workspace=", "utils.sh", "--memMB", "100")
     srun = ["srun", f"--jobid={handle.rpartition('/')[2]}", "--overlap", "-N1", "-n1", "-QQ", "--mem=0"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.timing import Cannot
@@ -59,6 +59,16 @@ class Stage:
         self.folder = folder
         self.sizes = sizes
         self._runs: dict[tuple[str, str], str] = {}
+        self._last: list[Callable[[], object]] = []
+
+    def at_last(self, call: Callable[[], object]) -> None:
+        """Has it called when everything was measured; what was started last ends first."""
+        self._last.append(call)
+
+    def close(self) -> None:
+        """Ends what was started."""
+        while self._last:
+            self._last.pop()()
 
     def env(self, contestant: Contestant | None) -> dict[str, str]:
         """What everyone gets, and nothing of the caller's own settings."""
