@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
+    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs.api import AppDef, CfgVal
 
     _Jobs = list[ListAppResponse]
+    _Metrics = list[ReplicaMetrics]
     _Replicas = list[tuple[str, int]]
     _Base = Scheduler[Mapping[str, CfgVal]]
 else:
@@ -93,6 +95,7 @@ CAPABILITIES = Capabilities(
     exec=True,
     log_timestamps=True,
     log_previous=True,
+    metrics="live",
     cancel=True,
     delete=True,
     list=True,
@@ -236,6 +239,15 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
 
         with engine_errors(f"replica {role}/{k} of `{app_id}` cannot be entered"):
             return ContainerProcess(*self._inside(app_id, role, k), argv, tty)
+
+    def metrics(self, app_id: str) -> _Metrics | None:
+        """See :class:`torchx.schedulers.kit.abilities.Measures`."""
+        from torchx.schedulers.docker.metrics import read
+
+        doing = "what `%s` uses cannot be read"
+        with engine_errors(doing % app_id):
+            job = self._find(app_id, doing)
+            return None if job is None else read(self._client, job)
 
     def _inside(self, app_id: str, role: str, k: int) -> tuple[EngineHttp, str]:
         """The way to the engine, and the container of a replica, which runs."""

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.kubernetes.logs import Glance, Seen
+    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs.api import AppDryRunInfo, CfgVal
 
     _Jobs = list[ListAppResponse]
+    _Metrics = list[ReplicaMetrics]
     _Replicas = list[tuple[str, int]]
 
 _PATIENCE_S = 5.0  # a pod that has been starting for longer is asked about
@@ -49,6 +51,7 @@ CAPABILITIES = Capabilities(
     log_keep=True,
     log_timestamps=True,
     log_previous=True,
+    metrics="live",
     cancel=True,
     delete=True,
     list=True,
@@ -298,6 +301,20 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         if not runs(pods):
             raise described(self.describe(app_id), app_id, role, k)
         return enter(self._api_of(app_id), pods, argv, tty)
+
+    def metrics(self, app_id: str) -> _Metrics | None:
+        """See :class:`torchx.schedulers.kit.abilities.Measures`."""
+        from torchx.schedulers.kubernetes.inside import runs
+        from torchx.schedulers.kubernetes.metrics import read
+
+        replicas = self.log_replicas(app_id)
+        if replicas is None:
+            return None
+        namespace, name = split_id(app_id)
+        seen = self._look_at_pods(app_id)
+        pods = {(role, k): seen.pods_of(role, k) for role, k in replicas}
+        running = {replica: found[-1] for replica, found in pods.items() if runs(found)}
+        return read(self._api_of(app_id), namespace, running, queries.selector([name])) if running else []
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         """Sleeps on a watch of what owns the job's pods, until the job ends or ``timeout_s`` are over."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
 
-_UNITS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_UNITS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
 _MOST_IMAGES = 50  # that a node lists, unless its kubelet is configured otherwise
 _PASSES = re.compile(

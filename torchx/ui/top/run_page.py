@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 
 from rich.text import Text
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torchx.ui.top.app import Top
     from torchx.ui.top.rows import Cells
 
+_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")  # colours and the like
 _NEAR_S, _FAR_S = 2.0, 15.0
 _LINES = 2_000
 _MOST_LINES = 50_000
@@ -225,12 +227,10 @@ class RunPage(Screen[None]):
         async with contextlib.aclosing(log_lines(target, last=_LINES, stream=None)) as batches:
             async for batch in batches:
                 several = len(self.replicas) > 1 and not part
-                log.write_lines(
-                    printable(f"{line['role']}/{line['replica']} {line['line']}" if several else str(line["line"]))
-                    if "error" not in line
-                    else printable(str(line["error"]))
-                    for line in batch
-                )
+                for line in batch:
+                    text = _SEQUENCE.sub("", str(line.get("error") or line.get("line")))
+                    head = f"{line['role']}/{line['replica']} " if several and "error" not in line else ""
+                    log.write_line(printable(head + text))
 
     def action_toggle_log(self) -> None:
         """The log alone, or all panes."""

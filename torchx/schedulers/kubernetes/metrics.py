@@ -1,0 +1,107 @@
+"""What the pods of a job use now: the cluster's metrics API, else the summaries of the kubelets.
+
+https://kubernetes.io/docs/reference/external-api/metrics.v1beta1/, and ``/stats/summary`` of a kubelet, for which one
+needs the right to ``nodes/proxy``.
+"""
+
+from __future__ import annotations
+
+import time
+
+from torchx.errors import NotFoundError, NotSupportedError, ParseError
+from torchx.schedulers.kubernetes.doctor import amount
+from torchx.schedulers.kubernetes.pod_answers import main_container, unix_time
+from torchx.schedulers.kubernetes.refusals import ApiError, BusyError
+from torchx.schedulers.metrics import ReplicaMetrics, Sample
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from torchx.schedulers.kubernetes.client import KubeApi
+
+    _Object = dict[str, Any]
+
+_CLOSED = (403, 404, 503)  # no right to it, or nobody there who answers it
+
+
+def read(
+    api: KubeApi, namespace: str, newest: Mapping[tuple[str, int], _Object], query: Mapping[str, object]
+) -> list[ReplicaMetrics]:
+    """Of each replica what its pod uses.
+
+    Args:
+        newest: the newest pod of each replica.
+        query: what chooses the pods of the job.
+
+    Raises:
+        NotSupportedError: the cluster has no metrics API, and its kubelets may not be asked.
+    """
+    from urllib.parse import quote
+
+    try:
+        path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{quote(namespace, safe='')}/pods"
+        used = {str(item["metadata"]["name"]): _of_api(item) for item in api.items(path, query)}
+    except BusyError:
+        raise
+    except (NotFoundError, ApiError) as e:
+        if isinstance(e, ApiError) and e.status not in _CLOSED:
+            raise
+        used = _of_kubelets(api, namespace, list(newest.values()))
+    found = []
+    for (role, k), pod in newest.items():
+        container = main_container(pod["spec"]["containers"])
+        limits = (container.get("resources") or {}).get("limits") or {}
+        one = ReplicaMetrics(role, k, _amount(limits.get("cpu")), _whole(_amount(limits.get("memory"))))
+        sample = used.get(str(pod["metadata"]["name"]))
+        one.samples = [sample] if sample is not None else []
+        found.append(one)
+    return found
+
+
+def _of_api(item: _Object) -> Sample:
+    usage = [container.get("usage") or {} for container in item.get("containers") or ()]
+    cpu = sum(_amount(one.get("cpu")) or 0.0 for one in usage)
+    memory = sum(_amount(one.get("memory")) or 0.0 for one in usage)
+    return Sample(unix_time(item.get("timestamp")) or time.time(), round(cpu, 3), int(memory))
+
+
+def _of_kubelets(api: KubeApi, namespace: str, pods: Sequence[_Object]) -> dict[str, Sample]:
+    from urllib.parse import quote
+
+    nodes = {str(pod["spec"].get("nodeName") or "") for pod in pods} - {""}
+    used: dict[str, Sample] = {}
+    for node in sorted(nodes):
+        try:
+            summary = api.get(f"/api/v1/nodes/{quote(node, safe='')}/proxy/stats/summary")
+        except NotFoundError:  # the node is gone
+            continue
+        except ApiError as e:
+            if e.status not in _CLOSED:
+                raise
+            raise NotSupportedError(
+                "the cluster has no metrics API, and its kubelets may not be asked",
+                hint="install metrics-server, or have the right to get `nodes/proxy`",
+            ) from e
+        for pod in summary.get("pods") or ():
+            of = pod.get("podRef") or {}
+            memory = pod.get("memory") or {}
+            if of.get("namespace") == namespace and "workingSetBytes" in memory:
+                nano = (pod.get("cpu") or {}).get("usageNanoCores")
+                at = unix_time(memory.get("time")) or time.time()
+                cpu = None if nano is None else round(int(nano) / 1e9, 3)
+                used[str(of.get("name"))] = Sample(at, cpu, int(memory["workingSetBytes"]))
+    return used
+
+
+def _amount(text: object) -> float | None:
+    """A quantity; None where there is none, or it cannot be read."""
+    try:
+        return None if text is None else amount(text)
+    except (ValueError, ParseError):
+        return None
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
