@@ -17,6 +17,7 @@ from torchx.errors import BackendError, ConfigError, NotFoundError, SpecError, T
 from torchx.runner import Runner, get_runner
 from torchx.runner.paced import tasks as paced
 from torchx.runner.paced.pacer import Pacer, build
+from torchx.runner.paced.sweeps import unbuilt
 from torchx.runner.paced.tasks import ENDED, Tasks
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.kit.logs import LogQuery
@@ -304,6 +305,21 @@ def test_code_is_built_in_where_the_tasks_are_submitted() -> None:
     backend.hash = "h2"
     with pytest.raises(ConfigError, match="has changed since the launch"):
         build(app, backend, head)
+
+
+def test_a_folder_with_the_code_serves_all_tasks(tmp_path: Path) -> None:
+    """It was copied at the launch, to a place where nothing is copied twice; an image is built in again."""
+    code = Workspace.from_str("file:///code")
+    info: AppDryRunInfo[str] = AppDryRunInfo("", str)
+    env = {"TORCHX_WORKSPACE_HASH": "h1"}
+    roles = [Role("a", str(tmp_path), env=dict(env), workspace=code), Role("b", "b:1", env=dict(env), workspace=code)]
+    info._app, info._tags = AppDef("job", roles), {"image.a": "", "image.b": "base"}
+    app, hashes = unbuilt(info)
+    assert [(role.image, role.workspace is None, role.env) for role in app.roles] == [
+        (str(tmp_path), True, env),
+        ("base", False, {}),
+    ]
+    assert hashes == {"b": "h1"}
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["the job is there", "it is not"])

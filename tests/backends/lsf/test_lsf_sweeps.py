@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +18,8 @@ def role_of(script: str, n: int) -> Role:
 
 
 @pytest.fixture
-def ground(scheduler: LsfScheduler) -> Iterator[Ground]:
-    with sweeps_of("test", "lsf", role_of) as made:
+def ground(scheduler: LsfScheduler, tmp_path: Path) -> Iterator[Ground]:
+    with sweeps_of("test", "lsf", role_of, {"job_dir": str(tmp_path / "jobs")}) as made:
         yield made
 
 

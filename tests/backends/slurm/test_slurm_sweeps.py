@@ -143,12 +143,12 @@ def test_a_job_after_another(scheduler: SlurmScheduler, sweep: Sweeps, tmp_path:
 
 
 @pytest.fixture
-def ground(slurm: None) -> Iterator[Ground]:
+def ground(slurm: None, tmp_path: Path) -> Iterator[Ground]:
     def role(script: str, n: int) -> Role:
         small = Resource(cpu=1, gpu=0, memMB=50)
         return Role("w", "", entrypoint="sh", args=["-c", script], num_replicas=n, resource=small)
 
-    with sweeps_of("test", "slurm", role, native=True) as made:
+    with sweeps_of("test", "slurm", role, {"job_dir": str(tmp_path / "jobs")}, native=True) as made:
         yield made
 
 
@@ -157,7 +157,7 @@ class TestSweepsAsArrays(SweepContract):
 
     def test_tasks_that_may_be_started_again_are_single_jobs(self, ground: Ground) -> None:
         """An array's are not: Slurm gets a job for each, two at a time."""
-        retried = Ground(ground.runner, "slurm", lambda script, n: replace(ground.role(script, n), max_retries=1))
+        retried = ground._replace(role=lambda script, n: replace(ground.role(script, n), max_retries=1))
         handle = retried.sweep("echo {k}; test {k} != v1", 3, 2)
         table = retried.ended(handle)
         assert [state.name for state in table.states] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]

@@ -71,7 +71,7 @@ class PacedSweeps(Scheduler["Mapping[str, Any]"]):
         from torchx.util.secrets import mask_value
 
         app_id = self.expected_id(dryrun_info)
-        app, hashes = _unbuilt(dryrun_info)
+        app, hashes = unbuilt(dryrun_info)
         cfg = dict(dryrun_info._cfg)
         head = {
             "scheduler": dryrun_info._scheduler,
@@ -257,7 +257,7 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
     _started.append(process)
 
 
-def _unbuilt(info: AppDryRunInfo[Any]) -> tuple[AppDef, dict[str, str]]:
+def unbuilt(info: AppDryRunInfo[Any]) -> tuple[AppDef, dict[str, str]]:
     """The job as it was before its workspaces were built in, and the hash of each role's code, by its name.
 
     What a backend has built is known to the process that did it alone; here that will be the pacer.
@@ -269,7 +269,9 @@ def _unbuilt(info: AppDryRunInfo[Any]) -> tuple[AppDef, dict[str, str]]:
     app: AppDef = copy_data(info._app)
     hashes = {}
     for role in app.roles:
-        if role.workspace:
+        if role.workspace and os.path.isdir(role.image):
+            role.workspace = None  # a copy of the code, for all tasks
+        elif role.workspace:
             role.image = info._tags.get(f"image.{role.name}", role.image)
             hashes[role.name] = role.env.pop(ENV_WORKSPACE_HASH, "")
             role.env.pop(ENV_IMAGE_DIGEST, None)
