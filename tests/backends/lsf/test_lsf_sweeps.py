@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,8 @@ def role_of(script: str, n: int) -> Role:
 
 
 @pytest.fixture
-def ground(scheduler: LsfScheduler, tmp_path: Path) -> Iterator[Ground]:
-    with sweeps_of("test", "lsf", role_of, {"job_dir": str(tmp_path / "jobs")}) as made:
+def ground(scheduler: LsfScheduler, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    with sweeps_of("test", "lsf", role_of, {"job_dir": f"{tmp_path_factory.mktemp('jobs')}/new"}) as made:
         yield made
 
 
