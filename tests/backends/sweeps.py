@@ -129,13 +129,6 @@ class SweepContract:
         assert ground.ended(handle).counts() == {AppState.SUCCEEDED: 2}
         assert sorted(ground.lines(f"{handle}/1")) == ["v1 0\n", "v1 1\n"]
 
-    def test_tasks_have_the_code_of_the_launch(self, ground: Ground, tmp_path: Path) -> None:
-        """A workspace goes along, with tasks that are single jobs, too."""
-        (tmp_path / "said.txt").write_text("of the launch\n")
-        handle = ground.sweep("cat said.txt # {k} ${replica_id}", 2, 1, replicas=2, workspace=f"file://{tmp_path}")
-        assert ground.ended(handle).counts() == {AppState.SUCCEEDED: 2}
-        assert set(ground.lines(handle)) == {"of the launch\n"}
-
     def test_its_pacer_is_killed(self, ground: Ground) -> None:
         """Whoever looks next has the sweep go on; each task is one job."""
         if ground.native:

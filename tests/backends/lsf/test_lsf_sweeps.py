@@ -17,8 +17,8 @@ def role_of(script: str, n: int) -> Role:
 
 
 @pytest.fixture
-def ground(scheduler: LsfScheduler, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with sweeps_of("test", "lsf", role_of, {"job_dir": f"{tmp_path_factory.mktemp('jobs')}/new"}) as made:
+def ground(scheduler: LsfScheduler) -> Iterator[Ground]:
+    with sweeps_of("test", "lsf", role_of) as made:
         yield made
 
 

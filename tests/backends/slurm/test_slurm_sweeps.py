@@ -143,12 +143,12 @@ def test_a_job_after_another(scheduler: SlurmScheduler, sweep: Sweeps, tmp_path:
 
 
 @pytest.fixture
-def ground(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def ground(slurm: None) -> Iterator[Ground]:
     def role(script: str, n: int) -> Role:
         small = Resource(cpu=1, gpu=0, memMB=50)
         return Role("w", "", entrypoint="sh", args=["-c", script], num_replicas=n, resource=small)
 
-    with sweeps_of("test", "slurm", role, {"job_dir": f"{tmp_path_factory.mktemp('jobs')}/new"}, native=True) as made:
+    with sweeps_of("test", "slurm", role, native=True) as made:
         yield made
 
 
