@@ -18,7 +18,6 @@ pytest.importorskip("torch")
 HANGS = ROOT / "tests" / "backends" / "distributed" / "hangs.py"
 
 
-@pytest.mark.usefixtures("overtime")  # it has its minute while PyTorch is imported
 def test_the_rank_in_another_collective(tmp_path: Path) -> None:
     """It is named with its node."""
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
