@@ -38,6 +38,7 @@ ROOMS = {
     "torchx.schedulers.foreign": 4,
     "torchx.schedulers.inside": 4,
     "torchx.schedulers.metrics": 4,
+    "torchx.schedulers.notices": 4,
     "torchx.schedulers.stacks": 4,
     "torchx.schedulers.kit": 4,
     "torchx.schedulers.batch": 5,

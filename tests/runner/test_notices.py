@@ -6,16 +6,19 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from torchx.errors import ConfigError, SpecError
-from torchx.runner import notice_channels, notices
-from torchx.runner.notice_channels import Notice, deliver, settings_of
+from torchx.runner import Runner, notices
+from torchx.runner.notice_channels import settings_of
+from torchx.schedulers import notices as ways
+from torchx.schedulers.notices import Notice, deliver
 from torchx.specs import AppDef, AppState
 from torchx.specs.notices import NOTIFY, NOTIFY_ON
 
-from .memory_backend import echo_app
+from .memory_backend import MemoryScheduler, echo_app
 from .sinks import http_sink, smtp_sink
 
 NOTICE = Notice("end", "x://s/a", "train", "FAILED", "state:    FAILED\ncause:    r/0: exit code 3\n")
@@ -119,16 +122,16 @@ def test_a_sender_that_died_is_followed_by_another(runner, jobs, hooks, mail, co
     """What it had sent is not sent again, what it had not is."""
     handle, _ = submitted(runner, monkeypatch, "slack,mail")
     jobs["echo-1"].state = AppState.FAILED
-    send = notice_channels._SENDERS["mail"]
+    send = ways._SENDERS["mail"]
 
     def dies(settings, notice):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(notice_channels._SENDERS, "mail", dies)
+    monkeypatch.setitem(ways._SENDERS, "mail", dies)
     with pytest.raises(KeyboardInterrupt):
         notices.send(handle)
     assert (len(hooks.got), len(mail.got)) == (1, 0)
-    monkeypatch.setitem(notice_channels._SENDERS, "mail", send)
+    monkeypatch.setitem(ways._SENDERS, "mail", send)
     notices.send(handle)
     assert (len(hooks.got), len(mail.got)) == (1, 1)
 
@@ -284,3 +287,57 @@ def test_a_job_without_wishes(runner):
     """Nothing is written for it."""
     runner.run(AppDef("a", echo_app().roles), "memory")
     assert not os.path.exists(os.path.join(os.environ["TORCHX_HOME"], "notices"))
+
+
+# -- jobs that send themselves ---------------------------------------------------------------------
+
+
+class Sends(MemoryScheduler):
+    """Its jobs send by themselves what this says."""
+
+    answers: ClassVar[list[dict[str, str] | None]] = []
+
+    def take_notices(self, app_id):
+        return self.answers.pop(0)
+
+
+def test_what_a_job_has_sent_is_not_sent_again(jobs, hooks, mail, config, monkeypatch, tmp_path):
+    """It is waited for while it may be at it; what it could not send, and the desktop, are sent from here."""
+    monkeypatch.setattr(notices, "_TAKE_S", 0.01)
+    (tmp_path / "hook.sh").write_text(f"#!/bin/sh\ncat > {tmp_path}/hooked\n")
+    (tmp_path / "hook.sh").chmod(0o755)
+    with Runner("test", {"memory": lambda session, **_: Sends(session, jobs=jobs)}) as runner:
+        monkeypatch.setattr("torchx.runner.get_runner", lambda: _Borrowed(runner))
+        given = []
+        schedule = Sends.schedule
+        monkeypatch.setattr(
+            Sends, "schedule", lambda self, info: (given.append(info._notices), schedule(self, info))[1]
+        )
+        app = echo_app()
+        app.metadata.update({NOTIFY: f"slack,mail,exec:{tmp_path}/hook.sh", NOTIFY_ON: "end"})
+        handle = runner.run(app, "memory")
+        assert set(given[0]["channels"]) == {"slack", "mail", f"exec:{tmp_path}/hook.sh"}
+        jobs["echo-1"].state = AppState.FAILED
+        Sends.answers = [None, None, {"slack": "", "mail": "the server cannot be reached: x"}]
+        notices.send(handle)
+        notices.send(handle)
+    assert Sends.answers == []
+    assert (len(hooks.got), len(mail.got)) == (0, 1)
+    assert "FAILED" in (tmp_path / "hooked").read_text()
+    assert not os.path.exists(notices.plan_path(handle))
+
+
+def test_what_was_not_sent_is_said(runner, jobs, mail, config, monkeypatch):
+    """A mail server that is down is tried again, then `status` says so, for people and for programs."""
+    handle, _ = submitted(runner, monkeypatch, "mail")
+    jobs["echo-1"].state = AppState.FAILED
+    mail.answers = [421, 421]
+    notices.send(handle, pauses_s=[0.01])
+    assert mail.answers == []
+    said = "mail was not sent: the server answered 421 not now"
+    assert notices.problems(handle) == [said]
+    from torchx.cli import cmd_status
+
+    status = runner.status(handle)
+    assert cmd_status._document(handle, status, None, None)["notices"] == [said]
+    assert f"notices:  {said}" in cmd_status._page(runner, handle, status, None)[0]

@@ -142,8 +142,17 @@ def _document(handle: str, status: AppStatus, run: Run | None, roles: list[str] 
 
     launched, ended = _times(status, run)
     times = {"created_at": iso(launched), "ended_at": iso(ended), "as_of": iso(status.as_of)}
-    asked = {"scheduler_error": None if status.error is None else str(status.error)}
+    asked = {"scheduler_error": None if status.error is None else str(status.error), "notices": _unsent(handle)}
     return {**handle_fields(handle), **status_fields(status, roles=roles), **times, **asked}
+
+
+def _unsent(handle: str) -> list[str]:
+    """Of notices that could not be sent, why."""
+    if not os.path.isdir(torchx_home("notices")):
+        return []
+    from torchx.runner.notices import problems
+
+    return problems(handle)
 
 
 def _page(
@@ -162,11 +171,10 @@ def _page(
     else:
         lines.append(status.format(roles, color=has_color(sys.stdout)))
         more = [f"torchx log {'' if status.is_terminal() else '-f '}{app_id}", f"torchx describe {app_id}"]
-    if os.path.isdir(torchx_home("notices")):
-        from torchx.runner.notices import problems
+    if unsent := _unsent(handle):
         from torchx.util.term import printable
 
-        lines += [f"notices:  {printable(problem)}" for problem in problems(handle)]
+        lines += [f"notices:  {printable(problem)}" for problem in unsent]
     return "\n".join(lines), more
 
 

@@ -2,8 +2,10 @@
 
 When a job is submitted that somebody wants to hear of, a plan is written below torchx's home, with the addresses, for
 its owner alone. Whoever sees that a notice is due starts ``python -m torchx.runner.notices HANDLE``: the supervisor
-of a local job, or whoever polls. That process holds a lock, sends, and notes in the plan what was sent. The plan goes
-with the last notice; only what could not be sent stays, for ``torchx status``.
+of a local job, the watcher of containers, or whoever polls. That process holds a lock, sends, and notes in the plan
+what was sent. The plan goes with the last notice; only what could not be sent stays, for ``torchx status``.
+
+A Slurm job sends those of its end itself, from its batch script, and what it could not send is sent as all others.
 """
 
 from __future__ import annotations
@@ -24,10 +26,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.runs import RunRegistry
+    from torchx.schedulers.api import Scheduler
     from torchx.specs.api import AppDef, AppStatus
 
 _KEPT = ("HOME", "PATH", "PYTHONPATH", "TORCHX_HOME", "VIRTUAL_ENV", "LANG", "DISPLAY", "WAYLAND_DISPLAY")
 _KEPT_DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
+_KEPT_SCHEDULERS = (
+    "DOCKER_HOST",
+    "DOCKER_TLS_VERIFY",
+    "DOCKER_CERT_PATH",
+    "DOCKER_CONTEXT",
+    "SLURM_CONF",
+    "KUBECONFIG",
+)
+_TAKE_S = 1.0
 _STARTED = (AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
 
 
@@ -76,6 +88,11 @@ class Plan:
         words = [*argv, "", *(f"{name}={value}" for name, value in env.items())]
         return b"".join(os.fsencode(word) + b"\0" for word in words)
 
+    def for_job(self) -> dict[str, Any]:
+        """What a job is given that sends notices of its end itself; who watches it sends the rest."""
+        self._content["job"] = True
+        return self._content
+
     def disarm(self) -> None:
         """There is no job."""
         if self._handle:
@@ -113,7 +130,7 @@ def problems(handle: str) -> list[str]:
 
 def command(handle: str) -> tuple[list[str], dict[str, str]]:
     """The program that sends what is due of a job, and its environment."""
-    env = {name: os.environ[name] for name in (*_KEPT, *_KEPT_DESKTOP) if name in os.environ}
+    env = {name: os.environ[name] for name in (*_KEPT, *_KEPT_DESKTOP, *_KEPT_SCHEDULERS) if name in os.environ}
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH", ""))))
     env["TORCHX_HOME"] = torchx_home()
@@ -148,7 +165,11 @@ def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
             return
         with get_runner() as runner:
             status = runner.status(handle)
-            while status is not None and (due := _due(plan, status.state, status.hang)) != [""]:
+            while status is not None:
+                if plan.get("job") and is_terminal(status.state):
+                    _take(path, plan, *runner._find(handle)[1:])
+                if (due := _due(plan, status.state, status.hang)) == [""]:
+                    break
                 for event in due:
                     _send_all(path, plan, event, status, pauses_s)
                 if not due:
@@ -174,8 +195,22 @@ def _due(plan: dict[str, Any], state: AppState, hang: str = "") -> list[str]:
     return [event for event in events if not event or set(plan["sent"].get(event, ())) < set(plan["channels"])]
 
 
+def _take(path: str, plan: dict[str, Any], backend: Scheduler[Any], app_id: str) -> None:
+    """Notes what the job has sent itself. What it could not send is sent from here."""
+    import time
+
+    from torchx.schedulers.kit.abilities import SendsNotices
+
+    assert isinstance(backend, SendsNotices), backend  # so it was when the plan was made
+    while (sent := backend.take_notices(app_id)) is None:
+        time.sleep(_TAKE_S)
+    plan["sent"].setdefault("end", []).extend(channel for channel, why in sent.items() if not why)
+    plan["job"] = False
+    _write(path, plan)
+
+
 def _send_all(path: str, plan: dict[str, Any], event: str, status: AppStatus, pauses_s: Iterable[float] | None) -> None:
-    from torchx.runner.notice_channels import Notice, deliver
+    from torchx.schedulers.notices import Notice, deliver
 
     notice = Notice.of(event.partition(" ")[0], plan["handle"], plan["name"], status)
     for channel, settings in plan["channels"].items() if event else ():
@@ -205,7 +240,10 @@ def _start(handle: str) -> None:
 
     null = subprocess.DEVNULL
     with contextlib.suppress(OSError):
-        process = subprocess.Popen(argv, env=env, stdin=null, stdout=null, stderr=null, start_new_session=True)
+        # What leads this process to the scheduler leads its child there, too.
+        process = subprocess.Popen(
+            argv, env={**os.environ, **env}, stdin=null, stdout=null, stderr=null, start_new_session=True
+        )
         _senders[:] = [p for p in _senders if p.poll() is None]
         _senders.append(process)
 

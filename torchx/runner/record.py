@@ -66,6 +66,10 @@ class Recorder:
             refuse_names(info._app, backend)
         look_up(info, backend)
         plan = _plan_of_notices(info)
+        if plan is not None and tasks is None:
+            from torchx.schedulers.kit.abilities import SendsNotices
+
+            info._notices = plan.for_job() if isinstance(backend, SendsNotices) else None
         self.settle()
         registry = default_registry()
         source = git.probe(patches=torchx_home("patches")) if info._source is None else None

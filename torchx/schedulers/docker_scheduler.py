@@ -9,7 +9,8 @@ that reaches the engine finds the job. Containers of ended jobs stay for their l
 ``DOCKER_HOST`` names the engine; Podman's service (``podman system service``) is one, too.
 
 A job of several containers has a watcher, a small process that stays: when a replica has failed for good it ends the
-others, or starts them all again as the retry policy says. One container by itself is started again by the engine.
+others, or starts them all again as the retry policy says. One container by itself is started again by the engine. The
+watcher of a job of whose end somebody wants to hear (``--notify``) sends the notice.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
                 self.push_images(job.images_to_push)
             for role, digest in submission.find_images(self._on_engine, job).items():
                 report_image_digest(dryrun_info, role, digest)
-            submission.start(self._on_engine, job, dryrun_info._secrets)
+            submission.start(self._on_engine, job, dryrun_info._secrets, dryrun_info._at_end)
         return job.app_id
 
     # -- what became of it -----------------------------------------------------------------------

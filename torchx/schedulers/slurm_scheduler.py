@@ -26,9 +26,9 @@ from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.kit.verdict import state_of
-from torchx.schedulers.slurm.answers import bare, explained, facts_of
+from torchx.schedulers.slurm.answers import bare, facts_of
 from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
-from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG
+from torchx.schedulers.slurm.events import SLURM_LOG
 from torchx.schedulers.slurm.folders import LegacyFolder, choose_previous, files_of, job_id_in
 from torchx.schedulers.slurm.options import SlurmOpts
 from torchx.schedulers.slurm.reasons import SLURM_STATES, appstate_from_slurm_state, get_appstate_from_job
@@ -153,6 +153,10 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
             return AppDryRunInfo(script_request(app, opts, name=name), str)
         request = make_request(app, opts, name=name, cwd=cwd, retry=retry)
+        if app.metadata:
+            from torchx.schedulers.slurm.notices import is_wanted
+
+            request.notify = is_wanted(app)
         request.check()
         return AppDryRunInfo(request, str)
 
@@ -186,7 +190,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"{folder}/{SCRIPT_FILE}"]
         script = request.materialize()
         files = {SCRIPT_FILE: script}
-        if request.retry:
+        if request.retry or request.notify:
             from torchx.schedulers.slurm.attempts import PROGRAM_FILE, program
 
             files[PROGRAM_FILE] = program()
@@ -203,6 +207,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             raise NotSupportedError("this job is a batch script of yours", hint="`sbatch` takes it as it is")
         from torchx.schedulers.slurm.export import export
 
+        dryrun_info.request.notify = False  # it would need addresses
         return export(self._submission(dryrun_info, self._here), dryrun_info.request)
 
     def diagnose(
@@ -221,7 +226,21 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _secret_files(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
         text = info.request.secrets(info._secrets)
-        return {SECRETS_FILE: text} if text else {}
+        files = {SECRETS_FILE: text} if text else {}
+        if info.request.notify:
+            from torchx.schedulers.slurm.notices import NOTICES_FILE, content
+
+            if addresses := content(info._notices, self.session_name):
+                files[NOTICES_FILE] = addresses
+        return files
+
+    def take_notices(self, app_id: str) -> dict[str, str] | None:
+        """See :class:`torchx.schedulers.kit.abilities.SendsNotices`."""
+        from torchx.schedulers.slurm.notices import taken
+
+        ((site, _),) = self._by_site([app_id])
+        folder = self.folders(site).of(app_id)
+        return {} if folder is None else taken(folder)
 
     def _second_submission(
         self, info: AppDryRunInfo[SlurmBatchRequest], site: Site, done: Completed
@@ -269,8 +288,9 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         return known if not scripts else {**known, **self.foreign()._facts(site, scripts, {})}
 
     def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
-        left = folder.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
-        return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
+        from torchx.schedulers.slurm.attempts import look_into
+
+        return look_into(folder)(replicas)
 
     def _slurm(self, site: Site) -> SlurmQueries:
         if id(site) not in self._asked:
@@ -366,6 +386,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
 
         request = dryrun_info.request
         sweeps.check(request, dryrun_info._app)
+        request.notify = False  # of each task
         site = self._site_of(dryrun_info._cfg)
         self._ready = None  # that of the record: one job
         request.arrays = sweeps.Arrays(tasks=tasks, size=sweeps.most_tasks(functools.partial(self.run_command, site)))

@@ -373,6 +373,7 @@ class AppDryRunInfo(Generic[T]):
     submits echo
     """
 
+    _notices: dict[str, Any] | None = None  # what a backend with `SendsNotices` gives its job, addresses included
     _at_end: bytes = b""  # what a backend that can do so runs at the end; see torchx.runner.notices
     _sample_s: float | None = None  # between two samples of what replicas use; 0: none are taken; None: as ever
     _source: Any = None  # a GitState, where it is not that of the current directory

@@ -21,8 +21,7 @@ def start(folder: str) -> int:
     0
     """
     try:
-        argv, variables = _parts(folder)
-        env = dict(variable.split(b"=", 1) for variable in variables)
+        argv, env = parts(_words(folder))
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         return os.posix_spawn(argv[0], argv, env, file_actions=null, setsid=True, setsigdef=_IGNORED)
     except (OSError, StateFileError, ValueError, IndexError):
@@ -37,14 +36,28 @@ def is_it(folder: str, pid: int) -> bool:
     """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().split(b"\0")[:-1] == _parts(folder)[0]
+            return file.read().split(b"\0")[:-1] == parts(_words(folder))[0]
     except (OSError, ValueError):
         return False
 
 
-def _parts(folder: str) -> tuple[list[bytes], list[bytes]]:
-    words = read_bytes(os.path.join(folder, AT_END_FILE)).split(b"\0")[:-1]
-    return words[: words.index(b"")], words[words.index(b"") + 1 :]
+def parts(words: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
+    r"""Arguments and environment of the program.
+
+    >>> parts(b"/bin/echo\0x\0\0A=1\0")
+    ([b'/bin/echo', b'x'], {b'A': b'1'})
+    """
+    found = words.split(b"\0")[:-1]
+    env = found[found.index(b"") + 1 :]
+    return found[: found.index(b"")], dict(variable.split(b"=", 1) for variable in env)
+
+
+def become(words: bytes) -> None:
+    """The program takes the place of this process, which has nothing else to do."""
+    argv, env = parts(words)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(argv[0], argv, env)  # noqa: S606  # of whoever submitted the job
 
 
 def run(folder: str) -> None:
@@ -55,3 +68,7 @@ def run(folder: str) -> None:
             os.waitpid(pid, 0)
         except ChildProcessError:
             pass
+
+
+def _words(folder: str) -> bytes:
+    return read_bytes(os.path.join(folder, AT_END_FILE))

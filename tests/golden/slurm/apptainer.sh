@@ -12,6 +12,7 @@ fi
 cwd=/tmp
 secrets=
 python=
+notify=
 early=0
 paths=(r/0)
 role_of=(0)
@@ -253,6 +254,18 @@ for_good() {  # whether Slurm, which ends this job, does not put it back into th
   job=$(trap '' TERM; scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null)
   [[ $job == *" EndTime="[0-9]* && $job != *" PreemptTime="[0-9]* ]]
 }
-if [[ -n $secrets ]] && { ((!terminated)) || for_good; }; then rm -f -- "$folder/secrets.sh"; fi
+tell() {  # those who want to hear of the end
+  local candidate
+  for candidate in "$notify" python3 python; do
+    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue
+    (trap '' TERM; PYTHONPATH=$folder/retry.pyz exec "$candidate" -m torchx.schedulers.slurm.notices "$code" "$terminated") \
+      2>>"$folder/notices.log"
+    return
+  done
+}
+over=1
+if [[ -n $secrets$notify ]] && ((terminated)) && ! for_good; then over=0; fi
+if ((over)) && [[ -n $secrets ]]; then rm -f -- "$folder/secrets.sh"; fi
 note end "$code"
+if ((over)) && [[ -n $notify && -f $folder/notices.json ]]; then tell; fi
 exit "$code"

@@ -23,16 +23,18 @@ def find_images(jobs: EngineJobs, job: DockerJob) -> dict[str, str]:
     return {role: digests[image] for role, image in images.items()}
 
 
-def start(jobs: EngineJobs, job: DockerJob, known: dict[str, str]) -> None:
+def start(jobs: EngineJobs, job: DockerJob, known: dict[str, str], at_end: bytes = b"") -> None:
     """Make network and containers, and start them, rank 0 first.
 
     Args:
         known: values of secrets that were looked up.
+        at_end: the program that its watcher runs when the job has ended.
 
     Raises:
         BackendError: the engine refused. What had been made is removed.
     """
-    watcher = jobs.watch(job.app_id) if len(job.containers) > 1 or job.policy or job.timeout else None
+    watched = len(job.containers) > 1 or job.policy or job.timeout or (at_end and jobs.place())
+    watcher = jobs.watch(job.app_id) if watched else None
     try:
         _start(jobs, job, known)
     except BaseException:
@@ -41,7 +43,7 @@ def start(jobs: EngineJobs, job: DockerJob, known: dict[str, str]) -> None:
             watcher.drop()
         raise
     if watcher is not None:
-        watcher.go()
+        watcher.go(at_end)
 
 
 def _start(jobs: EngineJobs, job: DockerJob, known: dict[str, str]) -> None:

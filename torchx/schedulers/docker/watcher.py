@@ -2,7 +2,8 @@
 
 Run as ``python -I -S watcher.py APP_ID``, with the engine's address in the environment and a pipe as stdin; see
 :mod:`watchers` for the other end. The pipe says ``go`` when the job is submitted; if it is closed without that, the
-submission was killed, and what there is of the job is ended. It leaves the caller's session at once.
+submission was killed, and what there is of the job is ended. Behind ``go`` stands the program that sends the job's
+notices, if somebody wants to hear of its end: the watcher becomes it. It leaves the caller's session at once.
 
 It owns nothing: what the engine lists and what the containers' names say decides (:mod:`gangs`), so another one may
 take its work up at any point. A name in the kernel, which goes with the process, sees to it that there is but one. It
@@ -310,15 +311,20 @@ def main() -> None:
     if lock is None:
         return
     watcher = Watcher(EngineHttp(os.environ), app_id)
-    said = os.read(0, 16)
+    with open(0, "rb", closefd=False) as pipe:
+        said = pipe.read()
     os.dup2(1, 0)
-    if said != b"go":
+    if not said.startswith(b"go"):
         job = watcher._job()
         submitted = job is not None and len(job.containers) == sum(count for _, count, _ in job.sizes())
         if job is None or not submitted or any(c.state is AppState.SUBMITTED for c in job.containers):
             watcher.end_all()
             return
     watcher.run()
+    if at_end := said[len(b"go") :]:
+        from torchx.supervisor.at_end import become
+
+        become(at_end)
 
 
 if __name__ == "__main__":

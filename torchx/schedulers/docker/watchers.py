@@ -29,9 +29,15 @@ class Starting:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
-    def go(self) -> None:
-        """The job is submitted."""
-        self._process.communicate(b"go")  # what it has started stays; or it has ended, for there is a watcher already
+    def go(self, at_end: bytes = b"") -> None:
+        """The job is submitted.
+
+        Args:
+            at_end: the program that is run when it has ended, as :func:`torchx.supervisor.at_end.parts` reads it.
+        """
+        self._process.communicate(
+            b"go" + at_end
+        )  # what it has started stays; or it has ended, for there is a watcher already
 
     def drop(self) -> None:
         """Let go of it, and of what there is of the job: that is ended."""

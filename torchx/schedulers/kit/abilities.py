@@ -36,6 +36,7 @@ __all__ = [
     "Measures",
     "NamesRights",
     "RunsTasks",
+    "SendsNotices",
     "Simulates",
     "TakesDefaults",
 ]
@@ -138,6 +139,14 @@ class RunsTasks(Ability):
     @abstractmethod
     def cancel_task(self, app_id: str, number: int) -> None:
         """Ends one task; quiet when it has ended."""
+
+
+class SendsNotices(Ability):
+    """Its jobs send notices of their end themselves, with what ``AppDryRunInfo._notices`` holds."""
+
+    @abstractmethod
+    def take_notices(self, app_id: str) -> dict[str, str] | None:
+        """What a job that has ended has sent, by way: empty, or why not; it sends no more. None: it may yet."""
 
 
 class Simulates(Ability):

@@ -16,8 +16,9 @@ from torchx.specs.retries import RETRY, Attempt, RetryRules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.caps import Capabilities
     from torchx.schedulers.kit.facts import ReplicaFacts
@@ -67,7 +68,7 @@ def program() -> str:
 
     top = os.path.dirname(os.path.abspath(torchx.__file__))
     paths = [f"{top}/{name}.py" for name in ("errors", "settings", "version")]
-    paths += [f"{top}/schedulers/{name}.py" for name in ("__init__", "api", "ids", "devices", "streams")]
+    paths += [f"{top}/schedulers/{name}.py" for name in ("__init__", "api", "ids", "devices", "notices", "streams")]
     for room in _ROOMS:
         for folder, _, names in os.walk(os.path.join(top, room)):
             paths += [os.path.join(folder, name) for name in names if name.endswith(".py")]
@@ -100,8 +101,7 @@ def attempt_ended(folder: str, how: str) -> Attempt:
     from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.kit.files import LocalFiles
     from torchx.schedulers.kit.verdict import judge
-    from torchx.schedulers.slurm.answers import explained, facts_of
-    from torchx.schedulers.slurm.events import STEP_LOG
+    from torchx.schedulers.slurm.answers import facts_of
     from torchx.schedulers.slurm.folders import files_of
     from torchx.schedulers.slurm.records import JobRecord
     from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
@@ -117,13 +117,8 @@ def attempt_ended(folder: str, how: str) -> Attempt:
     attempts = list(job.attempts)
     if how == "requeued" and job.events.retrying:
         return attempts[-1]
-    folder_of = job.folder or JobFolder(files, folder)
 
-    def look(replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
-        left = folder_of.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
-        return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
-
-    verdict = judge(facts_of(job), look)
+    verdict = judge(facts_of(job), look_into(job.folder or JobFolder(files, folder)))
     kind = verdict.cause.kind if verdict.cause else ""
     paths = [f"{path}/{name}" for path in job.events.replicas for name in (STDOUT_LOG, STDERR_LOG)]
     sizes = files.sizes([os.path.join(folder, path) for path in paths])
@@ -136,11 +131,23 @@ def attempt_ended(folder: str, how: str) -> Attempt:
     return put_down(folder, verdict, rules, attempts, attempt, hosts=_number_of_hosts())
 
 
+def look_into(folder: JobFolder) -> Callable[[Sequence[ReplicaFacts]], list[Evidence]]:
+    """What finds what failed replicas left behind in a job's folder."""
+    from torchx.schedulers.slurm.answers import explained
+    from torchx.schedulers.slurm.events import STEP_LOG
+
+    def look(replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
+        left = folder.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
+        return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
+
+    return look
+
+
 def _last_state(job_id: str) -> str:
     """How Slurm ended the last run of a job that it has put back: the state in its accounting, or ``NODE_FAIL``."""
     from torchx.schedulers.slurm.reasons import base_state
 
-    states = [base_state(line) for line in _said("sacct", "-D", "-X", "-n", "-P", "-j", job_id, "-o", "State")]
+    states = [base_state(line) for line in said("sacct", "-D", "-X", "-n", "-P", "-j", job_id, "-o", "State")]
     before = [state for state in states if state not in ("RUNNING", "PENDING")]
     if not before:
         return "NODE_FAIL"
@@ -156,7 +163,7 @@ def _hosts(job: Job, kind: str, failure: Failure | None) -> list[str]:
     named = [host for host in known if any(host in text for text in job.texts.values())]
     if named or not known:
         return named
-    rows = [line.split() for line in _said("sinfo", "-h", "-N", "-n", ",".join(known), "-o", "%N %t")]
+    rows = [line.split() for line in said("sinfo", "-h", "-N", "-n", ",".join(known), "-o", "%N %t")]
     down = sorted({row[0] for row in rows if len(row) == 2 and row[1].lower().startswith(_DOWN)})
     return down or (known if len(known) == 1 else [])
 
@@ -164,11 +171,11 @@ def _hosts(job: Job, kind: str, failure: Failure | None) -> list[str]:
 def _number_of_hosts() -> int:
     """How many nodes the job's partition has; 0 when Slurm does not say."""
     partition = os.environ.get("SLURM_JOB_PARTITION", "")
-    rows = _said("sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%D")
+    rows = said("sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%D")
     return sum(int(row) for row in rows if row.strip().isdigit())
 
 
-def _said(*argv: str) -> list[str]:
+def said(*argv: str) -> list[str]:
     """The lines of a command's answer; none when it fails, or is not there."""
     import subprocess
 

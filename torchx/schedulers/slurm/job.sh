@@ -4,8 +4,8 @@
 # It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py puts what
 # differs between jobs in place of the line `# @JOB@`: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`,
 # `sizes`, `least`, `retries` and `policy`, the variables `cwd`, `secrets` (1: the steps read some), `python` (empty: there is
-# no policy for retries by cause; else the one to try first) and `early` (seconds by which the time limit is announced),
-# and a function `replica_N` for each replica.
+# no policy for retries by cause; else the one to try first), `notify` (the same of notices) and `early` (seconds by which
+# the time limit is announced), and a function `replica_N` for each replica.
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
@@ -234,6 +234,18 @@ for_good() {  # whether Slurm, which ends this job, does not put it back into th
   job=$(trap '' TERM; scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null)
   [[ $job == *" EndTime="[0-9]* && $job != *" PreemptTime="[0-9]* ]]
 }
-if [[ -n $secrets ]] && { ((!terminated)) || for_good; }; then rm -f -- "$folder/secrets.sh"; fi
+tell() {  # those who want to hear of the end
+  local candidate
+  for candidate in "$notify" python3 python; do
+    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue
+    (trap '' TERM; PYTHONPATH=$folder/retry.pyz exec "$candidate" -m torchx.schedulers.slurm.notices "$code" "$terminated") \
+      2>>"$folder/notices.log"
+    return
+  done
+}
+over=1
+if [[ -n $secrets$notify ]] && ((terminated)) && ! for_good; then over=0; fi
+if ((over)) && [[ -n $secrets ]]; then rm -f -- "$folder/secrets.sh"; fi
 note end "$code"
+if ((over)) && [[ -n $notify && -f $folder/notices.json ]]; then tell; fi
 exit "$code"

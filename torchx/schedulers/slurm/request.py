@@ -141,6 +141,7 @@ class SlurmBatchRequest:
         retry: a policy by cause goes with the job; then ``rules`` and ``max_retries`` count nothing.
         early: seconds by which its time limit is announced to the script; 0: it is not.
         arrays: it is submitted as a sweep, by job arrays.
+        notify: its script sends notices of its end.
         requeue: ``yes`` or ``no``: whether Slurm puts it back into the queue by itself; ``auto``: the site decides.
     """
 
@@ -155,6 +156,7 @@ class SlurmBatchRequest:
     early: int = 0
     requeue: str = "auto"
     arrays: Arrays | None = None
+    notify: bool = False
 
     def materialize(self) -> str:
         """The script."""
@@ -280,6 +282,7 @@ def render(request: SlurmBatchRequest) -> str:
         f"cwd={quote(request.cwd)}",
         f"secrets={1 if any(split(replica.env)[1] for replica in replicas) else ''}",
         f"python={quote(sys.executable or 'python3') if request.retry else ''}",
+        f"notify={quote(sys.executable or 'python3') if request.notify else ''}",
         f"early={request.early}",
         *(_retry_lines(replicas[0]) if request.retry else []),
         *_arrays(request, groups),

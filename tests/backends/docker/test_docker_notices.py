@@ -1,0 +1,81 @@
+"""Notices of jobs in containers: their watcher sends them, as nobody else looks; once, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.backends import leftovers
+from tests.backends.shell import Shell
+from tests.runner.sinks import http_sink
+
+Eventually = Callable[..., object]
+ENDINGS = int(os.environ.get("TORCHX_TEST_ENDINGS", "3"))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_nobody_watches(docker_image: str, shell: Shell, tmp_path: Path, eventually: Eventually, replicas: int) -> None:
+    """The command that submitted is gone; the notice says what `status` says, and who watches later sends no other."""
+    with http_sink() as hooks:
+        mine = configured(shell, tmp_path, hooks.port)
+        handle = launch(mine, docker_image, "sleep 1; exit 3", replicas)
+        eventually(lambda: hooks.got, timeout_s=180)
+        mine.torchx("watch", handle)
+        folder = Path(os.environ["TORCHX_HOME"], "notices")
+        eventually(lambda: not list(folder.iterdir()), timeout_s=120)
+        assert [(d["handle"], d["state"]) for d in hooks.got] == [(handle, "FAILED")]
+        assert "exit code 3" in hooks.got[0]["text"]
+
+
+def test_one_notice_of_each_ending(docker_image: str, shell: Shell, tmp_path: Path, eventually: Eventually) -> None:
+    """The job's watcher, or whoever polls, is killed before, at or after the end of each job."""
+    rng = random.Random(3)
+    with http_sink() as hooks:
+        mine = configured(shell, tmp_path, hooks.port)
+        watching = mine.start("watch")
+        handles = []
+        kills = 0
+        try:
+            for number in range(ENDINGS):
+                span = rng.random()
+                handles.append(launch(mine, docker_image, f"sleep {span:.2f}; exit {number % 2}", 1))
+                deadline = rng.uniform(0, 1.5 + span)
+                eventually(elapsed(deadline), every_s=0.02)
+                watchers = [p.pid for p in leftovers.living(f"watcher.py {handles[-1].rpartition('/')[2]}")]
+                if watchers and rng.random() < 0.6:
+                    os.kill(watchers[0], signal.SIGKILL)
+                    kills += 1
+                elif rng.random() < 0.5:
+                    watching.kill()
+                    watching.communicate()
+                    watching = mine.start("watch")
+                    kills += 1
+            folder = Path(os.environ["TORCHX_HOME"], "notices")
+            eventually(lambda: not list(folder.glob("*.json")), timeout_s=300, every_s=0.2)
+        finally:
+            watching.kill()
+            watching.communicate()
+        print(f"{ENDINGS} endings, {kills} kills")
+        assert sorted(d["handle"] for d in hooks.got) == sorted(handles)
+
+
+def elapsed(seconds: float) -> Callable[[], bool]:
+    due = time.monotonic() + seconds
+    return lambda: time.monotonic() >= due
+
+
+def configured(shell: Shell, folder: Path, port: int) -> Shell:
+    (folder / ".torchxconfig").write_text("[notify]\nvia = webhook\nwebhook = env:MY_HOOK\n")
+    return replace(shell, cwd=folder, env={**shell.env, "MY_HOOK": f"http://127.0.0.1:{port}/hunter2"})
+
+
+def launch(shell: Shell, image: str, script: str, replicas: int) -> str:
+    words = ("-s", "local_docker", "--workspace=", "utils.sh", "--image", image, "--num_replicas", str(replicas))
+    return shell.launch(*words, "--", script)

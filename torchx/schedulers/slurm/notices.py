@@ -1,0 +1,141 @@
+"""Notices of the end of a Slurm job, sent by its batch script on the node: a laptop may be closed by then.
+
+The addresses are in a file of the job's folder that nobody else can read, as secrets are, and go when all is sent. What
+was sent is noted beside it, and whoever watches the job sends the rest. The modules that are needed lie there as an
+archive, :data:`torchx.schedulers.slurm.attempts.PROGRAM_FILE`.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import sys
+import time
+
+from torchx.schedulers.notices import FAR
+from torchx.specs.notices import NOTIFY, wish_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from torchx.schedulers.batch.folders import JobFolder
+    from torchx.specs.api import AppDef, AppStatus
+
+NOTICES_FILE = "notices.json"
+SENT_FILE = "notices.sent"
+_DONE = "."
+_PAUSES_S = (1.0, 5.0)  # the nodes are kept for so long; what cannot be sent by then is sent by whoever watches
+_PATIENCE_S = 60.0  # of others, until the script has sent, or never will
+
+
+def is_wanted(app: AppDef) -> bool:
+    """Whether the batch script shall send something when the job ends."""
+    if NOTIFY not in app.metadata:
+        return False
+    channels, events = wish_of(app.metadata)
+    return bool({*channels} & {*FAR} and {*events} & {"end", "fail"})
+
+
+def content(plan: Mapping[str, Any] | None, session: str) -> str:
+    """The file with the addresses; empty when nobody is to hear of the job."""
+    import json
+
+    channels = {c: settings for c, settings in (plan or {}).get("channels", {}).items() if c in FAR}
+    return json.dumps({**plan, "channels": channels, "session": session}) if plan and channels else ""
+
+
+def taken(folder: JobFolder) -> dict[str, str] | None:
+    """What the script of a job that has ended has sent, by way: empty, or why it could not; then it sends no more.
+
+    None: it may be at it.
+    """
+    from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+
+    paths = [posixpath.join(folder.path, name) for name in (NOTICES_FILE, SENT_FILE, EVENTS_FILE)]
+    addresses, noted, events = (folder.files.read(path) for path in paths)
+    sent: dict[str, str] = {}
+    for line in (noted or b"").decode("utf-8", "replace").split("\n")[:-1]:
+        way, _, why = line.partition(" ")
+        sent[way] = why
+    ended = parse_events((events or b"").decode("utf-8", "replace")).ended
+    if addresses and _DONE not in sent and ended and time.time() - ended < _PATIENCE_S:
+        return None
+    if addresses:
+        folder.files.remove(paths[0])
+    sent.pop(_DONE, None)
+    return sent
+
+
+def main() -> None:
+    """Sends what is due, in the job's folder: ``CODE TERMINATED`` are how its script ends."""
+    import json
+
+    from torchx.schedulers.notices import Notice, deliver
+
+    try:
+        with open(NOTICES_FILE, encoding="utf-8") as file:
+            plan = json.load(file)
+    except OSError:
+        return
+    status = status_here(int(sys.argv[1]), terminated=sys.argv[2] != "0")
+    if "end" in plan["on"] or str(status.state) == "FAILED":
+        handle = f"slurm://{plan['session']}/{os.environ['SLURM_JOB_ID']}"
+        notice = Notice.of("end", handle, plan["name"], status)
+        for channel, settings in plan["channels"].items():
+            _note(channel, deliver(channel, settings, notice, _PAUSES_S))
+    _note(_DONE, "")
+    os.unlink(NOTICES_FILE)
+
+
+def status_here(code: int, *, terminated: bool) -> AppStatus:
+    """How the job whose folder is the current one ends, by its own files; Slurm itself still takes it for running."""
+    from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.kit.files import LocalFiles
+    from torchx.schedulers.kit.verdict import describe
+    from torchx.schedulers.slurm.answers import facts_of
+    from torchx.schedulers.slurm.attempts import look_into
+    from torchx.schedulers.slurm.folders import files_of
+    from torchx.schedulers.slurm.records import JobRecord
+    from torchx.specs.api import NONE, AppStatus
+
+    job_id = os.environ["SLURM_JOB_ID"]
+    state = _why_terminated(job_id) if terminated else "FAILED" if code else "COMPLETED"
+    files, folder, now = LocalFiles(), os.getcwd(), time.time()
+    record = JobRecord(job_id=job_id, state=state, folder=folder, ended=now, exit_code=code)
+    job = files_of(files, {job_id: [record]}, {})[job_id]
+    found = describe(facts_of(job), look_into(job.folder or JobFolder(files, folder)))
+    return AppStatus(
+        found.state,
+        num_restarts=found.num_restarts,
+        msg="" if found.msg == NONE else found.msg,
+        structured_error_msg=found.structured_error_msg,
+        roles=found.roles_statuses,
+        started_at=found.started_at,
+        ended_at=found.ended_at,
+        attempts=found.attempts,
+    )
+
+
+def _why_terminated(job_id: str) -> str:
+    """Slurm's word for the end of a job that it ends: its time is over, or somebody has cancelled it."""
+    import re
+
+    from torchx.schedulers.slurm.attempts import said
+
+    text = " ".join(said("scontrol", "show", "job", "--oneliner", job_id))
+    times = [re.search(rf"\b{name}=((\d+)-)?(\d+):(\d+):(\d+)", text) for name in ("RunTime", "TimeLimit")]
+    ran, limit = (
+        0 if t is None else int(t[2] or 0) * 86400 + int(t[3]) * 3600 + int(t[4]) * 60 + int(t[5]) for t in times
+    )
+    return "TIMEOUT" if times[1] is not None and ran >= limit else "CANCELLED"
+
+
+def _note(way: str, why: str) -> None:
+    with open(SENT_FILE, "a", encoding="utf-8") as file:
+        file.write(f"{way} {' '.join(why.split())}\n")
+
+
+if __name__ == "__main__":
+    main()
