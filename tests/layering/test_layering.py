@@ -39,6 +39,7 @@ ROOMS = {
     "torchx.schedulers.inside": 4,
     "torchx.schedulers.metrics": 4,
     "torchx.schedulers.notices": 4,
+    "torchx.schedulers.ear": 4,
     "torchx.schedulers.stacks": 4,
     "torchx.schedulers.kit": 4,
     "torchx.schedulers.batch": 5,
@@ -74,6 +75,8 @@ SHARED = (
     "metrics",
     "stacks",
     "streams",
+    "ear",
+    "notices",
 )
 """What a backend's folder may import of ``torchx.schedulers`` beside itself."""
 IN_JOB = ("torchx.runtime", "torchx.distributed", "torchx.apps")

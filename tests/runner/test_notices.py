@@ -306,7 +306,7 @@ def test_what_a_job_has_sent_is_not_sent_again(jobs, hooks, mail, config, monkey
     monkeypatch.setattr(notices, "_TAKE_S", 0.01)
     (tmp_path / "hook.sh").write_text(f"#!/bin/sh\ncat > {tmp_path}/hooked\n")
     (tmp_path / "hook.sh").chmod(0o755)
-    with Runner("test", {"memory": lambda session, **_: Sends(session, jobs=jobs)}) as runner:
+    with Runner("test", {"memory": lambda session_name, **params: Sends(session_name, jobs=jobs)}) as runner:
         monkeypatch.setattr("torchx.runner.get_runner", lambda: _Borrowed(runner))
         given = []
         schedule = Sends.schedule

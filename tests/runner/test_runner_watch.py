@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from typing import ClassVar
 
 import pytest
@@ -390,3 +390,85 @@ def test_nobody_looks_and_nobody_polls(jobs, tmp_path, monkeypatch):
         assert first.is_over()
         jobs["echo-1"].state = SUCCEEDED
         assert runner.wait(handle, timeout=60).state is SUCCEEDED
+
+
+class Heard(Cluster):
+    """Says which jobs have changed, when a test says so."""
+
+    hears_all = True
+    news: ClassVar[deque[set[str] | None]] = deque()
+    asked_for: ClassVar[list[list[str]]] = []
+
+    def changed(self, app_ids, most_s):
+        deadline = time.monotonic() + most_s
+        while not self.news:
+            if time.monotonic() >= deadline:
+                return set()
+            time.sleep(0.001)
+        return self.news.popleft()
+
+    def describe_many(self, app_ids):
+        ids = list(app_ids)
+        self.asked_for.append(ids)
+        return super().describe_many(ids)
+
+
+@pytest.fixture
+def heard(jobs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Heard.news.clear()
+    Heard.asked_for.clear()
+    with Runner("test", {"memory": lambda session_name, **params: Heard(session_name, jobs=jobs)}) as runner:
+        yield runner
+
+
+def test_only_what_has_changed_is_asked_for(heard, jobs, monkeypatch):
+    """A scheduler that reports changes is asked for those jobs, once more a moment later, and for new ones."""
+    monkeypatch.setattr(poller, "_ONCE_MORE_S", 0.01)
+    handles = [heard.run(echo_app(), "memory") for _ in range(3)]
+    with heard.watch(*handles) as watch:
+        while Heard.asked_for != [["echo-3", "echo-2", "echo-1"]] or len(watch._seen) < 3:
+            watch.within(0.01)
+        del Heard.asked_for[:]
+        jobs["echo-2"].msg = "soon"
+        Heard.news.append({"echo-2", "foreign"})
+        while next(watch).msg != "soon":
+            pass
+        deadline = time.monotonic() + 60
+        while len(Heard.asked_for) < 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert Heard.asked_for == [["echo-2"], ["echo-2"]]
+        jobs["echo-2"].state = SUCCEEDED
+        Heard.news.append({"echo-2"})
+        while next(watch).state is not SUCCEEDED:
+            pass
+        assert Heard.asked_for == [["echo-2"]] * 3
+        heard.run(echo_app(), "memory")
+        while ["echo-4", "echo-3", "echo-1"] not in Heard.asked_for:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
+def test_who_has_missed_something_asks_for_all(heard, jobs):
+    """A stream that has ended, or begins, says nothing of what happened meanwhile."""
+    handle = heard.run(echo_app(), "memory")
+    with heard.watch(handle) as watch:
+        while next(watch).state is not RUNNING:
+            pass
+        jobs["echo-1"].state = FAILED
+        Heard.news.append(None)
+        assert next(watch).state is FAILED
+
+
+def test_an_ear_that_hears_nothing_at_all(heard, jobs):
+    """Streams that end at once: the scheduler is asked in its own time, and not in a busy loop."""
+    handle = heard.run(echo_app(), "memory")
+    Heard.news.extend([None] * 10_000)
+    with heard.watch(handle) as watch:
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline:
+            watch.within(0.05)
+        assert 2 <= len(Heard.asked_for) <= 100
+        jobs["echo-1"].state = SUCCEEDED
+        while next(watch).state is not SUCCEEDED:
+            pass

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchx.runner.backends import Backends
     from torchx.runs import Run, RunRegistry
     from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.kit.abilities import HearsChanges
 
 LEAST_S = 2.0
 """Least time between two questions to a scheduler that is far."""
@@ -30,6 +31,8 @@ MOST_S = 60.0
 _STANDBY_S = 1.0
 _LOOK_S = 5.0  # between two looks of one who stands by whether the holder is late
 _UNWANTED_S = 30.0
+_ONCE_MORE_S = 1.0
+_HEARING_S = 30.0  # between two looks at all jobs, where changes are heard of
 _CLOSE_S = 0.5
 _JOBS_A_SECOND = 500
 _ANSWER_TIMES = 10  # of the time at most one part in ten is spent asking
@@ -100,6 +103,12 @@ class Poller:
         self._files = _Files(scheduler)
         self._kept: dict[str, DescribeAppResponse] = {}
         self._wanted = time.monotonic()
+        self._ear: HearsChanges | None = None  # what says which of the jobs that were asked for have changed
+        self._asked: dict[str, Run] = {}
+        self._deaf = False  # something may have been missed
+        self._again = 0.0  # then all are asked for from this moment on
+        self._once_more: dict[str, float] = {}
+        self._seq = 0
         self._closed = threading.Event()
         self._asked_again: dict[str, float] = {}  # jobs that the scheduler does not know, and when to ask again
         self._thread = threading.Thread(target=self._work, name=f"torchx poller of {scheduler}", daemon=True)
@@ -142,7 +151,12 @@ class Poller:
         beat = self._files.beat()
         now = time.monotonic()
         if beat is not None and not beat.idle and not beat.is_late() and now < beat.due:
-            return min(beat.due - now, _STANDBY_S)
+            if not self._deaf:
+                return self._listen(min(beat.due - now, _STANDBY_S))
+            if now < self._again:
+                return min(self._again - now, _STANDBY_S)
+        self._deaf = False
+        self._seq = self._registry.last_change()
         runs = self._registry.list(RunQuery(scheduler=self._scheduler), unfinished=True)
         runs = [run for run in runs if self._asked_again.get(run.app_id, 0.0) <= now]
         if not runs:
@@ -154,8 +168,54 @@ class Poller:
         took = time.monotonic() - now
         notices.send_due(self._scheduler, self._registry)
         pause = interval_s(len(runs), took, near=near, before_s=0.0 if beat is None else beat.every)
+        self._asked = {run.app_id: run for run in runs if not run.is_terminal()}
+        self._again = time.monotonic() + pause
+        if self._hears_all():
+            pause = _HEARING_S
         self._files.write(self._beat_of(runs, pause))
         return min(pause, _STANDBY_S)
+
+    def _hears_all(self) -> bool:
+        """Whether all jobs that go on are of one scheduler that hears of every change."""
+        from torchx.schedulers.kit.abilities import HearsChanges
+
+        sessions = {run.session for run in self._asked.values()}
+        self._ear = None
+        if len(sessions) == 1 and isinstance(found := self._backends.get(self._scheduler, *sessions), HearsChanges):
+            self._ear = found
+        return self._ear is not None and self._ear.hears_all
+
+    def _listen(self, most_s: float) -> float:
+        """Asks for the jobs that are heard to have changed; returns the seconds until the next look."""
+        if self._ear is None:
+            return most_s
+        seq, began = self._registry.last_change(), time.monotonic()
+        if seq != self._seq:
+            self._seq = seq
+            fresh = self._registry.list(RunQuery(scheduler=self._scheduler), unfinished=True)
+            self._deaf = any(run.app_id not in self._asked and run.app_id not in self._asked_again for run in fresh)
+        if self._deaf:
+            return 0.0
+        due = min(self._once_more.values(), default=began + most_s)
+        changed = self._ear.changed([*self._asked], max(min(due - began, most_s), 0.0))
+        if changed is None:
+            self._deaf = self._ear.hears_all
+            return max(most_s - (time.monotonic() - began), 0.0)
+        now = time.monotonic()
+        again = {app_id for app_id, at in self._once_more.items() if at <= now}
+        runs = [self._asked[app_id] for app_id in changed | again if app_id in self._asked]
+        if not runs:
+            return 0.0
+        asked = time.monotonic()
+        listing.refresh(self._registry, runs, self._backends.get, _ASK_S, self._kept)
+        notices.send_due(self._scheduler, self._registry)
+        for run in runs:
+            self._once_more.pop(run.app_id, None)
+            if run.is_terminal():
+                del self._asked[run.app_id]
+            elif run.app_id in changed:  # what is reported may not be listed yet
+                self._once_more[run.app_id] = now + _ONCE_MORE_S
+        return interval_s(len(runs), time.monotonic() - asked, near=True)
 
     def _beat_of(self, runs: list[Run], pause: float) -> Beat:
         from torchx.specs.api import AppState

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.docker.containers import Job
     from torchx.schedulers.docker.plain_http import EngineHttp
+    from torchx.schedulers.ear import Ear
     from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.inside import InsideProcess, Tty
@@ -128,6 +129,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
     def __init__(self, session_name: str, docker_client: Any | None = None) -> None:
         super().__init__("docker", session_name, docker_client=docker_client)
         self._used: Any | None = None
+        self._ear: Ear | None = None
         self._on_engine = EngineJobs(lambda: self._client, docker_client)
 
     def _run_opts(self) -> runopts:
@@ -220,6 +222,19 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         doing = "the end of `%s` cannot be waited for"
         with engine_errors(doing % app_id):
             wait_for_end(self._client, app_id, timeout_s, lambda: self._find(app_id, doing))
+
+    @property
+    def hears_all(self) -> bool:
+        return True
+
+    def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:  # noqa: ARG002  # all of the engine's
+        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: by the engine's events."""
+        from torchx.schedulers.docker.client import changes
+        from torchx.schedulers.ear import Ear
+
+        if self._ear is None:
+            self._ear = Ear()
+        return self._ear.take({"events": lambda: changes(self._client)}, most_s)
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
         job = self._find(app_id, _NO_LOG)

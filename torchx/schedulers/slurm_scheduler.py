@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, SpecError
@@ -29,7 +30,7 @@ from torchx.schedulers.kit.verdict import state_of
 from torchx.schedulers.slurm.answers import bare, facts_of
 from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
 from torchx.schedulers.slurm.events import SLURM_LOG
-from torchx.schedulers.slurm.folders import LegacyFolder, choose_previous, files_of, job_id_in
+from torchx.schedulers.slurm.folders import Ends, LegacyFolder, choose_previous, files_of, job_id_in, succeeded
 from torchx.schedulers.slurm.options import SlurmOpts
 from torchx.schedulers.slurm.reasons import SLURM_STATES, appstate_from_slurm_state, get_appstate_from_job
 from torchx.schedulers.slurm.request import (
@@ -100,6 +101,8 @@ SLURM_JOB_DIRS = ".torchxslurmjobdirs"
 NAME_RULE = NameRule(100)
 _RANDOM = 6
 _KNOWN_ID = re.compile(r"\d+(_\d+)?")
+_MOST_HEARD = 500
+_LOOK_S = 0.2
 _DEPENDENCIES = {"ok": "afterok", "any": "afterany", "fail": "afternotok"}
 
 
@@ -124,6 +127,8 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("slurm", session_name, **parts)
         self._asked: dict[int, SlurmQueries] = {}
+        self._ends = Ends()
+        self._ended: set[str] = set()  # as their files say, which are believed for one look
 
     def _run_opts(self) -> runopts:
         opts = super()._run_opts()
@@ -278,7 +283,11 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
         asked = [i for i in app_ids if _KNOWN_ID.fullmatch(i)]
         slurm = self._slurm(site)
-        jobs = files_of(site.files, slurm.jobs(asked), folders)
+        heard = {i: folder for i, folder in folders.items() if i in self._ended}
+        records = succeeded(site.files, heard) if heard else {}
+        if left := [i for i in asked if i not in records]:
+            records.update(slurm.jobs(left))
+        jobs = files_of(site.files, records, folders)
         dead = [i for i, job in jobs.items() if job.state is AppState.FAILED and job.was_killed]
         steps = slurm.sacct(dead, steps=True) if dead else {}
         for app_id in dead:
@@ -286,6 +295,28 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         scripts = [app_id for app_id, job in jobs.items() if is_script(job.roles)]
         known = {app_id: Known(facts_of(job), job.folder) for app_id, job in jobs.items()}
         return known if not scripts else {**known, **self.foreign()._facts(site, scripts, {})}
+
+    @property
+    def hears_all(self) -> bool:
+        return False
+
+    def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
+        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: jobs here that run write down how they end."""
+        deadline = time.monotonic() + most_s
+        running = self._queries.running(app_ids)[:_MOST_HEARD]
+        folders = {
+            folder.path: i
+            for site, ids in self._by_site(running)
+            if not site.name
+            for i, folder in self.folders(site).of_many(ids).items()
+            if folder is not None
+        }
+        while not (ended := self._ends.look(folders)) and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_S, left))
+        for app_id in ended:
+            self._queries.forget(app_id)
+        self._ended = ended
+        return ended
 
     def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
         from torchx.schedulers.slurm.attempts import look_into

@@ -286,9 +286,11 @@ tell() {  # those who want to hear of the end
     return
   done
 }
-over=1
-if [[ -n $secrets$notify ]] && ((terminated)) && ! for_good; then over=0; fi
-if ((over)) && [[ -n $secrets ]]; then rm -f -- "$folder/secrets.sh"; fi
-note end "$code"
-if ((over)) && [[ -n $notify && -f $folder/notices.json ]]; then tell; fi
+last=1
+if [[ -n $secrets$notify ]] && ((terminated)) && ! for_good; then last=0; fi
+if ((last)) && [[ -n $secrets ]]; then rm -f -- "$folder/secrets.sh"; fi
+words=("$code")
+((terminated)) || words+=(over)
+note end "${words[@]}"
+if ((last)) && [[ -n $notify && -f $folder/notices.json ]]; then tell; fi
 exit "$code"

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CAPABILITIES", "COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Known", "Site", "Submission"]
 
+_MOST_OTHERS = 300
+
 CAPABILITIES = Capabilities(
     logs=True,
     log_streams=("stdout", "stderr", "combined"),
@@ -325,7 +327,16 @@ class BatchScheduler(SiteScheduler):
 
     def describe_many(self, app_ids: Iterable[str]) -> Answers:
         """The jobs, by one query for each site. Jobs that are being waited for are asked about along with them."""
-        return self._queries.of(app_ids, self._ask, fresh_s=self.fresh_s)
+        return self._queries.of(app_ids, self._ask, fresh_s=self.fresh_s, others=self._others)
+
+    def _others(self, app_ids: list[str]) -> Iterable[str]:
+        """Jobs on record that have not ended, of this session and at the sites of these."""
+        from torchx.runs import RunQuery, default_registry
+
+        sites = {id(site) for site, _ in self._by_site(app_ids)}
+        found = default_registry().list(RunQuery(scheduler=self.backend, limit=_MOST_OTHERS), unfinished=True)
+        mine = [run.app_id for run in found if run.session == self.session_name]
+        return [i for site, ids in self._by_site(mine) if id(site) in sites for i in ids]
 
     def _by_site(self, app_ids: list[str]) -> list[tuple[Site, list[str]]]:
         groups: dict[int, tuple[Site, list[str]]] = {}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Answers = dict[str, DescribeAppResponse | None]
 
 _WATCHED_S = 60.0
+_ROW_S = 0.5  # between two questions of one who asks about one job after the other
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,23 @@ class JobQueries:
     def __init__(self) -> None:
         self._answers: dict[str, tuple[float, DescribeAppResponse | None]] = {}
         self._watched: dict[str, float] = {}
+        self._asked = -_ROW_S
 
-    def of(self, app_ids: Iterable[str], ask: Callable[[list[str]], Answers], *, fresh_s: float) -> Answers:
+    def of(
+        self,
+        app_ids: Iterable[str],
+        ask: Callable[[list[str]], Answers],
+        *,
+        fresh_s: float,
+        others: Callable[[list[str]], Iterable[str]] = lambda _: (),
+    ) -> Answers:
         """The jobs; None for those that nobody knows.
 
         Args:
             ask: answers for all of these jobs, by as few commands as possible.
             fresh_s: answers younger than this are used again, seconds.
+            others: jobs that may well be asked about next, by these; who asks about one job after the other asks about
+                all of them with the second.
         """
         from torchx.specs.api import is_terminal
 
@@ -57,6 +68,9 @@ class JobQueries:
         missing = [i for i in wanted if i not in self._answers or now - self._answers[i][0] >= fresh_s]
         if missing:
             also = [i for i, until in self._watched.items() if until > now and i not in wanted]
+            if now - self._asked < _ROW_S:
+                also += [i for i in others(missing) if i not in self._watched and i not in wanted]
+            self._asked = now
             found, answered = ask([*missing, *also]), time.monotonic()
             self._answers.update({i: (answered, found.get(i)) for i in (*missing, *also)})
         answers = {app_id: self._answers[app_id][1] for app_id in wanted}
@@ -70,6 +84,11 @@ class JobQueries:
     def forget(self, app_id: str) -> None:
         """Ask again for a job: something was done to it."""
         self._answers.pop(app_id, None)
+
+    def running(self, app_ids: Iterable[str]) -> list[str]:
+        """Those of these jobs that were running when they were asked about last."""
+        found = ((i, self._answers.get(i, (0.0, None))[1]) for i in app_ids)
+        return [i for i, answer in found if answer is not None and answer.state.name == "RUNNING"]
 
     def clear(self) -> None:
         """Forget all."""

@@ -291,6 +291,17 @@ def events(
         raise
 
 
+def changes(client: Any) -> Iterator[str]:
+    """The app ids of containers of ours that start, end or are removed, as the engine reports that.
+
+    Raises:
+        TimeoutError: nothing was heard for ten minutes.
+    """
+    kinds = ["start", "die", "died", "destroy", "remove", "rename", "oom"]
+    for event in events(client, kinds, [LABEL_APP_ID], since=time.time() - _LAG_S, until=None, read_s=600.0):
+        yield str(((event.get("Actor") or {}).get("Attributes") or {}).get(LABEL_APP_ID) or "")
+
+
 # -- networks -----------------------------------------------------------------------------------------
 
 

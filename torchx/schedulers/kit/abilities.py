@@ -32,6 +32,7 @@ __all__ = [
     "Enters",
     "Exports",
     "HasWorkspaceOpts",
+    "HearsChanges",
     "KnowsForeign",
     "Measures",
     "NamesRights",
@@ -139,6 +140,22 @@ class RunsTasks(Ability):
     @abstractmethod
     def cancel_task(self, app_id: str, number: int) -> None:
         """Ends one task; quiet when it has ended."""
+
+
+class HearsChanges(Ability):
+    """Is told when jobs change, at less cost than by asking for all of them again and again."""
+
+    @property
+    @abstractmethod
+    def hears_all(self) -> bool:
+        """Whether no change is missed, so that it is enough to ask for all jobs now and then."""
+
+    @abstractmethod
+    def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
+        """Those of these jobs that may have changed since the last call; sleeps for so long until there are any.
+
+        None: nothing is heard just now, or something was missed. Then they are asked for.
+        """
 
 
 class SendsNotices(Ability):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.runs import Run
+    from torchx.schedulers.ear import Ear
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.facts import JobFacts
     from torchx.schedulers.kit.logs import LogQuery
@@ -90,6 +91,8 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         self._apis: dict[str | None, KubeApi] = {}
         self._contexts: dict[str, str | None] = {}
         self._found: dict[str, Found] = {}
+        self._versions: dict[str, dict[str, str]] = {}
+        self._hearing: Ear | None = None
         self._glances: dict[str, Glance] = {}
         self._defaults: Callable[[], Mapping[str, CfgVal]] = dict
 
@@ -222,7 +225,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         ended = functools.partial(how_it_ended, api, split_id(app_id)[0])
         return state_of(answers.facts_of(app_id, found, ended=ended))
 
-    def _likeliest(self, app_ids: Iterable[str]) -> Iterable[str]:
+    def _likeliest(self, app_ids: Iterable[str]) -> Sequence[str]:
         """The kinds to look for, those first that these jobs had last time."""
         known = {found.kind for app_id in app_ids if (found := self._found.get(app_id)) and found.owners}
         return sorted(self.owners, key=lambda kind: kind not in known)
@@ -326,6 +329,27 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
             api = self._api_of(app_id)
             verbs.stop_the_others(api, found)
             queries.watch_for_the_end(api, namespace, name, found, timeout_s)
+
+    @property
+    def hears_all(self) -> bool:
+        return True
+
+    def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
+        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: by a watch of jobs, and one of their pods."""
+        streams: dict[str, tuple[KubeApi, str, str]] = {}
+        for app_id in app_ids:
+            namespace, api = split_id(app_id)[0], self._api_of(app_id)
+            for kind in (self._likeliest([app_id])[0], "Pod"):
+                streams.setdefault(f"{kind} {namespace} {id(api)}", (api, kind, namespace))
+        opened = {
+            name: functools.partial(queries.changes, *which, self._versions.setdefault(name, {}))
+            for name, which in streams.items()
+        }
+        if self._hearing is None:
+            from torchx.schedulers.ear import Ear
+
+            self._hearing = Ear()
+        return self._hearing.take(opened, most_s)
 
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""

@@ -32,6 +32,7 @@ AT_ONCE = 50
 _OURS = f"{LABEL_ORGANIZATION}={ORGANIZATION}"
 _GONE = 410
 _PAUSE_S = 2.0
+_SILENCE_S = 600.0
 
 
 def look(
@@ -219,6 +220,29 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, tim
     except TorchXError:
         pass  # who waits will ask for the status, and be told
     time.sleep(max(min(deadline - time.monotonic(), _PAUSE_S), 0))
+
+
+def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -> Iterator[str]:
+    """The app ids of jobs of ours of which an object of that kind changes, until the server ends the watch.
+
+    It begins where the last one has ended, or else with what is there. Bookmarks keep that place young:
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
+
+    Args:
+        versions: by kind, where the last watch has ended; kept up to date.
+    """
+    watch = {"labelSelector": _OURS, "watch": "true", "allowWatchBookmarks": "true"}
+    if kind in versions:
+        watch["resourceVersion"] = versions[kind]
+    path = path_of("Pod" if kind == "Pod" else OWNERS[kind], namespace)
+    for event in api.events(path, watch, timeout_s=_SILENCE_S):
+        item = event.get("object") or {}
+        if event.get("type") == "ERROR":
+            versions.pop(kind, None)  # too old
+            return
+        versions[kind] = str(item.get("metadata", {}).get("resourceVersion") or "")
+        if event.get("type") != "BOOKMARK":
+            yield _id_of(item)
 
 
 def is_over(kind: str, item: _Object) -> bool:

@@ -3,7 +3,7 @@
 A line each: ``<Unix time> <what> ...``. ``start <restarts> <job id>`` begins an attempt; ``up <replica> <host>``, with
 the lengths of its stdout and stderr where an earlier attempt has written some; ``down <replica> <exit code>``, ``absent
 <replica>`` (an elastic job got fewer nodes), ``again <replica>`` (it was started again in place), ``retry <n>`` (the
-job requeues itself), ``end <exit code>``.
+job requeues itself), ``end <exit code>``, with ``over`` behind it unless Slurm ends the job.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class JobEvents:
         retries: how often the job requeued itself because a replica failed.
         exit_code: of the attempt; None while it goes on, and when it was ended from outside.
         job_id: Slurm's; empty before the first start.
+        over: the attempt was the last one: nobody has ended it from outside, and it is not started again.
     """
 
     replicas: dict[str, ReplicaEvents] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class JobEvents:
     exit_code: int | None = None
     retrying: bool = False
     job_id: str = ""
+    over: bool = False
 
 
 def parse_events(text: str) -> JobEvents:
@@ -91,8 +93,9 @@ def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
         job.job_id = words[1] if len(words) > 1 else ""
         job.replicas, job.tries = {}, {}
         job.started, job.ended, job.exit_code, job.retrying = moment, 0.0, None, False
+        job.over = False
     elif what == "end":
-        job.ended, job.exit_code = moment, int(words[0])
+        job.ended, job.exit_code, job.over = moment, int(words[0]), words[1:] == ["over"]
     elif what == "retry":
         job.retries, job.retrying = int(words[0]), True
     elif what == "up":

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 NOTICES_FILE = "notices.json"
 SENT_FILE = "notices.sent"
 _DONE = "."
-_PAUSES_S = (1.0, 5.0)  # the nodes are kept for so long; what cannot be sent by then is sent by whoever watches
-_PATIENCE_S = 60.0  # of others, until the script has sent, or never will
+_PAUSES_S = (1.0, 5.0)
+_MOST_S = 60  # the nodes are kept meanwhile; what is not sent by then is sent by whoever watches
+_PATIENCE_S = 75.0  # of others, until the script has sent, or never will
 
 
 def is_wanted(app: AppDef) -> bool:
@@ -71,9 +72,11 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
 def main() -> None:
     """Sends what is due, in the job's folder: ``CODE TERMINATED`` are how its script ends."""
     import json
+    import signal
 
     from torchx.schedulers.notices import Notice, deliver
 
+    signal.alarm(_MOST_S)  # which ends this process
     try:
         with open(NOTICES_FILE, encoding="utf-8") as file:
             plan = json.load(file)
