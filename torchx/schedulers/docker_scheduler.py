@@ -124,6 +124,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         docker_client: a ``docker.DockerClient``; by default it is made from the environment when it is first needed.
     """
 
+    hears_all = True
     capabilities = CAPABILITIES
 
     def __init__(self, session_name: str, docker_client: Any | None = None) -> None:
@@ -222,10 +223,6 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         doing = "the end of `%s` cannot be waited for"
         with engine_errors(doing % app_id):
             wait_for_end(self._client, app_id, timeout_s, lambda: self._find(app_id, doing))
-
-    @property
-    def hears_all(self) -> bool:
-        return True
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:  # noqa: ARG002  # all of the engine's
         """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: by the engine's events."""

@@ -109,6 +109,7 @@ _DEPENDENCIES = {"ok": "afterok", "any": "afterany", "fail": "afternotok"}
 class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     """Runs jobs on a Slurm cluster. Further arguments: see :class:`BatchScheduler`."""
 
+    hears_all = False
     capabilities = replace(
         CAPABILITIES,
         exec=True,
@@ -295,10 +296,6 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         scripts = [app_id for app_id, job in jobs.items() if is_script(job.roles)]
         known = {app_id: Known(facts_of(job), job.folder) for app_id, job in jobs.items()}
         return known if not scripts else {**known, **self.foreign()._facts(site, scripts, {})}
-
-    @property
-    def hears_all(self) -> bool:
-        return False
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
         """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: jobs here that run write down how they end."""

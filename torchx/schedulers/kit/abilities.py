@@ -143,19 +143,13 @@ class RunsTasks(Ability):
 
 
 class HearsChanges(Ability):
-    """Is told when jobs change, at less cost than by asking for all of them again and again."""
+    """Is told when jobs change. Whether no change is missed, so that all are asked for now and then, is ``hears_all``."""
 
-    @property
-    @abstractmethod
-    def hears_all(self) -> bool:
-        """Whether no change is missed, so that it is enough to ask for all jobs now and then."""
+    hears_all: bool
 
     @abstractmethod
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
-        """Those of these jobs that may have changed since the last call; sleeps for so long until there are any.
-
-        None: nothing is heard just now, or something was missed. Then they are asked for.
-        """
+        """Those of these jobs that may have changed; sleeps for so long until there are any. None: ask for all."""
 
 
 class SendsNotices(Ability):

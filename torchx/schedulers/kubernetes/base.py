@@ -81,6 +81,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     """What the jobs of this backend are: keys of :data:`names.OWNERS`."""
 
     capabilities = CAPABILITIES
+    hears_all = True
     wait_hint = 15.0  # who waits is told of the end by a watch
 
     def __init__(
@@ -329,10 +330,6 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
             api = self._api_of(app_id)
             verbs.stop_the_others(api, found)
             queries.watch_for_the_end(api, namespace, name, found, timeout_s)
-
-    @property
-    def hears_all(self) -> bool:
-        return True
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
         """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: by a watch of jobs, and one of their pods."""
