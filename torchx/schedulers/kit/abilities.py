@@ -143,7 +143,7 @@ class RunsTasks(Ability):
 
 
 class HearsChanges(Ability):
-    """Is told when jobs change. Whether no change is missed, so that all are asked for now and then, is ``hears_all``."""
+    """Is told when jobs change; ``hears_all``: of every change, so that all jobs are asked for only now and then."""
 
     hears_all: bool
 
