@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import functools
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, SpecError
 from torchx.schedulers.api import NONE, ListAppResponse
-from torchx.schedulers.batch.base import CAPABILITIES, BatchScheduler, Known, Site, Submission
-from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
+from torchx.schedulers.batch.base import CAPABILITIES, Known, Site, Submission
+from torchx.schedulers.batch.folders import JobFolder, LogPaths
 from torchx.schedulers.batch.sites import CHECK_S
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
@@ -29,8 +28,9 @@ from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.kit.verdict import state_of
 from torchx.schedulers.slurm.answers import bare, facts_of
 from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
+from torchx.schedulers.slurm.ends import EndsOfJobs
 from torchx.schedulers.slurm.events import SLURM_LOG
-from torchx.schedulers.slurm.folders import Ends, LegacyFolder, choose_previous, files_of, job_id_in, succeeded
+from torchx.schedulers.slurm.folders import LegacyFolder, choose_previous, files_of, job_id_in
 from torchx.schedulers.slurm.options import SlurmOpts
 from torchx.schedulers.slurm.reasons import SLURM_STATES, appstate_from_slurm_state, get_appstate_from_job
 from torchx.schedulers.slurm.request import (
@@ -55,12 +55,10 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.batch.logs import BatchLog
-    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.findings import Check
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.export import Export
-    from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
@@ -101,15 +99,12 @@ SLURM_JOB_DIRS = ".torchxslurmjobdirs"
 NAME_RULE = NameRule(100)
 _RANDOM = 6
 _KNOWN_ID = re.compile(r"\d+(_\d+)?")
-_MOST_HEARD = 500
-_LOOK_S = 0.2
 _DEPENDENCIES = {"ok": "afterok", "any": "afterany", "fail": "afternotok"}
 
 
-class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
+class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     """Runs jobs on a Slurm cluster. Further arguments: see :class:`BatchScheduler`."""
 
-    hears_all = False
     capabilities = replace(
         CAPABILITIES,
         exec=True,
@@ -128,8 +123,6 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("slurm", session_name, **parts)
         self._asked: dict[int, SlurmQueries] = {}
-        self._ends = Ends()
-        self._ended: set[str] = set()  # as their files say, which are believed for one look
 
     def _run_opts(self) -> runopts:
         opts = super()._run_opts()
@@ -230,24 +223,6 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
             run, self._submission(job, site), lambda done: self._second_submission(job, site, done) is not None
         )
 
-    def _secret_files(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
-        text = info.request.secrets(info._secrets)
-        files = {SECRETS_FILE: text} if text else {}
-        if info.request.notify:
-            from torchx.schedulers.slurm.notices import NOTICES_FILE, content
-
-            if addresses := content(info._notices, self.session_name):
-                files[NOTICES_FILE] = addresses
-        return files
-
-    def take_notices(self, app_id: str) -> dict[str, str] | None:
-        """See :class:`torchx.schedulers.kit.abilities.SendsNotices`."""
-        from torchx.schedulers.slurm.notices import taken
-
-        ((site, _),) = self._by_site([app_id])
-        folder = self.folders(site).of(app_id)
-        return {} if folder is None else taken(folder)
-
     def _second_submission(
         self, info: AppDryRunInfo[SlurmBatchRequest], site: Site, done: Completed
     ) -> Submission | None:
@@ -284,8 +259,7 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
         asked = [i for i in app_ids if _KNOWN_ID.fullmatch(i)]
         slurm = self._slurm(site)
-        heard = {i: folder for i, folder in folders.items() if i in self._ended}
-        records = succeeded(site.files, heard) if heard else {}
+        records = self._heard_of(site, folders)
         if left := [i for i in asked if i not in records]:
             records.update(slurm.jobs(left))
         jobs = files_of(site.files, records, folders)
@@ -296,29 +270,6 @@ class SlurmScheduler(SiteWorkspaceMixin, BatchScheduler):
         scripts = [app_id for app_id, job in jobs.items() if is_script(job.roles)]
         known = {app_id: Known(facts_of(job), job.folder) for app_id, job in jobs.items()}
         return known if not scripts else {**known, **self.foreign()._facts(site, scripts, {})}
-
-    def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
-        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: jobs here that run write down how they end."""
-        deadline = time.monotonic() + most_s
-        running = self._queries.running(app_ids)[:_MOST_HEARD]
-        folders = {
-            folder.path: i
-            for site, ids in self._by_site(running)
-            if not site.name
-            for i, folder in self.folders(site).of_many(ids).items()
-            if folder is not None
-        }
-        while not (ended := self._ends.look(folders)) and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(_LOOK_S, left))
-        for app_id in ended:
-            self._queries.forget(app_id)
-        self._ended = ended
-        return ended
-
-    def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
-        from torchx.schedulers.slurm.attempts import look_into
-
-        return look_into(folder)(replicas)
 
     def _slurm(self, site: Site) -> SlurmQueries:
         if id(site) not in self._asked:

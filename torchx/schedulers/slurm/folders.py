@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 
 from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.slurm.answers import Job, telling_files
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events, starts_of
-from torchx.schedulers.slurm.records import JobRecord
 from torchx.specs.retries import read_attempts
-
-_LAST_LINE = 128
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torchx.schedulers.kit.files import Files
+    from torchx.schedulers.slurm.records import JobRecord
 
 
 def files_of(
@@ -60,57 +57,6 @@ def files_of(
         )
     _read_more(files, jobs.values())
     return jobs
-
-
-def succeeded(files: Files, folders: Mapping[str, JobFolder]) -> dict[str, list[JobRecord]]:
-    """Jobs that have succeeded, as their own files say, in Slurm's words: it need not be asked about them."""
-    paths = {posixpath.join(folder.path, EVENTS_FILE): (i, folder) for i, folder in folders.items()}
-    found = {}
-    for path, text in _whole(files, dict.fromkeys(paths, 0)).items():
-        app_id, folder = paths[path]
-        events = parse_events(text.decode("utf-8", "replace"))
-        if events.over and events.exit_code == 0:
-            found[app_id] = [
-                JobRecord(
-                    job_id=app_id,
-                    state="COMPLETED",
-                    folder=folder.path,
-                    exit_code=0,
-                    started=events.started,
-                    ended=events.ended,
-                )
-            ]
-    return found
-
-
-class Ends:
-    """Hears of jobs that have ended, by the files that they write here."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[str, int] = {}
-
-    def look(self, folders: Mapping[str, str]) -> set[str]:
-        """The jobs that say that they are over, each once.
-
-        Args:
-            folders: path to app id.
-        """
-        over = set()
-        for folder, app_id in folders.items():
-            path = f"{folder}/{EVENTS_FILE}"
-            try:
-                size = os.stat(path).st_size
-                if self._sizes.get(path) == size:
-                    continue
-                self._sizes[path] = size
-                with open(path, "rb") as file:
-                    file.seek(max(size - _LAST_LINE, 0))
-                    line = file.read().rstrip(b"\n").rpartition(b"\n")[2]
-            except OSError:
-                continue
-            if line.split()[1:2] == [b"end"]:
-                over.add(app_id)
-        return over
 
 
 def _read_more(files: Files, jobs: Iterable[Job]) -> None:

@@ -1,0 +1,123 @@
+"""The ends of Slurm jobs: how they are heard of, by the files that jobs write, and what jobs need to send notices."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import time
+
+from torchx.schedulers.batch.base import BatchScheduler
+from torchx.schedulers.batch.folders import SECRETS_FILE
+from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+from torchx.schedulers.slurm.records import JobRecord
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.batch.site import Site
+    from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.slurm.request import SlurmBatchRequest
+    from torchx.specs.api import AppDryRunInfo
+
+_LAST_LINE = 128
+_MOST_HEARD = 500
+_LOOK_S = 0.2
+
+
+class EndsOfJobs(BatchScheduler):
+    """The part of the backend that hears of ends. Arguments: see :class:`BatchScheduler`."""
+
+    hears_all = False
+
+    def __init__(self, *args: Any, **parts: Any) -> None:
+        super().__init__(*args, **parts)
+        self._ends = Ends()
+        self._ended: set[str] = set()  # as their files say, which are believed for one look
+
+    def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
+        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: jobs here that run write down how they end."""
+        deadline = time.monotonic() + most_s
+        running = self._queries.running(app_ids)[:_MOST_HEARD]
+        folders = {
+            folder.path: i
+            for site, ids in self._by_site(running)
+            if not site.name
+            for i, folder in self.folders(site).of_many(ids).items()
+            if folder is not None
+        }
+        while not (ended := self._ends.look(folders)) and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_S, left))
+        for app_id in ended:
+            self._queries.forget(app_id)
+        self._ended = ended
+        return ended
+
+    def _heard_of(self, site: Site, folders: Mapping[str, JobFolder]) -> dict[str, list[JobRecord]]:
+        """Jobs that have succeeded, as their own files say, in Slurm's words: it need not be asked about them."""
+        paths = {posixpath.join(f.path, EVENTS_FILE): (i, f) for i, f in folders.items() if i in self._ended}
+        found = {}
+        for path, text in site.files.grown(dict.fromkeys(paths, 0)).items() if paths else ():
+            app_id, folder = paths[path]
+            events = parse_events(text.decode("utf-8", "replace"))
+            if events.over and events.exit_code == 0:
+                record = JobRecord(job_id=app_id, state="COMPLETED", folder=folder.path, exit_code=0)
+                record.started, record.ended = events.started, events.ended
+                found[app_id] = [record]
+        return found
+
+    def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
+        from torchx.schedulers.slurm.attempts import look_into
+
+        return look_into(folder)(replicas)
+
+    def _secret_files(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
+        text = info.request.secrets(info._secrets)
+        files = {SECRETS_FILE: text} if text else {}
+        if info.request.notify:
+            from torchx.schedulers.slurm.notices import NOTICES_FILE, content
+
+            if addresses := content(info._notices, self.session_name):
+                files[NOTICES_FILE] = addresses
+        return files
+
+    def take_notices(self, app_id: str) -> dict[str, str] | None:
+        """See :class:`torchx.schedulers.kit.abilities.SendsNotices`."""
+        from torchx.schedulers.slurm.notices import taken
+
+        ((site, _),) = self._by_site([app_id])
+        folder = self.folders(site).of(app_id)
+        return {} if folder is None else taken(folder)
+
+
+class Ends:
+    """Hears of jobs that have ended, by the files that they write here."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+
+    def look(self, folders: Mapping[str, str]) -> set[str]:
+        """The jobs that say that they are over, each once.
+
+        Args:
+            folders: path to app id.
+        """
+        over = set()
+        for folder, app_id in folders.items():
+            path = f"{folder}/{EVENTS_FILE}"
+            try:
+                size = os.stat(path).st_size
+                if self._sizes.get(path) == size:
+                    continue
+                self._sizes[path] = size
+                with open(path, "rb") as file:
+                    file.seek(max(size - _LAST_LINE, 0))
+                    line = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+            except OSError:
+                continue
+            if line.split()[1:2] == [b"end"]:
+                over.add(app_id)
+        return over
