@@ -123,7 +123,7 @@ def test_scripts_are_as_recorded(scheduler: SlurmScheduler, name: str, monkeypat
     app, cfg = JOBS[name]
     info = scheduler.submit_dryrun(app, cfg)
     shown = str(info).replace(info.request.name, "<NAME>")
-    path = GOLDEN / f"{name}.sh"
+    path = GOLDEN / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(shown)
     assert shown == path.read_text()

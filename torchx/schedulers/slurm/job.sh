@@ -4,7 +4,7 @@
 # It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py puts what
 # differs between jobs in place of the line `# @JOB@`: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`,
 # `sizes`, `least`, `retries` and `policy`, the variables `cwd`, `secrets` (1: the steps read some), `python` (empty: there is
-# no policy for retries by cause; else the one to try first), `notify` (the same of notices) and `early` (seconds by which
+# no policy for retries by cause; else the one to try first), `notify` (the same of notices, if any) and `early` (seconds by which
 # the time limit is announced), and a function `replica_N` for each replica.
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
@@ -244,10 +244,10 @@ tell() {  # those who want to hear of the end
   done
 }
 last=1
-if [[ -n $secrets$notify ]] && ((terminated)) && ! for_good; then last=0; fi
+if [[ -n $secrets${notify-} ]] && ((terminated)) && ! for_good; then last=0; fi
 if ((last)) && [[ -n $secrets ]]; then rm -f -- "$folder/secrets.sh"; fi
 words=("$code")
 ((terminated)) || words+=(over)
 note end "${words[@]}"
-if ((last)) && [[ -n $notify && -f $folder/notices.json ]]; then tell; fi
+if ((last)) && [[ -n ${notify-} && -f $folder/notices.json ]]; then tell; fi
 exit "$code"

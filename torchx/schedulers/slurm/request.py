@@ -282,7 +282,7 @@ def render(request: SlurmBatchRequest) -> str:
         f"cwd={quote(request.cwd)}",
         f"secrets={1 if any(split(replica.env)[1] for replica in replicas) else ''}",
         f"python={quote(sys.executable or 'python3') if request.retry else ''}",
-        f"notify={quote(sys.executable or 'python3') if request.notify else ''}",
+        *([f"notify={quote(sys.executable or 'python3')}"] if request.notify else []),
         f"early={request.early}",
         *(_retry_lines(replicas[0]) if request.retry else []),
         *_arrays(request, groups),
