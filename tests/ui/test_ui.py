@@ -79,12 +79,15 @@ def test_what_the_page_may_do_is_said_in_each_answer(pages: Pages) -> None:
 
 
 def test_no_text_is_read_as_html() -> None:
-    """The scripts make elements and text nodes; nothing is written as HTML, nothing is inline, nothing comes from elsewhere."""
+    """The scripts make elements and text nodes; nothing is written as HTML, nothing is inline, nothing comes from elsewhere.
+
+    The name of SVG is an address that nobody fetches.
+    """
     html = (STATIC / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|\sstyle=|https?://", html)
     for script in STATIC.glob("*.js"):
         found = re.search(
-            r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function|https?://|setAttribute\(\"style",
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function|https?://(?!www\.w3\.org/2000/svg\")|setAttribute\(\"style",
             script.read_text(),
         )
         assert not found, (script.name, found)

@@ -39,7 +39,7 @@ BUILTINS = {
     "dist": ("ddp", "spmd", "torchrun"),
     "metrics": ("tensorboard",),
     "serve": ("torchserve",),
-    "utils": ("binary", "booth", "copy", "echo", "hydra", "python", "sh", "touch"),
+    "utils": ("binary", "booth", "copy", "echo", "hydra", "python", "sbatch", "session", "sh", "touch"),
 }
 """The built-in components, by module: listed so that a typo costs no imports. A test compares it with the modules."""
 

@@ -32,7 +32,7 @@ def fake() -> Any:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What watchers are told: the job's id when one is started, then ``go`` or ``drop``. None is started."""
     told: list[str] = []
-    starting = SimpleNamespace(go=lambda: told.append("go"), drop=lambda: told.append("drop"))
+    starting = SimpleNamespace(go=lambda at_end=b"": told.append("go"), drop=lambda: told.append("drop"))
     monkeypatch.setattr(watchers, "start", lambda app_id, environ: told.append(app_id) or starting)
     monkeypatch.setattr(watchers, "lives", lambda app_id: False)
     return told

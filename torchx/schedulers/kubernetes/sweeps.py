@@ -108,8 +108,8 @@ def with_values(objects: list[_Object], tasks: TaskList) -> list[_Object]:
 def values_line(point: Sequence[str]) -> str:
     r"""The values of a task as a line of a POSIX shell, where ``nl`` is a line end.
 
-    >>> values_line(["it's", "a\nb"])
-    "v_0='it'\\''s' v_1=a\"${nl}\"b\n"
+    >>> values_line(["its", "a\nb"])
+    'v_0=its v_1=a"${nl}"b\n'
     """
     return " ".join(f"v_{i}={quote(value, {chr(10): 'nl'})}" for i, value in enumerate(point)) + "\n"
 
