@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from torchx.errors import NotFoundError, TorchXError
+from torchx.errors import NotFoundError, NotSupportedError, TorchXError
 from torchx.runner.documents import handle_fields, metrics_fields, run_fields, status_fields
 from torchx.ui.follow import log_lines
 from torchx.ui.guard import API, Guard
@@ -53,7 +53,10 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
 
     async def metrics(request: Request) -> Response:
         handle = runner.resolve(request.query_params["handle"])
-        found = await asyncio.to_thread(runner.metrics, handle)
+        try:
+            found = await asyncio.to_thread(runner.metrics, handle)
+        except NotSupportedError:  # a sweep, say: nothing is drawn
+            found = []
         return _json({**handle_fields(handle), "replicas": metrics_fields(found)})
 
     async def log(request: Request) -> Response:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from torchx import distributed
 
-OUT = Path(os.environ["OUT"])
+OUT = Path(os.environ.get("OUT", "."))
 KINDS = ("sleep", "stop", "loader", "slow")
 
 

@@ -44,7 +44,7 @@ def once(runner: Runner, reference: str, wanted: Callable[[Explained], object]) 
 
 def test_a_job_that_fails_twice(runner: Runner, namespace: str, image: str) -> None:
     """The cause is what its last pod wrote; the pod before it was another attempt of the same replica, with its log."""
-    command = "echo begun; echo 'ValueError: no such frob' >&2; exit 3"
+    command = "exec >&2; echo begun; echo 'ValueError: no such frob'; exit 3"  # of two streams the order is not kept
     cluster.call("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", job("train", command, image, backoffLimit=1))
     reference = f"k8s://{namespace}/job/train"
     found = once(runner, reference, lambda found: is_terminal(found.status.state))

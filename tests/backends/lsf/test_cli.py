@@ -22,6 +22,7 @@ if "fail" in sys.argv:
         raise RuntimeError(f"rank {os.environ['RANK']} has had enough")
     time.sleep(1000)
 dist.barrier()
+dist.destroy_process_group()
 """
 
 

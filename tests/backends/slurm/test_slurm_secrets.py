@@ -116,7 +116,10 @@ def test_it_is_there_again(
 def test_preempted(canaries: Canaries, scheduler: SlurmScheduler, submit: Job) -> None:
     """A job of a partition of higher priority takes the node; the secrets are there when it comes back."""
     app_id = submit(
-        f'{SHOW}; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600', env=canaries.env, cfg={"nodelist": "n2"}, max_retries=1
+        f'{SHOW}; [ -n "$SLURM_RESTART_COUNT" ] || exec sleep 600',
+        env=canaries.env,
+        cfg={"nodelist": "n2"},
+        max_retries=1,
     )
     until(scheduler, app_id, lambda _: lines(scheduler, app_id) == canaries.shown())
     command("sbatch", "--partition=urgent", "--nodelist=n2", "--exclusive", "--wrap=sleep 5", "--output=/dev/null")
@@ -128,7 +131,7 @@ def test_preempted(canaries: Canaries, scheduler: SlurmScheduler, submit: Job) -
 
 def test_slurm_ends_it_and_puts_it_back(canaries: Canaries, scheduler: SlurmScheduler, submit: Job) -> None:
     """As it does when a more important job needs the nodes."""
-    app_id = submit(f"{SHOW}; sleep 600", env=canaries.env, max_retries=1)
+    app_id = submit(f"{SHOW}; exec sleep 600", env=canaries.env, max_retries=1)
     until(scheduler, app_id, lambda _: lines(scheduler, app_id) == canaries.shown())
     command("scontrol", "requeue", app_id)
     becomes(lambda: "JobState=PENDING" in kept(app_id)[0], True)

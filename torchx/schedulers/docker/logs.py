@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _RECONNECT = 60  # attempts, a second apart at most
 _TAIL_BYTES = 1 << 16
+_EARLY_S = 0.05
 _EVENTS_S = 10.0
 
 
@@ -193,7 +194,8 @@ def _previous_run(client: Any, container: Container) -> tuple[float, float]:
         logger("torchx.schedulers").warning(
             "the engine has forgotten when the runs before that one ended: these are all"
         )
-    return ends[-2] if len(ends) > 1 else 0.0, started
+    # What a run writes first may be older than its start as the engine has it, which pauses 100 ms before it, at least.
+    return ends[-2] if len(ends) > 1 else 0.0, max(started - _EARLY_S, *ends[-1:], 0.0)
 
 
 def _plain(begin: bytes, read: Callable[[int], bytes]) -> Iterator[Piece]:
