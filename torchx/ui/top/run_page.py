@@ -7,6 +7,7 @@ import contextlib
 import re
 import time
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.binding import Binding
 from textual.containers import Vertical
@@ -37,6 +38,14 @@ _LINES = 2_000
 _MOST_LINES = 50_000
 _CAUSE_LINES = 8
 _STATE, _BARS, _LEAST_BARS = 11, 16, 4
+
+
+class Lines(Log):
+    """The log. Textual measures new lines in a thread; where that outlives the page, the program ends."""
+
+    def _update_size(self, updates: int, lines: list[str]) -> None:
+        if lines:
+            self._update_maximum_width(updates, max(cell_len(self._process_line(line)) for line in lines))
 
 
 class RunPage(Screen[None]):
@@ -71,13 +80,13 @@ class RunPage(Screen[None]):
         yield Static(id="cause")
         with Vertical(id="panes"):
             yield Rows(self._cells, self._heading, id="replicas")
-            yield Log(id="log", max_lines=_MOST_LINES)
+            yield Lines(id="log", max_lines=_MOST_LINES)
         yield Footer()
 
     def on_mount(self) -> None:
         """Begins to look, and to follow the log."""
         self.query_one("#replicas", Rows).border_title = "Replicas"
-        self.query_one("#log", Log).border_title = "Log"
+        self.query_one("#log", Lines).border_title = "Log"
         self.query_one("#replicas", Rows).focus()
         self._title()
         self._follow()
@@ -214,14 +223,14 @@ class RunPage(Screen[None]):
         self._follow()
 
     def _follow(self) -> None:
-        log = self.query_one("#log", Log)
+        log = self.query_one("#log", Lines)
         log.clear()
         log.border_title = f"Log of {self.part}" if self.part else "Log"
         self.query_one("#replicas", Rows).refresh()
         self.run_worker(self._read_log(self.part), exclusive=True, group="log")
 
     async def _read_log(self, part: str) -> None:
-        log = self.query_one("#log", Log)
+        log = self.query_one("#log", Lines)
         await self._known.wait()
         target = f"{self.handle}/{part}" if part else self.handle
         async with contextlib.aclosing(log_lines(target, last=_LINES, stream=None)) as batches:
