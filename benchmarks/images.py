@@ -120,12 +120,12 @@ def _refuse(problem: str) -> Callable[[], float]:
 def main() -> None:
     builder, workspace, base, repository = sys.argv[1:]
     started = time.perf_counter()
-    from torchx.specs.api import AppDef, Role, Workspace
+    from torchx.specs.api import AppDef, CfgVal, Role, Workspace
     from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
     mixin = DockerWorkspaceMixin()
     app = AppDef("a", [Role("r", image=base, entrypoint="x", workspace=Workspace({workspace: ""}))])
-    cfg = {"image_repo": repository, "builder": builder, "quiet": True}
+    cfg: dict[str, CfgVal] = {"image_repo": repository, "builder": builder, "quiet": True}
     mixin.build_workspaces(app.roles, cfg)
     mixin.push_images(mixin.dryrun_push_images(app, cfg))
     print(time.perf_counter() - started)
