@@ -34,8 +34,8 @@ class DoctorVerbs:
         runner: Runner = self  # type: ignore[assignment]  # whose base it is
         if not scheduler:
             return online.ask(here.checks(runner._backends, runner.name()))
-        found = online.of_system(runner._scheduler(scheduler), scheduler, lambda: runner._settings(scheduler, cfg))
-        return [*found, online.probe(runner, scheduler, cfg, image, probe_timeout_s)] if deep else found
+        found = online.of_system(runner, scheduler, cfg)
+        return found + online.probe(runner, scheduler, cfg, image, probe_timeout_s) if deep else found
 
     def check(
         self,

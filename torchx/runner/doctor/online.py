@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from torchx.errors import BackendError, TorchXError, TransientError
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.errors import BackendError, TorchXError
+from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, doubt
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, Diagnoses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from torchx.config import Setting
     from torchx.runner import Runner
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, CfgVal, Workspace
+    from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace
 
 WITHIN_S = 2.2
 """How long the answers to all questions may take."""
@@ -24,7 +23,7 @@ _POLL_S = 1.0
 def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
     """What the checks find, all asked at once; one that does not answer in time cannot be told.
 
-    >>> ask([Check("a", lambda: Finding(GOOD, "a", "is there"))])
+    >>> ask([Check("a", lambda: "is there")])
     [Finding(verdict='good', what='a', said='is there', fix='')]
     """
     from torchx.runner.backends import answers_within
@@ -41,16 +40,11 @@ def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
     return found
 
 
-def of_system(backend: Scheduler[Any], name: str, settle: Callable[[], Mapping[str, Setting]]) -> list[Finding]:
-    """What keeps jobs from running on a scheduler.
-
-    Args:
-        settle: returns the run options in force.
-    """
-    if not isinstance(backend, Diagnoses):
-        return [Finding(UNKNOWN, name, "this scheduler has no checks of its own", _deep(name))]
+def of_system(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None) -> list[Finding]:
+    """What keeps jobs from running on a scheduler."""
+    backend = runner._scheduler(name)
     try:
-        return ask([*backend.diagnose({key: setting.value for key, setting in settle().items()})])
+        return _asked(backend, name, {key: setting.value for key, setting in runner._settings(name, cfg).items()})
     except TorchXError as e:  # a required option is missing, say
         hint = e.hint or f"`torchx runopts {name}` shows the options; `torchx doctor -s {name} -cfg KEY=VALUE`"
         return [Finding(UNKNOWN, "options", str(e), hint)]
@@ -76,67 +70,54 @@ def of_job(
             role.workspace = role.workspace or code
     found = [Finding(GOOD, "request", f"`{name}` has one for each role"), *static.findings(given, backend, settled)]
     try:
-        if not isinstance(backend, Diagnoses):
-            return [*found, Finding(UNKNOWN, name, "this scheduler has no checks of its own", _deep(name))]
-        return found + ask([*backend.diagnose(settled, info)])
+        return found + _asked(backend, name, settled, info)
     except TorchXError as e:
         return [*found, Check(name, list).failed(e)]
     finally:
         runner.discard(info)
 
 
-def probe(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None, image: str, within_s: float) -> Finding:
+def _asked(
+    backend: Scheduler[Any], name: str, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[Any] | None = None
+) -> list[Finding]:
+    if isinstance(backend, Diagnoses):
+        return ask([*backend.diagnose(cfg, job)])
+    fix = f"`torchx doctor -s {name} --deep` runs a small job there"
+    return [Finding(UNKNOWN, name, "this scheduler has no checks of its own", fix)]
+
+
+def probe(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None, image: str, within_s: float) -> list[Finding]:
     """Runs a job of one small task to its end, reads its log, and deletes it."""
+    return Check("probe job", lambda: _probe(runner, name, cfg, image, within_s), certain=(TorchXError,)).findings()
+
+
+def _probe(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None, image: str, within_s: float) -> str | Finding:
+    import contextlib
     import time
 
     from torchx.runner.wait import WaitTimeoutError
-    from torchx.specs.api import AppDef, Resource, Role
+    from torchx.specs.api import AppDef, AppState, Resource, Role
 
     word = f"torchx-doctor-{time.time_ns()}"
     role = Role("probe", image, entrypoint="sh", args=["-c", f"echo {word}"], resource=Resource(1, 0, 256))
     begun = time.monotonic()
+    handle = runner.run(AppDef("torchx-doctor", [role]), name, cfg)
     try:
-        handle = runner.run(AppDef("torchx-doctor", [role]), name, cfg)
-    except TransientError as e:
-        return Finding(UNKNOWN, "probe job", str(e), e.hint)
-    except TorchXError as e:
-        return Finding(BAD, "probe job", str(e), e.hint)
-    try:
-        return _watched(runner, handle, word, begun, within_s)
-    except WaitTimeoutError:
-        status = runner.status(handle)
+        try:
+            status = runner.wait(handle, _POLL_S, within_s)
+        except WaitTimeoutError:
+            status = runner.status(handle)
+        took = time.monotonic() - begun
         said = f"{status.state.name}: {status.msg}".rstrip(": ") if status is not None else "gone"
-        return Finding(UNKNOWN, "probe job", f"after {within_s:g} s it is {said}", "`torchx doctor --deep` later")
-    except TransientError as e:
-        return Finding(UNKNOWN, "probe job", str(e), e.hint)
+        if status is not None and not status.is_terminal():
+            return doubt(f"after {within_s:g} s it is {said}", "`torchx doctor --deep` later")
+        if status is None or status.state is not AppState.SUCCEEDED:
+            return bad(f"it is {said}", "run it by hand: `torchx run --wait --log utils.echo --msg hello`")
+        if word in "".join(runner.log_lines(handle, "probe", 0)):
+            return f"ran, and its log came back, in {took:.1f} s"
+        said = "it ran, but what it wrote is not seen from here: do the nodes share the folder of the jobs?"
+        return bad(said, "`export TORCHX_HOME=/a/shared/folder`, or `-cfg job_dir=...` on one")
     finally:
-        _forget(runner, handle)
-
-
-def _watched(runner: Runner, handle: str, word: str, begun: float, within_s: float) -> Finding:
-    import time
-
-    from torchx.specs.api import AppState
-
-    status = runner.wait(handle, _POLL_S, within_s)
-    took = time.monotonic() - begun
-    if status is None or status.state is not AppState.SUCCEEDED:
-        said = "it is gone" if status is None else f"it {status.state.name.lower()}: {status.msg}".rstrip(": ")
-        return Finding(BAD, "probe job", said, "run it by hand: `torchx run --wait --log utils.echo --msg hello`")
-    lines = "".join(runner.log_lines(handle, "probe", 0))
-    if word in lines:
-        return Finding(GOOD, "probe job", f"ran, and its log came back, in {took:.1f} s")
-    said = "it ran, but what it wrote is not seen from here: do the nodes share the folder of the jobs?"
-    return Finding(BAD, "probe job", said, "`export TORCHX_HOME=/a/shared/folder`, or `-cfg job_dir=...` on one")
-
-
-def _forget(runner: Runner, handle: str) -> None:
-    import contextlib
-
-    with contextlib.suppress(TorchXError):  # what was found counts
-        runner.cancel(handle)
-        runner.delete(handle)
-
-
-def _deep(name: str) -> str:
-    return f"`torchx doctor -s {name} --deep` runs a small job there"
+        with contextlib.suppress(TorchXError):  # what was found counts
+            runner.cancel(handle)
+            runner.delete(handle)

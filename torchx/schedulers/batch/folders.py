@@ -244,7 +244,7 @@ def folder_name(role: str) -> str:
     return f"{name[:100]}-{hashlib.sha256(role.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
 
 
-def shared_folder(nodes: Completed, backend: str, remote: str) -> Finding:
+def shared_folder(nodes: Completed, backend: str, remote: str) -> str | Finding:
     """Whether the nodes see the folder in which the jobs of a backend are.
 
     Args:
@@ -253,12 +253,12 @@ def shared_folder(nodes: Completed, backend: str, remote: str) -> Finding:
     """
     import socket
 
-    from torchx.schedulers.findings import GOOD, UNKNOWN, Finding
+    from torchx.schedulers.findings import doubt
     from torchx.settings import torchx_home
 
     hosts = set(nodes.check().stdout.split())
     if not remote and hosts <= {socket.gethostname(), socket.gethostname().partition(".")[0]}:
-        return Finding(GOOD, "shared folder", "all nodes are this machine")
+        return "all nodes are this machine"
     where = f"`{torchx_home(backend)}`" if not remote else f"the folder of jobs on `{remote}`"
     said = f"whether the nodes see {where} shows only when a job runs"
-    return Finding(UNKNOWN, "shared folder", said, f"`torchx doctor -s {backend} --deep`")
+    return doubt(said, f"`torchx doctor -s {backend} --deep`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from torchx.errors import NotFoundError, SpecError
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.schedulers.findings import Check, Finding, bad, doubt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,16 +13,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs.api import AppDryRunInfo
-    from torchx.workspace.images.names import ImageName
-    from torchx.workspace.images.registry import Registry
 
-_UNTOLD = ("", "unknown")
+    Machines = Callable[[], set[str]]
+    Elsewhere = Callable[[str], bool | None]
 
 
 def image_checks(
-    job: AppDryRunInfo[Any],
-    architectures: Callable[[], set[str]],
-    elsewhere: Callable[[str], bool | None] = lambda _: False,
+    job: AppDryRunInfo[Any], architectures: Machines, elsewhere: Elsewhere = lambda _: False
 ) -> Iterator[Check]:
     """A question about each image of a job: that below the code, where one is going to be built.
 
@@ -33,47 +30,39 @@ def image_checks(
     roles = job._app.roles if job._app is not None else []
     images = {job._tags.get(f"image.{role.name}") or role.image: role.name for role in roles}
     for image, role in images.items():
-        what = f"image of role `{role}`"
-        yield Check(what, partial(_look, image, what, architectures, elsewhere))
+        ask = partial(_look, image, architectures, elsewhere)
+        yield Check(f"image of role `{role}`", ask, certain=(SpecError,))
 
 
-def _look(
-    image: str, what: str, architectures: Callable[[], set[str]], elsewhere: Callable[[str], bool | None]
-) -> Finding:
+def _look(image: str, architectures: Machines, elsewhere: Elsewhere) -> str | Finding:
+    held = elsewhere(image)
+    if held:
+        return f"`{image}` is where it will run"
+    try:
+        there = _architectures(image)
+    except NotFoundError as e:
+        fix = f"`docker push {image}`, or another name: `--image HOST/NAME:TAG`"
+        return doubt(str(e), fix) if held is None else bad(str(e), fix)
+    wanted, offered = architectures(), ", ".join(sorted(there))
+    if wanted and there and not wanted & there:
+        said = f"`{image}` is for {offered}, and the machines are {', '.join(sorted(wanted))}"
+        return bad(said, f"`docker buildx build --platform linux/{min(wanted)} --push -t {image} .`")
+    return f"`{image}` is in its registry" + (f", for {offered}" if there else "")
+
+
+def _architectures(image: str) -> set[str]:
+    """For which machines there is a variant of the image; none where it does not say so."""
+    import json
+    from contextlib import closing
+
     from torchx.workspace.images.names import ImageName
     from torchx.workspace.images.registry import Registry
 
-    held = elsewhere(image)
-    if held:
-        return Finding(GOOD, what, f"`{image}` is where it will run")
-    try:
-        name = ImageName.parse(image)
-    except SpecError as e:
-        return Finding(BAD, what, str(e), e.hint)
-    registry = Registry(name.registry)
-    try:
-        there = _architectures(registry, name)
-    except NotFoundError as e:
-        fix = f"`docker push {image}`, or another name: `--image HOST/NAME:TAG`"
-        return Finding(UNKNOWN if held is None else BAD, what, str(e), fix)
-    finally:
-        registry.close()
-    wanted = architectures()
-    if wanted and there and not wanted & there:
-        said = f"`{image}` is for {', '.join(sorted(there))}, and the machines are {', '.join(sorted(wanted))}"
-        fix = f"`docker buildx build --platform linux/{min(wanted)} --push -t {image} .`"
-        return Finding(BAD, what, said, fix)
-    return Finding(GOOD, what, f"`{image}` is in its registry" + (f", for {', '.join(sorted(there))}" if there else ""))
-
-
-def _architectures(registry: Registry, name: ImageName) -> set[str]:
-    """For which machines there is a variant of the image; none where it does not say so."""
-    import json
-
-    manifest = json.loads(registry.manifest(name).content)
-    if "manifests" in manifest:
-        found = {str((one.get("platform") or {}).get("architecture", "")) for one in manifest["manifests"]}
-    else:
-        config = json.loads(registry.blob(name.repository, manifest["config"]["digest"]))
-        found = {str(config.get("architecture", ""))}
-    return found - {*_UNTOLD}
+    name = ImageName.parse(image)
+    with closing(Registry(name.registry)) as registry:
+        manifest = json.loads(registry.manifest(name).content)
+        if "manifests" in manifest:
+            platforms = [variant.get("platform") or {} for variant in manifest["manifests"]]
+        else:
+            platforms = [json.loads(registry.blob(name.repository, manifest["config"]["digest"]))]
+    return {str(platform.get("architecture") or "unknown") for platform in platforms} - {"unknown"}

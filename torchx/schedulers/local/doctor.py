@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import SpecError
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.schedulers.findings import Check, Finding, doubt
 from torchx.schedulers.local.path import program_path
 
 TYPE_CHECKING = False
@@ -21,41 +21,38 @@ def of_machine() -> list[Check]:
 
 def of_job(request: PopenRequest, app: AppDef) -> list[Check]:
     """The questions about one job."""
-    return [Check("programs", lambda: _programs(request, app)), Check("size", lambda: _size(app))]
+    return [
+        Check("programs", lambda: _programs(request, app), certain=(SpecError,)),
+        Check("size", lambda: _size(app)),
+    ]
 
 
-def _machine() -> Finding:
+def _machine() -> str:
     from torchx.util.machine import cpu_count, gpu_ids, memory_mb
 
-    return Finding(GOOD, "machine", f"{cpu_count()} CPUs, {len(gpu_ids())} GPUs, {memory_mb()} MiB of memory")
+    return f"{cpu_count()} CPUs, {len(gpu_ids())} GPUs, {memory_mb()} MiB of memory"
 
 
-def _torchrun() -> Finding:
+def _torchrun() -> str | Finding:
     from torchx.util.procs import find_program
 
-    found = find_program("torchrun", program_path(os.environ), os.getcwd())
-    if found:
-        return Finding(GOOD, "torchrun", found)
-    said = "not in PATH: jobs of `dist.ddp` and `-j` need it, others do not"
-    return Finding(UNKNOWN, "torchrun", said, "`pip install torch`")
+    missing = doubt("not in PATH: jobs of `dist.ddp` and `-j` need it, others do not", "`pip install torch`")
+    return find_program("torchrun", program_path(os.environ), os.getcwd()) or missing
 
 
-def _programs(request: PopenRequest, app: AppDef) -> Finding:
+def _programs(request: PopenRequest, app: AppDef) -> str:
     from torchx.schedulers.local.request import check_scripts, replica_requests
     from torchx.schedulers.local.submission import base_environment
 
     env = base_environment(request)
-    try:
-        replica_requests(request, env)
-        check_scripts(request, app, env)
-    except SpecError as e:
-        return Finding(BAD, "programs", str(e), e.hint)
-    return Finding(GOOD, "programs", "all are here")
+    replica_requests(request, env)
+    check_scripts(request, app, env)
+    return "all are here"
 
 
-def _size(app: AppDef) -> Finding:
+def _size(app: AppDef) -> str | Finding:
     from torchx.schedulers.local.resources import shortages
 
     for said in shortages(app):
-        return Finding(UNKNOWN, "size", said, "`torchx doctor -s local_cwd` shows what it has")
-    return Finding(GOOD, "size", "this machine has what the replicas ask for")
+        return doubt(said, "`torchx doctor -s local_cwd` shows what it has")
+    return "this machine has what the replicas ask for"

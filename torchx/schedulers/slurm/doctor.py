@@ -9,7 +9,7 @@ import posixpath
 import re
 
 from torchx.schedulers.batch.folders import shared_folder
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.schedulers.findings import Check, Finding, bad, doubt, no_such
 from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.slurm.client import hint_for, parse_version
 from torchx.schedulers.slurm.options import SlurmOpts
@@ -68,61 +68,55 @@ def of_job(run: Run, submission: Submission, without_memory: Callable[[Completed
     return [Check("sbatch", lambda: _trial(run, words, script, without_memory, hidden))]
 
 
-def _version(run: Run) -> Finding:
+def _version(run: Run) -> str:
     major, minor = parse_version(run(["sinfo", "--version"]).check().stdout)
-    return Finding(GOOD, "Slurm", f"{major}.{minor:02d}")
+    return f"{major}.{minor:02d}"
 
 
-def _partitions(run: Run, wanted: str) -> Finding:
+def _partitions(run: Run, wanted: str) -> str | Finding:
     done = run(["sinfo", "--all", "--noheader", "--format=%P|%a|%D"]).check()
-    rows = [line.split("|") for line in done.stdout.split()]
-    there = {row[0].rstrip("*"): row for row in rows if len(row) == 3}
+    rows = [line.split("|") for line in done.stdout.split() if line.count("|") == 2]
+    there = {row[0].rstrip("*"): row for row in rows}
     default = next((row[0].rstrip("*") for row in rows if row[0].endswith("*")), "")
-    names = [name for name in wanted.split(",") if name] or ([default] if default else [])
+    names = [name for name in (wanted or default).split(",") if name]
     if not names:
         fix = f"name one: `-cfg partition={min(there, default='NAME')}`"
-        return Finding(UNKNOWN, "partition", "the cluster has no default, and none is named", fix)
+        return doubt("the cluster has no default, and none is named", fix)
     for name in names:
         if name not in there:
-            from torchx.util.strings import nearest
-
-            near = nearest(name, there) or default or min(there, default="NAME")
-            said = f"there is no `{name}`; there are: {', '.join(sorted(there)) or 'none'}"
-            return Finding(BAD, "partition", said, f"`-cfg partition={near}`")
-    down = [name for name in names if there[name][1] != "up"]
-    if down:
-        said = f"`{down[0]}` is {there[down[0]][1]}: jobs wait until an administrator changes that"
-        return Finding(UNKNOWN, "partition", said, "`sinfo` shows others")
+            return no_such(name, there, "partition", default)
+    for name in names:
+        if there[name][1] != "up":
+            said = f"`{name}` is {there[name][1]}: jobs wait until an administrator changes that"
+            return doubt(said, "`sinfo` shows others")
     nodes = sum(int(row[2]) for row in rows if row[0].rstrip("*") in names and row[2].isdigit())
-    return Finding(GOOD, "partition", f"`{', '.join(names)}` is up, {nodes} nodes")
+    return f"`{', '.join(names)}` is up, {nodes} nodes"
 
 
-def _accounts(run: Run, opts: SlurmOpts) -> Finding:
+def _accounts(run: Run, opts: SlurmOpts) -> str | Finding:
     done = run(["sh", "-c", _MINE])
     rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") == 3]
     if done.returncode or not rows:
-        return Finding(UNKNOWN, "account", last_line(done.stderr, "accounting knows no account of yours"))
+        return doubt(last_line(done.stderr, "accounting knows no account of yours"))
     accounts = sorted({row[0] for row in rows})
     levels = sorted({q for row in rows for q in row[2].split(",") if q})
     for what, wanted, mine in (("account", opts.account, accounts), ("qos", opts.qos, levels)):
         if wanted and mine and wanted.lower() not in mine:
             said = f"`{wanted}` is not a {what} of yours; those are: {', '.join(mine)}"
-            return Finding(UNKNOWN, "account", said, f"`-cfg {what}={mine[0]}`")
-    return Finding(GOOD, "account", f"{', '.join(accounts)}" + (f"; qos {', '.join(levels)}" if levels else ""))
+            return doubt(said, f"`-cfg {what}={mine[0]}`")
+    return f"{', '.join(accounts)}" + (f"; qos {', '.join(levels)}" if levels else "")
 
 
 def _trial(
     run: Run, words: list[str], script: str, without_memory: Callable[[Completed], bool], hidden: Sequence[str] = ()
-) -> Finding:
+) -> str | Finding:
     done = run([*(["env", *hidden] if hidden else []), "sbatch", "--test-only", *words], stdin=script)
     said = last_line(done.stderr).removeprefix("sbatch: ").removeprefix("error: ").removeprefix("allocation failure: ")
     if done.returncode == 0:
         when = re.search(r"to start at (\S+)", said)
-        return Finding(GOOD, "sbatch", f"would take it; it could start at {when[1]}" if when else "would take it")
+        return f"would take it; it could start at {when[1]}" if when else "would take it"
     if without_memory(done):
-        return Finding(GOOD, "sbatch", "would take it, without a request for memory")
-    refusal = next((line for line in done.stderr.splitlines() if _FOR_GOOD.search(line)), "")
-    certain = bool(refusal) and not _MAY_PASS.search(done.stderr)
-    return Finding(
-        BAD if certain else UNKNOWN, "sbatch", f"{'refuses it' if certain else 'says'}: {said}", hint_for(done.stderr)
-    )
+        return "would take it, without a request for memory"
+    if any(map(_FOR_GOOD.search, done.stderr.splitlines())) and not _MAY_PASS.search(done.stderr):
+        return bad(f"refuses it: {said}", hint_for(done.stderr))
+    return doubt(f"says: {said}", hint_for(done.stderr))

@@ -94,7 +94,7 @@ def refuse_closed(queue: Queue) -> None:
     if queue.state == "DISABLED":
         raise BackendError(
             f"queue `{queue.name}` is disabled",
-            hint=f"aws batch update-job-queue --job-queue {queue.name} --state ENABLED",
+            hint=f"`aws batch update-job-queue --job-queue {queue.name} --state ENABLED`",
         )
     if queue.status in ("INVALID", "DELETING", "DELETED"):
         more = f": {queue.reason}" if queue.reason else ""
@@ -165,4 +165,7 @@ def _no_queue(client: Any, name: str) -> NotFoundError:
     hint = did_you_mean(name, there) or (f"there are: {', '.join(sorted(there)[:10])}" if there else "")
     region = getattr(getattr(client, "meta", None), "region_name", "")
     where = f" in {region}" if region else ""
-    return NotFoundError(f"Batch has no queue `{name}`{where}", hint=hint or "is the region right? It has no queues")
+    return NotFoundError(
+        f"Batch has no queue `{name}`{where}",
+        hint=f"{hint} (`-cfg queue=NAME`)" if hint else "is the region right? It has no queues",
+    )
