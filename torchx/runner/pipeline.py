@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchx.config import Setting
     from torchx.config.files import ConfigFiles
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo, Role
+    from torchx.specs.api import AppDef, AppDryRunInfo
 
 _LITTLE_MB = 1024
 
@@ -40,7 +40,9 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
     new: AppDef = copy_data(app)
     for role in new.roles:
         if role.resource.gpu > 0 and 0 < role.resource.memMB <= _LITTLE_MB and backend.capabilities.resources:
-            _warn_of_little_memory(role)
+            from torchx.runner.doctor.static import act, memory
+
+            act(memory(role))
         for name in (ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH):
             role.env.pop(name, None)  # another run's, if the app is from the record of one
     if workspace:
@@ -159,15 +161,6 @@ def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], 
             role.env[ENV_PARENT_RUN_ID] = parent_run_id
         for name, value in trackers.items():
             role.env.setdefault(name, value)
-
-
-def _warn_of_little_memory(role: Role) -> None:
-    """The defaults of components are meant for a script without GPUs."""
-    from torchx.runner.doctor.static import memory
-
-    finding = memory(role)
-    if finding is not None:
-        logger("torchx").warning("%s; %s", finding.said, finding.fix)
 
 
 def _warn_of_unused(workspace: Workspace, text: str, scheduler: str) -> None:

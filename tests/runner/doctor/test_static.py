@@ -274,6 +274,19 @@ def test_sizes_that_look_wrong(home: Path, case: str) -> None:
     assert fix in doubt.fix
 
 
+def test_sizes_are_told_at_the_submission(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of both, once each; the job goes on."""
+    write(home, "t.py")
+    with get_runner() as runner:
+        runner.dryrun(ddp(script="t.py", j="1x8", gpu=4), "slurm", {"job_dir": "/shared/x"})
+    assert caplog.text.count("8 workers on nodes of 4 GPUs") == 1
+    assert caplog.text.count("`--cpu 32 --memMB 131072` is usual") == 1
+    caplog.clear()
+    with get_runner() as runner:
+        runner.dryrun(ddp(script="t.py", j="1x4", gpu=4, memMB=65536), "slurm", {"job_dir": "/shared/x"})
+    assert "GPUs" not in caplog.text
+
+
 def good_jobs() -> list[tuple[str, AppDef]]:
     """Jobs with which nothing is wrong, of all sizes and makes: scripts, modules, programs, images, resources."""
     makes: list[AppDef] = []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import Scheduler
     from torchx.specs.api import AppDef, Role, Workspace
 
-LITTLE_MB = 1024
+_LITTLE_MB = 1024
 _MACROS = [name for name in vars(macros) if not name.startswith("_") and name != "Values"]
 _BRACES = re.compile(r"(?<!\$)\$\{(\w+)\}")
 _WORKERS = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
@@ -43,7 +43,7 @@ def refuse_scripts(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any])
         return
     for role in app.roles:
         if role.metadata.get("script"):
-            _act(script(role, backend, cfg, waits=AFTER in app.metadata))
+            act(script(role, backend, cfg, waits=AFTER in app.metadata))
 
 
 def refuse_names(app: AppDef, backend: Scheduler[Any]) -> None:
@@ -56,7 +56,20 @@ def refuse_names(app: AppDef, backend: Scheduler[Any]) -> None:
         return
     for role in app.roles:
         for finding in leftovers(role, backend):
-            _act(finding)
+            act(finding)
+
+
+def act(finding: Finding | None) -> None:
+    """Refuses a job for what is bad, and warns of what looks wrong where there is something to do about it.
+
+    Raises:
+        SpecError: says what to do.
+    """
+    if finding is None or not finding.fix:
+        return
+    if finding.verdict == BAD:
+        raise SpecError(f"{finding.what}: {finding.said}", hint=f"{finding.fix} (`--no-check` submits it as it is)")
+    logger("torchx").warning("%s: %s; %s", finding.what, finding.said, finding.fix)
 
 
 def findings(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> Iterator[Finding]:
@@ -80,11 +93,10 @@ def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits
     from torchx.workspace.dir_workspace import DirWorkspaceMixin
 
     in_folder = isinstance(backend, DirWorkspaceMixin)
-    contained = cfg.get("container") or cfg.get("container_image") or cfg.get("docker")
     if in_folder and not (cfg.get("job_dir") or cfg.get("jobdir") or cfg.get("ssh")):
         there = os.path.isfile(name) or os.path.isfile(os.path.join(role.image, name))
         problem = f"`{name}` is neither in `{os.getcwd()}`, where the job runs, nor in its image"
-        certain, place = not role.image.startswith(("/", "~", ".")), _Place("" if there else problem, ".")
+        place, certain = _Place("" if there else problem, "."), not role.image.startswith(("/", "~", "."))
     elif role.workspace:
         place = _look(role.workspace, name)
         ours = role.image == PUBLISHED_IMAGE and not name.startswith("torchx/")  # we know what is in it
@@ -93,10 +105,11 @@ def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits
         return None
     if not place.problem:
         return Finding(GOOD, what, f"`{name}` is there")
-    if name.startswith("..") or not place.root or contained or waits:
-        certain = False
-    if certain or place.ignores:
-        return Finding(BAD if certain else UNKNOWN, what, place.problem, _way_to(name, place))
+    contained = cfg.get("container") or cfg.get("container_image") or cfg.get("docker")
+    if certain and place.root and not (contained or waits or name.startswith("..")):
+        return Finding(BAD, what, place.problem, _way_to(name, place))
+    if place.ignores:
+        return Finding(UNKNOWN, what, place.problem, _way_to(name, place))
     return Finding(UNKNOWN, what, f"{place.problem}; the image, or an earlier job, may bring it")
 
 
@@ -119,38 +132,29 @@ def leftovers(role: Role, backend: Scheduler[Any]) -> Iterator[Finding]:
             yield Finding(UNKNOWN, f"macros of role `{role.name}`", said, fix)
 
 
-def _act(finding: Finding | None) -> None:
-    if finding is None or not finding.fix:
-        return
-    if finding.verdict == BAD:
-        raise SpecError(f"{finding.what}: {finding.said}", hint=f"{finding.fix} (`--no-check` submits it as it is)")
-    logger("torchx").warning("%s: %s; %s", finding.what, finding.said, finding.fix)
-
-
 def memory(role: Role) -> Finding | None:
     """Whether a role with GPUs has more memory than components give to a script without."""
-    gpus, cpus, mb = role.resource.gpu, role.resource.cpu, role.resource.memMB
+    gpus, mb = role.resource.gpu, role.resource.memMB
     if gpus <= 0 or mb is None or mb <= 0:
         return None
     what = f"memory of role `{role.name}`"
-    if mb > LITTLE_MB:
+    if mb > _LITTLE_MB:
         return Finding(GOOD, what, f"{mb} MiB for {gpus} GPUs")
-    has = f"role `{role.name}` has {gpus:d} GPUs, {int(cpus)} CPUs and {int(mb)} MiB of memory"
+    said = f"{int(mb)} MiB with {gpus:d} GPUs and {int(role.resource.cpu)} CPUs: most training ends out of memory"
     usual = f"`--cpu {8 * gpus} --memMB {32768 * gpus}` is usual, or a named resource, such as `-h gpu.small`"
-    return Finding(UNKNOWN, what, f"{has}, with which most training ends out of memory", usual)
+    return Finding(UNKNOWN, what, said, usual)
 
 
 def _workers(role: Role) -> Finding | None:
     """How many workers torchrun starts on each node, against its GPUs."""
-    found = _WORKERS.search(" ".join(role.args))
-    gpus = int(role.resource.gpu)
+    found, gpus = _WORKERS.search(" ".join(role.args)), int(role.resource.gpu)
     if found is None or gpus <= 0:
         return None
-    workers, what = int(found[1]), f"workers of role `{role.name}`"
-    if workers <= gpus:
-        return Finding(GOOD, what, f"{workers} on each node of {gpus} GPUs")
-    said = f"{workers} on each node of {gpus} GPUs: some share one, which NCCL refuses"
-    return Finding(UNKNOWN, what, said, f"`-j {role.num_replicas}x{gpus}`, or `--gpu {workers}`")
+    what, said = f"workers of role `{role.name}`", f"{found[1]} on each node of {gpus} GPUs"
+    if int(found[1]) <= gpus:
+        return Finding(GOOD, what, said)
+    fix = f"`-j {role.num_replicas}x{gpus}`, or `--gpu {found[1]}`"
+    return Finding(UNKNOWN, what, f"{said}: some share one, which NCCL refuses", fix)
 
 
 @dataclass(frozen=True)
