@@ -257,10 +257,7 @@ class AWSBatchScheduler(AwsScheduler):
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
         from torchx.schedulers.aws.batch.foreign import ForeignBatchJobs
 
-        class View(ForeignBatchJobs, AWSBatchScheduler):
-            """Jobs that torchx did not submit."""
-
-        return View(self.session_name, clients=self._clients)
+        return ForeignBatchJobs.of(self)
 
     # -- asking ----------------------------------------------------------------------------------
 

@@ -291,10 +291,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
         from torchx.schedulers.docker.foreign import ForeignContainers
 
-        class View(ForeignContainers, DockerScheduler):
-            """Containers that torchx did not make."""
-
-        return View(self.session_name, self._on_engine.given)
+        return ForeignContainers.of(self)
 
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""

@@ -261,12 +261,7 @@ class KubernetesScheduler(KubeScheduler):
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
         from torchx.schedulers.kubernetes.foreign import ForeignKubeJobs
 
-        class View(ForeignKubeJobs, KubernetesScheduler):
-            """Jobs that torchx did not make."""
-
-        view = View(self.session_name, self._given_client)
-        view.configure(self._defaults)
-        return view
+        return ForeignKubeJobs.of(self)
 
     def _uploaded(self, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The objects, with addresses of the code that is in a bucket now."""

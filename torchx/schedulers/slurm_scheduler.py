@@ -349,9 +349,9 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
 
     def foreign(self) -> ForeignSlurmJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
-        from torchx.schedulers.slurm.foreign import view
+        from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
 
-        return view(self)
+        return ForeignSlurmJobs.of(self)
 
     # -- sweeps ----------------------------------------------------------------------------------
 

@@ -47,9 +47,19 @@ def forced(backend: Scheduler[Any]) -> Scheduler[Any]:
 
 
 class ForeignJobs(_Base):
-    """What a view is besides its backend: a class that has this one and the backend's as bases, in this order."""
+    """What a view is besides its backend: see :meth:`of`. Subclasses say what is special of a system."""
 
     _force = False
+
+    @classmethod
+    def of(cls, backend: Scheduler[Any]) -> Self:
+        """The view of a backend: what that one answers of its jobs, but where this class says otherwise.
+
+        It shares the connections and the configuration of the backend.
+        """
+        view: Any = copy.copy(backend)
+        view.__class__ = type(cls.__name__, (cls, type(backend)), {"__doc__": cls.__doc__})
+        return view  # type: ignore[no-any-return]  # made of both a moment ago
 
     @abstractmethod
     def find(self, reference: str) -> Named | None:

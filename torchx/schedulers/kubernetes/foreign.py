@@ -19,17 +19,18 @@ from torchx.schedulers.kubernetes.refusals import unless_forbidden
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
     from typing import Any
 
     from torchx.schedulers.api import DescribeAppResponse
-    from torchx.schedulers.kit.facts import JobFacts
+    from torchx.schedulers.kubernetes.base import KubeScheduler
     from torchx.schedulers.kubernetes.client import KubeApi
     from torchx.schedulers.kubernetes.logs import Seen
-    from torchx.schedulers.kubernetes.pod_answers import Pod
 
+    _Base = KubeScheduler
     _Object = dict[str, Any]
-    _Replicas = list[tuple[str, int]]
+else:
+    _Base = object
 
 KINDS = {
     **{"pod": "Pod", "job": "Job", "jobset": "JobSet", "trainjob": "TrainJob"},
@@ -51,18 +52,8 @@ _INDEXES = (
 )
 
 
-class ForeignKubeJobs(ForeignJobs):
+class ForeignKubeJobs(ForeignJobs, _Base):
     """What :class:`torchx.schedulers.kubernetes.base.KubeScheduler` answers of jobs of others."""
-
-    if TYPE_CHECKING:  # what the scheduler has
-
-        def _api_of(self, app_id: str) -> KubeApi: ...
-
-        def _described(self, api: KubeApi, app_id: str, found: Found) -> DescribeAppResponse | None: ...
-
-        def _state(self, api: KubeApi, app_id: str, found: Found) -> Any: ...
-
-        _facts: Callable[[KubeApi, str, Found, Sequence[Pod]], JobFacts]
 
     def find(self, reference: str) -> Named | None:
         *namespace, kind, name = ["", *reference.split("/")]
@@ -102,7 +93,7 @@ class ForeignKubeJobs(ForeignJobs):
 
     wait_for_end = Scheduler.wait_for_end  # a watch asks by labels of ours
 
-    def log_replicas(self, app_id: str) -> _Replicas | None:
+    def log_replicas(self, app_id: str) -> list[tuple[str, int]] | None:
         api, found = self._look_up(app_id)
         if found is None:
             return None

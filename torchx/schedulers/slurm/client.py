@@ -126,14 +126,17 @@ class SlurmQueries:
         self._run = run
         self._has_accounting = True
 
-    def jobs(self, app_ids: Sequence[str] | None) -> Records:
+    def jobs(self, app_ids: Sequence[str] | None, *, tasks: bool = False) -> Records:
         """Jobs that Slurm knows, by id; all of the user's when None. Others are left out.
 
         While processes of a job still end, ``squeue`` says that it is ``COMPLETING``, and accounting how it ended.
+
+        Args:
+            tasks: of arrays, also the tasks that Slurm has no longer in memory, as accounting knows them.
         """
         records = self.squeue(app_ids)
         ending = {i for i, found in records.items() if any(r.state == "COMPLETING" for r in found)}
-        asked = None if app_ids is None else [i for i in app_ids if i not in records or i in ending]
+        asked = None if app_ids is None else [i for i in app_ids if tasks or i not in records or i in ending]
         if asked is None or asked:
             for app_id, found in self.sacct(asked).items():
                 records[app_id] = settled(records[app_id], found) if app_id in ending else records.get(app_id, found)

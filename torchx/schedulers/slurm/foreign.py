@@ -9,31 +9,26 @@ from __future__ import annotations
 import functools
 import re
 
-from torchx.schedulers.api import Scheduler
-from torchx.schedulers.batch.base import Known
 from torchx.schedulers.batch.folders import JobFolder
-from torchx.schedulers.foreign import ForeignJobs, Named
+from torchx.schedulers.batch.foreign import ForeignAtSites
+from torchx.schedulers.batch.queries import Known
+from torchx.schedulers.foreign import Named
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.slurm.answers import bare, explained, facts_of, pending_sentence
 from torchx.schedulers.slurm.events import JobEvents
-from torchx.schedulers.slurm.outputs import COMPONENT, JOB, TASK, Outputs
+from torchx.schedulers.slurm.outputs import COMPONENT, JOB, TASK, SlurmOutputs
 from torchx.schedulers.slurm.reasons import ENDINGS, app_state
-from torchx.schedulers.slurm.records import JobRecord, settled
+from torchx.schedulers.slurm.records import JobRecord
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Mapping, Sequence
 
-    from torchx.schedulers.api import DescribeAppResponse
-    from torchx.schedulers.batch.folders import JobFolders
     from torchx.schedulers.batch.site import Site
     from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.slurm.client import SlurmQueries
-    from torchx.specs.api import CfgVal
 
     _Replicas = list[tuple[str, int]]
 
@@ -41,28 +36,12 @@ _NO_OUTPUT = 53  # what slurmstepd has in place of a signal when it cannot open 
 _REFERENCE = re.compile(r"(\d+)(_\d+)?(?:\+\d+)?(?:\.\w+)?")
 
 
-class ForeignSlurmJobs(ForeignJobs):
+class ForeignSlurmJobs(ForeignAtSites):
     """What :class:`torchx.schedulers.slurm_scheduler.SlurmScheduler` answers of jobs of others."""
 
     if TYPE_CHECKING:  # what the scheduler has
 
-        def _by_site(self, app_ids: list[str]) -> list[tuple[Site, list[str]]]: ...
-
         def _slurm(self, site: Site) -> SlurmQueries: ...
-
-        def run_command(self, site: Site, argv: list[str], **more: Any) -> Completed: ...
-
-        def _query(
-            self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
-        ) -> dict[str, DescribeAppResponse]: ...
-
-        def folders(self, site: Site) -> JobFolders: ...
-
-        def _site_of(self, cfg: Mapping[str, CfgVal] | None) -> Site: ...
-
-        _defaults: Callable[[], Mapping[str, CfgVal]]
-
-        def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None: ...
 
     # -- who it is -------------------------------------------------------------------------------
 
@@ -73,7 +52,7 @@ class ForeignSlurmJobs(ForeignJobs):
         app_id = found[1] + (found[2] or "")
         site = self._site_of(self._defaults())
         records = self._slurm(site).jobs([app_id])
-        tasks = [i for i in records if i == app_id or i.startswith(f"{app_id}_")]
+        tasks = _of_job(app_id, records)
         if not tasks and not records:
             return None
         app_id = app_id if tasks else next(iter(records))  # the number of an array's task alone
@@ -91,61 +70,26 @@ class ForeignSlurmJobs(ForeignJobs):
 
     # -- what became of it -----------------------------------------------------------------------
 
-    def _ask(self, app_ids: list[str]) -> dict[str, DescribeAppResponse | None]:
-        return {i: found for site, ids in self._by_site(app_ids) for i, found in self._query(site, ids, {}).items()}
-
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:  # noqa: ARG002  # the scheduler's
-        slurm = self._slurm(site)
-        queued, accounted = slurm.squeue(app_ids), slurm.sacct(app_ids)
-        known = {}
-        for app_id in app_ids:
-            if records := _of_job(app_id, queued, accounted):
-                known[app_id] = Known(foreign_facts(app_id, records), self._outputs(app_id))
-        return known
+        records = self._slurm(site).jobs(app_ids, tasks=True)
+        known = {app_id: found for app_id in app_ids if (found := _of_job(app_id, records))}
+        return {i: Known(foreign_facts(i, found), self._outputs(i)) for i, found in known.items()}
 
     def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
         left = folder.evidence([(r.role, r.replica) for r in replicas])
         return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
 
-    def log_replicas(self, app_id: str) -> _Replicas | None:
-        return Scheduler.log_replicas(self, app_id)
-
-    def _log_folder(self, site: Site, app_id: str) -> Outputs:  # noqa: ARG002  # the scheduler's
-        return self._outputs(app_id)
-
-    def _outputs(self, app_id: str) -> Outputs:
+    def _outputs(self, app_id: str) -> SlurmOutputs:
         ((site, _),) = self._by_site([app_id])
-        return Outputs(site.files, app_id, functools.partial(self.run_command, site))
-
-    def _delete_existing(self, app_id: str) -> None:
-        """Slurm forgets it by itself; its output is the user's."""
-        self._cancel_existing(app_id)
-
-
-def view(scheduler: Any) -> ForeignSlurmJobs:
-    """The view of a :class:`torchx.schedulers.slurm_scheduler.SlurmScheduler`, or of a subclass of it."""
-    kind = type("ForeignJobsOfSlurm", (ForeignSlurmJobs, type(scheduler)), {})
-    here = scheduler._here
-    made: ForeignSlurmJobs = kind(
-        scheduler.session_name, commands=here.commands, files=here.files, sleep=scheduler._sleep
-    )
-    made.configure(scheduler._defaults)
-    return made
+        return SlurmOutputs(site.files, app_id, functools.partial(self.run_command, site))
 
 
 # -- facts -----------------------------------------------------------------------------------------------
 
 
-def _of_job(
-    app_id: str, queued: Mapping[str, list[JobRecord]], accounted: Mapping[str, list[JobRecord]]
-) -> dict[str, list[JobRecord]]:
-    """Slurm's records of a job or of each task of an array, a component each."""
-    records = {}
-    for i in (i for i in {**queued, **accounted} if i == app_id or i.startswith(f"{app_id}_")):
-        ending = any(r.state == "COMPLETING" for r in queued.get(i, ()))
-        whole = accounted.get(i, [])
-        records[i] = settled(queued[i], whole) if ending else queued.get(i, whole)
-    return records
+def _of_job(app_id: str, records: Mapping[str, list[JobRecord]]) -> dict[str, list[JobRecord]]:
+    """Those of a job, or of each task of an array."""
+    return {i: found for i, found in records.items() if i == app_id or i.startswith(f"{app_id}_")}
 
 
 def foreign_facts(app_id: str, records: Mapping[str, Sequence[JobRecord]], *, now: float | None = None) -> JobFacts:

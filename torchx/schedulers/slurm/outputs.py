@@ -11,16 +11,14 @@ import posixpath
 import re
 import shlex
 
-from torchx.errors import NotFoundError, SpecError
-from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths
+from torchx.errors import SpecError
+from torchx.schedulers.batch.foreign import Outputs
 from torchx.specs.sbatch_lines import directives, expand, read_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
-    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.files import Files
 
@@ -33,62 +31,37 @@ _DELIMITER = "\x1f"
 _MOST_SCRIPT = 1 << 20
 
 
-class Outputs(JobFolder):
-    """Where the output of a job is, looked up when it is asked for.
+_NO_FILE = (
+    "that of `salloc` and `srun` is on the terminal where it was started; that of a job which has ended long ago is"
+    " known where accounting has it"
+)
+
+
+class SlurmOutputs(Outputs):
+    """Where the output of a job is.
 
     Args:
         run: runs a command of Slurm's.
     """
 
     def __init__(self, files: Files, app_id: str, run: Callable[[list[str]], Completed]) -> None:
-        super().__init__(files, "/")
-        self._app_id = app_id
+        super().__init__(files, app_id, _NO_FILE)
         self._run = run
 
     @functools.cached_property
     def shown(self) -> dict[str, _Shown]:
         """What Slurm shows of the job, or of each task and component: ``job/0``, ``task/3``."""
-        done = self._run(["scontrol", "show", "job", self._app_id])
+        done = self._run(["scontrol", "show", "job", self.app_id])
         found = parse_scontrol(done.stdout) if done.returncode == 0 else []
-        return _by_replica([self._filled(job) for job in found or self._accounted()], self._app_id)
+        return _by_replica([self._filled(job) for job in found or self._accounted()], self.app_id)
 
-    def is_ours(self) -> bool:
-        """Never."""
-        return False
-
-    def roles(self) -> list[Any]:
-        """Not on record."""
-        return []
-
-    def log_paths(self, role: str, k: int) -> LogPaths:
-        shown = self.shown.get(f"{role}/{k}", {})
-        stdout, stderr = shown.get("StdOut", ""), shown.get("StdErr", "")
-        if not stdout:
-            raise NotFoundError(
-                f"Slurm does not say where the output of `{self._app_id}` is",
-                hint="that of `salloc` and `srun` is on the terminal where it was started; that of a job which has "
-                "ended long ago is known where accounting has it",
-            )
-        return LogPaths(stdout, stderr if stderr != stdout else "")
-
-    def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:  # noqa: ARG002  # as declared
-        from torchx.schedulers.failures.reader import Evidence
-
-        paths = [self.shown.get(f"{role}/{k}", {}) for role, k in replicas]
-        wanted = {shown.get(name, "") for shown in paths for name in ("StdOut", "StdErr")} - {""}
-        found = self.files.grown(dict.fromkeys(sorted(wanted), -TAIL_BYTES)) if wanted else {}
-        texts = {path: data.decode("utf-8", "replace") for path, data in found.items()}
-        left = []
-        for shown in paths:
-            stdout, stderr = shown.get("StdOut", ""), shown.get("StdErr", "")
-            last = texts.get(stderr, "")
-            left.append(Evidence(stderr=last, stdout="" if stdout == stderr else texts.get(stdout, ""), said=last))
-        return left
+    def places(self) -> dict[str, tuple[str, str]]:
+        return {replica: (shown.get("StdOut", ""), shown.get("StdErr", "")) for replica, shown in self.shown.items()}
 
     def _accounted(self) -> list[_Shown]:
         """As accounting has it: its command line, and the script if it is still there, say where the output is."""
         form = ["--noheader", "--parsable2", f"--delimiter={_DELIMITER}", f"--format={','.join(_ACCOUNTED)}"]
-        done = self._run(["sacct", "--allocations", *form, f"--jobs={self._app_id}"])
+        done = self._run(["sacct", "--allocations", *form, f"--jobs={self.app_id}"])
         rows = [line.split(_DELIMITER, len(_ACCOUNTED) - 1) for line in done.stdout.split("\n") if line]
         found = [dict(zip(_ACCOUNTED, row, strict=True)) for row in rows if len(row) == len(_ACCOUNTED)]
         return [self._placed(row) for row in found if done.returncode == 0]

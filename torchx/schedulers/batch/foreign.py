@@ -1,0 +1,88 @@
+"""Jobs at a site that torchx did not launch, whose output is in files of their own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from torchx.errors import NotFoundError
+from torchx.schedulers.api import Scheduler
+from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths
+from torchx.schedulers.foreign import ForeignJobs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.batch.base import BatchScheduler
+    from torchx.schedulers.batch.site import Site
+    from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.kit.files import Files
+
+    _Base = BatchScheduler
+else:
+    _Base = object
+
+
+class Outputs(JobFolder):
+    """What stands for the folder of a job: files anywhere.
+
+    Args:
+        hint: what to say of a job whose output is in no file that is known.
+    """
+
+    def __init__(self, files: Files, app_id: str, hint: str) -> None:
+        super().__init__(files, "/")
+        self.app_id = app_id
+        self._hint = hint
+
+    @abstractmethod
+    def places(self) -> Mapping[str, tuple[str, str]]:
+        """The files of stdout and stderr, by replica: ``job/0``. Looked up when they are asked for."""
+
+    def is_ours(self) -> bool:
+        """Never."""
+        return False
+
+    def roles(self) -> list[Any]:
+        """Not on record."""
+        return []
+
+    def log_paths(self, role: str, k: int) -> LogPaths:
+        stdout, stderr = self.places().get(f"{role}/{k}", ("", ""))
+        if not stdout:
+            raise NotFoundError(f"the output of `{self.app_id}` is in no file that is known", hint=self._hint)
+        return LogPaths(stdout, stderr if stderr != stdout else "")
+
+    def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:  # noqa: ARG002  # as declared
+        from torchx.schedulers.failures.reader import Evidence
+
+        places = self.places()
+        pairs = [places.get(f"{role}/{k}", ("", "")) for role, k in replicas]
+        wanted = {path for pair in pairs for path in pair if path}
+        found = self.files.grown(dict.fromkeys(sorted(wanted), -TAIL_BYTES)) if wanted else {}
+        texts = {path: data.decode("utf-8", "replace") for path, data in found.items()}
+        ends = [(texts.get(out, "") if out != err else "", texts.get(err, "")) for out, err in pairs]
+        return [Evidence(stdout=out, stderr=err, said=err) for out, err in ends]
+
+
+class ForeignAtSites(ForeignJobs, _Base):
+    """What all views of backends that are driven by commands have in common."""
+
+    @abstractmethod
+    def _outputs(self, app_id: str) -> Outputs:
+        """Where the output of a job is."""
+
+    def _ask(self, app_ids: list[str]) -> dict[str, DescribeAppResponse | None]:
+        return {i: found for site, ids in self._by_site(app_ids) for i, found in self._query(site, ids, {}).items()}
+
+    def log_replicas(self, app_id: str) -> list[tuple[str, int]] | None:
+        return Scheduler.log_replicas(self, app_id)
+
+    def _log_folder(self, site: Site, app_id: str) -> Outputs:  # noqa: ARG002  # the scheduler's
+        return self._outputs(app_id)
+
+    def _delete_existing(self, app_id: str) -> None:
+        """The system forgets it by itself; its output is the user's."""
+        self._cancel_existing(app_id)
