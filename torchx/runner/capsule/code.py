@@ -89,7 +89,8 @@ def checkout(run: Run, cwd: str) -> tuple[str, str]:
     _prune(torchx_home("code"))
     draft = tempfile.mkdtemp(dir=torchx_home("code"))
     try:
-        with _index(run, top, patch) as env:
+        with _scratch(top) as env:
+            _read(run, top, patch, env)
             _git(top, ["checkout-index", "--all", f"--prefix={draft}/"], "the code cannot be checked out", env)
         os.rename(draft, folder)
     except OSError:
@@ -121,41 +122,30 @@ def difference(a: Run, b: Run, *words: str) -> str:
         CodeGoneError: the code of one of them cannot be had.
     """
     top = toplevel(b, b.tags.get("worktree", b.cwd))
-    trees = []
-    with _objects(top) as objects:
+    with _scratch(top) as env:
+        trees = []
         for run in (a, b):
-            with _index(run, top, patch_of(run), objects) as env:
-                trees.append(_git(top, ["write-tree"], "the code cannot be read", env).strip())
-        return _git(
-            top, ["diff", "--no-color", "--no-ext-diff", *words, *trees], "git cannot compare the code", objects
-        )
+            _read(run, top, patch_of(run), env)
+            trees.append(_git(top, ["write-tree"], "the code cannot be read", env).strip())
+        return _git(top, ["diff", "--no-color", "--no-ext-diff", *words, *trees], "git cannot compare the code", env)
 
 
 @contextmanager
-def _index(run: Run, top: str, patch: str, env: dict[str, str] | None = None) -> Iterator[dict[str, str]]:
-    """An environment for git in which the index holds the code of the run."""
+def _scratch(top: str) -> Iterator[dict[str, str]]:
+    """An environment for git in which it writes nothing, be it the index or objects, into the user's repository."""
     import tempfile
 
+    theirs = os.path.join(top, _git(top, ["rev-parse", "--git-path", "objects"], "git has no objects").strip())
     with tempfile.TemporaryDirectory() as folder:
-        if env is None:
-            with _objects(top) as objects, _index(run, top, patch, objects) as inner:
-                yield inner
-            return
-        inner = {**env, "GIT_INDEX_FILE": f"{folder}/index"}
-        _git(top, ["read-tree", run.git_commit], f"`{top}` no longer has commit {run.git_commit[:12]}", inner)
-        if patch:
-            _git(top, ["apply", "--cached", "--whitespace=nowarn", patch], "the patch on record does not apply", inner)
-        yield inner
+        index = {"GIT_INDEX_FILE": os.path.join(folder, "index")}
+        yield {**index, "GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": theirs}
 
 
-@contextmanager
-def _objects(top: str) -> Iterator[dict[str, str]]:
-    """An environment for git in which new objects are not written into the user's repository."""
-    import tempfile
-
-    theirs = _git(top, ["rev-parse", "--git-path", "objects"], "git has no objects").strip()
-    with tempfile.TemporaryDirectory() as folder:
-        yield {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.path.join(top, theirs)}
+def _read(run: Run, top: str, patch: str, env: dict[str, str]) -> None:
+    """Puts the code of the run into the index."""
+    _git(top, ["read-tree", run.git_commit], f"`{top}` no longer has commit {run.git_commit[:12]}", env)
+    if patch:
+        _git(top, ["apply", "--cached", "--whitespace=nowarn", patch], "the patch on record does not apply", env)
 
 
 def _git(where: str, words: Sequence[str], otherwise: str, env: dict[str, str] | None = None) -> str:
