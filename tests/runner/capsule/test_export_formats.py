@@ -13,7 +13,7 @@ from torchx.runner import get_runner
 from torchx.runner.capsule.export import FORMATS
 from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.kit.abilities import Exports
-from torchx.schedulers.kit.export import to_yaml
+from torchx.schedulers.kit.manifests import to_yaml
 from torchx.specs import AppDef, BindMount, Resource, RetryPolicy, Role, Secret
 from torchx.specs.images import NamesOnly
 
@@ -118,7 +118,7 @@ def test_yaml_is_read_back():
         "Y": 1,
         "é": "",
     }
-    assert yaml.safe_load(to_yaml(data)) == data
+    assert yaml.safe_load(to_yaml(data)) == yaml.safe_load(to_yaml(data, in_lines=True)) == data
 
 
 def test_the_manifests_are_the_request(runner, tmp_path):
@@ -146,7 +146,7 @@ def test_a_trainjob_is_exported_with_what_it_needs(runner, tmp_path):
     info = runner.dryrun(APPS["plain"], "kubernetes", {"kind": "kubeflow"}, f"file://{os.getcwd()}")
     runner.export(info, str(tmp_path / "out"), f"file://{os.getcwd()}")
     assert "Kubeflow Trainer 2.2" in (tmp_path / "out" / "README.md").read_text()
-    assert 'kind: "TrainJob"' in (tmp_path / "out" / "job.yaml").read_text()
+    assert "kind: TrainJob\n" in (tmp_path / "out" / "job.yaml").read_text()
 
 
 def test_batch_requests_are_those_of_the_api(runner, tmp_path):

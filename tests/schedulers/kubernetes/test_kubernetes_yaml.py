@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchx.schedulers.kubernetes.manifests import to_yaml
+from torchx.schedulers.kit.manifests import to_yaml
 
 yaml = pytest.importorskip("yaml")
 

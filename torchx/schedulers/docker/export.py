@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torchx.schedulers.kit.export import MACHINERY, Export, build_lines, to_yaml
+from torchx.schedulers.kit.export import MACHINERY, Export, build_lines
+from torchx.schedulers.kit.manifests import to_yaml
 from torchx.schedulers.kit.shell import quote, read_script
 
 TYPE_CHECKING = False
@@ -38,9 +39,9 @@ def export(job: DockerJob, bases: Mapping[str, str]) -> Export:
     )
     if any(c.may_restart and not c.kwargs.get("restart_policy") for c in job.containers):
         notes.append("Retries of a role, or of the whole job, are not kept: a job that fails has failed.")
-    text = to_yaml({"services": services, **({"volumes": volumes} if volumes else {})})
+    text = to_yaml({"services": services, **({"volumes": volumes} if volumes else {})}, in_lines=True)
     return Export(
-        files={COMPOSE: text + "\n", MACHINERY: read_script(__file__, "export.sh"), **files},
+        files={COMPOSE: text, MACHINERY: read_script(__file__, "export.sh"), **files},
         about={
             COMPOSE: "the job: a service for each replica, with its image, environment, resources and command",
             MACHINERY: "starts the services, ends all when one has failed, keeps the output",

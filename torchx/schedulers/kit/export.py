@@ -20,7 +20,6 @@ __all__ = [
     "build_lines",
     "folder_of_a_run",
     "split_script",
-    "to_yaml",
 ]
 
 CODE = "code"
@@ -28,7 +27,6 @@ CODE = "code"
 MACHINERY = "machinery.sh"
 """File with what is the same for each job."""
 DOCKERFILE = "Dockerfile"
-_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # that readers of YAML take for something else
 _DOCKERFILE_TEXT = f"ARG IMAGE\nFROM $IMAGE\nCOPY {CODE}/ .\n"
 _SECTION = "\n# -- "  # by which the scripts of backends begin a section; the first ends what is about one job
 
@@ -117,32 +115,3 @@ def build_lines(images: Mapping[str, str], *, push: bool) -> tuple[list[str], di
         *(f"build {quote(name)} {quote(base)}" for name, base in images.items()),
     ]
     return lines, {DOCKERFILE: _DOCKERFILE_TEXT, ".dockerignore": "runs\nlogs\n"}
-
-
-def to_yaml(value: Any, indent: str = "") -> str:
-    """YAML of JSON types, in blocks, strings quoted as in JSON.
-
-    >>> print(to_yaml({"a": {"b": [1, {"c": "x"}], "d": []}}))
-    a:
-      b:
-        - 1
-        - c: "x"
-      d: []
-    """
-    import json
-
-    lines: list[str] = []
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            plain = key.replace("_", "").isalnum() and key.isascii() and key[0].isalpha() and key.lower() not in _WORDS
-            name = key if plain else json.dumps(key)
-            nested = bool(inner) and isinstance(inner, (dict, list))
-            text = to_yaml(inner, f"{indent}  ")
-            lines.append(f"{indent}{name}:\n{text}" if nested else f"{indent}{name}: {text}")
-    elif isinstance(value, list) and value:
-        for inner in value:
-            text = to_yaml(inner, f"{indent}  ")
-            lines.append(f"{indent}- {text.removeprefix(indent + '  ')}")
-    else:
-        return json.dumps(value, ensure_ascii=False)
-    return "\n".join(lines)

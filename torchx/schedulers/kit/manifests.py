@@ -1,41 +1,67 @@
-"""Requests to an API as text, secrets masked: what a dry run prints."""
+"""Requests to an API as YAML: what a dry run prints, secrets masked, and what an export writes."""
 
 from __future__ import annotations
+
+import re
 
 from torchx.util.secrets import mask_args, mask_env
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 _WORDS = ("command", "ContainerEntrypoint", "ContainerArguments")
 _TABLES = ("Environment", "HyperParameters", "tags")
 
 
-def to_yaml(item: dict[str, Any], dress: Callable[[Any], None], *, allow_unicode: bool = False) -> str:
-    """A request as YAML, or as JSON, which is YAML too, where PyYAML is missing.
+# `1e-4`, `0o17`, `2026-1-2`, `1_000`, `12e03` and the like: https://yaml.org/spec/1.2.2/#103-core-schema,
+# https://yaml.org/type/. Too many are quoted rather than too few.
+_ODD = (
+    ("float", r"^[-+]?(?:[0-9]|\.[0-9_])[0-9a-fA-FxXoOpP_.,:+TtZz -]*$", "-+.0123456789"),
+    ("float", r"^[-+]?\.(?i:inf|nan)$", "-+."),
+    ("bool", r"^[yYnN]$", "yYnN"),
+)
+
+
+def shown_yaml(item: dict[str, Any], *, in_lines: bool = False) -> str:
+    """A request for people to read, secrets masked. Arguments: see :func:`to_yaml`."""
+    return to_yaml(masked(item), in_lines=in_lines)
+
+
+def to_yaml(value: Any, *, in_lines: bool = False) -> str:
+    """JSON types as YAML, or as JSON, which is YAML too, where PyYAML is missing.
+
+    Strings that another reader than PyYAML, that of kubectl for one, takes for something else are in quotes.
 
     Args:
-        dress: called with a ``yaml.SafeDumper`` of our own, to add to it what this API wants.
-        allow_unicode: characters beyond ASCII are shown as they are.
+        in_lines: strings of several lines are shown line by line, and characters beyond ASCII as they are.
     """
-    shown = masked(item)
     try:
         import yaml
     except ImportError:
         import json
 
-        return json.dumps(shown, indent=2)
+        return json.dumps(value, indent=2) + "\n"
 
     class Dumper(yaml.SafeDumper):
         """What is changed of it is ours alone."""
 
-    dress(Dumper)
-    text: str = yaml.dump(
-        shown, Dumper=Dumper, sort_keys=False, default_flow_style=False, width=120, allow_unicode=allow_unicode
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # as declared
+            return True
+
+    for tag, pattern, first in _ODD:
+        Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), list(first))
+    if in_lines:
+        Dumper.add_representer(
+            str,
+            lambda dumper, text: dumper.represent_scalar(
+                "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+            ),
+        )
+    written: str = yaml.dump(
+        value, Dumper=Dumper, sort_keys=False, default_flow_style=False, width=120, allow_unicode=in_lines
     )
-    return text
+    return written
 
 
 def masked(value: Any) -> Any:

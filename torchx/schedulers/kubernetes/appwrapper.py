@@ -40,9 +40,9 @@ class KubernetesMCADJob:
 
     def __str__(self) -> str:
         """YAML that ``kubectl apply`` takes, secrets masked."""
-        from torchx.schedulers.kubernetes.manifests import to_yaml
+        from torchx.schedulers.kit.manifests import shown_yaml
 
-        return secret_note(self.secret) + to_yaml(self.resource)
+        return secret_note(self.secret) + shown_yaml(self.resource)
 
 
 def render(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.kit.export import Export, build_lines, to_yaml
+from torchx.schedulers.kit.export import Export, build_lines
+from torchx.schedulers.kit.manifests import to_yaml
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.kubernetes.inline_code import SCRIPT
 from torchx.schedulers.kubernetes.names import KUBEFLOW, PYTORCH
@@ -65,13 +66,13 @@ _OPERATORS = {KUBEFLOW: ", with Kubeflow Trainer 2.2", PYTORCH: ", with Kubeflow
 
 
 def _documents(objects: list[dict[str, Any]]) -> str:
-    return "---\n".join(f"{to_yaml(item)}\n" for item in objects)
+    return "---\n".join(to_yaml(item, in_lines=True) for item in objects)
 
 
 def _secret(secret: Mapping[str, Any]) -> list[str]:
     """Lines that make the Secret; its values are in no command line, which others could see."""
     head = to_yaml({k: v for k, v in secret.items() if k != "stringData"})
-    lines = ["{", f"  printf '%s\\n' {quote(head)} data:"]
+    lines = ["{", f"  printf '%s' {quote(head)}", "  echo data:"]
     for key in secret["stringData"]:
         name = key.partition(".")[2]
         lines.append(f"""  printf '  "%s": %s\\n' {quote(key)} "$(printf %s "${name}" | base64 | tr -d '\\n')\"""")

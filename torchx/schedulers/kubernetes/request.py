@@ -110,12 +110,12 @@ class KubernetesJob:
 
     def __str__(self) -> str:
         """YAML that ``kubectl apply`` takes, secrets masked, and without the code itself."""
+        from torchx.schedulers.kit.manifests import shown_yaml
         from torchx.schedulers.kubernetes.inline_code import without_data
-        from torchx.schedulers.kubernetes.manifests import to_yaml
 
         note = "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
         note = note if self.kind == JOB and self.opts.kind == AUTO and not self.by_cause else ""
-        return note + secret_note(self.secret) + to_yaml(without_data(self.resource))
+        return note + secret_note(self.secret) + shown_yaml(without_data(self.resource))
 
 
 def rules_of(

@@ -54,7 +54,7 @@ def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = Fal
         queued: the jobs wait in queues of Kueue.
         inline: their code goes along as a ConfigMap.
     """
-    from torchx.schedulers.kubernetes.manifests import to_yaml
+    from torchx.schedulers.kit.manifests import shown_yaml
 
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -63,7 +63,9 @@ def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = Fal
         "rules": [_rule(name, verbs.split()) for name, verbs in needed(kind, queued=queued, inline=inline).items()],
     }
     bind = f"kubectl create rolebinding torchx-{kind} -n {namespace} --role torchx-{kind} --user NAME"
-    return f"# the least rights for jobs of kind {OWNERS[kind]}; to give them to somebody:\n#   {bind}\n{to_yaml(role)}"
+    return (
+        f"# the least rights for jobs of kind {OWNERS[kind]}; to give them to somebody:\n#   {bind}\n{shown_yaml(role)}"
+    )
 
 
 def _rule(name: str, verbs: list[str]) -> dict[str, Any]:

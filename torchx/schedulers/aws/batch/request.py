@@ -86,9 +86,9 @@ class BatchJob:
 
     def __str__(self) -> str:
         """Both requests as YAML, secrets masked."""
-        from torchx.schedulers.aws.show import to_yaml
+        from torchx.schedulers.kit.manifests import shown_yaml
 
-        return to_yaml({"RegisterJobDefinition": self.job_def, "SubmitJob": self.request()})
+        return shown_yaml({"RegisterJobDefinition": self.job_def, "SubmitJob": self.request()}, in_lines=True)
 
     __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
 

@@ -63,12 +63,12 @@ class AWSSageMakerJob:
         A command that is given as pieces of a shell line is shown as the words that it stands for: secrets in pieces
         could not be told.
         """
-        from torchx.schedulers.aws.show import to_yaml
+        from torchx.schedulers.kit.manifests import shown_yaml
 
         request = self.request()
         if self.source is not None:
-            return _source_note(self.source, source.place(request, self.job_name)) + to_yaml(
-                {"CreateTrainingJob": request}
+            return _source_note(self.source, source.place(request, self.job_name)) + shown_yaml(
+                {"CreateTrainingJob": request}, in_lines=True
             )
         algorithm = dict(request["AlgorithmSpecification"])
         given = (algorithm.get("ContainerEntrypoint", []), algorithm.get("ContainerArguments", []))
@@ -81,7 +81,7 @@ class AWSSageMakerJob:
         if words:
             algorithm.update(ContainerEntrypoint=words[:1], ContainerArguments=words[1:])
         request.update(AlgorithmSpecification=algorithm, Environment={**request["Environment"], **late})
-        return note + to_yaml({"CreateTrainingJob": request})
+        return note + shown_yaml({"CreateTrainingJob": request}, in_lines=True)
 
     __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
 
