@@ -21,7 +21,7 @@ from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListA
 from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs
 from torchx.schedulers.local.options import Opts
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
-from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG
+from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.statefile import TASKS
 from torchx.util.notices import logger
 
@@ -318,10 +318,15 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def metrics(self, app_id: str) -> _Metrics | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
-        from torchx.schedulers.local.metrics import read
+        from torchx.schedulers.kit.files import LocalFiles
+        from torchx.schedulers.metrics import read_kept
 
         job = self._find(app_id)
-        return None if job is None else read(job)
+        state = None if job is None else job.read()
+        if job is None or state is None or TASKS in state.facts:  # of sweeps there are none
+            return None
+        replicas = [(role, k) for role, count in state.roles for k in range(count)]
+        return read_kept(LocalFiles(), {(role, k): replica_folder(job.logs(), role, k) for role, k in replicas})
 
     # -- sweeps ----------------------------------------------------------------------------------
 

@@ -109,6 +109,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         CAPABILITIES,
         exec=True,
         log_previous=True,
+        metrics="kept",
         retry_actions=("retry", "avoid", "mem", "checkpoint"),
         timeout="time",
         after=("ok", "any", "fail"),
@@ -187,8 +188,8 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
 
             return submission(request, folder)
         argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"{folder}/{SCRIPT_FILE}"]
-        script = request.materialize()
-        files = {SCRIPT_FILE: script}
+        files = self._sampler(info)
+        files[SCRIPT_FILE] = script = request.materialize()
         if request.retry or request.notify:
             from torchx.schedulers.slurm.attempts import PROGRAM_FILE, program
 
@@ -206,7 +207,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             raise NotSupportedError("this job is a batch script of yours", hint="`sbatch` takes it as it is")
         from torchx.schedulers.slurm.export import export
 
-        dryrun_info.request.notify = False  # it would need addresses
+        dryrun_info.request.notify, dryrun_info.request.sample_s = False, 0  # it would need addresses, and readers
         return export(self._submission(dryrun_info, self._here), dryrun_info.request)
 
     def diagnose(
@@ -365,7 +366,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
 
         request = dryrun_info.request
         sweeps.check(request, dryrun_info._app)
-        request.notify = False  # of each task
+        request.notify, request.sample_s = False, 0  # of each task
         site = self._site_of(dryrun_info._cfg)
         self._ready = None  # that of the record: one job
         request.arrays = sweeps.Arrays(tasks=tasks, size=sweeps.most_tasks(functools.partial(self.run_command, site)))

@@ -1,24 +1,22 @@
-"""What the replicas of a local job use: memory, processors and GPUs, every 15 s, into one small file for each replica.
+"""What replicas use: memory, processors and GPUs, every 15 s, into one small file for each replica.
 
 ``metrics.jsonl`` holds a line with the limits, then a line for each sample: ``t`` (Unix time), ``a`` (attempt), ``cpu``
 (processors in use since the sample before), ``mem`` (bytes), ``gpu`` (for each GPU percent, bytes, bytes that it has).
+
+The supervisor of a local job uses :class:`Sampler`. On nodes without torchx this file is a program, with the standard
+library of Python 3.8 alone: ``python3 metrics.py SECONDS PID FILE`` samples the replica of a Slurm job.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
-
-from torchx.supervisor.layout import METRICS_FILE
-from torchx.supervisor.proctree import HAS_PROC
-from torchx.supervisor.statefile import RUNNING, read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from typing import Any
-
-    from torchx.supervisor.replica import Replica
 
     Gpu = tuple[int, int, int]
 
@@ -33,6 +31,17 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
+class Root:
+    """The first process of a replica: since when it runs (Unix time), its file, and which GPUs it may use."""
+
+    def __init__(self, pid: int, started: float, attempt: int, path: str, devices: str | None) -> None:
+        self.pid = pid
+        self.started = started
+        self.attempt = attempt
+        self.path = path
+        self.devices = devices
+
+
 class Sampler:
     """Looks at all replicas of a job at once. A job that ends before the first look costs nothing.
 
@@ -43,7 +52,7 @@ class Sampler:
     """
 
     def __init__(self, every_s: float, env: Mapping[str, str], now: float) -> None:
-        self.due: float | None = now + every_s if every_s > 0 and HAS_PROC else None
+        self.due: float | None = now + every_s if every_s > 0 and os.path.exists("/proc/self/stat") else None
         self._every_s = every_s
         self._env = env
         self._before: dict[int, tuple[float, float]] = {}  # pid of a replica -> time, processor seconds until then
@@ -52,8 +61,8 @@ class Sampler:
         self._gpus: GpuQuery | None = None
         self._asked = False
 
-    def look(self, replicas: Sequence[Replica], now: float) -> None:
-        """Takes the samples, if it is time to."""
+    def look(self, roots: Iterable[Root], now: float) -> None:
+        """Takes the samples of those that run, if it is time to."""
         if self.due is None or now < self.due:
             return
         began = time.thread_time()
@@ -64,31 +73,32 @@ class Sampler:
                 self.due = now + min(_ANSWER_S, self._every_s)
                 return
         self._asked = False
-        self._sample([r for r in replicas if r.line.pid and r.line.state == RUNNING])
+        self._sample([*roots])
         self.due = now + max(self._every_s, _SHARE * (time.thread_time() - began))
 
-    def _sample(self, replicas: Sequence[Replica]) -> None:
-        families = _families({r.line.pid for r in replicas})
+    def _sample(self, roots: list[Root]) -> None:
+        families = _families({root.pid for root in roots})
         wall = time.time()
         gpus = self._gpus.answer() if self._gpus else {}
-        self._before = {r.line.pid: self._before.get(r.line.pid, (r.line.started, 0.0)) for r in replicas}
-        for replica in replicas:
-            family = families.get(replica.line.pid)
+        self._before = {root.pid: self._before.get(root.pid, (root.started, 0.0)) for root in roots}
+        for root in roots:
+            family = families.get(root.pid)
             if not family:
                 continue
-            since, used = self._before[replica.line.pid]
+            since, used = self._before[root.pid]
             seconds = sum(process.seconds for process in family)
-            self._before[replica.line.pid] = (wall, seconds)
+            self._before[root.pid] = (wall, seconds)
             cpu = max(seconds - used, 0.0) / max(wall - since, 0.001)
-            devices = {**self._env, **replica.request["env"]}.get("CUDA_VISIBLE_DEVICES")
-            seen = ",".join(f"[{a},{b},{c}]" for a, b, c in visible(gpus, devices))
-            sample = f'{{"t":{wall:.1f},"a":{replica.line.attempt},"cpu":{cpu:.2f},"mem":{_memory(family)}'
-            self._write(f"{replica.request['folder']}/{METRICS_FILE}", f'{sample},"gpu":[{seen}]}}\n')
+            seen = ",".join(f"[{a},{b},{c}]" for a, b, c in visible(gpus, root.devices))
+            sample = f'{{"t":{wall:.1f},"a":{root.attempt},"cpu":{cpu:.2f},"mem":{_memory(family)}'
+            self._write(root.path, f'{sample},"gpu":[{seen}]}}\n')
 
     def _write(self, path: str, line: str) -> None:
-        count = self._lines.get(path, 0)
-        if not count:
-            self._head = self._head or f'{{"memory_limit":{memory_limit()},"cpus":{len(os.sched_getaffinity(0))}}}\n'
+        count = self._lines.get(path, -1)
+        if count < 0 and os.path.exists(path):  # of an attempt that another process has sampled
+            count = read_bytes(path).count(b"\n") - 1
+        if count < 0:
+            self._head = self._head or '{{"memory_limit":{},"cpus":{}}}\n'.format(*limits(self._env))
             line = self._head + line
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -96,7 +106,7 @@ class Sampler:
                 os.write(fd, line.encode())
             finally:
                 os.close(fd)
-            self._lines[path] = count + 1
+            self._lines[path] = max(count, 0) + 1
             if count >= MOST_SAMPLES:
                 self._lines[path] = thin_out(path)
         except (OSError, ValueError):
@@ -104,24 +114,25 @@ class Sampler:
 
 
 class _Process:
-    def __init__(self, pid: int, ppid: int, session: int, seconds: float, resident: int) -> None:
+    def __init__(self, pid: int, ppid: int, homes: tuple[int, ...], seconds: float, resident: int) -> None:
         self.pid = pid
         self.ppid = ppid
-        self.session = session
+        self.homes = homes
         self.seconds = seconds
         self.resident = resident
 
 
 def _families(roots: set[int]) -> dict[int, list[_Process]]:
-    """By replica the processes at or below it, and those that it left in its session."""
+    """By replica the processes at or below it, and those that it left in its session or group."""
     children: dict[int, list[_Process]] = {}
     families: dict[int, list[_Process]] = {root: [] for root in roots}
     for name in os.listdir("/proc"):
         process = _read(int(name)) if name.isdigit() else None
         if process is None:
             continue
-        if process.session in families:
-            families[process.session].append(process)
+        home = next((home for home in process.homes if home in families), None)
+        if home is not None:
+            families[home].append(process)
         else:
             children.setdefault(process.ppid, []).append(process)
     for family in families.values():  # sessions of their own, below
@@ -140,7 +151,7 @@ def _read(pid: int) -> _Process | None:
         return None
     # Its own time, and that of children that have ended and that it has waited for.
     seconds = sum(map(int, fields[11:15])) / _TICKS
-    return _Process(pid, int(fields[1]), int(fields[3]), seconds, int(fields[21]) * _PAGE)
+    return _Process(pid, int(fields[1]), (int(fields[3]), int(fields[2]), pid), seconds, int(fields[21]) * _PAGE)
 
 
 def _memory(family: list[_Process]) -> int:
@@ -158,9 +169,24 @@ def _proportional(process: _Process) -> int:
         return process.resident
 
 
-def memory_limit() -> int:
-    """Bytes that this process and its children may use together: what the machine has, or less by a cgroup."""
-    least = os.sysconf("SC_PHYS_PAGES") * _PAGE
+def read_bytes(path: str) -> bytes:
+    """All bytes of a small file."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def limits(env: Mapping[str, str]) -> tuple[int, int]:
+    """Bytes that this process and its children may use together, and how many processors.
+
+    What the machine has, or less by a cgroup, or as Slurm says.
+    """
+    asked, given = (env.get(name, "") for name in ("SLURM_MEM_PER_NODE", "SLURM_CPUS_PER_TASK"))
+    cpus = len(os.sched_getaffinity(0))
+    least = int(asked) * _MIB if asked.isdigit() and int(asked) else os.sysconf("SC_PHYS_PAGES") * _PAGE
+    return _least_of_cgroups(least), min(cpus, int(given)) if given.isdigit() and int(given) else cpus
+
+
+def _least_of_cgroups(least: int) -> int:
     try:
         lines = read_bytes("/proc/self/cgroup").decode().splitlines()
     except OSError:
@@ -285,3 +311,26 @@ def _together(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
     cpu = round((one["cpu"] * n + two["cpu"] * more) / (n + more), 2)
     gpu = [[max(x, y) for x, y in zip(a, b)] for a, b in zip(one["gpu"], two["gpu"])]  # noqa: B905  # alike
     return {**two, "mem": max(one["mem"], two["mem"]), "cpu": cpu, "gpu": gpu, "n": n + more}
+
+
+def main(every_s: float, pid: int, path: str) -> None:
+    """Samples one replica of a Slurm job until its first process has ended, from within its step."""
+    import select
+    import signal
+
+    os.setsid()  # it is not part of the replica
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for nvidia-smi
+    job, role, k, _ = path.rsplit("/", 3)
+    with open(f"{job}/events", encoding="utf-8") as file:
+        starts = sum(line.split()[1:3] == ["up", f"{role}/{k}"] for line in file)
+    root = Root(pid, time.time() - every_s, max(starts - 1, 0), path, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    sampler = Sampler(every_s, os.environ, time.monotonic() - every_s)
+    ended = [os.pidfd_open(pid)] if hasattr(os, "pidfd_open") else []
+    while os.path.exists(f"/proc/{pid}") and sampler.due is not None:
+        sampler.look([root], time.monotonic())
+        if select.select(ended, [], [], max(sampler.due - time.monotonic(), 0))[0]:
+            return
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

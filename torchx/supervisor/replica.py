@@ -8,7 +8,8 @@ import os
 import signal
 
 from torchx.supervisor import proctree
-from torchx.supervisor.layout import ERROR_FILE, make_folder
+from torchx.supervisor.layout import ERROR_FILE, METRICS_FILE, make_folder
+from torchx.supervisor.metrics import Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +45,12 @@ class Replica:
         self.deadline = 0.0
         self.kills = 0
         self.follower: Follower | None = None
+
+    def root(self, env: dict[str, str]) -> Root:
+        """What the sampler needs to know of it, where ``env`` is that of all replicas."""
+        devices = {**env, **self.request["env"]}.get("CUDA_VISIBLE_DEVICES")
+        path = f"{self.request['folder']}/{METRICS_FILE}"
+        return Root(self.line.pid, self.line.started, self.line.attempt, path, devices)
 
 
 def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:

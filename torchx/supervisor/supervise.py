@@ -135,7 +135,7 @@ class Supervisor:
             self._reap(now)
             self._sweep(now)
             self._follow(now)
-            self._sampler.look(self.replicas, now)
+            self._sampler.look((r.root(self.env) for r in self.replicas if r.line.state == RUNNING), now)
             if self._is_over(now):
                 break
             if self._lasting is not None and now > self._began + _SHORT_S:

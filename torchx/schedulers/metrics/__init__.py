@@ -6,7 +6,9 @@ from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+    from torchx.schedulers.kit.files import Files
 
 
 @dataclass
@@ -110,6 +112,22 @@ def parse(role: str, replica: int, lines: Iterable[str]) -> ReplicaMetrics:
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
     return found
+
+
+def read_kept(files: Files, folders: Mapping[tuple[str, int], str]) -> list[ReplicaMetrics]:
+    """What samplers have written down, by one look at all files.
+
+    Args:
+        folders: those of replicas, by role and number.
+    """
+    from torchx.supervisor.layout import METRICS_FILE
+
+    paths = {key: f"{folder}/{METRICS_FILE}" for key, folder in folders.items()}
+    texts = files.grown(dict.fromkeys(paths.values(), 0)) if paths else {}
+    return [
+        parse(role, k, texts.get(path, b"").decode("utf-8", "replace").splitlines())
+        for (role, k), path in paths.items()
+    ]
 
 
 def _in_short(attempt: int, samples: list[Sample]) -> AttemptUsage:

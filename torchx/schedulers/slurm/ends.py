@@ -1,4 +1,4 @@
-"""The ends of Slurm jobs: how they are heard of, by the files that jobs write, and what jobs need to send notices."""
+"""What Slurm jobs write down themselves, their ends and what they use, and the files that they need for that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 
 from torchx.schedulers.batch.base import BatchScheduler
 from torchx.schedulers.batch.folders import SECRETS_FILE
+from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.schedulers.slurm.records import JobRecord
 
@@ -20,16 +21,18 @@ if TYPE_CHECKING:
     from torchx.schedulers.batch.site import Site
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.schedulers.slurm.request import SlurmBatchRequest
     from torchx.specs.api import AppDryRunInfo
 
+SAMPLER_FILE = "metrics.py"
 _LAST_LINE = 128
 _MOST_HEARD = 500
 _LOOK_S = 0.2
 
 
 class EndsOfJobs(BatchScheduler):
-    """The part of the backend that hears of ends. Arguments: see :class:`BatchScheduler`."""
+    """The part of the backend that reads what jobs say themselves. Arguments: see :class:`BatchScheduler`."""
 
     hears_all = False
 
@@ -91,6 +94,25 @@ class EndsOfJobs(BatchScheduler):
         ((site, _),) = self._by_site([app_id])
         folder = self.folders(site).of(app_id)
         return {} if folder is None else taken(folder)
+
+    def _sampler(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
+        """The program that samples replicas on nodes that may have no torchx, as a file; none where none is wanted."""
+        from torchx.supervisor import metrics
+
+        if info.request.sample_s and info._sample_s is not None:
+            info.request.sample_s = info._sample_s
+        return {SAMPLER_FILE: read_script(metrics.__file__, SAMPLER_FILE)} if info.request.sample_s else {}
+
+    def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
+        """See :class:`torchx.schedulers.kit.abilities.Measures`."""
+        from torchx.schedulers.metrics import read_kept
+
+        ((site, _),) = self._by_site([app_id])
+        folder = self.folders(site).of(app_id)
+        if folder is None or app_id.startswith("sweep-"):  # of sweeps there are none
+            return None
+        replicas = [(role.name, k) for role in folder.roles() for k in range(role.num_replicas)]
+        return read_kept(site.files, {(role, k): folder.replica(role, k) for role, k in replicas})
 
 
 class Ends:

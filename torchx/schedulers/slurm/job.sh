@@ -4,8 +4,9 @@
 # It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py puts what
 # differs between jobs in place of the line `# @JOB@`: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`,
 # `sizes`, `least`, `retries` and `policy`, the variables `cwd`, `secrets` (1: the steps read some), `python` (empty: there is
-# no policy for retries by cause; else the one to try first), `notify` (the same of notices, if any) and `early` (seconds by which
-# the time limit is announced), and a function `replica_N` for each replica.
+# no policy for retries by cause; else the one to try first), `notify` (the same of notices, if any), `every`
+# (seconds between two samples of what replicas use; empty: none are taken) and `early` (seconds by which the time limit is
+# announced), and a function `replica_N` for each replica.
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
@@ -55,7 +56,11 @@ secrets_read='
     exit 78
   fi
   . "${0%/*/*}/secrets.sh"'
-into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${secrets:+$secrets_read}"'
+# Its parent is gone at once: no program is to wait for it. Signals are for the program.
+sampled='
+  ( (trap "" INT TERM HUP QUIT USR1 USR2; sleep '"$every"'
+     exec python3 -I -S "${0%/*/*}/metrics.py" '"$every"' "$$" "$0/metrics.jsonl") </dev/null >/dev/null 2>&1 &)'
+into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${every:+$sampled}${secrets:+$secrets_read}"'
   command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
   exec "$@"'
 

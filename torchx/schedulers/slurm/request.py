@@ -12,6 +12,7 @@ from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
 from torchx.schedulers.slurm.options import SlurmOpts, early_warning, job_words, node_options
+from torchx.settings import SAMPLE_S
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -142,6 +143,7 @@ class SlurmBatchRequest:
         early: seconds by which its time limit is announced to the script; 0: it is not.
         arrays: it is submitted as a sweep, by job arrays.
         notify: its script sends notices of its end.
+        sample_s: seconds between two samples of what replicas use; 0: none are taken.
         requeue: ``yes`` or ``no``: whether Slurm puts it back into the queue by itself; ``auto``: the site decides.
     """
 
@@ -157,6 +159,7 @@ class SlurmBatchRequest:
     requeue: str = "auto"
     arrays: Arrays | None = None
     notify: bool = False
+    sample_s: float = SAMPLE_S
 
     def materialize(self) -> str:
         """The script."""
@@ -283,7 +286,7 @@ def render(request: SlurmBatchRequest) -> str:
         f"secrets={1 if any(split(replica.env)[1] for replica in replicas) else ''}",
         f"python={quote(sys.executable or 'python3') if request.retry else ''}",
         *([f"notify={quote(sys.executable or 'python3')}"] if request.notify else []),
-        f"early={request.early}",
+        f"early={request.early} every={f'{request.sample_s:g}' if request.sample_s else ''}",
         *(_retry_lines(replicas[0]) if request.retry else []),
         *_arrays(request, groups),
         *(
