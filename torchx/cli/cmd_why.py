@@ -19,7 +19,7 @@ __all__ = ["CmdWhy", "add_job"]
 _HELP = """\
 The job may be one that torchx launched, or any that this system shows you. Nothing of it is changed.
 
-  torchx why 4711                            a job of Slurm or LSF; 4711_3 is a task of an array
+  torchx why 4711                            a job of Slurm or LSF; 4711_3, on LSF 4711[3], is a task of an array
   torchx why web                             a container
   torchx why k8s://team/job/train            also: pod, jobset, pytorchjob, trainjob, rayjob
   torchx why 6f2c1d7e-1111-...               a job of AWS Batch, by its id

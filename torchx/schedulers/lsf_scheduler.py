@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.findings import Check
+    from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.kit.export import Export
 
     _Jobs = list[ListAppResponse]
@@ -161,6 +162,12 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         site = self._site_of(cfg)
         run = functools.partial(self.run_command, site, patience_s=0, timeout_s=CHECK_S)
         return checks(run, str(cfg.get("lsf_queue") or ""), site.name)
+
+    def foreign(self) -> ForeignJobs:
+        """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
+        from torchx.schedulers.lsf.foreign import ForeignLsfJobs
+
+        return ForeignLsfJobs.of(self)
 
     def _secret_files(self, info: AppDryRunInfo[LsfBsub]) -> dict[str, str]:
         text = info.request.secrets(info._secrets)

@@ -8,6 +8,9 @@ from torchx.errors import NotFoundError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths
 from torchx.schedulers.foreign import ForeignJobs
+from torchx.schedulers.kit.facts import RoleFacts
+from torchx.specs.api import AppState, is_terminal
+from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.batch.base import BatchScheduler
     from torchx.schedulers.batch.site import Site
     from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
     from torchx.schedulers.kit.files import Files
 
     _Base = BatchScheduler
@@ -64,7 +68,7 @@ class Outputs(JobFolder):
         found = self.files.grown(dict.fromkeys(sorted(wanted), -TAIL_BYTES)) if wanted else {}
         texts = {path: data.decode("utf-8", "replace") for path, data in found.items()}
         ends = [(texts.get(out, "") if out != err else "", texts.get(err, "")) for out, err in pairs]
-        return [Evidence(stdout=out, stderr=err, said=err) for out, err in ends]
+        return [Evidence(stdout=out, stderr=err) for out, err in ends]
 
 
 class ForeignAtSites(ForeignJobs, _Base):
@@ -86,3 +90,24 @@ class ForeignAtSites(ForeignJobs, _Base):
     def _delete_existing(self, app_id: str) -> None:
         """The system forgets it by itself; its output is the user's."""
         self._cancel_existing(app_id)
+
+
+def task_facts(facts: JobFacts, tasks: Sequence[ReplicaFacts], *, waits: str = "") -> JobFacts:
+    """What is known of an array, whose tasks run on when one has failed.
+
+    Args:
+        facts: of the job as a whole.
+        waits: why others of its tasks wait that are not among these, if there are such.
+    """
+    goes_on = bool(waits) or not all(is_terminal(task.state) for task in tasks)
+    begun = any(task.state is not AppState.PENDING for task in tasks)
+    return replace(
+        facts,
+        state=(AppState.RUNNING if begun else AppState.PENDING) if goes_on else None,
+        reason="" if begun else facts.reason,
+        kind="",
+        unattended=True,
+        ended=None if goes_on else max((task.ended for task in tasks), default=0.0) or None,
+        roles=[RoleFacts(name=tasks[0].role, replicas=tasks)],
+        notes=[f"others of its tasks wait: {waits}"] if waits and begun else (),
+    )

@@ -105,7 +105,8 @@ def facts_of(
     # most wait for replica 0: what that one waits for is the reason
     rank0_waits = any(_waits(row) and not row.pend_reason.startswith(_DEPENDS) for row in members)
     facts = [
-        _replica(names[row.role], row, (exits or {}).get((row.role, row.k)), rank0_waits=rank0_waits) for row in members
+        replica_facts(names[row.role], row, (exits or {}).get((row.role, row.k)), rank0_waits=rank0_waits)
+        for row in members
     ]
     started = [times[0]] if times[0] else [r.started for r in members if r.started is not None]
     ended = [r.ended for r in members if r.ended is not None] + ([times[1]] if times[1] else [])
@@ -134,7 +135,14 @@ def _waits(row: Row) -> bool:
     return app_state(row.stat) in (AppState.PENDING, AppState.UNKNOWN)
 
 
-def _replica(role: str, row: Row, left: Exit | None, *, rank0_waits: bool) -> ReplicaFacts:
+def replica_facts(role: str, row: Row, left: Exit | None = None, *, rank0_waits: bool = False) -> ReplicaFacts:
+    """What is known of one replica.
+
+    Args:
+        role: its name.
+        left: how it ended, if it is ours and wrote that down.
+        rank0_waits: what replica 0 waits for is the reason of all.
+    """
     state = replica_state(row, left)
     word = term(row.exit_reason) if state is AppState.FAILED else ""
     code, signal = int(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None, ""
@@ -179,7 +187,8 @@ def _why(row: Row, left: Exit | None, *, rank0_waits: bool) -> str:
         return SUSPENDED.get(row.stat) or (why_pending(row.pend_reason) if has_reason else "")
     if app_state(row.stat) is not AppState.FAILED or _failed_by_itself(left):
         return ""
-    return _NOT_FOUND if row.exit_code == _NO_BASH and left is None else why_ended(row.exit_reason)
+    unseen = row.exit_code == _NO_BASH and left is None and bool(row.app_id)
+    return _NOT_FOUND if unseen else why_ended(row.exit_reason)
 
 
 # -- answers of bjobs, for programs --------------------------------------------------------------------

@@ -15,7 +15,14 @@ FIELDS = (
     *("output_file", "exit_reason", "pend_reason"),
 )
 DELIMITER = "|"
-FORMAT = f"{' '.join(FIELDS)} delimiter='{DELIMITER}'"
+
+
+def custom_format(fields: Iterable[str]) -> str:
+    """For ``bjobs -o``."""
+    return f"{' '.join(fields)} delimiter='{DELIMITER}'"
+
+
+FORMAT = custom_format(FIELDS)
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class Row:
     """One job of LSF, which is one replica of ours. Fields that LSF leaves open (``-``) are empty.
 
     Attributes:
-        app_id: the id of our job, from the name of the LSF job.
+        app_id: the id of our job, from the name of the LSF job; empty of one that is not ours.
         role: number of the role.
         k: number of the replica.
         name: of the LSF job; see :func:`job_name`.
@@ -33,9 +40,9 @@ class Row:
 
     jobid: str
     stat: str
-    app_id: str
-    role: int
-    k: int
+    app_id: str = ""
+    role: int = 0
+    k: int = 0
     name: str = ""
     hosts: tuple[str, ...] = ()
     exit_code: str = ""
@@ -70,19 +77,30 @@ def rows(text: str, *, now: float | None = None) -> list[Row]:
     Args:
         now: Unix time; years, which LSF does not tell, are guessed from it.
     """
+    found: dict[str, Row] = {}
+    for values in cells(text):
+        name = name_parts(values.get("job_name", ""))
+        if name is None or values.get("job_group") != group_of(name[0]) or not values.get("jobid", "").isdecimal():
+            continue
+        row = row_of(values, now, app_id=name[0], role=int(name[1]), k=int(name[2]))
+        if row.name not in found or int(row.jobid) > int(found[row.name].jobid):
+            found[row.name] = row
+    return list(found.values())
+
+
+def cells(text: str) -> list[dict[str, str]]:
+    """Field to value, for each job in the answer of ``bjobs -o``; what is not a line of the table is left out."""
     lines = text.splitlines()
     head = next((i for i, line in enumerate(lines) if line.startswith(f"JOBID{DELIMITER}")), None)
     if head is None:
         return []
     names = lines[head].lower().split(DELIMITER)
-    found: dict[str, Row] = {}
-    for line in lines[head + 1 :]:
-        values = line.split(DELIMITER, len(names) - 1)
-        if len(values) == len(names):
-            row = _row({n: "" if v.strip() == "-" else v.strip() for n, v in zip(names, values)}, now)  # noqa: B905  # checked
-            if row is not None and (row.name not in found or int(row.jobid) > int(found[row.name].jobid)):
-                found[row.name] = row
-    return list(found.values())
+    every = (line.split(DELIMITER, len(names) - 1) for line in lines[head + 1 :])
+    return [
+        {name: "" if value.strip() == "-" else value.strip() for name, value in zip(names, values, strict=True)}
+        for values in every
+        if len(values) == len(names)
+    ]
 
 
 def was_let_go(found: Iterable[Row]) -> bool:
@@ -104,17 +122,15 @@ def name_parts(name: str) -> tuple[str, str, str] | None:
     return (found["app"], found["role"], found["k"]) if found else None
 
 
-def _row(values: Mapping[str, str], now: float | None) -> Row | None:
-    name = name_parts(values.get("job_name", ""))
-    if name is None or values.get("job_group") != group_of(name[0]) or not values.get("jobid", "").isdecimal():
-        return None
+def row_of(values: Mapping[str, str], now: float | None = None, *, app_id: str = "", role: int = 0, k: int = 0) -> Row:
+    """A line of the table; other arguments are the attributes of the row."""
     return Row(
         jobid=values["jobid"],
         stat=values.get("stat", ""),
-        app_id=name[0],
-        role=int(name[1]),
-        k=int(name[2]),
-        name=values["job_name"],
+        app_id=app_id,
+        role=role,
+        k=k,
+        name=values.get("job_name", ""),
         hosts=tuple(h.rpartition("*")[2] for h in values.get("exec_host", "").split(":") if h),
         exit_code=values.get("exit_code", ""),
         exit_reason=values.get("exit_reason", ""),

@@ -10,7 +10,7 @@ import functools
 import re
 
 from torchx.schedulers.batch.folders import JobFolder
-from torchx.schedulers.batch.foreign import ForeignAtSites
+from torchx.schedulers.batch.foreign import ForeignAtSites, task_facts
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.foreign import Named
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
@@ -77,7 +77,8 @@ class ForeignSlurmJobs(ForeignAtSites):
 
     def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
         left = folder.evidence([(r.role, r.replica) for r in replicas])
-        return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
+        said = [replace(found, said=found.stderr) for found in left]
+        return [explained(found, signal=r.signal) for found, r in zip(said, replicas, strict=True)]
 
     def _outputs(self, app_id: str) -> SlurmOutputs:
         ((site, _),) = self._by_site([app_id])
@@ -123,18 +124,7 @@ def _array(facts: JobFacts, tasks: Mapping[int, Sequence[JobRecord]], *, waits: 
         kind, why = ENDINGS.get(found[0].state, ("", ""))
         replica = _replica(TASK, k, found[0])
         members.append(replace(replica, reason=why, kind=kind, signal="") if why else replica)
-    goes_on = bool(waits) or not all(is_terminal(r.state) for r in members)
-    begun = any(r.state is not AppState.PENDING for r in members)
-    return replace(
-        facts,
-        state=(AppState.RUNNING if begun else AppState.PENDING) if goes_on else None,
-        reason="" if begun else facts.reason,
-        kind="",
-        unattended=True,
-        ended=None if goes_on else max((r.ended for r in members), default=0.0) or None,
-        roles=[RoleFacts(name=TASK, replicas=members)],
-        notes=[f"others of its tasks wait: {waits}"] if waits and begun else (),
-    )
+    return task_facts(facts, members, waits=waits)
 
 
 def _replica(role: str, k: int, record: JobRecord) -> ReplicaFacts:

@@ -125,6 +125,8 @@ def _row(daemon: Daemon, job: Job) -> dict[str, Any]:
         "output_file": job.options.get("-o") or job.options.get("-oo") or "",
         "error_file": job.options.get("-e") or job.options.get("-eo") or "",
         "sub_cwd": job.cwd,
+        "exec_home": job.env.get("HOME", "/") if job.started else "",
+        "jobindex": "0",
         "memlimit": f"{job.resources.mem_limit_mb:g} M" if job.resources.mem_limit_mb else "",
         "max_mem": f"{job.max_mem_mb:.0f} Mbytes" if job.max_mem_mb else "",
         "gpu_num": str(job.resources.gpus) if job.resources.gpus else "",

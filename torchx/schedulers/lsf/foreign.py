@@ -1,0 +1,186 @@
+"""LSF jobs that torchx did not submit: one replica, ``job/0``, or the elements of an array, ``task/3``.
+
+Their output is in the files of ``bsub -o`` and ``-e``, where LSF puts it when the job has ended, with a report.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from torchx.schedulers.batch.foreign import ForeignAtSites, Outputs, task_facts
+from torchx.schedulers.batch.queries import Known
+from torchx.schedulers.foreign import Named
+from torchx.schedulers.kit.facts import JobFacts, RoleFacts
+from torchx.schedulers.lsf.answers import replica_facts
+from torchx.schedulers.lsf.client import NOTHING
+from torchx.schedulers.lsf.rows import FIELDS, Row, cells, custom_format, group_of, name_parts, row_of
+from torchx.specs.api import AppState
+from torchx.util.records import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.batch.site import Site
+    from torchx.schedulers.failures.reader import Evidence
+    from torchx.schedulers.kit.files import Files
+
+JOB, TASK = "job", "task"
+_MORE = (
+    "jobindex",
+    "user",
+    "queue",
+    "sub_cwd",
+    "exec_home",
+    "error_file",
+    "command",
+)  # the last may have anything in it
+_FORMAT = custom_format((*FIELDS, *_MORE))
+_REFERENCE = re.compile(r"(\d+)(?:\[(\d+)\])?")
+_NO_FILE = "without `bsub -o FILE` LSF sends it by mail; `bpeek` shows that of a job that runs"
+_REPORT = re.compile(r"^(?:-{20,}\n)?Sender: LSF System.*?^(The output \(if any\) [^\n]*)$", re.MULTILINE | re.DOTALL)
+_TRAILER = re.compile(r"\s+PS:\s+Read file <[^\n]*> for stderr output of this job\.\s*\Z")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, or an element of an array, as LSF knows it.
+
+    Attributes:
+        index: of the element, from 1; 0 of a job.
+        told: what LSF says of it, by the name of the field.
+        role: of the replica that it is.
+    """
+
+    index: int
+    row: Row
+    told: Mapping[str, str]
+    role: str = JOB
+
+    def path(self, field: str) -> str:
+        """The name of a file of its own: https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bsub.o.1.html."""
+        name = self.told.get(field, "").replace("%J", self.row.jobid).replace("%I", str(self.index))
+        return posixpath.join(self.folder, name) if name else ""
+
+    @property
+    def folder(self) -> str:
+        """Where it was submitted; LSF shows a home directory as ``$HOME``."""
+        return re.sub(r"^\$HOME(?=/|$)", lambda _: self.told.get("exec_home", "~"), self.told.get("sub_cwd", ""))
+
+
+class ReportedOutputs(Outputs):
+    """Where the output of a job is.
+
+    Args:
+        jobs: the job, or the elements of the array that were asked for.
+    """
+
+    def __init__(self, files: Files, app_id: str, jobs: Sequence[Job]) -> None:
+        super().__init__(files, app_id, _NO_FILE)
+        self._jobs = jobs
+
+    def places(self) -> dict[str, tuple[str, str]]:
+        return {
+            f"{job.role}/{job.row.k}": (job.path("output_file"), job.path("error_file") or job.path("output_file"))
+            for job in self._jobs
+        }
+
+    def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:
+        left = super().evidence(replicas, said=said)
+        return [replace(found, stdout=own_words(found.stdout), stderr=own_words(found.stderr)) for found in left]
+
+
+def own_words(text: str) -> str:
+    r"""The output in a file of ``bsub -o``, without LSF's reports: they come first, or last where
+    output is written at once.
+
+    >>> own_words("Sender: LSF System <a@b>\n...\nThe output (if any) follows:\n\nfine\n")
+    '\n\nfine\n'
+    >>> own_words("fine\nSender: LSF System <a@b>\n...\nThe output (if any) is above this job summary.\n")
+    'fine\n'
+    """
+    parts = _REPORT.split(_TRAILER.sub("\n", text))  # output, what a report ends with, output, ...
+    behind = len(parts) == 1 or "follows" in parts[-2]
+    return parts[-1 if behind else -3]
+
+
+class ForeignLsfJobs(ForeignAtSites):
+    """What :class:`torchx.schedulers.lsf_scheduler.LsfScheduler` answers of jobs of others."""
+
+    def find(self, reference: str) -> Named | None:
+        if not _REFERENCE.fullmatch(reference):
+            return None
+        found = self._jobs(self._site_of(self._defaults()), [reference]).get(reference)
+        if not found:
+            return None
+        ours = name_parts(found[0].row.name)
+        if ours is not None and found[0].told.get("job_group") == group_of(ours[0]):
+            return Named(ours[0], ours=True)
+        return Named(reference)
+
+    def about(self, app_id: str) -> dict[str, str]:
+        for job in self._asked(app_id):
+            facts = {key: job.told.get(key, "") for key in ("user", "queue", "command")}
+            return {k: v for k, v in {"name": job.row.name, **facts, "folder": job.folder}.items() if v}
+        return {}
+
+    def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:  # noqa: ARG002  # the scheduler's
+        return {
+            app_id: Known(foreign_facts(app_id, found), ReportedOutputs(site.files, app_id, found))
+            for app_id, found in self._jobs(site, app_ids).items()
+        }
+
+    def _outputs(self, app_id: str) -> Outputs:
+        ((site, _),) = self._by_site([app_id])
+        return ReportedOutputs(site.files, app_id, self._asked(app_id))
+
+    def _asked(self, app_id: str) -> list[Job]:
+        ((site, _),) = self._by_site([app_id])
+        return self._jobs(site, [app_id]).get(app_id, [])
+
+    def _jobs(self, site: Site, app_ids: list[str]) -> dict[str, list[Job]]:
+        """Jobs, and elements of arrays, by one question; those that LSF does not know are left out."""
+        done = self.run_command(site, ["bjobs", "-a", "-u", "all", "-o", _FORMAT, *app_ids])
+        every = [job for told in cells(done.stdout) if (job := _job(told)) is not None]
+        if not every and done.returncode and not NOTHING.search(done.stderr):
+            done.check()
+        jobs: dict[str, list[Job]] = {}
+        for app_id in app_ids:
+            wanted = _REFERENCE.fullmatch(app_id)
+            number, index = wanted.groups() if wanted else ("", None)
+            own = {j.index: j for j in reversed(every) if j.row.jobid == number and index in (None, str(j.index))}
+            if own:
+                tasks = index is None and max(own) > 0
+                jobs[app_id] = [_task(own[k]) if tasks else own[k] for k in sorted(own)]
+        return jobs
+
+    def _cancel_argv(self, app_id: str) -> list[str]:
+        return ["bkill", app_id]
+
+
+def foreign_facts(app_id: str, jobs: Sequence[Job]) -> JobFacts:
+    """What is known of a job, or of an array."""
+    members = [replica_facts(job.role, job.row) for job in jobs]
+    facts = JobFacts(
+        app_id=app_id,
+        native=jobs[0].row.stat,
+        started=min((r.started for r in members if r.started), default=None),
+        ended=max(r.ended for r in members) or None,
+        cancelled=all(r.state is AppState.CANCELLED for r in members),
+        roles=[RoleFacts(name=jobs[0].role, replicas=members)],
+    )
+    return task_facts(facts, members) if jobs[0].role == TASK else facts
+
+
+def _task(job: Job) -> Job:
+    return replace(job, role=TASK, row=replace(job.row, k=job.index))
+
+
+def _job(told: Mapping[str, str]) -> Job | None:
+    found = _REFERENCE.fullmatch(told.get("jobid", ""))  # some sites have the index behind it
+    if found is None:
+        return None
+    index = found[2] or told.get("jobindex", "")
+    return Job(int(index) if index.isdecimal() else 0, row_of({**told, "jobid": found[1]}), told)
