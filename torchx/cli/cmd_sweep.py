@@ -55,27 +55,13 @@ class CmdSweep(CmdRun):
                 info = asked(runner, "dryrun", run_args)
             _show(runner, info, tasks, args)
         else:
-            info = asked(runner, "dryrun", run_args)
-            _check_values(runner, info, tasks)
-            _announce(_submit(runner, info, tasks), len(tasks.points), as_json=getattr(args, "json", False))
+            _submit(runner, asked(runner, "dryrun", run_args), tasks, args)
 
     def _run(self, args: argparse.Namespace) -> None:
         if hasattr(args, "retry_failed"):
             _retry(args)
         else:
             super()._run(args)
-
-
-def _check_values(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList) -> None:
-    """What stands in the place of a placeholder is not quoted again by the component, which has seen only its name."""
-    from torchx.runner.sweeps import check_quotes
-
-    try:
-        if info._app is not None:
-            check_quotes(info._app, tasks)
-    except Exception:
-        runner.discard(info)
-        raise
 
 
 def _show(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:
@@ -132,30 +118,20 @@ def _retry(args: argparse.Namespace) -> None:
     with get_runner() as runner:
         handle = runner.resolve(args.retry_failed)
         info, tasks = runner.retry_sweep(handle, max_parallel=getattr(args, "max_parallel", None))
-        _announce(_submit(runner, info, tasks), len(tasks.points), as_json=getattr(args, "json", False))
-
-
-def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList) -> str:
-    from torchx.errors import TransientError
-
-    try:
-        return runner.schedule_sweep(info, tasks)
-    except TransientError:
-        raise  # there may be a job all the same
-    except Exception:
-        runner.discard(info)
-        raise
+        _submit(runner, info, tasks, args)
 
 
 def _point(tasks: TaskList, k: int) -> str:
     return ", ".join(f"{name}={value}" for name, value in tasks.values(k).items())
 
 
-def _announce(handle: str, count: int, *, as_json: bool) -> None:
-    """The handle, alone on the last line of stdout: programs read it there."""
+def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:
+    """Submits a sweep, and prints its handle, alone on the last line of stdout: programs read it there."""
+    from torchx.runner.sweeps import submit
     from torchx.util.term import is_tty
 
-    if as_json:
+    handle, count = submit(runner, info, tasks, typed=True), len(tasks.points)
+    if getattr(args, "json", False):
         from torchx.cli.render import document
         from torchx.runner.documents import handle_fields
 

@@ -171,11 +171,13 @@ def submit(
     runner: RunnerVerbs, apps: Sequence[AppDef], scheduler: str, given: dict[str, Any], max_parallel: int
 ) -> Batch:
     """See :meth:`RunnerVerbs.run_many`."""
+    from torchx.runner import sweeps
+
     app, names, points = template(apps)
     tasks = TaskList(names=names, points=points, max_parallel=max_parallel)
     runner.check_sweep(tasks)
     info = runner.dryrun(app, scheduler, **given)
-    return Batch(runner, runner.schedule_sweep(info, tasks), len(points))
+    return Batch(runner, sweeps.submit(runner, info, tasks), len(points))
 
 
 def _is_like(role: Any, other: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from torchx.errors import NotFoundError, NotSupportedError, SpecError
+from torchx.errors import NotFoundError, NotSupportedError, SpecError, TransientError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
+    from torchx.runner.verbs import RunnerVerbs
     from torchx.runs import Run
     from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
     from torchx.schedulers.kit.logs import LogQuery
@@ -85,7 +86,24 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
         )
 
 
-def check_quotes(app: AppDef, tasks: TaskList) -> None:
+def submit(runner: RunnerVerbs, info: AppDryRunInfo[Any], tasks: TaskList, *, typed: bool = False) -> str:
+    """Submits what nobody else holds; when it is refused, what was made for the job alone is removed.
+
+    Args:
+        typed: the placeholders are a person's: the component that quoted them has not seen what stands in their place.
+    """
+    try:
+        if typed and info._app is not None:
+            _check_quotes(info._app, tasks)
+        return runner.schedule_sweep(info, tasks)
+    except TransientError:
+        raise  # there may be a job all the same
+    except Exception:
+        runner.discard(info)
+        raise
+
+
+def _check_quotes(app: AppDef, tasks: TaskList) -> None:
     """Refuses a value with a quotation mark where it would end a word of the shell that a component has quoted.
 
     Raises:
@@ -233,15 +251,36 @@ def _paced(backend: Scheduler[Any]) -> Any:
     return PacedSweeps(backend)
 
 
-class _TaskOf(Scheduler["Mapping[str, Any]"]):
+class View(Scheduler["Mapping[str, Any]"]):
+    """A backend as who looks after something else than its jobs sees it.
+
+    Args:
+        backend: submits and lists as ever.
+    """
+
+    def __init__(self, backend: Scheduler[Any]) -> None:
+        super().__init__(backend.backend, backend.session_name)
+        self.capabilities = backend.capabilities
+        self._scheduler = backend
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
+        return self._scheduler._submit_dryrun(app, cfg)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        return self._scheduler.schedule(dryrun_info)
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> _Jobs:
+        return self._scheduler.list(cfg)
+
+
+class _TaskOf(View):
     """The scheduler of one task of a sweep, to which it is a job like any other."""
 
     def __init__(self, backend: RunsTasks, sweep: str, number: int) -> None:
         assert isinstance(backend, Scheduler)  # only those run tasks
-        super().__init__(backend.backend, backend.session_name)
-        self.capabilities, self.wait_hint = backend.capabilities, backend.wait_hint
+        super().__init__(backend)
+        self.wait_hint = backend.wait_hint
         self._of: RunsTasks = backend
-        self._scheduler: Scheduler[Any] = backend
         self._sweep, self._number = sweep, number
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:  # noqa: ARG002  # the contract's signature
@@ -265,12 +304,3 @@ class _TaskOf(Scheduler["Mapping[str, Any]"]):
         raise NotSupportedError(
             f"`{app_id}` is a task of a sweep, and cannot be deleted alone", hint=f"`torchx delete {self._sweep}`"
         )
-
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
-        return self._scheduler._submit_dryrun(app, cfg)
-
-    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        return self._scheduler.schedule(dryrun_info)
-
-    def list(self, cfg: Mapping[str, Any] | None = None) -> _Jobs:
-        return self._scheduler.list(cfg)

@@ -394,7 +394,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         if sweep is None or found is None or found.tasks is None:
             return None
         answers = sweep.describe_some(found.tasks, numbers)
-        wholes = {k: sweep.element(k) for k in numbers} if sweep.replicas() else {}
+        wholes = {k: sweep.element(k) for k in numbers} if sweep.is_whole() else {}
         if wholes:
             ((site, _),) = self._by_site([app_id])
             jobs = super()._query(site, [*wholes.values()], {job: sweep.task_folder(k) for k, job in wholes.items()})
@@ -450,19 +450,18 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             if folder is not None and is_script(folder.roles()):
                 return self.foreign().log_replicas(app_id)
             return super().log_replicas(app_id)
-        found = self.describe(app_id)
-        if found is None or found.tasks is None:
-            return None
-        tasks = range(len(found.tasks.states))
-        if len(whole := sweep.replicas()) > 1:
-            return [(str(k), n) for k in tasks for n in range(len(whole))]
-        return [(role.name, k) for role in sweep.folder.roles()[:1] for k in tasks]
+        from torchx.schedulers.kit.tasks import replica_names
+
+        return replica_names(sweep.folder.roles(), sweep.count) if sweep.count else None
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[BatchLog]:
         if (sweep := self._sweep(app_id)) is None:
             return super().open_logs(app_id, replicas, query)
-        if whole := sweep.replicas():
-            wanted = [(k, whole[0]) if len(whole) == 1 else (int(role), whole[k]) for role, k in replicas]
+        if sweep.is_whole():
+            from torchx.schedulers.kit.tasks import replica_of
+
+            roles = sweep.folder.roles()
+            wanted = [replica_of(roles, replica) for replica in replicas]
             return [super(SlurmScheduler, self).open_logs(f"{app_id}/{k}", [r], query)[0] for k, r in wanted]
         return [
             sweep.open_log(role, k, query, functools.partial(self._is_task_over, app_id, k)) for role, k in replicas

@@ -11,6 +11,7 @@ from torchx.util.records import dataclass, field
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
     from torchx.specs.api import AppDef
 
@@ -112,6 +113,13 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     if "{" not in text:
         return text
     return re.sub(_PLACEHOLDER, lambda m: f"{{{m[1]}}}" if m[1] else values[m[2]], text)
+
+
+def fill_in(words: Any, values: Mapping[str, str]) -> None:
+    """Puts the values into a role, or whatever else has an ``entrypoint``, ``args`` and ``env``."""
+    words.entrypoint = fill(words.entrypoint, values)
+    words.args = [fill(arg, values) for arg in words.args]
+    words.env = {n: fill(text, values) if text.__class__ is str else text for n, text in words.env.items()}
 
 
 def placeholders(text: str) -> set[str]:

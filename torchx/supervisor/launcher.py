@@ -27,7 +27,6 @@ import time
 
 from torchx.supervisor import at_end, orphans, proctree, retention
 from torchx.supervisor.follow import Follower
-from torchx.supervisor.layout import CRASH_FILE
 from torchx.supervisor.reserve import Reserve
 from torchx.supervisor.statefile import RUNNING, JobState, StateWriter
 from torchx.supervisor.supervise import Supervisor
@@ -229,7 +228,7 @@ def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
     try:
         supervisor.run()
     except BaseException as e:
-        _leave_note(request["job"], e)
+        orphans.leave_note(request["job"], e)
         raise
     if request.get("retention"):
         reserve.leave()
@@ -300,33 +299,13 @@ def _tidy_up(policy: dict[str, Any]) -> None:
     retention.apply(policy["base"], max_age_s=policy["max_age_s"], max_bytes=policy["max_bytes"])
 
 
-def _leave_note(folder: str, error: BaseException) -> None:
-    """A crash of ours is a defect: what is needed to find it stays in the job's folder."""
-    import traceback
-
-    with open(os.path.join(folder, CRASH_FILE), "a", encoding="utf-8", errors="replace") as f:
-        traceback.print_exception(type(error), error, error.__traceback__, file=f)
-
-
 def main() -> None:
     """Leave the caller: new session, no terminal, no parent that would wait for us."""
-    if os.fork():
-        os._exit(0)
-    os.setsid()
     requests, answers = 3, 4
     os.dup2(0, requests, inheritable=False)
     os.dup2(1, answers, inheritable=False)
-    # Whatever else the caller let us inherit: holding the write end of its pipe would keep a reader waiting.
-    os.closerange(5, os.sysconf("SC_OPEN_MAX"))
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
+    proctree.leave_caller(5)
     os.chdir("/")
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    proctree.load_prctl()
-    proctree.become_subreaper()
     gc.disable()  # nothing here makes cycles, and collecting would unshare memory with every supervisor
     Launcher(requests, answers).run()
 

@@ -10,7 +10,7 @@ import time
 
 from torchx.supervisor import proctree
 from torchx.supervisor.follow import Follower
-from torchx.supervisor.layout import STATE_FILE, replica_folder
+from torchx.supervisor.layout import CRASH_FILE, STATE_FILE, replica_folder
 from torchx.supervisor.statefile import (
     CANCELLED,
     FAILED,
@@ -116,6 +116,14 @@ def _outcome(job: JobState, reason: str) -> tuple[str, str]:
         return FAILED, reason
     names = ", ".join(f"{role}/{k}" for role, k in lost[:_NAMED]) + (", ..." if len(lost) > _NAMED else "")
     return FAILED, f"{reason.partition(';')[0]}; nobody saw how {names} ended"
+
+
+def leave_note(folder: str, error: BaseException) -> None:
+    """A crash of ours is a defect: what is needed to find it stays in the job's folder."""
+    import traceback
+
+    with open(os.path.join(folder, CRASH_FILE), "a", encoding="utf-8", errors="replace") as f:
+        traceback.print_exception(type(error), error, error.__traceback__, file=f)
 
 
 def end_processes(folder: str, recorded: set[tuple[int, int]], mark: str) -> set[int]:

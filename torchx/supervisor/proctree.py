@@ -46,6 +46,29 @@ def become_subreaper() -> bool:
     return bool(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
+def leave_caller(first: int) -> None:
+    """Go on as a child of nobody: no terminal, no session, no file of the caller's, no signal that a shell sends.
+
+    Args:
+        first: files from this number on are closed; those before it, but for the standard ones, stay open.
+    """
+    import signal  # `status`, too, imports this module
+
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    # Whatever else the caller let us inherit: holding the write end of its pipe would keep a reader waiting.
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    load_prctl()
+    become_subreaper()
+
+
 def load_prctl() -> None:
     """Find ``prctl`` once, before forking: ``ctypes`` takes some milliseconds to import, ``resource`` one."""
     global _prctl

@@ -18,7 +18,6 @@ if __name__ == "__main__":
 
 import fcntl
 import marshal
-import signal
 import time
 
 from torchx.supervisor import orphans, proctree
@@ -50,7 +49,7 @@ def guard(folder: str, env: dict[str, str], control: int) -> None:
                 ).run()
                 code = 0
             except BaseException as e:
-                _leave_note(folder, e)
+                orphans.leave_note(folder, e)
             finally:
                 os._exit(code)
         os.close(reader)
@@ -137,13 +136,6 @@ def _task_of(pid: int) -> str | None:
     return proctree.environment(pid, proctree.ENV_REPLICA)
 
 
-def _leave_note(folder: str, error: BaseException) -> None:
-    import traceback
-
-    with open(os.path.join(folder, CRASH_FILE), "a", encoding="utf-8", errors="replace") as f:
-        traceback.print_exception(type(error), error, error.__traceback__, file=f)
-
-
 def _prepare(folder: str) -> int:
     """The job's FIFO, open to read, and its state file."""
     path = os.path.join(folder, STATE_FILE)
@@ -166,19 +158,9 @@ def main() -> None:
     """Leave the caller, take the sweep unless another guard has it, and see it through."""
     folder = sys.argv[1]
     env: dict[str, str] = marshal.loads(sys.stdin.buffer.read())  # noqa: S302  # written by our own client
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    answer = os.dup(1)
-    os.set_inheritable(answer, False)
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.closerange(max(answer, null) + 1, os.sysconf("SC_OPEN_MAX"))
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    proctree.load_prctl()
-    proctree.become_subreaper()
+    answer = 3
+    os.dup2(1, answer, inheritable=False)
+    proctree.leave_caller(answer + 1)
     lock = os.open(os.path.join(folder, TASKS_FILE), os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by the supervisor, too, and let go by the kernel

@@ -15,7 +15,8 @@ import pytest
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError, SpecError
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.schedulers.slurm.sweeps import _ranges, values_line
+from torchx.schedulers.kit.tasks import values_line
+from torchx.schedulers.slurm.sweeps import _ranges
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.after import AFTER
@@ -329,4 +330,4 @@ def test_ranges_of_waiting_tasks() -> None:
 def test_a_line_of_values_is_one_line() -> None:
     """Whatever is in them."""
     assert values_line(["a\r\nb", "\\n", "'"]).count("\n") == 1
-    assert json.dumps(values_line(["$(id)"])) == json.dumps("v_0=$'$(id)'\n")
+    assert json.dumps(values_line(["$(id)"])) == json.dumps("v_0='$(id)'\n")

@@ -12,10 +12,10 @@ import sys
 import time
 
 from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError, TorchXError, TransientError
-from torchx.runner.paced import tasks as paced
-from torchx.runner.paced.tasks import IN_DOUBT, LOG_FILE, SUBMITTED, Tasks
+from torchx.runner.paced.sweeps import LOG_FILE
+from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, Tasks
 from torchx.specs.api import AppState, is_terminal
-from torchx.specs.tasks import ENV_TASK, fill
+from torchx.specs.tasks import ENV_TASK, fill_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Pacer:
         self._tasks, self._backend, self._app = tasks, backend, app
         self._cfg: dict[str, Any] = head["cfg"]
         self._asked: dict[int, float] = {}  # tasks whose end was asked for, and when
-        self._list = paced.tasks_of(head, [])
+        self._names: list[str] = head["names"]
         self._width: int = head["width"]
         self._refused = 0
         self._not_before = 0.0
@@ -65,7 +65,7 @@ class Pacer:
                 more = self._submit()
                 active = self._look()
             except BackendError as e:  # the scheduler cannot be asked just now
-                self._tasks.problem(f"{e}; it is asked again")
+                self._tasks.say(f"{e}; it is asked again")
                 more, active = True, 1
                 self._delay()
             if not (active or more):
@@ -77,11 +77,11 @@ class Pacer:
     def _submit(self) -> bool:
         """Submits what there is room for; whether there is more to submit."""
         while (task := self._tasks.next()) is not None and self._app is not None:
-            busy = len(self._tasks.all(SUBMITTED)) + len(self._tasks.all(IN_DOUBT))
+            busy = len(self._tasks.all(IN_DOUBT, SUBMITTED))
             if busy >= self._width or time.monotonic() < self._not_before:
                 return True
             try:
-                self._submit_one(task.k, self._app)
+                self._submit_one(task, self._app)
             except _FAILED as e:
                 self._tasks.end(task.k, AppState.FAILED, msg=f"it was refused: {e}")
             except BackendError as e:
@@ -94,19 +94,20 @@ class Pacer:
                     # The next one is tried once: what is refused like this one ends as quickly.
                     self._refused, self._not_before = _REFUSALS - 1, 0.0
                     continue
-                self._tasks.problem(f"the next task could not be submitted, and is tried again: {e}")
+                self._tasks.say(f"the next task could not be submitted, and is tried again: {e}")
                 return True
             else:
                 self._refused = 0
-                self._tasks.problem("")
+                self._tasks.say("")
         return False
 
-    def _submit_one(self, k: int, template: AppDef) -> None:
+    def _submit_one(self, task: Task, template: AppDef) -> None:
         from torchx.runner.secrets import look_up
         from torchx.schedulers.api import ResolvedCfg
         from torchx.specs.serialize import appdef_to_dict, masked
 
-        app = job_of(template, dict(zip(self._list.names, self._tasks.point(k), strict=True)), k)
+        k = task.k
+        app = job_of(template, dict(zip(self._names, task.point, strict=True)), k)
         info = self._backend.submit_dryrun(app, ResolvedCfg(self._cfg))
         look_up(info, self._backend)
         info._record = appdef_to_dict(masked(app), fallback=repr)
@@ -140,10 +141,8 @@ class Pacer:
     def _look(self) -> int:
         """Asks the scheduler once for all that run; how many do."""
         active = {task.app_id: task for task in self._tasks.all(SUBMITTED)}
-        if not active:
-            return len(self._tasks.all(IN_DOUBT))
         began = time.monotonic()
-        answers = self._backend.describe_many(list(active))
+        answers = self._backend.describe_many(list(active)) if active else {}
         self._took_s = time.monotonic() - began
         seen = []
         for app_id, task in active.items():
@@ -157,7 +156,7 @@ class Pacer:
                 seen.append((task.k, answer.state, answer.msg))
         if seen:
             self._tasks.saw(seen)
-        return len(self._tasks.all(SUBMITTED)) + len(self._tasks.all(IN_DOUBT))
+        return len(self._tasks.all(IN_DOUBT, SUBMITTED))
 
     def _ended(self, task: Task, answer: DescribeAppResponse) -> None:
         state = AppState.CANCELLED if task.stop and answer.state is AppState.FAILED else answer.state
@@ -180,9 +179,7 @@ def job_of(template: AppDef, values: dict[str, str], k: int) -> AppDef:
     app: AppDef = copy_data(template)
     app.name = f"{app.name}-{k}"
     for role in app.roles:
-        role.entrypoint = fill(role.entrypoint, values)
-        role.args = [fill(arg, values) for arg in role.args]
-        role.env = {n: fill(v, values) if v.__class__ is str else v for n, v in role.env.items()}
+        fill_in(role, values)
         role.env[ENV_TASK] = str(k)
     return app
 
@@ -261,7 +258,7 @@ def main() -> None:
         try:
             backend = backends.get(head["scheduler"], head["session"])
         except TorchXError as e:
-            tasks.problem(f"{e}")
+            tasks.say(f"{e}")
             raise SystemExit(f"torchx: {e}") from e
         try:
             if given:
@@ -271,14 +268,14 @@ def main() -> None:
                 app = job_on_record(head)
             if tasks.next() is not None:
                 build(app, backend, head)
-            tasks.problem("")
+            tasks.say("")
         except TorchXError as e:
             app = None
-            tasks.problem(f"the tasks that wait cannot be submitted: {e}{f' ({e.hint})' if e.hint else ''}")
+            tasks.say(f"the tasks that wait cannot be submitted: {e}{f' ({e.hint})' if e.hint else ''}")
         try:
             Pacer(tasks, backend, app, head).run()
         except Exception:
-            tasks.problem(f"what submits its tasks has crashed: see `{os.path.join(folder, LOG_FILE)}`")
+            tasks.say(f"what submits its tasks has crashed: see `{os.path.join(folder, LOG_FILE)}`")
             raise
         finally:
             backends.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
 
 from torchx.errors import NotFoundError
 from torchx.runner.backends import is_near
-from torchx.runner.paced.tasks import ENDED, LOG_FILE, PREFIX, SUBMITTED, WAITING, Tasks, create, folder_of, lock
-from torchx.schedulers.api import NONE, DescribeAppResponse, Scheduler
-from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, waiting
+from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Tasks, create, folder_of
+from torchx.runner.sweeps import View
+from torchx.schedulers.api import NONE, DescribeAppResponse
+from torchx.schedulers.kit.tasks import describe_sweep, replica_names, replica_of, waiting
 from torchx.specs.api import AppState, is_terminal
 
 TYPE_CHECKING = False
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.runner.paced.tasks import Task
-    from torchx.schedulers.api import ListAppResponse
+    from torchx.schedulers.api import Scheduler
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDef, AppDryRunInfo
     from torchx.specs.tasks import TaskList
 
-    _Jobs = list[ListAppResponse]
     _Replicas = list[tuple[str, int]]
 
+LOG_FILE, _LOCK_FILE = "pacer.log", "lock"
 _FAR_WIDTH = 20  # jobs at a time on a cluster, where nobody says how many
 _FOLLOW_S = 0.5
 _AGAIN_S = 3.0  # between two pacers of a sweep: one that finds nothing that it can do ends at once
@@ -36,20 +36,11 @@ _started: list[Any] = []
 _START = "import sys; sys.path[0] = {root!r}; from torchx.runner.paced.pacer import main; main()"
 
 
-class PacedSweeps(Scheduler["Mapping[str, Any]"]):
-    """A backend as whoever looks after paced sweeps sees it.
-
-    Args:
-        backend: where the jobs of the tasks run.
-    """
+class PacedSweeps(View):
+    """A backend as whoever looks after paced sweeps sees it: the jobs of the tasks run there."""
 
     wait_hint = 0.1  # they are described from this machine
-
-    def __init__(self, backend: Scheduler[Any]) -> None:
-        super().__init__(backend.backend, backend.session_name)
-        self.capabilities = backend.capabilities
-        self._scheduler = backend
-        self._new = ""
+    _new = ""
 
     # -- submission ------------------------------------------------------------------------------
 
@@ -92,12 +83,6 @@ class PacedSweeps(Scheduler["Mapping[str, Any]"]):
         """Whether its jobs run elsewhere."""
         return not is_near(self._scheduler) and self._scheduler.backend not in ("docker", "local_docker")
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
-        return self._scheduler._submit_dryrun(app, cfg)
-
-    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        return self._scheduler.schedule(dryrun_info)
-
     # -- what became of it -----------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -124,7 +109,6 @@ class PacedSweeps(Scheduler["Mapping[str, Any]"]):
         if not folder:
             return None
         with Tasks(folder) as tasks:
-            check_numbers(app_id, numbers, tasks.count())
             found = tasks.some(numbers)
         return [self._describe(f"{app_id}/{task.k}", task) for task in found]
 
@@ -140,26 +124,19 @@ class PacedSweeps(Scheduler["Mapping[str, Any]"]):
         answer.metadata = {**answer.metadata, "job": task.app_id}
         return answer
 
-    def list(self, cfg: Mapping[str, Any] | None = None) -> _Jobs:
-        return self._scheduler.list(cfg)
-
     def log_replicas(self, app_id: str) -> _Replicas | None:
-        """Of tasks of one replica ``(role, task)``; else ``(task, n)``, the replicas of all roles counted through."""
         folder = folder_of(app_id)
         if not folder:
             return None
         with Tasks(folder) as tasks:
-            count, replicas = tasks.count(), _replicas(tasks.head())
-        if len(replicas) == 1:
-            return [(replicas[0][0], k) for k in range(count)]
-        return [(str(k), n) for k in range(count) for n in range(len(replicas))]
+            head = tasks.head()
+            return replica_names(_roles(head), len(tasks.table(head["width"]).states))
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         folder = folder_of(app_id)
         with Tasks(folder) as tasks:
-            names = _replicas(tasks.head())
-        wanted = [(k, names[0]) if len(names) == 1 else (int(role), names[k]) for role, k in replicas]
-        return [self._lines(folder, k, replica, query) for k, replica in wanted]
+            roles = _roles(tasks.head())
+        return [self._lines(folder, *replica_of(roles, replica), query) for replica in replicas]
 
     def _lines(self, folder: str, k: int, replica: tuple[str, int], query: LogQuery) -> Iterator[str]:
         from torchx.schedulers.api import open_logs
@@ -180,14 +157,12 @@ class PacedSweeps(Scheduler["Mapping[str, Any]"]):
         self._stop(app_id, None)
 
     def cancel_task(self, app_id: str, number: int) -> None:
-        self._stop(app_id, number)
+        self._stop(app_id, [number])
 
-    def _stop(self, app_id: str, number: int | None) -> None:
-        folder = folder_of(app_id)
-        with Tasks(folder) as tasks:
-            if number is not None:
-                check_numbers(app_id, [number], tasks.count())
-            tasks.stop(number)
+    def _stop(self, app_id: str, numbers: Sequence[int] | None) -> None:
+        with Tasks(folder_of(app_id)) as tasks:
+            tasks.some(numbers or ())
+            tasks.stop(numbers)
         self.describe(app_id)  # sees to it that there is a pacer
 
     def _delete_existing(self, app_id: str) -> None:
@@ -195,12 +170,9 @@ class PacedSweeps(Scheduler["Mapping[str, Any]"]):
 
         folder = folder_of(app_id)
         self._stop(app_id, None)
+        while (found := self.describe(app_id)) is not None and not is_terminal(found.state):
+            time.sleep(_FOLLOW_S)
         with Tasks(folder) as tasks:
-            while True:
-                found = self.describe(app_id)
-                if found is None or is_terminal(found.state):
-                    break
-                time.sleep(_FOLLOW_S)
             for task in tasks.all(ENDED):
                 if task.app_id:
                     self._scheduler.delete(task.app_id)
@@ -213,7 +185,6 @@ def of_task(backend: Scheduler[Any], sweep: str, number: int) -> tuple[Scheduler
     if not folder:
         raise NotFoundError(f"there is no sweep `{sweep}`", hint="`torchx list` shows the runs on record")
     with Tasks(folder) as tasks:
-        check_numbers(sweep, [number], tasks.count())
         (task,) = tasks.some([number])
     return (backend, task.app_id) if task.phase == SUBMITTED else None
 
@@ -227,7 +198,7 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
     import json
     import subprocess
 
-    held = lock(folder)
+    held = _lock(folder)
     if held is None:
         return
     if job is None and time.time() - os.fstat(held).st_mtime < _AGAIN_S:  # the last one ended at once
@@ -284,5 +255,14 @@ def _roles(head: dict[str, Any]) -> list[Any]:
     return appdef_from_dict(head["app"]).roles
 
 
-def _replicas(head: dict[str, Any]) -> _Replicas:
-    return [(role.name, k) for role in _roles(head) for k in range(role.num_replicas)]
+def _lock(folder: str) -> int | None:
+    """The lock of the sweep's pacer: whoever has this file open is it. None where there is one."""
+    import fcntl
+
+    fd = os.open(os.path.join(folder, _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd

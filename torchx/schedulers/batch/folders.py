@@ -195,6 +195,14 @@ def left_by(
     ]
 
 
+def ends_of(files: Files, paths: Sequence[str]) -> list[Evidence]:
+    """What is at the end of these logs, each of one process that left nothing else, by one look."""
+    from torchx.schedulers.failures.reader import Evidence
+
+    found = files.grown(dict.fromkeys(paths, -TAIL_BYTES))
+    return [Evidence(stderr=found.get(path, b"").decode("utf-8", "replace")) for path in paths]
+
+
 @dataclass
 class LogPaths:
     """The files of one replica's output. Where stderr goes to stdout, or there are no times, the path is empty.

@@ -217,3 +217,23 @@ def parse_times(text: str) -> Times:
         if not found or moment >= found[-1][0]:
             found.append((moment, out, err))
     return found
+
+
+def check_query(query: LogQuery) -> None:
+    """Refuses what cannot be told of a task's output: both streams are in one file, which has no times.
+
+    Raises:
+        NotSupportedError: that is asked for.
+    """
+    if query.since is not None or query.until is not None:
+        raise NotSupportedError(
+            "`--since` and `--until` do not work for tasks of a sweep", hint="`--tail N` prints the last lines"
+        )
+    if query.timestamps or query.previous:
+        what = "--timestamps" if query.timestamps else "--previous"
+        raise NotSupportedError(f"`{what}` does not work for tasks of a sweep", hint="omit it")
+    if query.stream is not None and query.stream.value != "combined":
+        raise NotSupportedError(
+            f"the tasks of a sweep write both streams to one file: there is no {query.stream.value} of its own",
+            hint="omit `--streams`",
+        )

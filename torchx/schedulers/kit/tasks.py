@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.api import NONE, DescribeAppResponse
+from torchx.schedulers.kit.shell import env_words, exports, quote
 from torchx.specs.api import AppState, is_terminal
+from torchx.specs.tasks import fill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torchx.schedulers.kit.facts import Look, ReplicaFacts
-    from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDef, Role
     from torchx.specs.tasks import TaskTable
 
-__all__ = ["check_numbers", "check_query", "describe_sweep", "describe_task", "only_role"]
+__all__ = ["check_numbers", "describe_sweep", "describe_task", "only_role", "replica_names", "replica_of"]
+__all__ += ["shell_words", "values_line"]
 
 
 def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Role:
@@ -44,30 +46,16 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
     return roles[0]
 
 
-def describe_sweep(
-    app_id: str,
-    table: TaskTable,
-    *,
-    state: AppState | None = None,
-    started_at: float | None = None,
-    ui_url: str | None = None,
-) -> DescribeAppResponse:
+def describe_sweep(app_id: str, table: TaskTable, state: AppState | None = None) -> DescribeAppResponse:
     """The answer of ``describe`` for a sweep.
 
     Args:
         state: where the backend knows it; that of the tasks when None.
     """
     state = table.state() if state is None else state
-    return DescribeAppResponse(
-        app_id=app_id,
-        state=state,
-        num_restarts=0,
-        msg=table.summary(),
-        tasks=table,
-        ui_url=ui_url,
-        started_at=started_at,
-        ended_at=(max(table.ended, default=0.0) or None) if is_terminal(state) else None,
-    )
+    answer = DescribeAppResponse(app_id=app_id, state=state, num_restarts=0, msg=table.summary(), tasks=table)
+    answer.ended_at = (max(table.ended, default=0.0) or None) if is_terminal(state) else None
+    return answer
 
 
 def describe_task(app_id: str, replica: ReplicaFacts, look: Look) -> DescribeAppResponse:
@@ -108,21 +96,47 @@ def check_numbers(app_id: str, numbers: Sequence[int], count: int) -> None:
             raise NotFoundError(f"`{app_id}` has no task `{k}`", hint=f"it has tasks 0 to {count - 1:,}")
 
 
-def check_query(query: LogQuery) -> None:
-    """Refuses what cannot be told of a task's output: both streams are in one file, which has no times.
+# -- tasks of several replicas ------------------------------------------------------------------------------------
 
-    Raises:
-        NotSupportedError: that is asked for.
+
+def replica_names(roles: Sequence[Role], count: int) -> list[tuple[str, int]]:
+    """How replicas of a sweep are called, where each task is a job of these roles: where that is one replica,
+    ``(role, task)``; else ``(task, n)``, the replicas of all roles counted through.
     """
-    if query.since is not None or query.until is not None:
-        raise NotSupportedError(
-            "`--since` and `--until` do not work for tasks of a sweep", hint="`--tail N` prints the last lines"
-        )
-    if query.timestamps or query.previous:
-        what = "--timestamps" if query.timestamps else "--previous"
-        raise NotSupportedError(f"`{what}` does not work for tasks of a sweep", hint="omit it")
-    if query.stream is not None and query.stream.value != "combined":
-        raise NotSupportedError(
-            f"the tasks of a sweep write both streams to one file: there is no {query.stream.value} of its own",
-            hint="omit `--streams`",
-        )
+    several = sum(role.num_replicas for role in roles)
+    if several == 1:
+        return [(role.name, k) for role in roles if role.num_replicas for k in range(count)]
+    return [(str(k), n) for k in range(count) for n in range(several)]
+
+
+def replica_of(roles: Sequence[Role], replica: tuple[str, int]) -> tuple[int, tuple[str, int]]:
+    """The task of such a replica, and what it is called within that task's job."""
+    own = [(role.name, k) for role in roles for k in range(role.num_replicas)]
+    return (replica[1], own[0]) if len(own) == 1 else (int(replica[0]), own[replica[1]])
+
+
+# -- values in a shell --------------------------------------------------------------------------------------------
+
+
+def values_line(point: Sequence[str]) -> str:
+    r"""The values of a task as a line of a POSIX shell, whose variable ``nl`` is a line end.
+
+    >>> values_line(["its", "a\nb"])
+    'v_0=its v_1=a"${nl}"b\n'
+    """
+    return " ".join(f"v_{i}={quote(value, {chr(10): 'nl'})}" for i, value in enumerate(point)) + "\n"
+
+
+def shell_words(
+    names: Sequence[str], env: Mapping[str, str], words: Iterable[str], late: Mapping[str, str] | None = None
+) -> tuple[list[str], list[str]]:
+    """What exports a task's variables, and the words of its command, in a shell that has evaluated its values.
+
+    Args:
+        names: of the values.
+        late: what else stands in variables of that shell, see :func:`torchx.schedulers.kit.shell.quote`.
+    """
+    marks = {name: f"@TORCHX_VALUE_{i}@" for i, name in enumerate(names)}
+    late = {**{mark: f"v_{i}" for i, mark in enumerate(marks.values())}, **(late or {})}
+    env = {name: fill(value, marks) for name, value in env.items()}
+    return exports(env, late), [*env_words(env, late), *(quote(fill(word, marks), late) for word in words)]

@@ -7,8 +7,15 @@ https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per
 from __future__ import annotations
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
-from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, only_role
+from torchx.schedulers.kit.shell import read_script
+from torchx.schedulers.kit.tasks import (
+    check_numbers,
+    describe_sweep,
+    describe_task,
+    only_role,
+    shell_words,
+    values_line,
+)
 from torchx.schedulers.kubernetes.answers import definition, read_owner
 from torchx.schedulers.kubernetes.client import path_of
 from torchx.schedulers.kubernetes.inline_code import AUTO, metadata_of_part
@@ -16,7 +23,7 @@ from torchx.schedulers.kubernetes.names import ANNOTATION_SKIPPED, ANNOTATION_SW
 from torchx.schedulers.kubernetes.pods import literal
 from torchx.schedulers.kubernetes.request import PER_INDEX_SINCE
 from torchx.specs.api import AppState, is_terminal
-from torchx.specs.tasks import TaskTable, fill, placeholders
+from torchx.specs.tasks import TaskTable, placeholders
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
@@ -86,13 +93,10 @@ def with_values(objects: list[_Object], tasks: TaskList) -> list[_Object]:
     spec["backoffLimitPerIndex"] = 0
     pod = spec["template"]["spec"]
     main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
-    marks = {name: f"@TORCHX_VALUE_{i}@" for i, name in enumerate(tasks.names)}
-    late = {mark: f"v_{i}" for i, mark in enumerate(marks.values())}
     own = {item["name"]: item["value"] for item in main["env"] if placeholders(item.get("value", ""))}
-    env = {name: fill(value, marks) for name, value in own.items()}
-    words = [*env_words(env, late), *(quote(fill(word, marks), late) for word in main["command"])]
+    assignments, words = shell_words(tasks.names, own, main["command"])
     script = literal(read_script(__file__, "task.sh"))
-    main["command"] = ["sh", "-c", "\n".join([script.strip(), *exports(env, late), f"exec {' '.join(words)}"])]
+    main["command"] = ["sh", "-c", "\n".join([script.strip(), *assignments, f"exec {' '.join(words)}"])]
     main["env"] = [item for item in main["env"] if item["name"] not in own]
     main["volumeMounts"] = [*main["volumeMounts"], {"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True}]
     pod["volumes"] = [*pod["volumes"], {"name": _VOLUME, "configMap": {"name": name}}]
@@ -103,15 +107,6 @@ def with_values(objects: list[_Object], tasks: TaskList) -> list[_Object]:
         "data": {"values": "".join(map(values_line, tasks.points)), "skipped": ""},
     }
     return [objects[0], values, *objects[1:]]
-
-
-def values_line(point: Sequence[str]) -> str:
-    r"""The values of a task as a line of a POSIX shell, where ``nl`` is a line end.
-
-    >>> values_line(["its", "a\nb"])
-    'v_0=its v_1=a"${nl}"b\n'
-    """
-    return " ".join(f"v_{i}={quote(value, {chr(10): 'nl'})}" for i, value in enumerate(point)) + "\n"
 
 
 # -- what became of them ------------------------------------------------------------------------------------

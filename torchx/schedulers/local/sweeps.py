@@ -7,7 +7,7 @@ import time
 
 from torchx.errors import BackendError
 from torchx.schedulers.kit.secrets import revealed, split
-from torchx.schedulers.kit.tasks import check_numbers, check_query, describe_sweep, describe_task, only_role
+from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, only_role
 from torchx.schedulers.local.answers import replica_facts, state_of_sweep, table_of
 from torchx.schedulers.local.request import ENV_ERROR_FILE, check_scripts, move_logs, replica_requests
 from torchx.schedulers.local.submission import (
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDryRunInfo
     from torchx.specs.tasks import TaskList
     from torchx.supervisor.statefile import JobState
-
-_TAIL = 64 << 10  # bytes of a task's output in which its cause is looked for
 
 
 def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:
@@ -125,8 +123,9 @@ def _unresolved(request: PopenRequest) -> list[dict[str, Any]]:
 
 def describe(job: JobState, app_id: str) -> DescribeAppResponse:
     """The answer for a sweep; its tasks are not looked into."""
-    url = f"file://{job.facts['logs']}"
-    return describe_sweep(app_id, table_of(job), state=state_of_sweep(job), started_at=job.created or None, ui_url=url)
+    answer = describe_sweep(app_id, table_of(job), state_of_sweep(job))
+    answer.started_at, answer.ui_url = job.created or None, f"file://{job.facts['logs']}"
+    return answer
 
 
 def describe_some(job: JobState, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse]:
@@ -135,9 +134,10 @@ def describe_some(job: JobState, app_id: str, numbers: Sequence[int]) -> list[De
     logs, role = job.facts["logs"], job.roles[0][0]
 
     def look(replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
-        from torchx.schedulers.failures.reader import Evidence
+        from torchx.schedulers.batch.folders import ends_of
+        from torchx.schedulers.kit.files import LocalFiles
 
-        return [Evidence(stderr=_tail(task_log(logs, r.role, r.replica))) for r in replicas]
+        return ends_of(LocalFiles(), [task_log(logs, r.role, r.replica) for r in replicas])
 
     return [describe_task(f"{app_id}/{k}", replica_facts(role, k, job.replicas[k], "localhost"), look) for k in numbers]
 
@@ -161,16 +161,8 @@ def open_task_log(path: str, query: LogQuery, find: Callable[[], DescribeAppResp
     Args:
         find: describes the task.
     """
+    from torchx.schedulers.batch.logs import check_query
     from torchx.schedulers.local.logs import LogIterator
 
     check_query(query)
     return LogIterator("", path, _Task(find), query.follow, query=query)  # type: ignore[arg-type]  # all that it asks
-
-
-def _tail(path: str) -> str:
-    try:
-        with open(path, "rb") as f:
-            f.seek(max(os.fstat(f.fileno()).st_size - _TAIL, 0))
-            return f.read(_TAIL).decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -74,8 +74,8 @@ if [[ ${1-} == more ]]; then
 fi
 
 first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child=
-# shellcheck disable=SC2034  # `task` may name the sweep
-k=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
+# shellcheck disable=SC2034  # `task` may name the sweep, and a line of values the line end
+nl=$'\n' k=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
 [[ ! -e cancelled ]] || exit 0
 if [[ -e skipped ]] && grep -qx "$k" skipped; then exit 0; fi
 mapfile -t -s "$k" -n 1 line <values

@@ -6,16 +6,16 @@ import posixpath
 import re
 
 from torchx.errors import CommandError, NotFoundError, NotSupportedError
-from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths, folder_name
-from torchx.schedulers.batch.logs import BatchLog
+from torchx.schedulers.batch.folders import JobFolder, LogPaths, ends_of, folder_name
+from torchx.schedulers.batch.logs import BatchLog, check_query
 from torchx.schedulers.kit.secrets import split
-from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
-from torchx.schedulers.kit.tasks import check_numbers, check_query, describe_sweep, describe_task
+from torchx.schedulers.kit.shell import quote, read_script
+from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, shell_words, values_line
 from torchx.schedulers.slurm.client import NO_SUCH_JOB
 from torchx.schedulers.slurm.reasons import app_state
 from torchx.schedulers.slurm.request import APP_ID, RDZV_ID, choice_of_folder, directive, group_options
 from torchx.specs.api import AppState, is_terminal
-from torchx.specs.tasks import TaskTable, fill
+from torchx.specs.tasks import TaskTable, fill_in
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
@@ -114,9 +114,7 @@ def render_whole(request: SlurmBatchRequest, tasks: TaskList) -> str:
     marks = {name: f"\ue001{i}\ue001" for i, name in enumerate(tasks.names)}
     made = copy.deepcopy(request)
     for replica in made.replicas.values():
-        replica.entrypoint = fill(replica.entrypoint, marks)
-        replica.args = [fill(arg, marks) for arg in replica.args]
-        replica.env = {name: fill(value, marks) for name, value in replica.env.items()}
+        fill_in(replica, marks)
     script = made.materialize()
     for i, mark in enumerate(marks.values()):
         script = script.replace(mark, f"'\"${{v_{i}}}\"'")
@@ -144,32 +142,9 @@ def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: Task
 
 def _program(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList) -> list[str]:
     """What becomes of a task that is one process, which needs no step."""
-    marks = {name: f"@TORCHX_VALUE_{i}@" for i, name in enumerate(tasks.names)}
-    late = {**{mark: f"v_{i}" for i, mark in enumerate(marks.values())}, **_LATE}
-    env = {name: fill(value, marks) for name, value in split(replica.env)[0].items()}
-    words = [quote(fill(word, marks), late) for word in (replica.entrypoint, *replica.args)]
-    return [
-        *exports(env, late),
-        *choice_of_folder(replica, request.cwd),
-        f"set -- {' '.join([*env_words(env, late), *words])}",
-        'run "$@"',
-    ]
-
-
-def values_line(point: Sequence[str]) -> str:
-    """The values of a task as a line of the shell, whatever is in them.
-
-    >>> values_line(["it's", "a\\nb"])
-    "v_0=$'it\\\\'s' v_1=$'a\\\\nb'\\n"
-    """
-    return " ".join(f"v_{i}={_ansi(value)}" for i, value in enumerate(point)) + "\n"
-
-
-def _ansi(value: str) -> str:
-    if value.isalnum() and value.isascii():
-        return value
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
-    return f"$'{escaped}'"
+    words = (replica.entrypoint, *replica.args)
+    assignments, words_of_task = shell_words(tasks.names, split(replica.env)[0], words, _LATE)
+    return [*assignments, *choice_of_folder(replica, request.cwd), f"set -- {' '.join(words_of_task)}", 'run "$@"']
 
 
 def most_tasks(run: Run) -> int:
@@ -192,13 +167,19 @@ class Sweep:
     Args:
         app_id: ``sweep-`` and the id of its first array.
         run: runs a command of Slurm's.
+
+    Attributes:
+        count: of its tasks; 0 when the folder is gone.
+        chunks: first task, number of tasks and id of each array.
     """
 
     def __init__(self, app_id: str, folder: JobFolder, run: Run) -> None:
         self.app_id, self.folder = app_id, folder
         self._files: Files = folder.files
         self._run = run
-        self.chunks = [(0, 0, app_id.removeprefix(PREFIX))]
+        found = re.search(r"^count=(\d+) size=(\d+) width=(\d*)$", self._read(SCRIPT_FILE), re.MULTILINE)
+        self.count, self._size, self._width = (int(word or 0) for word in found.groups()) if found else (0, 0, 0)
+        self.chunks = self._chunks()
 
     def look(self) -> TaskTable | None:
         """What became of the tasks, by one question to Slurm; None when the folder is gone.
@@ -206,13 +187,12 @@ class Sweep:
         Tasks that ended without a word, for they were killed, cost a second one. Slurm is asked first: what ends after
         that is in the notes.
         """
-        count, width = self._size()
+        count = self.count
         if not count:
             return None
-        self.chunks = self._chunks(count)
         active = self._active()
         states = [AppState.PENDING] * count
-        table = TaskTable(states=states, exit_codes=[None] * count, ended=[0.0] * count, max_parallel=width)
+        table = TaskTable(states=states, exit_codes=[None] * count, ended=[0.0] * count, max_parallel=self._width)
         cancelled, skipped = self._cancelled()
         submitted = sum(n for _, n, _ in self.chunks)
         ends = self._ends()
@@ -247,25 +227,22 @@ class Sweep:
 
     def begin(self) -> None:
         """Notes the first array down, and submits the others."""
-        size = self._first_size()
-        text = f"0 {size} {self.app_id.removeprefix(PREFIX)}\n"
-        self._files.write(posixpath.join(self.folder.path, CHUNKS_FILE), text.encode())
-        if size < self._size()[0]:
+        ((first, count, job_id),) = self.chunks
+        self._write(CHUNKS_FILE, b"%d %d %s\n" % (first, count, job_id.encode()))
+        if count < self.count:
             self.submit_more()
 
     def cancel(self) -> None:
         """No array is submitted any more, and those that are there are ended."""
-        self._files.write(posixpath.join(self.folder.path, _CANCELLED), b"")
-        self.chunks = self._chunks(self._size()[0])
-        self._run(["scancel", *(job_id for _, _, job_id in self.chunks)])
+        self._write(_CANCELLED, b"")
+        self._run(["scancel", *(job_id for _, _, job_id in self._chunks())])
 
     def cancel_task(self, k: int) -> None:
         """Ends one task, or has it not begin."""
-        path = posixpath.join(self.folder.path, _SKIPPED)
-        self._files.write(path, (self._files.read(path) or b"") + b"%d\n" % k)
-        for first, count, job_id in self._chunks(self._size()[0]):
-            if first <= k < first + count:
-                self._run(["scancel", f"{job_id}_{k - first}"])
+        self._write(_SKIPPED, self._read(_SKIPPED).encode() + b"%d\n" % k)
+        self.chunks = self._chunks()
+        if element := self.element(k):
+            self._run(["scancel", element])
 
     def job_ids(self, app_id: str) -> list[str]:
         """What Slurm calls the sweep, or one of its tasks, for a job that waits for it.
@@ -273,28 +250,23 @@ class Sweep:
         Raises:
             NotSupportedError: some of it has not been submitted yet.
         """
-        count = self._size()[0]
-        chunks = self._chunks(count)
         task = app_id.partition("/")[2]
         if task.isdigit():
-            check_numbers(self.app_id, [int(task)], count)
-            chunks = [chunk for chunk in chunks if chunk[0] <= int(task) < chunk[0] + chunk[1]]
-            ids = [f"{job_id}_{int(task) - first}" for first, _, job_id in chunks]
+            check_numbers(self.app_id, [int(task)], self.count)
+            ids = [self.element(int(task))]
         else:
-            ids = [job_id for _, _, job_id in chunks] if sum(n for _, n, _ in chunks) >= count else []
-        if not ids:
+            ids = [job_id for _, _, job_id in self.chunks]
+            ids += [""] if sum(n for _, n, _ in self.chunks) < self.count else []
+        if not all(ids):
             raise NotSupportedError(
                 f"tasks of `{app_id}` have not been submitted to Slurm yet, so that no job can wait for them",
                 hint=f"wait here: `torchx wait {self.app_id} && torchx run ...`",
             )
         return ids
 
-    def replicas(self) -> list[tuple[str, int]]:
-        """Those of each task, where it is a whole job with a folder of its own; none where it is one process."""
-        whole = self._files.sizes([posixpath.join(self.folder.path, JOB_SCRIPT)])
-        if None in whole.values():
-            return []
-        return [(role.name, k) for role in self.folder.roles() for k in range(role.num_replicas)]
+    def is_whole(self) -> bool:
+        """Whether each task is a whole job with a folder of its own, not one process."""
+        return None not in self._files.sizes([posixpath.join(self.folder.path, JOB_SCRIPT)]).values()
 
     def task_folder(self, k: int) -> JobFolder:
         """The folder of a task that is a whole job."""
@@ -302,32 +274,28 @@ class Sweep:
 
     def element(self, k: int) -> str:
         """What Slurm calls a task; empty where it has not been submitted."""
-        chunk = next((c for c in self._chunks(self._size()[0]) if c[0] <= k < c[0] + c[1]), None)
-        return f"{chunk[2]}_{k - chunk[0]}" if chunk is not None else ""
+        first, job_id = self._array_of(k)
+        return f"{job_id}_{k - first}" if job_id else ""
 
     def log_path(self, role: str, k: int) -> LogPaths:
         """Where a task writes, both streams."""
-        chunk = next((c for c in self._chunks(self._size()[0]) if c[0] <= k < c[0] + c[1]), (0, 0, ""))
-        return LogPaths(posixpath.join(self.folder.path, folder_name(role), f"{chunk[0]}+{k - chunk[0]}.log"))
+        first, _ = self._array_of(k)
+        return LogPaths(posixpath.join(self.folder.path, folder_name(role), f"{first}+{k - first}.log"))
+
+    def _array_of(self, k: int) -> tuple[int, str]:
+        """First task and id of the array that a task is in; no id where there is none yet."""
+        return next(((first, job_id) for first, n, job_id in self.chunks if first <= k < first + n), (0, ""))
 
     def _read(self, name: str) -> str:
         return (self._files.read(posixpath.join(self.folder.path, name)) or b"").decode("utf-8", "replace")
 
-    def _size(self) -> tuple[int, int]:
-        found = re.search(r"^count=(\d+) size=\d+ width=(\d*)$", self._read(SCRIPT_FILE), re.MULTILINE)
-        return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+    def _write(self, name: str, data: bytes) -> None:
+        self._files.write(posixpath.join(self.folder.path, name), data)
 
-    def _first_size(self) -> int:
-        found = re.search(r"^count=(\d+) size=(\d+)", self._read(SCRIPT_FILE), re.MULTILINE)
-        return min(int(found[1]), int(found[2])) if found else 0
-
-    def _chunks(self, count: int) -> list[tuple[int, int, str]]:
-        found = []
-        for line in self._read(CHUNKS_FILE).splitlines():
-            words = line.split()
-            if len(words) == 3 and all(map(str.isdigit, words)):
-                found.append((int(words[0]), int(words[1]), words[2]))
-        return found or [(0, min(count, self._first_size()), self.app_id.removeprefix(PREFIX))]
+    def _chunks(self) -> list[tuple[int, int, str]]:
+        lines = [line.split() for line in self._read(CHUNKS_FILE).splitlines()]
+        found = [(int(w[0]), int(w[1]), w[2]) for w in lines if len(w) == 3 and all(map(str.isdigit, w))]
+        return found or [(0, min(self.count, self._size), self.app_id.removeprefix(PREFIX))]
 
     def _cancelled(self) -> tuple[bool, set[int]]:
         sizes = self._files.sizes([posixpath.join(self.folder.path, _CANCELLED)])
@@ -418,11 +386,7 @@ class Sweep:
         return answers
 
     def _look(self, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
-        from torchx.schedulers.failures.reader import Evidence
-
-        paths = [self.log_path(r.role, r.replica).stdout for r in replicas]
-        found = self._files.grown(dict.fromkeys(paths, -TAIL_BYTES))
-        return [Evidence(stderr=found.get(path, b"").decode("utf-8", "replace")) for path in paths]
+        return ends_of(self._files, [self.log_path(r.role, r.replica).stdout for r in replicas])
 
     def open_log(self, role: str, k: int, query: LogQuery, is_over: Callable[[], bool]) -> BatchLog:
         """The lines of one task that the query wants."""
