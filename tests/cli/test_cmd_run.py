@@ -431,15 +431,70 @@ def _until(true: Any, timeout_s: float = 120.0) -> None:
         ("@last:fail", "`local_cwd` does not start one job after another"),
         ("@last:soon", "`soon` is not a condition"),
         ("nobody:ok", "no run on record is called `nobody`"),
+        ("wait", "has no job to wait for"),
     ],
 )
 def test_after_another_job(torchx: Call, project: Path, after: str, said: str) -> None:
     """Where the scheduler cannot see to it nothing is launched, and the hint says what to type."""
-    first = torchx("run", "utils.echo").out.strip()
+    torchx("run", "utils.echo")
     outcome = torchx("run", "--after", after, "utils.echo")
     assert outcome.code != 0
     assert said in outcome.error_lines()[0]
     if "does not start" in said:
-        words = " ||" if after.endswith("fail") else " &&"
-        assert outcome.hint() == f"wait for it here: `torchx wait {first}{words} torchx run ...`"
+        assert outcome.hint() == "`--after wait` as well: then this command waits for it"
     assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "condition", "starts"),
+    [
+        ("true", "", True),
+        ("exit 3", "", False),
+        ("exit 3", ":fail", True),
+        ("true", ":fail", False),
+        ("exit 3", ":any", True),
+    ],
+)
+def test_starts_as_another_job_has_ended(
+    torchx: Call, project: Path, script: str, condition: str, starts: bool
+) -> None:
+    """With `--after wait` the command does what the scheduler cannot; a job that is not to start is not submitted."""
+    first = torchx("run", "utils.sh", script).out.strip()
+    outcome = torchx("run", "--after", f"@last{condition}", "--after", "wait", "utils.echo")
+    assert f"Waiting for {first}" in outcome.err
+    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1 + starts
+    if not starts:
+        assert f"`{first}` is" in outcome.error_lines()[1]
+        assert outcome.hint() == "nothing was submitted"
+    assert outcome.code == (0 if starts else 1)
+
+
+def test_waits_for_another_job(torchx: Call, project: Path) -> None:
+    """Nothing is submitted before that one has ended, nor when the wait is interrupted."""
+    torchx("run", "utils.sh", "until test -e gate; do sleep 0.01; done; touch over")
+    argv = ("run", "--after", "@last", "--after", "wait", "utils.sh", "test -e over")
+    child = spawn(project, *argv)
+    child.expect("Waiting for local_cwd://")
+    child.sendintr()
+    child.expect(pexpect.EOF)
+    child.wait()
+    child.close()
+    assert child.exitstatus == 130
+    child = spawn(project, *argv)
+    child.expect("Waiting for local_cwd://")
+    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
+    (project / "gate").touch()
+    child.expect("local_cwd://")
+    child.expect(pexpect.EOF)
+    child.wait()
+    child.close()
+    assert torchx("wait", "@last").code == 0
+
+
+def test_a_dry_run_waits_for_nobody(torchx: Call, project: Path) -> None:
+    """It shows at once what would be submitted later."""
+    torchx("run", "utils.sh", "sleep", "1000")
+    outcome = torchx("run", "--dryrun", "--after", "@last", "--after", "wait", "utils.echo")
+    assert outcome.code == 0
+    assert "Waiting" not in outcome.err
+    torchx("cancel", "@last")

@@ -192,3 +192,16 @@ def test_delete(torchx: Call, project: Path) -> None:
     tasks = default_registry().tasks(run)
     assert tasks is not None
     assert not tasks.points
+
+
+def test_after_another_job(torchx: Call, project: Path) -> None:
+    """No scheduler starts a sweep after a job; with `--after wait` the command waits for it, and a dry run does not."""
+    torchx("run", "utils.sh", "exit 3")
+    argv = ("--after", "@last:fail", *GRID, "utils.sh", TASK)
+    refused = torchx("sweep", *argv)
+    assert (refused.code, refused.hint()) == (5, "`--after wait` as well: then this command waits for it")
+    assert torchx("sweep", "--dryrun", "--after", "wait", *argv).code == 0
+    outcome = torchx("sweep", "--after", "wait", *argv)
+    assert outcome.code == 0
+    assert "Waiting for local_cwd://" in outcome.err
+    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 2

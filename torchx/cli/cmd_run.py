@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from torchx.cli.cmd_builtins import CmdBuiltins
     from torchx.runner import Runner
+    from torchx.specs import AppDef
 
     _Add = Callable[..., None]
 else:
@@ -332,7 +333,8 @@ def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) ->
         "--after",
         action="append",
         metavar="JOB[:ok|any|fail]",
-        help="start once that job has succeeded, ended, or failed; it may be given more than once",
+        help="start once that job has succeeded, ended, or failed; it may be given more than once. With `--after wait` "
+        "as well this command waits for it, where the scheduler cannot",
     )
     add(
         "--timeout",
@@ -379,8 +381,12 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
     run_args.scheduler_cfg = SourcedCfg({**run_args.scheduler_cfg, **typed}, source=STDIN)
 
 
-def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
-    """What the Runner's ``run``, ``dryrun`` or ``check`` returns of the component, with what goes along."""
+def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = False) -> Any:
+    """What the Runner's ``run``, ``dryrun`` or ``check`` returns of the component, with what goes along.
+
+    Args:
+        sweep: what ``dryrun`` returns is submitted as a sweep.
+    """
     given = {
         "cfg": run_args.scheduler_cfg,
         "workspace": run_args.workspace or None,
@@ -403,9 +409,7 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
 
         app.metadata[RETRY] = run_args.retry
     if run_args.after:
-        from torchx.runner.after import put_after
-
-        put_after(runner, app, run_args.after)
+        _put_after(runner, app, run_args, sweep=sweep, submits=(verb == "run" or sweep) and not run_args.dryrun)
     if run_args.timeout:
         from torchx.specs.timeouts import TIMEOUT
 
@@ -418,6 +422,16 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs) -> Any:
         warn("nobody sees a hang without a watchdog: `--watchdog 10m`, for example")
     app.metadata.update(notify)
     return getattr(runner, verb)(app, run_args.scheduler, **given)
+
+
+def _put_after(runner: Runner, app: AppDef, run_args: TorchXRunArgs, *, sweep: bool, submits: bool) -> None:
+    """Has the scheduler wait for earlier jobs, or waits for them here."""
+    from torchx.runner.after import put_after, wait_for
+
+    for condition, handle in put_after(runner, app, run_args.after, run_args.scheduler, sweep=sweep):
+        if submits:
+            note(f"Waiting for {handle}")
+            wait_for(runner, condition, handle)
 
 
 def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, full: bool) -> None:

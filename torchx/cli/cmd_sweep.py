@@ -52,10 +52,10 @@ class CmdSweep(CmdRun):
         runner.check_sweep(tasks)
         if run_args.dryrun:
             with NamesOnly():
-                info = asked(runner, "dryrun", run_args)
+                info = asked(runner, "dryrun", run_args, sweep=True)
             _show(runner, info, tasks, args)
         else:
-            _submit(runner, asked(runner, "dryrun", run_args), tasks, args)
+            _submit(runner, asked(runner, "dryrun", run_args, sweep=True), tasks, args)
 
     def _run(self, args: argparse.Namespace) -> None:
         if hasattr(args, "retry_failed"):

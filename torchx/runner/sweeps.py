@@ -6,7 +6,7 @@ import os
 import re
 
 from torchx.errors import NotFoundError, NotSupportedError, SpecError, TransientError
-from torchx.schedulers.api import Scheduler
+from torchx.runner.views import TaskOf
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppState
@@ -16,18 +16,14 @@ from torchx.util.secrets import is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from torchx.runner.verbs import RunnerVerbs
     from torchx.runs import Run
-    from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
-    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.api import DescribeAppResponse, Scheduler
     from torchx.specs.api import AppDef, AppDryRunInfo
     from torchx.specs.tasks import TaskTable
-
-    _Jobs = list[ListAppResponse]
-    _Replicas = list[tuple[str, int]]
 
 
 SWEEP = "sweep-"
@@ -77,13 +73,10 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
     """
     if app is None:
         return
-    from torchx.specs.after import AFTER
+    from torchx.runner.after import refuse_sweep
 
     check_placeholders(app, tasks.names)
-    if AFTER in app.metadata:
-        raise NotSupportedError(
-            "a sweep does not start after another job", hint="wait here: `torchx wait JOB && torchx sweep ...`"
-        )
+    refuse_sweep(app)
 
 
 def submit(runner: RunnerVerbs, info: AppDryRunInfo[Any], tasks: TaskList, *, typed: bool = False) -> str:
@@ -226,8 +219,8 @@ def asked(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any], str]:
         from torchx.runner.paced.sweeps import of_task
 
         job = of_task(backend, sweep, int(number))
-        return job or (_TaskOf(_paced(backend), sweep, int(number)), app_id)
-    return (_TaskOf(backend, sweep, int(number)) if isinstance(backend, RunsTasks) else backend), app_id
+        return job or (TaskOf(_paced(backend), sweep, int(number)), app_id)
+    return (TaskOf(backend, sweep, int(number)) if isinstance(backend, RunsTasks) else backend), app_id
 
 
 def describe_many(backend: Scheduler[Any], app_ids: Sequence[str]) -> dict[str, DescribeAppResponse | None]:
@@ -249,58 +242,3 @@ def _paced(backend: Scheduler[Any]) -> Any:
     from torchx.runner.paced.sweeps import PacedSweeps
 
     return PacedSweeps(backend)
-
-
-class View(Scheduler["Mapping[str, Any]"]):
-    """A backend as who looks after something else than its jobs sees it.
-
-    Args:
-        backend: submits and lists as ever.
-    """
-
-    def __init__(self, backend: Scheduler[Any]) -> None:
-        super().__init__(backend.backend, backend.session_name)
-        self.capabilities = backend.capabilities
-        self._scheduler = backend
-
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
-        return self._scheduler._submit_dryrun(app, cfg)
-
-    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        return self._scheduler.schedule(dryrun_info)
-
-    def list(self, cfg: Mapping[str, Any] | None = None) -> _Jobs:
-        return self._scheduler.list(cfg)
-
-
-class _TaskOf(View):
-    """The scheduler of one task of a sweep, to which it is a job like any other."""
-
-    def __init__(self, backend: RunsTasks, sweep: str, number: int) -> None:
-        assert isinstance(backend, Scheduler)  # only those run tasks
-        super().__init__(backend)
-        self.wait_hint = backend.wait_hint
-        self._of: RunsTasks = backend
-        self._sweep, self._number = sweep, number
-
-    def describe(self, app_id: str) -> DescribeAppResponse | None:  # noqa: ARG002  # the contract's signature
-        found = self._of.describe_tasks(self._sweep, [self._number])
-        return found[0] if found else None
-
-    def log_replicas(self, app_id: str) -> _Replicas | None:  # noqa: ARG002  # as above
-        replicas = self._scheduler.log_replicas(self._sweep)
-        if replicas is None:
-            return None
-        own = [replica for replica in replicas if replica[0] == str(self._number)]  # one of several replicas
-        return own or [replica for replica in replicas if replica[1] == self._number]
-
-    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:  # noqa: ARG002  # as above
-        return self._scheduler.open_logs(self._sweep, replicas, query)
-
-    def _cancel_existing(self, app_id: str) -> None:  # noqa: ARG002  # as above
-        self._of.cancel_task(self._sweep, self._number)
-
-    def _delete_existing(self, app_id: str) -> None:
-        raise NotSupportedError(
-            f"`{app_id}` is a task of a sweep, and cannot be deleted alone", hint=f"`torchx delete {self._sweep}`"
-        )

@@ -8,13 +8,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.specs.api import AppDef
 
-__all__ = ["AFTER", "CONDITIONS", "earlier_jobs", "split_condition"]
+__all__ = ["AFTER", "CONDITIONS", "WAIT", "earlier_jobs", "split_condition"]
 
 AFTER = "torchx/after"
 """The key of ``AppDef.metadata``: ``CONDITION:HANDLE`` for each job that comes before, separated by spaces."""
 
 CONDITIONS = ("ok", "any", "fail")
 """Whether the earlier job has to succeed, to end, or to fail."""
+
+WAIT = "wait"
+"""Stands among the jobs of ``--after``: where the scheduler cannot wait for them, the command does."""
 
 
 def split_condition(text: str) -> tuple[str, str]:

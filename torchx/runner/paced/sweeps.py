@@ -9,7 +9,7 @@ import time
 from torchx.errors import NotFoundError
 from torchx.runner.backends import is_near
 from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Tasks, create, folder_of
-from torchx.runner.sweeps import View
+from torchx.runner.views import View
 from torchx.schedulers.api import NONE, DescribeAppResponse
 from torchx.schedulers.kit.tasks import describe_sweep, replica_names, replica_of, waiting
 from torchx.specs.api import AppState, is_terminal

@@ -1,0 +1,76 @@
+"""A backend that answers for something else than its jobs: for a task of a sweep, or for paced sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchx.errors import NotSupportedError
+from torchx.schedulers.api import Scheduler
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
+    from torchx.schedulers.kit.abilities import RunsTasks
+    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.specs.api import AppDef, AppDryRunInfo
+
+    _Jobs = list[ListAppResponse]
+    _Replicas = list[tuple[str, int]]
+
+
+class View(Scheduler["Mapping[str, Any]"]):
+    """A backend as who looks after something else than its jobs sees it.
+
+    Args:
+        backend: submits and lists as ever.
+    """
+
+    def __init__(self, backend: Scheduler[Any]) -> None:
+        super().__init__(backend.backend, backend.session_name)
+        self.capabilities = backend.capabilities
+        self._scheduler = backend
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
+        return self._scheduler._submit_dryrun(app, cfg)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        return self._scheduler.schedule(dryrun_info)
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> _Jobs:
+        return self._scheduler.list(cfg)
+
+
+class TaskOf(View):
+    """The scheduler of one task of a sweep, to which it is a job like any other."""
+
+    def __init__(self, backend: RunsTasks, sweep: str, number: int) -> None:
+        assert isinstance(backend, Scheduler)  # only those run tasks
+        super().__init__(backend)
+        self.wait_hint = backend.wait_hint
+        self._of: RunsTasks = backend
+        self._sweep, self._number = sweep, number
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:  # noqa: ARG002  # the contract's signature
+        found = self._of.describe_tasks(self._sweep, [self._number])
+        return found[0] if found else None
+
+    def log_replicas(self, app_id: str) -> _Replicas | None:  # noqa: ARG002  # as above
+        replicas = self._scheduler.log_replicas(self._sweep)
+        if replicas is None:
+            return None
+        own = [replica for replica in replicas if replica[0] == str(self._number)]  # one of several replicas
+        return own or [replica for replica in replicas if replica[1] == self._number]
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:  # noqa: ARG002  # as above
+        return self._scheduler.open_logs(self._sweep, replicas, query)
+
+    def _cancel_existing(self, app_id: str) -> None:  # noqa: ARG002  # as above
+        self._of.cancel_task(self._sweep, self._number)
+
+    def _delete_existing(self, app_id: str) -> None:
+        raise NotSupportedError(
+            f"`{app_id}` is a task of a sweep, and cannot be deleted alone", hint=f"`torchx delete {self._sweep}`"
+        )
