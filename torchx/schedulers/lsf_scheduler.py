@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from torchx.errors import CommandError
+from torchx.errors import CommandError, NotSupportedError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.base import CAPABILITIES, COMMAND_TIMEOUT_S, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
@@ -58,7 +58,8 @@ from torchx.schedulers.lsf.request import (
     get_submit_script,
 )
 from torchx.schedulers.lsf.rows import Row, group_of, was_let_go
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts
+from torchx.specs.retries import RETRY
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
@@ -106,7 +107,12 @@ _END_S = 30  # JOB_TERMINATE_INTERVAL, between the signals of bkill, is 10 s unl
 class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     """Submits to IBM Spectrum LSF. Further arguments: see :class:`BatchScheduler`."""
 
-    capabilities = replace(CAPABILITIES, timeout="time", after=("ok", "any", "fail"))
+    capabilities = replace(
+        CAPABILITIES,
+        retry_actions=("retry", "avoid", "mem", "checkpoint"),
+        timeout="time",
+        after=("ok", "any", "fail"),
+    )
     transient = re.compile(r"(?i)LSF is down|daemon not responding|cannot connect to LSF|communication time ?out")
     programs = "LSF's commands (bsub, bjobs, ...)"
 
@@ -129,13 +135,30 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LsfBsub]:
         opts = Opts.from_cfg(cfg)
         if app.metadata:
+            from torchx.schedulers.lsf.attempts import policy
             from torchx.specs.timeouts import clock, timeout_s
 
             opts.time = clock(timeout_s(app), of_hours=True) if timeout_s(app) else opts.time
+            policy(app, opts, self.capabilities)
+            self._check_earlier(app, cfg)
         check(app, opts)
         request = LsfBsub(job_dir(cfg), make_unique(NAMES.make(app.name)), app, opts, ["/bin/bash"], after(app))
         request.check()
         return AppDryRunInfo(request, str)
+
+    def _check_earlier(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> None:
+        """Refuses to wait for what LSF cannot tell: each attempt of a job with a policy has LSF jobs of its own."""
+        from torchx.schedulers.lsf.attempts import OPTIONS_FILE
+        from torchx.specs.after import earlier_jobs
+
+        for condition, handle in earlier_jobs(app):
+            site = self._site_of(cfg)
+            folder = self.folders(site).of(parse_app_handle(handle).app_id) if condition != "any" else None
+            if folder is not None and site.files.read(posixpath.join(folder.path, OPTIONS_FILE), 0, 1):
+                raise NotSupportedError(
+                    f"`{handle}` has a retry policy: LSF cannot tell how its last attempt ended",
+                    hint=f"`--after any:{handle}`, or omit `--retry` there",
+                )
 
     def expected_id(self, dryrun_info: AppDryRunInfo[LsfBsub]) -> str:
         return dryrun_info.request.app_id
@@ -144,6 +167,10 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         request = info.request
         folder = self.folders(site).place(request.app_id, request.jobdir)
         files = {SUBMIT_FILE: request.materialize(), REPLICAS_FILE: request.replicas()}
+        if request.app.metadata.get(RETRY):
+            from torchx.schedulers.lsf import attempts
+
+            files.update(attempts.files(request.cfg))
         argv = [*request.cmd, posixpath.join(folder, SUBMIT_FILE)]
         time_s = COMMAND_TIMEOUT_S + _BSUB_S * sum(role.num_replicas for role in request.app.roles)
         without = dict.fromkeys(name for role in request.app.roles for name in sources(role.env))
@@ -219,6 +246,15 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         if known is None and (found := self._bjobs(site, [app_id])) and found[0].folder:
             return JobFolder(site.files, found[0].folder)
         return known
+
+    def _cancel_existing(self, app_id: str) -> None:
+        from torchx.schedulers.lsf.attempts import CANCELLED_FILE, OPTIONS_FILE
+
+        ((site, _),) = self._by_site([app_id])
+        folder = self.folders(site).of(app_id)
+        if folder is not None and site.files.read(posixpath.join(folder.path, OPTIONS_FILE), 0, 1):
+            site.files.write(posixpath.join(folder.path, CANCELLED_FILE), b"")  # it may be about to start again
+        super()._cancel_existing(app_id)
 
     def _cancel_argv(self, app_id: str) -> list[str]:
         return ["bkill", "-g", group_of(app_id), "0"]

@@ -191,9 +191,9 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         files = self._sampler(info)
         files[SCRIPT_FILE] = script = request.materialize()
         if request.retry or request.notify:
-            from torchx.schedulers.slurm.attempts import PROGRAM_FILE, program
+            from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 
-            files[PROGRAM_FILE] = program()
+            files[PROGRAM_FILE] = program("slurm")
         if len(script) > MOST_SCRIPT:
             files[LAUNCH_FILE] = launcher(script)
             argv[-1] = f"{folder}/{LAUNCH_FILE}"

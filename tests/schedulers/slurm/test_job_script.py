@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.logs import BatchLog
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.schedulers.slurm.attempts import PROGRAM_FILE, program
 from torchx.schedulers.slurm.events import JobEvents, parse_events, starts_of
 from torchx.schedulers.slurm.folders import choose_previous
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
@@ -61,7 +61,7 @@ def run(
     (folder / "job.json").write_text(json.dumps({"app": appdef_to_dict(app)}))
     request = SlurmScheduler("s").submit_dryrun(app, cfg).request
     if retry:
-        (folder / PROGRAM_FILE).write_bytes(program().encode("utf-8", "surrogateescape"))
+        (folder / PROGRAM_FILE).write_bytes(program("slurm").encode("utf-8", "surrogateescape"))
     (folder / "job.sh").write_text(request.materialize())
     env = {
         **{k: v for k, v in os.environ.items() if not k.startswith("SLURM")},
@@ -330,7 +330,7 @@ def test_a_job_on_other_nodes_starts(programs: Path) -> None:
 
 def test_the_program_that_judges_is_packed_once() -> None:
     """Many submissions of one process share it."""
-    assert program() is program()
+    assert program("slurm") is program("slurm")
 
 
 def test_what_the_user_excludes_stays_excluded(programs: Path) -> None:

@@ -8,9 +8,10 @@ import time
 import pytest
 
 from tests.runner.sinks import http_sink
+from torchx.schedulers.batch import attempts
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.kit.files import LocalFiles
-from torchx.schedulers.slurm import attempts, notices
+from torchx.schedulers.slurm import notices
 from torchx.schedulers.slurm_scheduler import create_scheduler
 from torchx.specs import AppDef, Role
 from torchx.specs.notices import NOTIFY, NOTIFY_ON

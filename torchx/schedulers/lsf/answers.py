@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torchx.specs.api import Role
+    from torchx.specs.retries import Attempt
 
     Exits = Mapping[tuple[int, int], "Exit"]
 
@@ -89,6 +90,7 @@ def facts_of(
     roles: Sequence[Role] = (),
     exits: Exits | None = None,
     restarts: int = -1,
+    attempts: Sequence[Attempt] = (),
     times: tuple[float, float] = (0, 0),
 ) -> JobFacts:
     """What is known of one job.
@@ -97,6 +99,7 @@ def facts_of(
         found: its replicas.
         roles: as they were submitted; without them they are called by their numbers.
         exits: how replicas ended, by the numbers of role and replica, as far as it was written down.
+        attempts: those that have ended, of a job with a retry policy.
         times: when the first replica started, and when one ended last, Unix times, which LSF knows to the minute; or 0.
     """
     members = sorted(found, key=lambda row: (row.role, row.k))
@@ -125,6 +128,7 @@ def facts_of(
         ],
         cancelled=cancelled,
         restarts=restarts,
+        attempts=attempts,
         started=min(started, default=None),
         ended=max(ended, default=None),
         definition=roles,

@@ -6,8 +6,10 @@ import posixpath
 
 from torchx.schedulers.batch.folders import JOB_FILE, roles_of
 from torchx.schedulers.batch.queries import Known
+from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.lsf.answers import Exit, facts_of, left_row, nothing_left
 from torchx.schedulers.lsf.replicas import ENDED_FILE, EXIT_FILE, REPORTS, RESTARTS_FILE, STARTED_FILE, SUBMITTED_FILE
+from torchx.specs.retries import read_attempts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     Position = tuple[int, int]
 
-_SMALL = (JOB_FILE, RESTARTS_FILE, SUBMITTED_FILE, STARTED_FILE, ENDED_FILE)
+_SMALL = (JOB_FILE, ATTEMPTS_FILE, RESTARTS_FILE, SUBMITTED_FILE, STARTED_FILE, ENDED_FILE)
 _KNOWN_AFTER_S = 120.0
 
 
@@ -54,6 +56,9 @@ def jobs_of(
             or nothing_left(app_id, *who, young=young)
             for who in sorted(_forgotten(members, roles[app_id]))
         ]
+        noted = text(ATTEMPTS_FILE)
+        attempts = read_attempts(noted.splitlines()) if noted else []
+        folder.begins = begins_of(attempts) if attempts else {}
         if members or rest:
             facts = facts_of(
                 app_id,
@@ -61,6 +66,7 @@ def jobs_of(
                 roles=roles[app_id],
                 exits=exits[app_id],
                 restarts=text(RESTARTS_FILE).count("\n"),
+                attempts=attempts,
                 times=(_number(text(STARTED_FILE)), _number(text(ENDED_FILE))),
             )
             jobs[app_id] = Known(facts, folder)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef, CfgVal
 
 _TIME = re.compile(r"(\d+:)?\d+")
+_EARLY_MIN = 2
 
 
 @dataclass
@@ -101,3 +102,20 @@ def check(app: AppDef, opts: Opts) -> None:
                 f"role `{role.name}` has the image `{role.image}`, which is not a container image",
                 hint="name one (`--image`), or omit the options of docker",
             )
+
+
+def bsub_words(app: AppDef, opts: Opts) -> list[str]:
+    """The options of ``bsub`` for a job with a policy: a lost host has it run again, its time limit is announced.
+
+    >>> from torchx.specs.api import AppDef
+    >>> bsub_words(AppDef("a", metadata={"torchx/retry": "standard"}), Opts(time="1:30"))
+    ['-r', '-wa', 'URG', '-wt', '2']
+    """
+    from torchx.specs.retries import RETRY, RetryRules
+
+    if not app.metadata.get(RETRY):
+        return []
+    hours, _, minutes = (opts.time or "").rpartition(":")
+    early = min(_EARLY_MIN, (int(hours or 0) * 60 + int(minutes or 0)) // 2)
+    asked = RetryRules.parse(app.metadata[RETRY]).rule("timeout").checkpoint and early
+    return ["-r", *(["-wa", "URG", "-wt", str(early)] if asked else [])]  # programs ignore URG, if they do nothing else

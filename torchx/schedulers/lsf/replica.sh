@@ -3,7 +3,7 @@
 #
 # bash and not sh: for `read -t`, which waits without a program, and /dev/tcp, which shows whether a port is taken.
 #
-# shellcheck disable=SC2154
+# shellcheck disable=SC2034,SC2154
 
 job=$(cd "$(dirname "$0")" && pwd) || exit 1
 
@@ -16,7 +16,10 @@ torchx_tick() {
     [ "$now" = "$sizes" ] && return
     sizes=$now; printf '%(%s)T %s\n' -1 "${now//$'\n'/ }" >>"$dir/times.idx"
 }
-torchx_clock() { while :; do torchx_tick; torchx_pause 1; done; }
+torchx_clock() {
+    [ -z "$python" ] || torchx_watch
+    while :; do torchx_tick; [ -z "$python" ] || torchx_due; torchx_pause 1; done
+}
 
 # Where replica 0 of the role is.
 torchx_rank0() {
@@ -32,7 +35,8 @@ torchx_rank0() {
             [ "$killed" = 0 ] || return 1
             torchx_pause 0.5; tries=$((tries + 1))
             [ $((tries % 40)) = 0 ] || continue
-            answer=$(bjobs -a -noheader -o "stat exec_host delimiter=','" -J "$rank0" 2>/dev/null)
+            # With a policy each attempt has an LSF job of this name: one that runs, or waits, is the one that counts.
+            answer=$(bjobs -a -noheader -o "stat exec_host delimiter=','" -J "$rank0" 2>/dev/null | sort -r | head -n 1)
             ls "$job" >/dev/null
             [ ! -s "$file" ] || continue # it has come in the meantime, be replica 0 over or not
             case $answer in
@@ -83,8 +87,9 @@ torchx_retried() { # whether this failure is made good by another attempt
 }
 
 torchx_failed() {
-    if [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; then torchx_go_on; exit 99; fi
-    if [ "$killed" = 0 ] && torchx_retried; then exit 99; fi
+    if [ -n "$python" ]; then ! torchx_judged || exit "$code"
+    elif [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; then torchx_go_on; exit 99; fi
+    if [ -z "$python" ] && [ "$killed" = 0 ] && torchx_retried; then exit 99; fi
     [ "$code" = 99 ] && [ "$retries" -gt 0 ] && code=1
     mkdir -p "$job/lost.$role.$attempt/$k"
     local lost=("$job/lost.$role.$attempt"/*) others
@@ -123,21 +128,27 @@ torchx_run() {
     exec </dev/null
     runs=$(($(torchx_number "$dir/runs") + 1)); echo "$runs" >"$dir/runs"
     attempt=$(torchx_number "$scope/attempt")
-    while : >"$scope/run.$attempt.$LSB_JOBID"; [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; do
+    suffix=
+    [ -z "$python" ] || torchx_begin "$1"
+    while echo "${LSB_MCPU_HOSTS%% *}" >"$scope/run.$attempt.$LSB_JOBID"; [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; do
         torchx_go_on; attempt=$(torchx_number "$scope/attempt")
     done
     export TORCHELASTIC_ERROR_FILE="${TORCHELASTIC_ERROR_FILE:-$dir/error.json}"
     rm -f "$dir/exit" "$dir/error.json"; rm -rf "$job/over/$role.$k"
     (set -C; printf '%(%s)T' -1 >"$job/started") 2>/dev/null
     sizes=; torchx_clock & clock=$!
-    killed=0; ended=0; trap 'killed=1 ended=1' INT TERM; trap 'killed=1' USR2
+    killed=0; ended=0; trap 'killed=1 ended=1' INT TERM; trap 'killed=1 timed=1' USR2
     # In a process of its own: variables of the program are not ours, and what bash says of its end is not its output.
     if { cd "$cwd" && torchx_rank0; } 2>>"$dir/stderr.log"; then
-        (exec >>"$dir/stdout.log" 2>>"$dir/stderr.log"; torchx_program); code=$?
+        (exec >>"$dir/stdout.log" 2>>"$dir/stderr.log"; [ -z "$python" ] || echo "$BASHPID" >"$dir/pid"; torchx_program); code=$?
     else code=1; fi
     trap '' INT TERM USR2
     [ "$code$ended" = 01 ] && code=143 # else LSF counts a job that ends well when killed as done
     kill "$clock" 2>/dev/null; wait "$clock" 2>/dev/null; sizes=; torchx_tick
+    if [ -n "$python" ]; then
+        torchx_current || exit "$code" # another attempt was submitted
+        [ "$code" != 0 ] || [ ! -e "$dir/due" ] || code=143
+    fi
     printf '%s %s %(%s)T\n' "$code" "$killed" -1 >"$dir/exit"
     printf '%(%s)T' -1 >"$job/ended"
     [ "$code" = 0 ] || torchx_failed

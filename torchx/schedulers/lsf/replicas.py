@@ -13,13 +13,16 @@ not: where replica 0 is, that replicas belong together, and how often which of t
 from __future__ import annotations
 
 import posixpath
+import sys
 
 from torchx.schedulers.batch.folders import folder_name
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.lsf.rows import group_of, job_name
+from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import BindMount, DeviceMount, RetryPolicy, VolumeMount
 from torchx.specs.mounts import format_mount
+from torchx.specs.retries import RETRY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ EXIT_FILE = "exit"
 STARTED_FILE = "started"
 ENDED_FILE = "ended"
 SUBMITTED_FILE = "submitted"
+ATTEMPT_FILE = "attempt"
 REQUEUE_CODE = 99
 _LEFT_OUT = "# ... (torchx_run and its functions: the same in every job)"
 # Variables that bash lets nobody set; `env` does.
@@ -63,22 +67,28 @@ def render_replicas(
         own_network: replicas are not on their host's network, and ports of the host say nothing to them.
         whole: False: without the part that is the same in every job.
     """
+    python, retries = _python(app), []
+    if python and whole:
+        from torchx.schedulers.batch.attempts import script
+
+        retries = [script(__file__, "retries.sh")]
     lines = [
         "#!/bin/bash",
         f"# The replicas of torchx job {app_id}; LSF runs this with the number of the role and of the replica.",
         f"app={quote(app_id)} group={quote(group_of(app_id))} own_network={'1' if own_network else ''}"
-        f" total={sum(role.num_replicas for role in app.roles)}",
+        f" total={sum(role.num_replicas for role in app.roles)} python={quote(python)}",
+        *retries,
         read_script(__file__, "replica.sh").strip() if whole else _LEFT_OUT,
         'case "$1.$2" in',
     ]
     numbers = {role.name: index for index, role in enumerate(app.roles)}
     for member in members:
-        lines += _replica(app_id, numbers[member.role.name], member, command, docker=docker)
+        lines += _replica(app_id, numbers[member.role.name], member, command, docker=docker, retry=bool(python))
     return "\n".join([*lines, '*) echo "torchx: no replica $1.$2" >&2; exit 64 ;;', "esac", ""])
 
 
 def _replica(
-    app_id: str, index: int, member: Replica, command: Callable[[str, Role], str], *, docker: bool
+    app_id: str, index: int, member: Replica, command: Callable[[str, Role], str], *, docker: bool, retry: bool
 ) -> list[str]:
     role, k = member.role, member.k
     folder = folder_name(role.name)
@@ -93,7 +103,7 @@ def _replica(
     return [
         f"{index}.{k})",
         f"role={index} k={k} folder={quote(posixpath.join(folder, str(k)))} rank0={quote(rank0)}",
-        f"policy={role.retry_policy.value} retries={role.max_retries} spare={spare}"
+        f"policy={role.retry_policy.value} retries={0 if retry else role.max_retries} spare={spare}"
         + (" scope=$job" if everybody else f" scope=$job/{quote(folder)}"),
         f"cwd={quote(role.image)}" if posixpath.isabs(role.image) else "cwd=$PWD",
         "torchx_program() {",
@@ -101,8 +111,13 @@ def _replica(
         *(["torchx_secrets"] if secret else []),
         " ".join([f"torchx_container {_container(name)}" if docker else "exec --", *words, command(name, role)]),
         "}",
-        "torchx_run ;;",
+        'torchx_run "$3" ;;' if retry else "torchx_run ;;",
     ]
+
+
+def _python(app: AppDef) -> str:
+    """The Python that is tried first on the hosts, to ask what follows a failure; none without a policy for that."""
+    return (sys.executable or "python3") if app.metadata and app.metadata.get(RETRY) else ""
 
 
 def render_secrets(app: AppDef, members: list[Replica], known: dict[str, str]) -> str:
@@ -120,14 +135,14 @@ def render_secrets(app: AppDef, members: list[Replica], known: dict[str, str]) -
 
 
 def _container(name: str) -> str:
-    return f"torchx-{name}"
+    return f'{quote(f"torchx-{name}")}"$suffix"'  # of the attempt, where they may overlap
 
 
 def render_docker(name: str, role: Role, *, workdir: str | None, host_network: bool, shm_size: str | None) -> str:
     """The command line of a replica in a container of its image; see ``get_docker_command`` of the backend."""
-    words = ["docker", "run", "--rm", "--init", "--name", _container(name)]
+    words = []
     late = ['-u "$(id -u):$(id -g)"', '-v "$job:$job"', f"-e {ENV_RANK0_HOST}", f"-e {ENV_RANK0_PORT}"]
-    late += ["-e TORCHELASTIC_ERROR_FILE"]
+    late += ["-e TORCHELASTIC_ERROR_FILE", f"-e {ENV_CHECKPOINT}", f"-e {ENV_PROGRESS}"]
     for mount in role.mounts:
         if isinstance(mount, DeviceMount):
             words += ["--device", f"{mount.src_path}:{mount.dst_path}:{mount.permissions}"]
@@ -142,6 +157,5 @@ def render_docker(name: str, role: Role, *, workdir: str | None, host_network: b
     words += ["-w", workdir] if workdir else []
     if role.resource.gpu > 0:
         late += ['--gpus "\\"device=$CUDA_VISIBLE_DEVICES\\""']
-    return " ".join(
-        [*map(quote, words), *late, "--entrypoint", quote(role.entrypoint), quote(role.image), *map(quote, role.args)]
-    )
+    end = ["--entrypoint", role.entrypoint, role.image, *role.args]
+    return " ".join([f"docker run --rm --init --name {_container(name)}", *map(quote, words), *late, *map(quote, end)])

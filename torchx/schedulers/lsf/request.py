@@ -13,6 +13,7 @@ from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.lsf.client import NO_LSF
 from torchx.schedulers.lsf.options import in_docker
 from torchx.schedulers.lsf.replicas import (
+    ATTEMPT_FILE,
     ENV_RANK0_HOST,
     REPLICAS_FILE,
     REPORTS,
@@ -29,6 +30,8 @@ from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchx.schedulers.kit.replicas import Replica
     from torchx.schedulers.lsf.options import Opts
     from torchx.specs.api import AppDef, Role
@@ -149,13 +152,18 @@ def get_submit_script(  # noqa: PLR0917  # the signature is part of the public i
     """
     first = job_name(app_id, 0, app.roles[0].name, 0)
     alone = sum(role.num_replicas for role in app.roles) == 1
+    again: list[str] = []
+    if app.metadata:
+        from torchx.schedulers.lsf.options import bsub_words
+
+        again = bsub_words(app, cfg)
     lines = []
     for index, role in enumerate(app.roles):
         head = job_name(app_id, index, role.name, 0)
         for k in range(role.num_replicas):
             name = job_name(app_id, index, role.name, k)
             waits_for = "" if alone else first if name == head else head
-            lines.append(f"{get_bsub(app_id, name, role, cfg, waits_for, rank0_host, after)} || give_up")
+            lines.append(f"{get_bsub(app_id, name, role, cfg, waits_for, rank0_host, after, again)} || give_up")
     return "\n".join(
         [
             f"#!{' '.join(cmd)}",
@@ -163,6 +171,7 @@ def get_submit_script(  # noqa: PLR0917  # the signature is part of the public i
             'job=$(cd "$(dirname "$0")" && pwd) || exit 1',
             f'run="/bin/bash $(printf %q "$job/{REPLICAS_FILE}")"',
             f"give_up() {{ trap '' HUP INT TERM; bkill -g {group_of(app_id)} 0 >/dev/null 2>&1; exit 255; }}",
+            *([f'attempt=$(cat "$job/{ATTEMPT_FILE}" 2>/dev/null || echo 0)'] if again else []),
             f"command -v bsub >/dev/null || exit {NO_LSF}",
             "trap give_up HUP INT TERM",
             f'mkdir -p "$job/{REPORTS}" && date +%s >"$job/{SUBMITTED_FILE}" || exit 1',
@@ -175,7 +184,14 @@ def get_submit_script(  # noqa: PLR0917  # the signature is part of the public i
 
 
 def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
-    app_id: str, job_name: str, role: Role, cfg: Opts, head_job_name: str, head_job_host: str, after: str = ""
+    app_id: str,
+    job_name: str,
+    role: Role,
+    cfg: Opts,
+    head_job_name: str,
+    head_job_host: str,
+    after: str = "",
+    again: Sequence[str] = (),
 ) -> str:
     """The ``bsub`` of one replica, as a line of the submission script.
 
@@ -183,6 +199,7 @@ def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
         head_job_name: the job that has to start first. The job itself: it is submitted on hold. Empty: none.
         head_job_host: host for the job of that name; :data:`RANK0_HOST` or empty: any.
         after: what has to become of jobs that come before, see :func:`after`.
+        again: options of a job with a policy for retries by cause; the job is told the number of its attempt then.
     """
     words = ["bsub", "-J", job_name, "-g", group_of(app_id)]
     conditions = [after] if after else []
@@ -198,12 +215,12 @@ def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
     words += ["-m", head_job_host if bound else str(cfg.hosts)] if bound or cfg.hosts else []
     words += ["-x"] if cfg.exclusive else []
     words += _resource_words(role, cfg)
-    words += ["-r", "-Q", str(REQUEUE_CODE)] if role.max_retries > 0 else ["-rn"]
+    words += again or (["-r", "-Q", str(REQUEUE_CODE)] if role.max_retries > 0 else ["-rn"])
     words += _extra_words(cfg)
     parts = name_parts(job_name)
     number = parts[1:] if parts else ("0", "0")
     report = f'"$job/{REPORTS}/{".".join(number)}"'
-    return " ".join([*map(quote, words), "-oo", report, f'"$run {" ".join(number)}"'])
+    return " ".join([*map(quote, words), "-oo", report, f'"$run {" ".join(number)}{" $attempt" if again else ""}"'])
 
 
 def get_command(job_name: str, role: Role, cfg: Opts) -> str:

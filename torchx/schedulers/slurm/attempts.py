@@ -1,16 +1,12 @@
-"""The attempts of a Slurm job with a retry policy. Its batch script asks after each one, on the node where it runs.
-
-The nodes need no torchx: what is asked is a zip archive of the modules that judge, which lies in the job's folder. A
-Python of 3.10 or newer has to be on the node; without one the job is not started again.
-"""
+"""The attempts of a Slurm job with a retry policy: what its batch script asks after each, see ``batch/attempts.py``."""
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import time
 
+from torchx.schedulers.batch.attempts import ends_of, said
 from torchx.schedulers.kit.attempts import BEGINS, policy_of, put_down, refuse_parts
 from torchx.specs.retries import RETRY, Attempt, RetryRules
 
@@ -26,18 +22,6 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef
     from torchx.specs.failures import Failure
 
-PROGRAM_FILE = "retry.pyz"
-_ROOMS = (
-    "util",
-    "specs",
-    "plugins",
-    "supervisor",
-    "schedulers/failures",
-    "schedulers/kit",
-    "schedulers/batch",
-    "schedulers/slurm",
-)
-_COMMAND_S = 30.0
 _DOWN = ("down", "drain", "fail", "unk", "not_resp", "no_resp")
 _STATES = {"failed": "FAILED", "timeout": "TIMEOUT"}
 
@@ -56,29 +40,6 @@ def policy(app: AppDef, caps: Capabilities) -> RetryRules | None:
         # the components of a heterogeneous job ask for memory each for itself
         return rules.within(tuple(a for a in caps.retry_actions if a != "mem"), "slurm, with roles that differ,")
     return rules
-
-
-@functools.cache
-def program() -> str:
-    """The archive, each byte a character as in a file name (``os.fsdecode``)."""
-    import io
-    import zipfile
-
-    import torchx
-
-    top = os.path.dirname(os.path.abspath(torchx.__file__))
-    paths = [f"{top}/{name}.py" for name in ("errors", "settings", "version")]
-    paths += [f"{top}/schedulers/{name}.py" for name in ("__init__", "api", "ids", "devices", "notices", "streams")]
-    for room in _ROOMS:
-        for folder, _, names in os.walk(os.path.join(top, room)):
-            paths += [os.path.join(folder, name) for name in names if name.endswith(".py")]
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("__main__.py", "from torchx.schedulers.slurm.attempts import main\n\nmain()\n")
-        archive.writestr("torchx/__init__.py", "")
-        for path in sorted(paths):
-            archive.write(path, os.path.join("torchx", os.path.relpath(path, top)))
-    return buffer.getvalue().decode("utf-8", "surrogateescape")
 
 
 def main() -> None:
@@ -121,12 +82,11 @@ def attempt_ended(folder: str, how: str) -> Attempt:
     verdict = judge(facts_of(job), look_into(job.folder or JobFolder(files, folder)))
     kind = verdict.cause.kind if verdict.cause else ""
     paths = [f"{path}/{name}" for path in job.events.replicas for name in (STDOUT_LOG, STDERR_LOG)]
-    sizes = files.sizes([os.path.join(folder, path) for path in paths])
     attempt = Attempt(
         started=job.events.started,
         ended=time.time(),
         hosts=_hosts(job, kind, verdict.cause),
-        more={BEGINS: {path: sizes[os.path.join(folder, path)] or 0 for path in paths}},
+        more={BEGINS: ends_of(JobFolder(files, folder), paths)},
     )
     return put_down(folder, verdict, rules, attempts, attempt, hosts=_number_of_hosts())
 
@@ -173,16 +133,3 @@ def _number_of_hosts() -> int:
     partition = os.environ.get("SLURM_JOB_PARTITION", "")
     rows = said("sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%D")
     return sum(int(row) for row in rows if row.strip().isdigit())
-
-
-def said(*argv: str) -> list[str]:
-    """The lines of a command's answer; none when it fails, or is not there."""
-    import subprocess
-
-    try:
-        done = subprocess.run(
-            argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_S
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return done.stdout.splitlines() if done.returncode == 0 else []

@@ -2,7 +2,7 @@
 
 The addresses are in a file of the job's folder that nobody else can read, as secrets are, and go when all is sent. What
 was sent is noted beside it, and whoever watches the job sends the rest. The modules that are needed lie there as an
-archive, :data:`torchx.schedulers.slurm.attempts.PROGRAM_FILE`.
+archive, :data:`torchx.schedulers.batch.attempts.PROGRAM_FILE`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _why_terminated(job_id: str) -> str:
     """Slurm's word for the end of a job that it ends: its time is over, or somebody has cancelled it."""
     import re
 
-    from torchx.schedulers.slurm.attempts import said
+    from torchx.schedulers.batch.attempts import said
 
     text = " ".join(said("scontrol", "show", "job", "--oneliner", job_id))
     times = [re.search(rf"\b{name}=((\d+)-)?(\d+):(\d+):(\d+)", text) for name in ("RunTime", "TimeLimit")]

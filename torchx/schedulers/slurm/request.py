@@ -300,7 +300,9 @@ def render(request: SlurmBatchRequest) -> str:
 
 
 def _retry_lines(replica: SlurmReplicaRequest) -> list[str]:
-    return [f"exclude={quote(replica.sbatch_opts.get('exclude') or '')}", read_script(__file__, RETRIES_FILE).strip()]
+    from torchx.schedulers.batch.attempts import script
+
+    return [f"exclude={quote(replica.sbatch_opts.get('exclude') or '')}", script(__file__, RETRIES_FILE)]
 
 
 def _is_requeued(request: SlurmBatchRequest) -> bool:

@@ -1,18 +1,9 @@
 #!/bin/bash
 # The part of a Slurm job's batch script that starts the job again by the cause of a failure. It stands in job.sh where the
-# job has a policy; the program that decides is retry.pyz in the job's folder, see torchx/schedulers/slurm/attempts.py.
+# job has a policy; the program that decides is retry.pyz in the job's folder, see torchx/schedulers/slurm/attempts.py;
+# `decide`, which asks it, stands before it. It prints `again HOSTS MEMORY`, or `end`.
 #
 # shellcheck disable=SC2034,SC2154
-
-decide() {  # how the attempt ended: failed, timeout or requeued. Prints `again HOSTS MEMORY`, or `end`
-  local candidate
-  for candidate in "$python" python3 python; do
-    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue
-    "$candidate" "$folder/retry.pyz" "$1" 2>>"$folder/retry.log" && return
-  done
-  echo "torchx: no Python 3.10 or newer on node ${SLURMD_NODENAME:-?}: the job is not started again" >>"$folder/retry.log"
-  echo end
-}
 
 ask_for_checkpoint() { : >"$folder/checkpoint"; }
 

@@ -101,6 +101,7 @@ class Daemon:
                 due.append(now + MEMORY_EVERY_S)
             if limit := self._run_limit_s(job):
                 due.append(job.started + limit)
+                due += [self._warn_at(job)] if job.options.get("-wa") and not job.warned else []
         due += [j.finished + self.config.clean_period_s for j in self.cluster.jobs.values() if j.finished]
         return max(0.0, min(due) - now) if due else None
 
@@ -113,9 +114,18 @@ class Daemon:
             if job.max_mem_mb > limit:
                 self.kill(job, "TERM_MEMLIMIT")
         run_limit = self._run_limit_s(job)
+        warn = job.options.get("-wa") and not job.warned and self._warn_at(job)
+        if warn and now >= warn:
+            job.warned = True
+            processes.send(job.pid, getattr(signal, f"SIG{job.options['-wa'].removeprefix('SIG')}"))
         if run_limit and now >= job.started + run_limit and not job.term:
             processes.send(job.pid, signal.SIGUSR2)
             self.kill(job, "TERM_RUNLIMIT")
+
+    def _warn_at(self, job: Job) -> float:
+        """When the signal of -wa is due: -wt before the run limit. 0: there is none."""
+        limit = self._run_limit_s(job)
+        return job.started + limit - job.resources.warn_min * self.config.minute_s if limit else 0
 
     def _run_limit_s(self, job: Job) -> float:
         wanted = [m for m in (job.resources.run_limit_min, self.cluster.queues[job.queue].run_limit_min) if m]
@@ -135,7 +145,7 @@ class Daemon:
         first = self.cluster.hosts[slots[0]]
         job.gpu_ids = [(first.name, g) for g in self.cluster.free_gpus(first)[: job.resources.gpus]]
         job.stat, job.started, job.runs, job.pend, job.term = "RUN", time.time(), job.runs + 1, "", ""
-        job.exit_code = None
+        job.exit_code, job.warned = None, False
         spool = self.config.spool(job.id)
         os.makedirs(os.path.dirname(spool), exist_ok=True)
         for stream in ("out", "err"):
@@ -195,6 +205,22 @@ class Daemon:
         if job.stat in ("USUSP", "SSUSP"):
             processes.send(job.pid, signal.SIGCONT)
 
+    def lose(self, name: str) -> None:
+        """A host is gone with all that runs there: a rerunnable job (-r) is put back, of others nobody knows."""
+        self.cluster.hosts[name].lost = True
+        for job in self.cluster.started(name):
+            processes.send(job.pid, signal.SIGKILL)
+            job.signals, job.pid = [], 0
+            if "-r" in job.options:
+                job.log("Job has been requeued: its execution host is unavailable")
+                self._put_back(job)
+            else:
+                job.stat = "UNKWN"
+
+    def _put_back(self, job: Job) -> None:
+        job.stat, job.pend = "PEND", "Requeued job is waiting for rescheduling;"
+        job.hosts, job.gpu_ids, job.pid, job.started, job.term = [], [], 0, 0, ""
+
     def _ended(self, job: Job, code: int) -> None:
         processes.send(job.pid, signal.SIGKILL)  # what it left behind
         job.signals, job.exit_code = [], code
@@ -205,8 +231,7 @@ class Daemon:
         if asked:
             job.requeue = False
             job.log(f"Pending: Requeued job is waiting for rescheduling;(exit code {code})")
-            job.stat, job.pend = "PEND", "Requeued job is waiting for rescheduling;"
-            job.hosts, job.gpu_ids, job.pid, job.started, job.term = [], [], 0, 0, ""
+            self._put_back(job)
             return
         job.stat, job.finished = ("DONE" if code == 0 else "EXIT"), time.time()
         if code == 0:

@@ -6,8 +6,8 @@ import re
 import time
 from dataclasses import dataclass, field
 
-UNFINISHED = ("PEND", "PSUSP", "RUN", "USUSP", "SSUSP")
-STARTED = ("RUN", "USUSP", "SSUSP")
+UNFINISHED = ("PEND", "PSUSP", "RUN", "USUSP", "SSUSP", "UNKWN")
+STARTED = ("RUN", "USUSP", "SSUSP", "UNKWN")
 
 # https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=jobs-termination-reasons-displayed-by-bacct-bhist-bjobs
 TERM = {
@@ -34,6 +34,7 @@ class Host:
     mem_mb: float
     gpus: int = 0
     closed: bool = False
+    lost: bool = False
 
 
 @dataclass
@@ -61,6 +62,8 @@ class Resources:
     hosts: list[str] = field(default_factory=list)
     exclusive: bool = False
     select_mem_mb: float = 0
+    not_hosts: list[str] = field(default_factory=list)
+    warn_min: float = 0
 
 
 @dataclass
@@ -94,6 +97,7 @@ class Job:
     events: list[tuple[float, str]] = field(default_factory=list)
     # How a kill goes on: what is to be sent when, and what becomes of the job.
     signals: list[tuple[float, int]] = field(default_factory=list)
+    warned: bool = False
     requeue: bool = False
 
     def log(self, text: str) -> None:
@@ -139,6 +143,8 @@ def resources(options: dict[str, str], *, unit: str) -> Resources:
         found.mem_limit_mb = megabytes(options["-M"], unit=unit)
     if "-W" in options:
         found.run_limit_min = minutes(options["-W"])
+    if "-wt" in options:
+        found.warn_min = minutes(options["-wt"])
     if "-gpu" in options:
         match = re.search(r"num=(\d+)", options["-gpu"])
         found.gpus = int(match[1]) if match else 1
@@ -157,7 +163,8 @@ def _section(found: Resources, section: str, body: str, unit: str) -> None:
                 found.mem_mb = megabytes(amount.partition("/")[0], unit=unit)
     elif section == "select":
         match = re.search(r"mem\s*>=?\s*(\w+)", body)
-        found.select_mem_mb = megabytes(match[1], unit=unit) if match else 0
+        found.select_mem_mb = megabytes(match[1], unit=unit) if match else found.select_mem_mb
+        found.not_hosts += re.findall(r"hname\s*!=\s*'?([^\s'&|]+)'?", body)
     elif section not in ("order", "affinity", "same", "cu"):
         raise LsfError("Bad resource requirement syntax. Job not submitted.")
 

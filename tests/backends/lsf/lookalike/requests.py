@@ -244,9 +244,14 @@ def _hosts(daemon: Daemon, request: dict[str, Any]) -> Answer:
     lines = [
         f"{'HOST_NAME':19}{'STATUS':12}{'JL/U':>5}{'MAX':>7}{'NJOBS':>7}{'RUN':>7}{'SSUSP':>7}{'USUSP':>7}{'RSV':>7}"
     ]
+    named = [word for word in request["ids"] if word in daemon.cluster.hosts]
     for host in daemon.cluster.hosts.values():
+        if named and host.name not in named:
+            continue
         used = daemon.cluster.used(host.name)
-        status = "closed_Adm" if host.closed else "closed_Full" if used >= host.slots else "ok"
+        status = (
+            "unavail" if host.lost else "closed_Adm" if host.closed else "closed_Full" if used >= host.slots else "ok"
+        )
         lines.append(f"{host.name:19}{status:12}{'-':>5}{host.slots:>7}{used:>7}{used:>7}{0:>7}{0:>7}{0:>7}")
     return {"out": lines}
 
@@ -269,7 +274,11 @@ def _queues(daemon: Daemon, request: dict[str, Any]) -> Answer:
 def _admin(daemon: Daemon, request: dict[str, Any]) -> Answer:
     verb, *names = request["ids"]
     for name in names:
-        if verb in ("hclose", "hopen"):
+        if verb == "lose":  # not LSF's: what happens when a host breaks
+            daemon.lose(name)
+        elif verb == "find":
+            daemon.cluster.hosts[name].lost = False
+        elif verb in ("hclose", "hopen"):
             daemon.cluster.hosts[name].closed = verb == "hclose"
         elif verb in ("qinact", "qact"):
             daemon.cluster.queues[name].active = verb == "qact"

@@ -77,6 +77,10 @@ class Cluster:
         wanted, there = job.resources, self.started(host.name)
         if wanted.hosts and host.name not in wanted.hosts:
             return "Not specified in job submission"
+        if host.name in wanted.not_hosts:
+            return "Job's resource requirements not satisfied"
+        if host.lost:
+            return "Unable to reach slave batch server"
         if host.closed:
             return "Closed by LSF administrator"
         if wanted.select_mem_mb > host.mem_mb:

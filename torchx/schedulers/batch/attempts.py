@@ -1,0 +1,74 @@
+"""The attempts of a batch job with a retry policy: its own script asks after each one, on the node where it runs.
+
+The nodes need no torchx: what is asked is a zip archive of the modules that judge, which lies in the job's folder. A
+Python of 3.10 or newer has to be on the node; without one the job is not started again.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from torchx.schedulers.kit.shell import read_script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.schedulers.batch.folders import JobFolder
+
+PROGRAM_FILE = "retry.pyz"
+_ROOMS = ("util", "specs", "plugins", "supervisor", "schedulers/failures", "schedulers/kit", "schedulers/batch")
+_COMMAND_S = 30.0
+
+
+@functools.cache
+def program(backend: str) -> str:
+    """The archive, each byte a character as in a file name (``os.fsdecode``). It runs ``main`` of the backend's
+    ``attempts.py``.
+    """
+    import io
+    import zipfile
+
+    import torchx
+
+    top = os.path.dirname(os.path.abspath(torchx.__file__))
+    paths = [f"{top}/{name}.py" for name in ("errors", "settings", "version")]
+    paths += [f"{top}/schedulers/{name}.py" for name in ("__init__", "api", "ids", "devices", "notices", "streams")]
+    for room in (*_ROOMS, f"schedulers/{backend}"):
+        for folder, _, names in os.walk(os.path.join(top, room)):
+            paths += [os.path.join(folder, name) for name in names if name.endswith(".py")]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__main__.py", f"from torchx.schedulers.{backend}.attempts import main\n\nmain()\n")
+        archive.writestr("torchx/__init__.py", "")
+        for path in sorted(paths):
+            archive.write(path, os.path.join("torchx", os.path.relpath(path, top)))
+    return buffer.getvalue().decode("utf-8", "surrogateescape")
+
+
+def script(module: str, name: str) -> str:
+    """The part of a backend's script that carries a policy out, with the function ``decide`` before it, which asks.
+
+    Args:
+        module: ``__file__`` of a module beside it.
+        name: of the file.
+    """
+    return f"{read_script(__file__, 'decide.sh').strip()}\n\n{read_script(module, name).strip()}"
+
+
+def ends_of(folder: JobFolder, paths: list[str]) -> dict[str, int]:
+    """How long these files of the job's folder are, for :data:`torchx.schedulers.kit.attempts.BEGINS`."""
+    sizes = folder.files.sizes([os.path.join(folder.path, path) for path in paths])
+    return {path: sizes[os.path.join(folder.path, path)] or 0 for path in paths}
+
+
+def said(*argv: str) -> list[str]:
+    """The lines of a command's answer; none when it fails, or is not there."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []

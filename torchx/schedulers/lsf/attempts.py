@@ -1,0 +1,226 @@
+"""The attempts of an LSF job with a retry policy: what the first replica that fails asks, see ``batch/attempts.py``.
+
+The next attempt is a submission of its own: ``submit.sh`` is written again, with more memory or without some hosts. For
+``brequeue`` and ``bmod`` somebody would have to be left who changes the job before it starts again. Names stay the
+same, and of several LSF jobs of one name the newest counts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+
+from torchx.schedulers.batch.attempts import PROGRAM_FILE, ends_of, program, said
+from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, folder_name
+from torchx.schedulers.kit.attempts import BEGINS, begins_of, policy_of, put_down, refuse_parts
+from torchx.schedulers.lsf.reasons import ENDED
+from torchx.schedulers.lsf.replicas import EXIT_FILE, SUBMIT_FILE
+from torchx.specs.api import AppState
+from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts
+from torchx.util.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.schedulers.kit.caps import Capabilities
+    from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
+    from torchx.schedulers.lsf.options import Opts
+    from torchx.specs.api import AppDef
+
+OPTIONS_FILE = "retry.json"
+CANCELLED_FILE = "cancelled"
+_ENOUGH = 0.98  # `bjobs` rounds what it shows of memory
+_GONE = ("unavail", "unreach")  # states of a host, of bhosts
+_LOST = ("UNKWN", "ZOMBI")  # of a job
+_REASONS = {
+    "timeout": ENDED["TERM_RUNLIMIT"],
+    "oom": ENDED["TERM_MEMLIMIT"],
+    "node": "its host does not answer to LSF",
+    "preempted": "LSF has put it back into the queue",
+}
+
+
+def policy(app: AppDef, opts: Opts, caps: Capabilities) -> RetryRules | None:
+    """The job's policy; None when it has none.
+
+    Raises:
+        SpecError: it cannot be kept for this job.
+    """
+    rules = policy_of(app, "lsf", caps)
+    if rules is None:
+        return None
+    refuse_parts(app, "LSF")
+    if opts.memory == "none":  # none is asked for
+        return rules.within(tuple(a for a in caps.retry_actions if a != "mem"), "lsf, with `memory=none`,")
+    return rules
+
+
+def files(opts: Opts) -> dict[str, str]:
+    """What the hosts need to find out what follows, and to submit it."""
+    import json
+
+    return {PROGRAM_FILE: program("lsf"), OPTIONS_FILE: json.dumps(dict(opts))}
+
+
+def main() -> None:
+    """Prints ``again``, with the submission script written for it, ``end``, or ``stopped``: somebody has ended it, or
+    puts it back.
+
+    Arguments: how the attempt ended (``failed``, ``timeout``, ``killed`` or ``requeued``), the numbers of role and
+    replica, and the host that this one had before.
+    """
+    folder = os.path.dirname(os.path.abspath(sys.argv[0]))
+    how, role, k, *host = sys.argv[1:]
+    attempt = attempt_ended(folder, how, (int(role), int(k)), host="".join(host))
+    if attempt is not None and attempt.again:
+        script = next_submission(folder, attempt)
+        with open(os.path.join(folder, SUBMIT_FILE), "w", encoding="utf-8", errors="surrogateescape") as f:
+            f.write(script)
+    sys.stdout.write("stopped\n" if attempt is None else "again\n" if attempt.again else "end\n")
+
+
+def attempt_ended(folder: str, how: str, who: tuple[int, int], *, host: str = "") -> Attempt | None:
+    """Writes down the attempt that has just ended, and whether there is another one; None when somebody has ended it.
+
+    Args:
+        who: numbers of the role and of the replica that failed.
+        host: where it had run, when LSF has put it back into the queue by itself.
+    """
+    from torchx.schedulers.kit.files import LocalFiles
+    from torchx.schedulers.kit.verdict import judge
+
+    kind = _kind(how, host)
+    if kind == "cancelled":
+        return None
+    app_id, app = _job(folder)
+    place = JobFolder(LocalFiles(), folder)
+    earlier = _attempts(folder)
+    place.begins = begins_of(earlier)
+    known = _known(place, app_id, app, who)
+    facts = _with_ends(known, who, kind, host)
+    verdict = judge(facts, lambda replicas: place.evidence([(r.role, r.replica) for r in replicas]))
+    paths = [f"{folder_name(r.role)}/{r.replica}/{name}.log" for r in facts.replicas() for name in ("stdout", "stderr")]
+    attempt = Attempt(
+        started=_began(folder, len(earlier)),
+        ended=time.time(),
+        hosts=[verdict.cause.host] if verdict.cause and verdict.cause.host else [],
+        more={BEGINS: ends_of(place, paths)},
+    )
+    rules = RetryRules.parse(app.metadata[RETRY])
+    return put_down(folder, verdict, rules, earlier, attempt, hosts=len(said("bhosts")[1:]))
+
+
+def next_submission(folder: str, attempt: Attempt) -> str:
+    """The script that submits what follows this attempt."""
+    import json
+
+    from torchx.schedulers.lsf.options import Opts
+    from torchx.schedulers.lsf.request import RANK0_HOST, get_submit_script
+
+    app_id, app = _job(folder)
+    with open(os.path.join(folder, OPTIONS_FILE), encoding="utf-8") as f:
+        opts = Opts(**json.load(f))
+    for role in app.roles:
+        if role.resource.memMB > 0:
+            role.resource = replace(role.resource, memMB=round(role.resource.memMB * attempt.memory))
+    if attempt.avoid:
+        without = " && ".join(f"hname!='{host}'" for host in attempt.avoid)
+        opts.bsub_args = f'{opts.bsub_args or ""} -R "select[{without}]"'
+    return get_submit_script(app_id, ["/bin/bash"], app, opts, RANK0_HOST)
+
+
+def _job(folder: str) -> tuple[str, AppDef]:
+    import json
+
+    from torchx.specs.serialize import appdef_from_dict
+
+    with open(os.path.join(folder, JOB_FILE), encoding="utf-8") as f:
+        job = json.load(f)
+    return job["name"], appdef_from_dict(job["app"])
+
+
+def _attempts(folder: str) -> list[Attempt]:
+    from torchx.schedulers.kit.attempts import ATTEMPTS_FILE
+
+    try:
+        with open(os.path.join(folder, ATTEMPTS_FILE), encoding="utf-8") as f:
+            return read_attempts(f)
+    except OSError:
+        return []
+
+
+def _began(folder: str, number: int) -> float:
+    """When the first replica of an attempt started: each makes a file then."""
+    with os.scandir(folder) as entries:
+        return min((e.stat().st_mtime for e in entries if e.name.startswith(f"run.{number}.")), default=0.0)
+
+
+def _kind(how: str, host: str) -> str:
+    """The class of an end that LSF has brought about; empty: the program failed."""
+    if how == "requeued":
+        state = [line.split() for line in said("bhosts", "-w", host)[1:]]
+        return "node" if any(len(row) > 1 and row[1].startswith(_GONE) for row in state) else "preempted"
+    if how == "killed":
+        asked = ["bjobs", "-noheader", "-o", "max_mem memlimit delimiter='|'", os.environ.get("LSB_JOBID", "0")]
+        used, _, limit = "".join(said(*asked)[:1]).partition("|")
+        return "oom" if 0 < _megabytes(limit) * _ENOUGH <= _megabytes(used) else "cancelled"
+    return how if how == "timeout" else ""
+
+
+def _megabytes(text: str) -> float:
+    """What ``bjobs`` says of memory, such as ``1.5 Gbytes`` or ``100 M``; 0 when it says nothing.
+
+    >>> _megabytes("1.5 Gbytes"), _megabytes("100 M"), _megabytes("-")
+    (1536.0, 100.0, 0.0)
+    """
+    found = re.match(r"\s*([0-9.]+)\s*([KMGT])", text)
+    return float(found[1]) * 1024.0 ** ("KMGT".index(found[2]) - 1) if found else 0.0
+
+
+def _known(place: JobFolder, app_id: str, app: AppDef, who: tuple[int, int]) -> JobFacts:
+    """What is known of the job: the replica that asks has ended, though LSF does not know it yet."""
+    from torchx.errors import TorchXError
+    from torchx.schedulers.kit.commands import LocalCommandRunner
+    from torchx.schedulers.lsf.answers import Exit, facts_of
+    from torchx.schedulers.lsf.client import bjobs
+    from torchx.schedulers.lsf.rows import Row
+
+    try:
+        known = {(row.role, row.k): row for row in bjobs(LocalCommandRunner().run, [app_id])}
+    except TorchXError:
+        known = {}
+    rows, exits = [], {}
+    for index, role in enumerate(app.roles):
+        for k in range(role.num_replicas):
+            row = known.get((index, k)) or Row("", "RUN" if (index, k) == who else "PEND", app_id, index, k)
+            left = Exit.parse((place.files.read(f"{place.replica(role.name, k)}/{EXIT_FILE}") or b"").decode())
+            if row.stat == "RUN" and left is not None:
+                exits[index, k] = left
+                row = replace(row, stat="EXIT" if left.code else "DONE", exit_code=str(left.code))
+            rows.append(row)
+    return facts_of(app_id, rows, roles=app.roles, exits=exits)
+
+
+def _with_ends(facts: JobFacts, who: tuple[int, int], kind: str, host: str) -> JobFacts:
+    """With the replicas that LSF has ended, or lost."""
+    for index, of in enumerate(facts.roles):
+        for one in list(of.replicas):
+            end = kind if (index, one.replica) == who else "node" if one.native in _LOST else ""
+            if end:
+                of.replicas[one.replica] = _ended(one, end, host)  # type: ignore[index]  # it is a list
+    return replace(facts, state=AppState.FAILED, unattended=True)  # though others may run on
+
+
+def _ended(one: ReplicaFacts, kind: str, host: str) -> ReplicaFacts:
+    return replace(
+        one,
+        state=AppState.FAILED,
+        kind=kind,
+        reason=_REASONS[kind],
+        exit_code=None,
+        signal="",
+        host=host if kind in ("node", "preempted") and host else one.host,
+        ended=one.ended or time.time(),
+        stopped=False,
+    )
