@@ -155,8 +155,8 @@ def test_table_has_colors_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
 def test_list_on_a_narrow_terminal(torchx: Call, project: Path, paper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where lines with handles would break, the ids stand alone: they can be pasted as well, and no line is too long."""
     handle = torchx("run", "-s", "paper", "utils.echo").out.strip()
-    monkeypatch.setattr("torchx.util.term.is_tty", lambda stream: True)
-    monkeypatch.setattr("torchx.cli.render.is_tty", lambda stream: True)
+    for module in ("torchx.cli.cmd_list", "torchx.cli.render"):
+        monkeypatch.setattr(f"{module}.is_tty", lambda stream: True)
     for columns, shown in ((100, handle), (58, handle.rpartition("/")[2])):
         monkeypatch.setenv("COLUMNS", str(columns))
         lines = torchx("list").out.splitlines()

@@ -12,6 +12,7 @@ import torchx
 _OURS = {
     "torchx",
     "torchx.errors",
+    "torchx.settings",
     "torchx.specs",
     "torchx.specs.api",
     "torchx.specs.cases",
@@ -25,6 +26,7 @@ _OURS = {
     "torchx.specs.workspaces",
     "torchx.util",
     "torchx.util.records",
+    "torchx.util.strings",
     "torchx.version",
 }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from torchx.cli.cmd_base import SubCommand
-from torchx.util.term import has_color, is_tty, width
+from torchx.cli.render import document, gray
+from torchx.util.term import has_color, is_tty, printable, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ class CmdBuiltins(SubCommand):
             return
         found = get_components()
         if args.json:
-            from torchx.cli.render import document
-
             rows = [
                 {"name": c.name, "description": c.description.strip(), "errors": list(c.validation_errors)}
                 for c in found.values()
@@ -45,9 +44,6 @@ class CmdBuiltins(SubCommand):
 
 
 def _print_list(rows: list[tuple[str, str, list[str]]]) -> None:
-    from torchx.cli.render import gray
-    from torchx.util.term import printable
-
     tty, color, room = is_tty(sys.stdout), has_color(sys.stdout), width(sys.stdout)
     column = max((len(name) for name, _, _ in rows), default=0)
     for name, description, errors in rows:

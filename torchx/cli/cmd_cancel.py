@@ -7,8 +7,10 @@ import sys
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
+from torchx.cli.render import ago
 from torchx.cli.waiting import grace_s
 from torchx.errors import TorchXError
+from torchx.specs.handles import FOREIGN
 from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
@@ -95,7 +97,6 @@ def _chosen(args: argparse.Namespace) -> list[str]:
     from torchx.runner import get_runner
     from torchx.runs import RunQuery
     from torchx.specs.api import AppState, is_terminal
-    from torchx.specs.handles import FOREIGN
 
     states = parse_states(args.state) if args.state else list(AppState)
     states = [state for state in states if not is_terminal(state)]
@@ -113,8 +114,6 @@ def _chosen(args: argparse.Namespace) -> list[str]:
 
 
 def _agreed(runs: Sequence[Run]) -> bool:
-    from torchx.cli.render import ago
-
     for run in runs:
         note(f"  {run.handle}  {run.state}, launched {ago(run.created_at)}")
     sys.stderr.write(f"cancel {'these ' + str(len(runs)) + ' jobs' if len(runs) > 1 else 'this job'}? [y/N] ")

@@ -6,6 +6,7 @@ import os
 import sys
 
 from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import note
 from torchx.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -34,7 +35,6 @@ class CmdConfigure(SubCommand):
         """Writes the file to the current directory, or prints it."""
         import io
 
-        from torchx.cli.failures import note
         from torchx.config import CONFIG_FILE, dump
 
         names = [name.strip() for name in args.schedulers.split(",") if name.strip()] if args.schedulers else None

@@ -6,7 +6,10 @@ import sys
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.log_targets import JOB_HELP, job_reference
-from torchx.util.term import has_color
+from torchx.cli.render import ago, document, fields, local_time
+from torchx.runner.documents import handle_fields, run_fields
+from torchx.util.shlex import join
+from torchx.util.term import has_color, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +53,6 @@ class CmdDescribe(SubCommand):
 
 
 def _print_json(handle: str, app: AppDef | None, run: Run | None) -> None:
-    from torchx.cli.render import document
-    from torchx.runner.documents import handle_fields, run_fields
     from torchx.specs.serialize import appdef_to_dict
 
     digests, hashes = _provenance(app, run)
@@ -93,10 +94,6 @@ def _provenance(app: AppDef | None, run: Run | None) -> tuple[dict[str, str], di
 
 
 def _head(handle: str, run: Run | None, *, color: bool) -> str:
-    from torchx.cli.render import ago, fields, local_time
-    from torchx.util.shlex import join
-    from torchx.util.term import printable
-
     if run is None:
         return fields([("handle", handle)], color=color)
     commit = run.git_commit[:12] + (", with changes that are not committed" if run.git_dirty else "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import note
+from torchx.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +37,6 @@ class CmdInit(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Writes the files, and prints their paths."""
-        from torchx.cli.failures import note
-        from torchx.errors import ConfigError
-
         there = [name for name in _FILES if os.path.lexists(os.path.join(args.folder, name))]
         if there:
             raise ConfigError(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 
 from torchx.cli.cmd_base import SubCommand
-from torchx.cli.failures import UsageError, warn
+from torchx.cli.failures import UsageError, note, warn
+from torchx.cli.render import document
+from torchx.runner.documents import run_fields
+from torchx.util.strings import did_you_mean
+from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +96,6 @@ def parse_states(text: str) -> list[AppState]:
     [RUNNING (3), FAILED (5)]
     """
     from torchx.specs.api import AppState
-    from torchx.util.strings import did_you_mean
 
     states = []
     for word in text.split(","):
@@ -113,7 +116,6 @@ def _limit(text: str) -> int:
 
 def _list_runs(runner: Runner, args: argparse.Namespace, states: list[AppState] | None) -> None:
     from torchx.runs import RunQuery
-    from torchx.util.term import is_tty
 
     since = None
     if args.since:
@@ -128,9 +130,6 @@ def _list_runs(runner: Runner, args: argparse.Namespace, states: list[AppState] 
     more = bool(limit) and len(runs) > limit
     runs = runs[:limit] if limit else runs
     if args.json:
-        from torchx.cli.render import document
-        from torchx.runner.documents import run_fields
-
         print(document({"runs": [run_fields(run) for run in runs], "more": more, "limit": limit or None}))
         return
     if runs or not is_tty(sys.stdout):
@@ -140,7 +139,6 @@ def _list_runs(runner: Runner, args: argparse.Namespace, states: list[AppState] 
 
 def _print_runs(runs: Sequence[Run]) -> None:
     from torchx.cli import render
-    from torchx.util.term import is_tty
 
     rows = []
     tty = is_tty(sys.stdout)
@@ -157,9 +155,6 @@ def _print_runs(runs: Sequence[Run]) -> None:
 
 
 def _say_the_rest(runs: Sequence[Run], query: RunQuery, *, cut: bool) -> None:
-    from torchx.cli.failures import note
-    from torchx.util.term import is_tty
-
     for text in dict.fromkeys(run.note for run in runs if run.note):
         warn(text)
     if cut:  # nobody has asked for a part of the list: person or program, whoever reads it has to know

@@ -6,13 +6,16 @@ import re
 import sys
 
 from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
-from torchx.errors import NotFoundError
+from torchx.errors import ConfigError, NotFoundError
+from torchx.runner.documents import exit_code_of
 from torchx.runner.tee import live_on, log_openers, replica_formats, wait_until_started
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
 from torchx.util.redaction import redact
+from torchx.util.term import has_color, is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,7 +108,6 @@ class CmdLog(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints the lines."""
-        from torchx.cli.failures import UsageError
         from torchx.runner import get_runner
 
         identifier, tail = _untangle(args.identifier, args.tail)
@@ -193,8 +195,6 @@ def print_log_lines(  # noqa: PLR0917  # public signature
     streams: Stream | None,
 ) -> None:
     """Copies the lines of one replica to ``file``; what goes wrong is put into ``exceptions``. Made for a thread."""
-    from torchx.util.term import has_color
-
     try:
         color = has_color(file)
         prefix = f"\033[32m{role_name}/{replica_id}\033[0m " if color else f"{role_name}/{replica_id} "
@@ -223,8 +223,6 @@ def show_logs(
     raw: bool = False,
 ) -> None:
     """Copies the lines that a query asks for to ``file``: :func:`get_logs` with all that ``torchx log`` can do."""
-    from torchx.util.term import has_color
-
     target = parse_target(identifier)
     handle = runner.resolve(target.reference)
     if query.follow:
@@ -243,8 +241,6 @@ def show_logs(
     sources = list(zip(shows, log_openers(runner, handle, chosen, query), strict=True))
     sink = Sink(file, raw=raw)
     if query.follow and sources:
-        from torchx.cli.failures import note
-
         copy_together(sources, sink, note)
     else:
         copy_in_turn(sources, sink, some=query.previous)
@@ -273,9 +269,7 @@ def _wait_until_started(runner: Runner, handle: str) -> None:
 
 
 def _say_if_queued(runner: Runner, handle: str) -> None:
-    from torchx.cli.failures import note
     from torchx.specs.api import is_started
-    from torchx.util.term import is_tty
 
     if is_tty(sys.stderr):
         status = runner.status(handle)
@@ -289,8 +283,6 @@ def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None
     >>> _untangle(None, "@last"), _untangle("@last", "5"), _untangle("@last", "")
     (('@last', ''), ('@last', '5'), ('@last', ''))
     """
-    from torchx.cli.failures import UsageError
-
     if identifier is None and tail:
         return tail, FOLLOW
     if identifier is None:
@@ -299,7 +291,6 @@ def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None
 
 
 def _exit_code(runner: Runner, identifier: str, *, ended: bool) -> int:
-    from torchx.runner.documents import exit_code_of
     from torchx.specs.api import UnknownAppException
 
     handle = runner.resolve(parse_target(identifier).reference)
@@ -332,8 +323,6 @@ def _of_rank(rank: int | None, regex: re.Pattern[str] | None) -> re.Pattern[str]
 
 
 def _number(text: str | None) -> int:
-    from torchx.cli.failures import UsageError
-
     if not (text and text.isascii() and text.isdigit() and len(text) < 20):
         raise UsageError(
             f"`--tail`: `{text}` is not a number of lines", hint="without a number it follows, as `-f` does"
@@ -358,8 +347,6 @@ def _stream(name: str | None) -> Stream | None:
 
 
 def _regex(text: str | None) -> re.Pattern[str] | None:
-    from torchx.errors import ConfigError
-
     try:
         return re.compile(text) if text else None
     except re.error as e:

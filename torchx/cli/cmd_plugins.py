@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 
 from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import note
+from torchx.cli.render import document, table
 from torchx.util.term import has_color, is_tty, printable
 
 TYPE_CHECKING = False
@@ -35,8 +37,6 @@ class CmdPlugins(SubCommand):
         commands.registry()
         found = report()
         if args.json:
-            from torchx.cli.render import document
-
             print(document({"plugins": [_fields(info) for info in found]}))
         else:
             _print(found)
@@ -58,9 +58,6 @@ def _fields(info: PluginInfo) -> dict[str, Any]:
 
 
 def _print(found: list[PluginInfo]) -> None:
-    from torchx.cli.failures import note
-    from torchx.cli.render import table
-
     if not found and is_tty(sys.stdout):
         note("no plugin is installed")
         return

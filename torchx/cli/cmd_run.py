@@ -8,6 +8,7 @@ import sys
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.notice_args import add_notices, notices_wanted
+from torchx.cli.render import document
 from torchx.cli.run_args import (
     STDIN,
     TorchXRunArgs,
@@ -18,6 +19,11 @@ from torchx.cli.run_args import (
     torchx_run_args_from_json,
     warn_of_sections,
 )
+from torchx.runner.documents import handle_fields
+from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
+from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.watchdog import WATCHDOG
+from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,7 +173,6 @@ class CmdRun(SubCommand):
 
     def _run(self, args: argparse.Namespace) -> None:
         from torchx.runner import get_runner
-        from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
         from torchx.specs.api import Workspace
 
         if getattr(args, "allow_private_workspace", False):
@@ -411,12 +416,8 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = F
     if run_args.after:
         _put_after(runner, app, run_args, sweep=sweep, submits=(verb == "run" or sweep) and not run_args.dryrun)
     if run_args.timeout:
-        from torchx.specs.timeouts import TIMEOUT
-
         app.metadata[TIMEOUT] = run_args.timeout
     if run_args.watchdog:
-        from torchx.specs.watchdog import WATCHDOG
-
         app.metadata[WATCHDOG] = run_args.watchdog
     elif "hang" in run_args.notify_on and "torchx/watchdog" not in app.metadata:
         warn("nobody sees a hang without a watchdog: `--watchdog 10m`, for example")
@@ -463,24 +464,17 @@ def launch(
     if waits or follows:
         wait_for(runner, handle, with_logs=with_logs or follows, as_json=as_json, cancels=waits)
     elif as_json:
-        from torchx.cli.render import document
-        from torchx.runner.documents import handle_fields
-
         print(document(handle_fields(handle)))
     else:
         _announce(handle)
 
 
 def _someone_looks() -> bool:
-    from torchx.util.term import is_tty
-
     return is_tty(sys.stdout) and is_tty(sys.stderr)
 
 
 def _announce(handle: str) -> None:
     """The handle, alone on the last line of stdout: programs read it there."""
-    from torchx.util.term import is_tty
-
     if is_tty(sys.stderr):
         note(f"Launched app: {handle.rpartition('/')[2]} · torchx log -f @last · torchx status @last")
     print(handle, flush=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 
 from torchx.cli.cmd_base import SubCommand
-from torchx.errors import TorchXError
+from torchx.cli.failures import warn
+from torchx.cli.render import document
+from torchx.errors import NotSupportedError, TorchXError
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.term import has_color
 
@@ -46,7 +48,6 @@ class CmdRunopts(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints them."""
-        from torchx.cli.failures import warn
         from torchx.runner import get_runner
 
         if args.rbac:
@@ -62,8 +63,6 @@ class CmdRunopts(SubCommand):
                 except TorchXError as e:  # a package is missing, say: the others are shown
                     warn(str(e))
         if args.json:
-            from torchx.cli.render import document
-
             print(document({"schedulers": {name: _fields(opts) for name, opts in found.items()}}))
             return
         color = has_color(sys.stdout)
@@ -74,7 +73,6 @@ class CmdRunopts(SubCommand):
 def _rights(name: str | None, literals: list[str]) -> str:
     """The manifest of a scheduler for jobs with these run options, and those of the config files."""
     from torchx.config import resolve
-    from torchx.errors import NotSupportedError
     from torchx.runner import get_runner
     from torchx.schedulers import get_scheduler_factories
     from torchx.schedulers.kit.abilities import NamesRights

@@ -9,12 +9,13 @@ import time
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import error
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
-from torchx.cli.render import document
-from torchx.errors import EXIT_BACKEND, TorchXError
-from torchx.runner.documents import exit_code_of
+from torchx.cli.render import ago, document, duration, gray, local_time
+from torchx.errors import EXIT_BACKEND, NotFoundError, TorchXError
+from torchx.runner.documents import exit_code_of, handle_fields, status_fields
 from torchx.settings import SAMPLE_S, torchx_home
 from torchx.specs.handles import FOREIGN
-from torchx.util.term import has_color, is_tty, iso
+from torchx.util.strings import did_you_mean
+from torchx.util.term import has_color, is_tty, iso, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,9 +128,6 @@ def parse_list_arg(arg: str) -> list[str] | None:
 
 
 def _check_roles(status: AppStatus, wanted: list[str] | None, handle: str) -> None:
-    from torchx.errors import NotFoundError
-    from torchx.util.strings import did_you_mean
-
     known = [role.role for role in status.roles]
     for role in wanted or ():
         if role not in known:
@@ -138,8 +136,6 @@ def _check_roles(status: AppStatus, wanted: list[str] | None, handle: str) -> No
 
 
 def _document(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None) -> dict[str, Any]:
-    from torchx.runner.documents import handle_fields, status_fields
-
     launched, ended = _times(status, run)
     times = {"created_at": iso(launched), "ended_at": iso(ended), "as_of": iso(status.as_of)}
     asked = {"scheduler_error": None if status.error is None else str(status.error), "notices": _unsent(handle)}
@@ -172,8 +168,6 @@ def _page(
         lines.append(status.format(roles, color=has_color(sys.stdout)))
         more = [f"torchx log {'' if status.is_terminal() else '-f '}{app_id}", f"torchx describe {app_id}"]
     if unsent := _unsent(handle):
-        from torchx.util.term import printable
-
         lines += [f"notices:  {printable(problem)}" for problem in unsent]
     return "\n".join(lines), more
 
@@ -181,8 +175,6 @@ def _page(
 def _print_page(page: str, more: list[str], *, alone: bool) -> None:
     print(page + "\n" * (not alone))
     if alone and is_tty(sys.stdout):
-        from torchx.cli.render import gray
-
         print(gray("\n" + " · ".join(more), color=has_color(sys.stdout)))
 
 
@@ -204,8 +196,6 @@ def _times(status: AppStatus, run: Run | None) -> tuple[float | None, float | No
 
 
 def _time_lines(status: AppStatus, run: Run | None) -> list[str]:
-    from torchx.cli.render import ago, duration, local_time
-
     launched, ended = _times(status, run)
     adopted = run is not None and run.session == FOREIGN
     lines = [f"adopted:  {local_time(run.created_at)} by {run.user}"] if run is not None and adopted else []

@@ -5,7 +5,12 @@ from __future__ import annotations
 import sys
 
 from torchx.cli.cmd_base import SubCommand
+from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP
+from torchx.cli.render import document, table
+from torchx.errors import BackendError, ConfigError, NotFoundError, TorchXError
+from torchx.util.strings import did_you_mean
+from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,7 +161,6 @@ class CmdTracker(SubCommand):
 
 def _tracker(wanted: str | None) -> tuple[str, TrackerBase]:
     """The name and the tracker, from the config files, else from the variables that a job has."""
-    from torchx.errors import ConfigError, NotFoundError
     from torchx.runner.trackers import get_configured_trackers
     from torchx.tracker.api import make_tracker, trackers_in_environ
 
@@ -165,8 +169,6 @@ def _tracker(wanted: str | None) -> tuple[str, TrackerBase]:
         raise ConfigError("no tracker is configured", hint=_CONFIG_HINT)
     name = wanted or next(iter(configured))
     if name not in configured:
-        from torchx.util.strings import did_you_mean
-
         known = list(configured)
         hint = did_you_mean(name, known) or f"configured: {', '.join(known)}"
         raise NotFoundError(f"no tracker `{name}` is configured", hint=hint)
@@ -175,7 +177,6 @@ def _tracker(wanted: str | None) -> tuple[str, TrackerBase]:
 
 def _run_id(reference: str) -> str:
     """The run that a short reference means; what is not on record may be known to the tracker under its own id."""
-    from torchx.errors import NotFoundError
     from torchx.runner import get_runner
 
     if "://" in reference:
@@ -195,8 +196,6 @@ def _ask(name: str, question: Callable[[], T]) -> T:
     Raises:
         BackendError: it has none.
     """
-    from torchx.errors import BackendError, TorchXError
-
     try:
         return question()
     except TorchXError:
@@ -208,9 +207,6 @@ def _ask(name: str, question: Callable[[], T]) -> T:
 
 
 def _must_be_known(name: str, tracker: TrackerBase, run_id: str) -> None:
-    from torchx.errors import NotFoundError
-    from torchx.util.strings import did_you_mean
-
     known = _ask(name, lambda: list(tracker.run_ids()))
     if run_id not in known:
         hint = did_you_mean(run_id, known) or "`torchx tracker list jobs` shows those that it knows"
@@ -233,16 +229,10 @@ def _artifact_fields(artifact: TrackerArtifact) -> dict[str, Any]:
 
 
 def _document(tracker: str, run_id: str | None, **fields: object) -> None:
-    from torchx.cli.render import document
-
     print(document({"tracker": tracker, **({"id": run_id} if run_id is not None else {}), **fields}))
 
 
 def _table(headers: list[str], rows: list[list[str]], *, nothing: str) -> None:
-    from torchx.cli.failures import note
-    from torchx.cli.render import table
-    from torchx.util.term import is_tty
-
     if rows or not is_tty(sys.stdout):
         table(headers, rows, shrink=[len(headers) - 1] if len(headers) > 1 else ())
     else:

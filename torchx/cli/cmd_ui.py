@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from torchx.cli.cmd_base import SubCommand
+from torchx.errors import MissingDependencyError, install_extra
 from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
@@ -34,7 +36,6 @@ class CmdUi(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints the address, and serves the page until Ctrl-C."""
-        from torchx.errors import MissingDependencyError, install_extra
         from torchx.runner import get_runner
         from torchx.ui.server import serve
 
@@ -59,8 +60,6 @@ class CmdUi(SubCommand):
 
 
 def _open(address: str) -> bool:
-    import os
-
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return False  # what `webbrowser` finds there are browsers in text, on this very terminal
     import webbrowser

@@ -8,8 +8,10 @@ import time
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import progress
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
+from torchx.cli.render import document, duration, gray, state_text
 from torchx.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT
-from torchx.util.term import fit, has_color, is_tty, width
+from torchx.runner.documents import exit_code_of, handle_fields, status_fields
+from torchx.util.term import fit, has_color, is_tty, printable, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ class CmdWait(SubCommand):
         The exit code is 0 when all have succeeded, 124 when the time was up first, and else that of the first failure.
         """
         from torchx.runner import get_runner
-        from torchx.runner.documents import exit_code_of
 
         with get_runner() as runner:
             handles = resolve_all(runner, args.app_handle)
@@ -52,9 +53,6 @@ class CmdWait(SubCommand):
                 progress("")
                 sys.exit(EXIT_INTERRUPTED)
         if args.json:
-            from torchx.cli.render import document
-            from torchx.runner.documents import handle_fields, status_fields
-
             print(document({"jobs": [{**handle_fields(h), **status_fields(status)} for h, status in ended.items()]}))
         code = next((code for code in map(exit_code_of, ended.values()) if code), 0)
         if code or not in_time:
@@ -107,9 +105,6 @@ def _wait(
 
 
 def _say(handle: str, status: AppStatus) -> None:
-    from torchx.cli.render import state_text
-    from torchx.util.term import printable
-
     progress("") if is_tty(sys.stderr) else None
     reason = status.msg if str(status.state) != "SUCCEEDED" else ""
     parts = [handle, state_text(status.state, color=has_color(sys.stdout)), printable(reason) if reason else ""]
@@ -117,8 +112,6 @@ def _say(handle: str, status: AppStatus) -> None:
 
 
 def _show(seconds: float, ended: int, jobs: int) -> None:
-    from torchx.cli.render import duration, gray
-
     text = f"{ended} of {jobs} ended · {duration(seconds)} · Ctrl-C leaves the jobs alone"
     progress(gray(fit(text, width(sys.stderr) - 1, pad=False), color=has_color(sys.stderr)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+from torchx.cli.failures import warn
 from torchx.errors import TorchXError
 from torchx.plugins import COMMANDS, PluginError, Registry
 
@@ -135,8 +136,6 @@ def find(name: str) -> SubCommand:
     except PluginError as e:
         if name not in VERBS:
             raise
-        from torchx.cli.failures import warn
-
         warn(f"{e}; using the built-in verb")
         return builtin(name)
 

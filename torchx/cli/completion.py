@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from torchx.cli import commands
+from torchx.cli.render import ago
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,7 +201,6 @@ def _named_resources(current: str) -> Candidates:
 
 
 def _jobs(current: str, _: dict[str, str]) -> Candidates:
-    from torchx.cli.render import ago
     from torchx.runs import RunQuery, RunRegistry
 
     registry = RunRegistry()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from torchx.errors import EXIT_INTERRUPTED, EXIT_OK, TorchXError
+from torchx.util.secrets import mask_told
 from torchx.util.term import has_color, printable
 
 EXIT_BUG = 70
@@ -113,8 +114,6 @@ def show_tracebacks(on: bool) -> None:
 
 
 def _say(kind: str, message: str, color: str) -> None:
-    from torchx.util.secrets import mask_told
-
     _end_progress()
     sys.stdout.flush()  # so that the two streams stay in order on one terminal
     head = f"torchx: {kind}:"

@@ -6,6 +6,7 @@ from collections import namedtuple
 
 from torchx.cli.failures import error
 from torchx.errors import HandleError, NotFoundError, TorchXError
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,8 +137,6 @@ def select(replicas: Sequence[tuple[str, int]], target: LogTarget) -> list[tuple
         except HandleError:
             pass
     if not of_role:
-        from torchx.util.strings import did_you_mean
-
         roles = list(dict.fromkeys(role for role, _ in replicas))
         raise NotFoundError(
             f"`{target.reference}` has no role `{target.role}`",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from torchx.cli import commands, failures
 from torchx.cli.failures import UsageError
+from torchx.errors import TorchXError
 from torchx.util import notices
 from torchx.util.colors import BLUE, ENDC, GRAY
+from torchx.util.strings import did_you_mean
 from torchx.version import __version__
 
 TYPE_CHECKING = False
@@ -95,8 +98,6 @@ def get_default_sub_cmds() -> dict[str, SubCommand]:
 
 def get_sub_cmds() -> dict[str, SubCommand]:
     """All verbs by name: built-in ones, and plugins; one that cannot be loaded is left out, with a warning."""
-    from torchx.errors import TorchXError
-
     found = {}
     for name in commands.names(hidden=True):
         try:
@@ -126,8 +127,6 @@ def _dispatch(argv: list[str]) -> None:
     elif not rest:
         raise UsageError("no verb is given", hint="`torchx --help` lists them")
     elif rest[0] not in commands.registry():
-        from torchx.util.strings import did_you_mean
-
         hint = commands.ELSEWHERE.get(rest[0]) or did_you_mean(rest[0], commands.names())
         hint = hint or "`torchx --help` lists the verbs"
         raise UsageError(f"there is no verb `{rest[0]}`", hint=hint)
@@ -142,8 +141,6 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
         arg = argv[i]
         known = arg.partition("=")[0] in ("-h", "--help", "--version", "--log_level", "--log-level")
         if not known:
-            from torchx.util.strings import did_you_mean
-
             hint = did_you_mean(arg, ("--help", "--version", "--log_level"))
             raise UsageError(f"unknown option `{arg}`", hint=hint or "options of a verb stand behind it")
         i += 2 if arg in ("--log_level", "--log-level") else 1
@@ -176,8 +173,6 @@ def _show_log_records(level: str = "WARNING") -> None:
 
 
 def _log_level(text: str) -> str:
-    from torchx.util.strings import did_you_mean
-
     if text.upper() in LOG_LEVELS:
         return text.upper()
     hint = did_you_mean(text.upper(), LOG_LEVELS) or f"one of: {', '.join(LOG_LEVELS)}"
@@ -187,8 +182,6 @@ def _log_level(text: str) -> str:
 def _open_what_is_closed() -> None:
     """A program may start us with a closed stream (`>&-`): no file of ours may take its number, and be written to."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        import os
-
         while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
             pass
         os.close(fd)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from torchx.cli.failures import UsageError
 from torchx.util.spans import parse_span
 
@@ -21,7 +23,6 @@ def parse_moment(text: str, *, now: float | None = None) -> datetime:
     >>> parse_moment("2026-11-21T08:00:00Z").timestamp()
     1795248000.0
     """
-    import time
     from datetime import datetime
 
     span = parse_span(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchx.cli.failures import UsageError
+from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
         return {}
     from torchx.config import get_section, warn_of_unknown
     from torchx.runner.notice_channels import KEYS, SECTION
-    from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
 
     section = get_section(SECTION)
     for key in section.keys() - set(KEYS):

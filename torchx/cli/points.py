@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from torchx.cli.failures import UsageError
@@ -32,8 +33,6 @@ def read_points(grids: Sequence[str], path: str | None, most: int) -> tuple[list
     >>> read_points(["lr=1e-4,3e-4", "seed=0..1"], None, 10)
     (['lr', 'seed'], [('1e-4', '0'), ('1e-4', '1'), ('3e-4', '0'), ('3e-4', '1')])
     """
-    import itertools
-
     names, rows = _read_file(path) if path else ([], [()])
     columns = [_column(text, most) for text in grids]
     for name, _ in columns:

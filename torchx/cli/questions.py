@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from torchx.util.term import is_tty
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.capsule.masks import Ask
@@ -11,8 +13,6 @@ if TYPE_CHECKING:
 
 def ask_a_person() -> Ask | None:
     """What asks a person for a value; None where there is nobody to ask."""
-    from torchx.util.term import is_tty
-
     if not (is_tty(sys.stdin) and is_tty(sys.stderr)):
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchx.cli.failures import UsageError
 from torchx.errors import ConfigError, SpecError
 from torchx.util.records import dataclass, field
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,8 +110,6 @@ def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
     ...     "component_args": {"msg": "hi"}}).component_args
     {'msg': 'hi'}
     """
-    from torchx.util.strings import did_you_mean
-
     for key, value in json_data.items():
         types = _JSON_TYPES.get(key)
         if types is None:

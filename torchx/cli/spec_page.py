@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from torchx.cli.failures import note
 from torchx.cli.render import bold, document, fields, gray
+from torchx.util.secrets import MASK, is_secret_name, mask_text
+from torchx.util.shlex import join
 from torchx.util.term import has_color, is_tty, printable
 
 TYPE_CHECKING = False
@@ -51,8 +54,6 @@ def show_dryrun(info: AppDryRunInfo[Any], *, scheduler: str, as_json: bool, full
     parts.append(f"{bold(f'request to {scheduler}', color=color)}\n{_indent(shown_request)}")
     print("\n\n".join(parts))
     if not full and more and is_tty(sys.stderr):
-        from torchx.cli.failures import note
-
         note(f"left out: {'; '.join(more)}; --full shows them")
 
 
@@ -90,8 +91,6 @@ def cfg_page(cfg: Mapping[str, Mapping[str, Any]], *, title: str, color: bool = 
 
 def hide_secrets(text: str, app: AppDef | None) -> str:
     """``text`` without the secrets of the job: a request holds its environment in a form of its own."""
-    from torchx.util.secrets import MASK, is_secret_name, mask_text
-
     for role in app.roles if app is not None else ():
         for name, value in role.env.items():
             if value.__class__ is str and is_secret_name(name) and len(value) >= _LEAST_SECRET:
@@ -101,7 +100,6 @@ def hide_secrets(text: str, app: AppDef | None) -> str:
 
 def _role_page(role: Role, provenance: tuple[Mapping[str, str], Mapping[str, str]], *, color: bool) -> str:
     from torchx.specs.mounts import format_mount
-    from torchx.util.shlex import join
 
     replicas = f"{role.num_replicas} replica{'s' * (role.num_replicas != 1)}"
     if role.min_replicas is not None:

@@ -6,8 +6,9 @@ import sys
 import time
 
 from torchx.cli.failures import note, progress, warn
+from torchx.cli.render import document, duration, gray, state_text
 from torchx.errors import EXIT_INTERRUPTED, TorchXError
-from torchx.runner.documents import exit_code_of
+from torchx.runner.documents import exit_code_of, handle_fields, status_fields
 from torchx.runner.wait import UNSUBMITTED_S, never_submitted
 from torchx.util.term import fit, has_color, is_tty, width
 
@@ -56,9 +57,6 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
 
         raise UnknownAppException(handle)
     if as_json:
-        from torchx.cli.render import document
-        from torchx.runner.documents import handle_fields, status_fields
-
         print(document({**handle_fields(handle), **status_fields(status)}), flush=True)
     say_how_it_ended(handle, status, time.monotonic() - started)
     if interrupted:
@@ -89,8 +87,6 @@ def _wait(
 
 def show_progress(status: AppStatus, since: float, killed_at: float | None = None) -> None:
     """State and replicas of a job that is waited for, on one line of the terminal."""
-    from torchx.cli.render import duration, gray, state_text
-
     color = has_color(sys.stderr)
     parts = []
     for role in status.roles:
@@ -148,8 +144,6 @@ def _finish_logs(tee: Tee) -> None:
 
 def say_how_it_ended(handle: str, status: AppStatus, seconds: float) -> None:
     """The status page of a job that failed; a word about one that did not."""
-    from torchx.cli.render import duration, state_text
-
     color = has_color(sys.stderr)
     if str(status.state) in ("SUCCEEDED", "CANCELLED"):
         if is_tty(sys.stderr):

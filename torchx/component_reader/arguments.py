@@ -16,6 +16,7 @@ from torchx.component_reader.signature import Parameter, Signature
 from torchx.component_reader.types import decode
 from torchx.errors import SpecError
 from torchx.util.notices import logger
+from torchx.util.strings import did_you_mean, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,8 +148,6 @@ def _positional(signature: Signature, words: list[str]) -> list[str]:
 
 
 def _unknown(signature: Signature, word: str, flags: Mapping[str, Parameter]) -> SpecError:
-    from torchx.util.strings import nearest
-
     name = word.partition("=")[0]
     close = nearest(name, [f for f in flags if f.startswith("--")])
     hints = [f"did you mean `{close}`?"] if close else []
@@ -165,8 +164,6 @@ def _from_table(signature: Signature, table: Mapping[str, Any], source: str) -> 
     for key, value in table.items():
         parameter = signature.get(key)
         if parameter is None:
-            from torchx.util.strings import did_you_mean
-
             names = [p.name for p in signature.parameters]
             hint = did_you_mean(key, names) or f"it has: {', '.join(names)}"
             if source == "argument":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from torchx.component_reader.signature import unwrap
 from torchx.errors import SpecError
 
@@ -22,7 +24,6 @@ def standalone_source(fn: Callable[..., Any]) -> str:
     """
     import ast
     import inspect
-    import sys
     import textwrap
 
     inner = unwrap(fn)

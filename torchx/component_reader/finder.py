@@ -22,6 +22,7 @@ from types import FunctionType, ModuleType
 from torchx.errors import NotFoundError, SpecError
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, field
+from torchx.util.strings import did_you_mean, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,8 +152,6 @@ class CustomComponentsFinder(ComponentsFinder):
         ) from error
 
     def _no_function(self) -> ComponentNotFoundException:
-        from torchx.util.strings import did_you_mean
-
         names = [name for name, value in vars(self._load()).items() if _is_function(value) and name[:1] != "_"]
         near = did_you_mean(self._function_name, names)
         hint = near or (f"it has: {', '.join(sorted(names))}" if names else "it has no functions")
@@ -433,8 +432,6 @@ def _first_line(fn: Any) -> str:
 
 
 def _near_file(path: str) -> str:
-    from torchx.util.strings import did_you_mean
-
     folder = os.path.dirname(path) or "."
     try:
         files = [n for n in os.listdir(folder) if n.endswith(".py")]
@@ -445,7 +442,6 @@ def _near_file(path: str) -> str:
 
 def _not_found(name: str) -> ComponentNotFoundException:
     from torchx.plugins.discovery import decorated
-    from torchx.util.strings import did_you_mean, nearest
 
     cheap = component_names()
     if name.rstrip(":").endswith(".py"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse  # not imported by anything that does not print help
 
 from torchx.component_reader.signature import REQUIRED, Parameter, Signature, read
+from torchx.util.term import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,8 +119,6 @@ def _metavar(p: Parameter) -> str:
 
 def _plain(text: str) -> str:
     """Text of a docstring for argparse and a terminal, on which the double backticks of reST are noise."""
-    from torchx.util.term import printable
-
     return printable(text, lines=True).replace("``", "`").replace("%", "%%")
 
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 
 from torchx.component_reader.types import ANYTHING, DICTS, LISTS, SCALARS, SUPPORTED, TUPLES, Shape, generic, union
 from torchx.util.records import dataclass
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,8 +70,6 @@ def validate(
         The findings, none when all is well. A file that cannot be read or parsed is one, and so is a missing function.
     """
     import ast
-
-    from torchx.util.strings import did_you_mean
 
     try:
         with open(path, "rb") as f:

@@ -38,6 +38,7 @@ from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -266,8 +267,6 @@ def get_section(name: str, dirs: list[str] | None = None) -> dict[str, str]:
 
 def warn_of_unknown(section: str, key: str, problem: str, known: Iterable[str]) -> None:
     """Warns, once, about an unknown key of a section: where it is, and which known key is similar."""
-    from torchx.util.strings import did_you_mean
-
     entry = load_files().section(section, active_profile()).get(key)
     where = CONFIG_FILE if entry is None else entry.where()
     close = did_you_mean(key, known)
@@ -380,8 +379,6 @@ def unknown_option(scheduler: str, opts: runopts, key: str, source: str = COMMAN
     Args:
         source: who gave it.
     """
-    from torchx.util.strings import did_you_mean
-
     close = did_you_mean(key, [name for name, _ in opts])
     show = f"`torchx runopts {scheduler}` shows them all"
     return ConfigError(
@@ -390,8 +387,6 @@ def unknown_option(scheduler: str, opts: runopts, key: str, source: str = COMMAN
 
 
 def _unknown(scheduler: str, opts: runopts, key: str) -> str:
-    from torchx.util.strings import did_you_mean
-
     close = did_you_mean(key, [name for name, _ in opts])
     return f"scheduler `{scheduler}` has no run option `{key}`" + (f", {close}" if close else "")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Sequence
 
 from torchx.config.ini import Entry, Sections, read
 from torchx.errors import ConfigError
 from torchx.settings import ENV_CONFIG, ENV_PROFILE
+from torchx.util.strings import did_you_mean
 
 CONFIG_FILE = ".torchxconfig"
 _MOST_BYTES = 1 << 20
@@ -100,8 +102,6 @@ class ConfigFiles:
         """
         if profile is None or profile in (known := self.profiles()):
             return
-        from torchx.util.strings import did_you_mean
-
         hint = did_you_mean(profile, known) or (
             f"there are: {', '.join(known)}" if known else f"write `[scheduler@{profile}]` in `{CONFIG_FILE}`"
         )
@@ -128,8 +128,6 @@ def _signatures(dirs: Iterable[str] | None) -> list[_Signature]:
 
 
 def _signature(path: str) -> _Signature | None:
-    import stat
-
     try:
         status = os.stat(path)
     except OSError:

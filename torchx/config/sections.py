@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from torchx.util.strings import nearest
+
 _WHOLE = ("named_resources", "cli:run", "torchx:tracker", "secrets", "notify", "metrics")
 
 
@@ -18,7 +20,6 @@ def meant(section: str, schedulers: Iterable[str]) -> str | None:
     ('local_cwd', 'component:utils.echo', None)
     """
     from torchx.schedulers import DEFAULT_SCHEDULER_MODULES
-    from torchx.util.strings import nearest
 
     known = [*schedulers, *DEFAULT_SCHEDULER_MODULES, *_WHOLE]
     if section in known:

@@ -7,6 +7,7 @@ import time
 from torchx.errors import NotFoundError
 from torchx.specs.api import NONE, AppDef, AppState, AppStatus
 from torchx.specs.copies import copy_data
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,8 +132,6 @@ def check_replica(replicas: Sequence[tuple[str, int]], handle: str, role_name: s
         return
     of_role = [number for role, number in replicas if role == role_name]
     if not of_role:
-        from torchx.util.strings import did_you_mean
-
         roles = list(dict.fromkeys(role for role, _ in replicas))
         raise NotFoundError(
             f"`{handle}` has no role `{role_name}`",

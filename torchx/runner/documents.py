@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torchx.errors import EXIT_GONE, EXIT_JOB_FAILED, EXIT_NOT_ENDED, EXIT_OK
+from torchx.specs.failures import parse_failure
 from torchx.util.term import iso
 
 TYPE_CHECKING = False
@@ -68,8 +70,6 @@ def metrics_fields(found: Sequence[ReplicaMetrics]) -> list[dict[str, Any]]:
 
 def exit_code_of(status: AppStatus) -> int:
     """What a verb that answers with its exit code says of a job."""
-    from torchx.errors import EXIT_GONE, EXIT_JOB_FAILED, EXIT_NOT_ENDED, EXIT_OK
-
     if status.gone:
         return EXIT_GONE
     if not status.is_terminal():
@@ -119,8 +119,6 @@ def failure_fields(failure: Failure | None) -> dict[str, Any] | None:
 
 def _cause(status: AppStatus) -> dict[str, Any] | None:
     """The verdict: who failed first, and the class of the cause; None of a job that has not failed."""
-    from torchx.specs.failures import parse_failure
-
     failure = None if str(status.state) == "SUCCEEDED" else parse_failure(status.structured_error_msg)
     if failure is None:
         return None
@@ -161,8 +159,6 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
 
 
 def _role(role: RoleStatus) -> dict[str, Any]:
-    from torchx.specs.failures import parse_failure
-
     return {
         "role": role.role,
         "replicas": [

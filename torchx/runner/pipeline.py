@@ -8,8 +8,12 @@ from torchx.config import active_profile
 from torchx.errors import NotSupportedError
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
+from torchx.specs.after import AFTER
 from torchx.specs.api import Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
+from torchx.specs.scripts import SBATCH
+from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.watchdog import WATCHDOG, watchdog_of
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
@@ -119,10 +123,6 @@ def dry_run(
 def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settings: Mapping[str, Setting]) -> None:
     """Refuses a batch script, retries, earlier jobs, and a time limit that the scheduler cannot see to."""
     from torchx.schedulers.kit.attempts import policy_of
-    from torchx.specs.after import AFTER
-    from torchx.specs.scripts import SBATCH
-    from torchx.specs.timeouts import TIMEOUT
-    from torchx.specs.watchdog import WATCHDOG, watchdog_of
 
     if SBATCH in app.metadata and backend.backend != "slurm":
         why, _, hint = app.metadata[SBATCH].partition("\n")

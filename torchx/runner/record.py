@@ -8,6 +8,7 @@ import sys
 from torchx.errors import TransientError
 from torchx.settings import ENV_JOB_ID, torchx_home
 from torchx.specs.api import MalformedAppHandleException, make_app_handle, parse_app_handle
+from torchx.util.secrets import mask_args, mask_told, mask_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,7 +176,6 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
     from torchx.runs import NewRun
     from torchx.specs.images import image_digests, workspace_hashes
     from torchx.specs.serialize import appdef_to_dict, masked
-    from torchx.util.secrets import mask_args
 
     app = info._app
     roles = app.roles if app is not None else []
@@ -210,8 +210,6 @@ def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, Cf
     >>> masked_settings(None, {"api_key": "abc"})
     {'api_key': {'value': '********', 'source': 'code'}}
     """
-    from torchx.util.secrets import mask_value
-
     if settings is None:
         return {key: {"value": mask_value(key, value), "source": "code"} for key, value in cfg.items()}
     return {key: {"value": mask_value(key, s.value), "source": s.source} for key, s in settings.items()}
@@ -235,8 +233,6 @@ def tell(event: log_event, *, info: AppDryRunInfo[Any] | None = None, handle: st
 
 def _reason(error: Exception) -> str:
     """What is written down of a submission that failed."""
-    from torchx.util.secrets import mask_told
-
     return mask_told(str(error) or type(error).__name__, sys.argv)
 
 

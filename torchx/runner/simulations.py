@@ -6,6 +6,8 @@ from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupported
 from torchx.schedulers.kit.abilities import Simulates
 from torchx.schedulers.kit.simulations import FAULTS
 from torchx.specs.api import AppState, is_terminal
+from torchx.specs.timeouts import TIMEOUT
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ def plan(
         BackendError: the job does not run.
     """
     from torchx.runs.registry import user_name
-    from torchx.util.strings import did_you_mean
 
     if fault not in FAULTS:
         raise ConfigError(
@@ -67,7 +68,6 @@ def plan(
 def what_follows(run: Run, fault: str) -> str:
     """What becomes of a job after a fault, in a sentence without full stop."""
     from torchx.specs.retries import RETRY
-    from torchx.specs.timeouts import TIMEOUT
 
     metadata = run.app.get("metadata") or {}
     if fault == "hang":

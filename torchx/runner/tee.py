@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from functools import partial
 from itertools import islice
@@ -104,8 +105,6 @@ def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, m
     Raises:
         BackendError: its scheduler cannot be asked, for ten minutes where that may pass.
     """
-    import time
-
     from torchx.runner.wait import Waiter
 
     waiter = Waiter()

@@ -5,7 +5,11 @@ Nothing else is imported at the top: a verb imports its room when it is called.
 
 from __future__ import annotations
 
+from functools import partial
+
+from torchx.errors import NotFoundError, SpecError
 from torchx.runner.doctor import DoctorVerbs
+from torchx.settings import SAMPLE_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -188,7 +192,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
     def rerun_plan(self, reference: str, wish: Rerun | None = None) -> Plan:
         """What :meth:`rerun` would launch, and what is to be said of it."""
         from torchx import config
-        from torchx.errors import NotFoundError
         from torchx.runner.capsule import rerun
 
         run = self.recorded(reference)
@@ -220,7 +223,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
             folder: must not hold anything yet.
             workspace: code of roles that have none of their own.
         """
-        from torchx.errors import SpecError
         from torchx.runner.capsule.export import write
 
         if dryrun_info._scheduler is None:
@@ -229,7 +231,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
 
     def compare(self, a: str, b: str) -> Comparison:
         """What differs between two runs on record."""
-        from torchx.errors import NotFoundError
         from torchx.runner.capsule.differences import compare
 
         found = []
@@ -259,7 +260,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
             NotFoundError: there is no such job or replica, or it does not run.
             NotSupportedError: the scheduler, or this job, does not let anybody in.
         """
-        from torchx.errors import NotFoundError
         from torchx.runner import answers, inside
 
         handle, backend, app_id = self._find(app_handle)
@@ -316,8 +316,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
 
     def _keep_metrics(self, handle: str, backend: Scheduler[Any], status: AppStatus) -> None:
         """Puts what a job that has ended used on record, unless it was too short to have been looked at."""
-        from torchx.settings import SAMPLE_S
-
         if status.started_at and status.ended_at and status.ended_at - status.started_at >= SAMPLE_S:
             from torchx.runner import metrics
 
@@ -333,8 +331,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
             NotFoundError: there is no such job or replica, or none runs.
             NotSupportedError: the scheduler, or this job, does not let anybody in.
         """
-        from functools import partial
-
         from torchx.schedulers.stacks.look import look
 
         handle = self.resolve(app_handle)
@@ -410,7 +406,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
             NotFoundError: there is no such sweep on record, or all its tasks succeeded or still run.
             ConfigError: a value that was secret is needed, and is not in the environment.
         """
-        from torchx.errors import NotFoundError
         from torchx.runner import sweeps
 
         run = self.recorded(app_handle)
@@ -457,8 +452,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
             ``files`` and ``bytes`` that were sent, files ``skipped`` since they were there, names ``left_out``: links
             that lead out of the folder, and special files.
         """
-        from functools import partial
-
         from torchx.runner import copy, inside
 
         start = partial(self.open, app_handle, role_name=role_name, k=k)

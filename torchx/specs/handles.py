@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 
 from torchx.errors import HandleError, NotFoundError
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,8 +73,6 @@ class UnknownSchedulerException(NotFoundError):
     """
 
     def __init__(self, scheduler_backend: str, known: Iterable[str] = ()) -> None:
-        from torchx.util.strings import did_you_mean
-
         names = sorted(known)
         hint = did_you_mean(scheduler_backend, names) or (f"one of: {', '.join(names)}" if names else "")
         super().__init__(f"scheduler `{scheduler_backend}` is not known", hint=hint)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from torchx.specs.failures import parse_failure
+from torchx.util.datetime import ago, duration, local_time
+from torchx.util.secrets import mask_args
+from torchx.util.shlex import join
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,8 +39,6 @@ def status_html(status: AppStatus, handle: str = "") -> str:
     >>> "SUCCEEDED" in status_html(AppStatus(AppState.SUCCEEDED), "local_cwd://torchx/x")
     True
     """
-    from torchx.specs.failures import parse_failure
-
     parts = list(_facts(status))
     state = str(status.state)
     failure = None if state == "SUCCEEDED" else parse_failure(status.structured_error_msg)
@@ -56,9 +59,6 @@ def app_html(app: AppDef) -> str:
     >>> "python -m train" in app_html(AppDef("a", [Role("r", "img", entrypoint="python", args=["-m", "train"])]))
     True
     """
-    from torchx.util.secrets import mask_args
-    from torchx.util.shlex import join
-
     rows = []
     for role in app.roles:
         needs = [(role.resource.cpu, "cpu"), (role.resource.gpu, "gpu"), (role.resource.memMB, "MiB")]
@@ -71,8 +71,6 @@ def app_html(app: AppDef) -> str:
 
 def jobs_html(jobs: Iterable[Any]) -> str:
     """Runs on record, or the jobs of a scheduler, as a table."""
-    from torchx.util.datetime import ago, duration
-
     rows = []
     for job in jobs:
         begun, ended = getattr(job, "created_at", None), getattr(job, "ended_at", None)
@@ -94,8 +92,6 @@ def _card(state: str, title: str, inner_html: str) -> str:
 
 
 def _facts(status: AppStatus) -> Iterator[str]:
-    from torchx.util.datetime import duration, local_time
-
     times = []
     begun = status.created_at or status.started_at
     if begun is not None:

@@ -16,6 +16,7 @@ from enum import Enum
 
 from torchx.errors import SpecError
 from torchx.util.records import dataclass
+from torchx.util.strings import did_you_mean
 
 __all__ = ["BindMount", "DeviceMount", "Mount", "MountType", "VolumeMount", "format_mount", "parse_mounts"]
 
@@ -156,8 +157,6 @@ def _build(found: dict[str, str]) -> BindMount | VolumeMount | DeviceMount:
     try:
         kind = MountType(found["type"])
     except ValueError:
-        from torchx.util.strings import did_you_mean
-
         names = [t.value for t in MountType]
         hint = did_you_mean(found["type"], names) or f"one of: {', '.join(names)}"
         raise SpecError(f"mount type `{found['type']}` is not known", hint=hint) from None
@@ -190,8 +189,6 @@ def _parse_flag(value: str) -> bool:
 
 
 def _unknown_key(piece: str, key: str) -> SpecError:
-    from torchx.util.strings import did_you_mean
-
     hint = did_you_mean(key, _KEYS) or "one of: type, src, dst, readonly, perm"
     return SpecError(f"mount option `{piece}` is not known", hint=hint)
 

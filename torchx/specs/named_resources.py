@@ -19,6 +19,7 @@ from torchx.specs import configured
 from torchx.specs.api import Resource
 from torchx.specs.named_resources_aws import NAMED_RESOURCES as AWS_NAMED_RESOURCES
 from torchx.specs.named_resources_generic import NAMED_RESOURCES as GENERIC_NAMED_RESOURCES
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,8 +147,6 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         tp = _TYPES.get(key)
         if tp is None:
-            from torchx.util.strings import did_you_mean
-
             hint = did_you_mean(key, _TYPES) or f"one of: {', '.join(_TYPES)}"
             raise SpecError(f"`{key}` is not known", hint=hint)
         if not isinstance(value, tp) or isinstance(value, bool):
@@ -178,8 +177,6 @@ def _registry() -> Registry[ResourceFactory]:
 
 
 def _unknown(name: str) -> UnknownNamedResourceError:
-    from torchx.util.strings import did_you_mean
-
     names = all_names()
     hint = did_you_mean(name, names) or f"there are: {', '.join(names)}"
     return UnknownNamedResourceError(f"named resource `{name}` is not known", hint=hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchx.errors import SpecError
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ def resolve_into(role: Role) -> None:
     names = [name for name in role.__dict__ if name != "overrides"]
     for name in role.overrides:
         if name not in names:
-            from torchx.util.strings import did_you_mean
-
             raise SpecError(
                 f"role `{role.name}` overrides `{name}`, which is not one of its fields",
                 hint=did_you_mean(name, names) or f"one of: {', '.join(names)}",

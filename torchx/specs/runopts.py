@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchx.errors import ConfigError
 from torchx.specs.cases import cases
 from torchx.specs.copies import ATOMS, copy_data
+from torchx.util.strings import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -325,8 +326,6 @@ class runopts:  # noqa: N801 - a public name
             raise InvalidRunConfigException(str(e), name, cfg, hint=e.hint or number) from None
 
     def _missing(self, name: str, opt: runopt, cfg: Mapping[str, CfgVal]) -> InvalidRunConfigException:
-        from torchx.util.strings import nearest
-
         typo = nearest(name, self.unknown(cfg))
         hint = f"did you mean `{name}` by `{typo}`?" if typo else f"give it as `{name}=VALUE`"
         reason = f"a value is required, of type {get_type_name(opt.opt_type)}"

@@ -17,6 +17,8 @@ from torchx.errors import SpecError
 from torchx.specs.api import AppDef, Resource, RetryPolicy, Role, UnsetResource
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from torchx.specs.workspaces import Workspace
+from torchx.util.secrets import MASK, is_secret_name, mask_args, mask_env, mask_text
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,7 +132,6 @@ def masked(app: AppDef) -> AppDef:
     {'HF_TOKEN': '********'}
     """
     from torchx.specs.copies import copy_data
-    from torchx.util.secrets import mask_args, mask_env
 
     shown: AppDef = copy_data(app)
     shown.metadata = _mask_values(shown.metadata)
@@ -142,8 +143,6 @@ def masked(app: AppDef) -> AppDef:
 
 
 def _mask_values(value: Any) -> Any:
-    from torchx.util.secrets import MASK, is_secret_name, mask_text
-
     if isinstance(value, dict):
         return {k: MASK if v and is_secret_name(str(k)) else _mask_values(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -265,8 +264,6 @@ class _Node:
 
     def close(self) -> None:
         for key in self.data:
-            from torchx.util.strings import did_you_mean
-
             raise SpecError(f"`{self.path}` has an unknown key `{key}`", hint=did_you_mean(str(key), self.taken))
 
 

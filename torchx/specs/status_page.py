@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from torchx.specs.failures import Failure, parse_failure
 from torchx.specs.states import RESET, YELLOW_BOLD, AppState
 from torchx.util.strings import size_text
@@ -68,8 +70,6 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
 
 def _attempts(attempts: list[Attempt]) -> Iterator[str]:
     """The last attempts: when each ended, after how long, the class of its end, why, and what was changed after it."""
-    import time
-
     if attempts:
         yield "attempts:"
     if len(attempts) > _SHOWN_OF_MANY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 
 from torchx.errors import ConfigError
@@ -162,7 +163,6 @@ def _resolve_type(cls: Any, name: str, annotation: Any) -> Any:
 
 
 def _evaluate(cls: Any, name: str, annotation: str) -> Any:
-    import sys
     import typing
 
     owner = next((base for base in cls.__mro__ if name in own_annotations(base)), cls)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from torchx.errors import SpecError
 from torchx.util.records import dataclass
 
@@ -66,8 +68,6 @@ class Workspace:
             SpecError: a source that does not exist or cannot be read, or a place that is not below ``outdir``.
             ConfigError: a file cannot be written.
         """
-        import os
-
         from torchx.workspace.copies import merge
 
         merge(self, os.fspath(outdir))
@@ -97,8 +97,6 @@ class Workspace:
 
 
 def _checked_place(dst: str, src: str) -> str:
-    import os
-
     place = os.path.normpath(dst) if dst else ""
     if os.path.isabs(place) or place.split("/", 1)[0] == "..":
         raise SpecError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from torchx.util.records import own_annotations
 
 TYPE_CHECKING = False
@@ -36,7 +38,6 @@ def _own_docs(cls: type) -> dict[str, str]:
 
 def _source_of(module_name: str) -> str:
     import linecache
-    import sys
 
     module = sys.modules.get(module_name)
     path = getattr(module, "__file__", None)

@@ -8,6 +8,7 @@ its source goes on with it.
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections import deque
 from itertools import groupby, islice
@@ -285,7 +286,6 @@ def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] 
 
 def _copy_polled(sources: list[tuple[LineFormat, Any]], sink: Sink) -> None:
     """Each is asked the less often the longer it has had no news."""
-    import time
     from heapq import heappop, heappush
 
     errors = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from torchx.util.procs import find_program
+
 
 def cpu_count() -> int:
     """Logical processors that this process may use."""
@@ -34,8 +36,6 @@ def gpu_ids() -> list[str]:
 
 
 def _smi_count() -> int:
-    from torchx.util.procs import find_program
-
     program = find_program("nvidia-smi", os.environ.get("PATH", ""), os.sep)
     if program is None:
         return 0

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 from abc import ABC, abstractmethod
 
@@ -119,7 +120,6 @@ class WorkspaceMixin(_OfPushes[T]):
         role.image = str(build_cache[key])
 
     def _build_merged(self, role: Role, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> None:
-        import os
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="torchx-workspace-") as merged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -182,8 +183,6 @@ def _copy_by_kernel(entry: Entry, fd: int) -> bool:
             while left and (done := os.copy_file_range(fro, fd, min(left, 1 << 30))):
                 left -= done
         except OSError as e:
-            import errno
-
             if e.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
             left = -1

@@ -6,6 +6,7 @@ it puts the files straight into the registry, see :mod:`torchx.workspace.oci`.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
@@ -264,7 +265,6 @@ def _check_socket() -> None:
     Raises:
         BackendError: nobody does.
     """
-    import os
     import socket
 
     scheme, _, path = (os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock").partition("://")

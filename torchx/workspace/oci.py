@@ -10,6 +10,7 @@ import functools
 
 from torchx.errors import NotSupportedError
 from torchx.util.records import dataclass
+from torchx.version import __version__
 from torchx.workspace import content
 from torchx.workspace.images.layering import MOST_LAYERS, Pushed, arrange
 from torchx.workspace.images.layers import Item, Layer, item, pack
@@ -237,8 +238,6 @@ def _digests(files: list[Entry], hashes: Any) -> dict[str, str]:
 def _tag(base: BaseImage, found: Contents) -> str:
     import hashlib
 
-    from torchx.version import __version__
-
     parts = (_FORMAT, __version__, base.name.digest, base.place, repr(base.above), found.hash)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -246,8 +245,6 @@ def _tag(base: BaseImage, found: Contents) -> str:
 def _config(base: BaseImage, layers: list[Layer]) -> Blob:
     """The base image's configuration with our layers in it. Times are the base's, or each build would differ."""
     import copy
-
-    from torchx.version import __version__
 
     config = copy.deepcopy(base.config)
     config["rootfs"]["diff_ids"] += [layer.diff_id for layer in layers]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from torchx.util.strings import nearest
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +19,6 @@ def similar_file(name: str, root: str) -> str:
     Args:
         name: relative to ``root``, as what is returned.
     """
-    from torchx.util.strings import nearest
-
     folder, base = os.path.split(name)
     folders = [folder, *(os.path.join(folder, child) for child in _listed(root, folder, os.path.isdir)), ""]
     folders += _listed(root, "", os.path.isdir)

@@ -15,6 +15,9 @@ import os
 import sys
 import time
 
+from torchx.util.secrets import mask_told
+from torchx.util.session import get_session_id_or_create_new
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
@@ -66,7 +69,6 @@ class log_event:  # noqa: N801  # public name
         # Made when somebody looks at it: nobody does while events are off.
         if self._event is None:
             from torchx.runner.events.api import TorchxEvent
-            from torchx.util.session import get_session_id_or_create_new
 
             api, scheduler, app_id, app_image, app_metadata, runcfg, workspace = self._args
             self._event = TorchxEvent(
@@ -147,8 +149,6 @@ def _logger(destination: str) -> logging.Logger:
 def _describe_error(event: TorchxEvent, error: BaseException, trace: TracebackType | None) -> None:
     import json
     import traceback
-
-    from torchx.util.secrets import mask_told
 
     event.exception_type = type(error).__name__
     event.exception_message = mask_told(str(error), sys.argv)

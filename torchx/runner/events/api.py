@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from torchx.errors import ParseError
 from torchx.util.records import dataclass
 
 
@@ -67,8 +68,6 @@ class TorchxEvent:
         if isinstance(data, TorchxEvent):
             return data
         import json
-
-        from torchx.errors import ParseError
 
         try:
             fields = json.loads(data)

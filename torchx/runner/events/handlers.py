@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torchx.errors import ConfigError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
@@ -25,6 +27,4 @@ def get_logging_handler(destination: str = "null") -> logging.Handler:
     scheme, _, path = destination.partition(":")
     if scheme == "file" and path:
         return logging.FileHandler(path, delay=True)
-    from torchx.errors import ConfigError
-
     raise ConfigError(f"events cannot go to `{destination}`", hint="one of: null, console, file:PATH")

@@ -7,6 +7,7 @@ import sys
 
 from torchx.errors import BackendError, TorchXError
 from torchx.util.records import dataclass
+from torchx.version import __version__
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, context_chunks
 from torchx.workspace.images.progress import Display, Transfer
 
@@ -48,8 +49,6 @@ def build(client: Any, workspace: Workspace, image: str, options: Options, strea
         BackendError: the build failed, or the engine did.
         SpecError: the workspace cannot be read.
     """
-    from torchx.version import __version__
-
     display = Display(stream or sys.stderr, quiet=options.quiet)
     console = _Console(display, workspace, image)
     with _engine_errors(f"the image of workspace `{workspace}` could not be built"):

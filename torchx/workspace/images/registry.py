@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from torchx.errors import BackendError, NotFoundError, ParseError
+from torchx.errors import BackendError, NotFoundError, ParseError, TorchXError
 from torchx.util.records import dataclass
 from torchx.workspace.images.names import DIGEST, DOCKER_HUB, ImageName
 from torchx.workspace.images.registry_auth import Challenge, Credentials, find_credentials, token_request
@@ -214,8 +214,6 @@ class Registry:
 
     def _abandon(self, begun: Answer, scopes: tuple[str, ...]) -> None:
         """Tells the registry that an upload will not go on. It would find out by itself, in a week."""
-        from torchx.errors import TorchXError
-
         try:
             self._attempt("DELETE", self._location(begun), scopes)
         except (Again, TorchXError):

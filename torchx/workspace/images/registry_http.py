@@ -10,6 +10,7 @@ import time
 
 from torchx.errors import BackendError, MissingDependencyError, TransientError, install_extra
 from torchx.util.records import dataclass
+from torchx.util.secrets import mask_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -333,8 +334,6 @@ def explain(body: bytes) -> str:
     'no push (DENIED)'
     """
     import json
-
-    from torchx.util.secrets import mask_text
 
     text = body.decode("utf-8", "replace").strip()
     try:
