@@ -12,7 +12,6 @@ import torchx
 _OURS = {
     "torchx",
     "torchx.errors",
-    "torchx.settings",
     "torchx.specs",
     "torchx.specs.api",
     "torchx.specs.cases",
@@ -26,6 +25,7 @@ _OURS = {
     "torchx.specs.workspaces",
     "torchx.util",
     "torchx.util.records",
+    "torchx.util.reexports",
     "torchx.util.strings",
     "torchx.version",
 }

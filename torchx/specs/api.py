@@ -8,7 +8,6 @@ from __future__ import annotations
 from enum import Enum
 from types import GenericAlias
 
-from torchx.settings import torchx_home
 from torchx.specs.cases import cases
 from torchx.specs.copies import copy_fields
 from torchx.specs.handles import (
@@ -407,6 +406,8 @@ def TORCHX_HOME(*subdir_paths: str) -> pathlib.Path:
     'out'
     """
     import pathlib
+
+    from torchx.settings import torchx_home
 
     path = pathlib.Path(torchx_home(*subdir_paths))
     path.mkdir(parents=True, exist_ok=True)

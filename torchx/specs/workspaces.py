@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from torchx.errors import SpecError
 from torchx.util.records import dataclass
 
@@ -68,6 +66,8 @@ class Workspace:
             SpecError: a source that does not exist or cannot be read, or a place that is not below ``outdir``.
             ConfigError: a file cannot be written.
         """
+        import os
+
         from torchx.workspace.copies import merge
 
         merge(self, os.fspath(outdir))
@@ -97,6 +97,8 @@ class Workspace:
 
 
 def _checked_place(dst: str, src: str) -> str:
+    import os
+
     place = os.path.normpath(dst) if dst else ""
     if os.path.isabs(place) or place.split("/", 1)[0] == "..":
         raise SpecError(

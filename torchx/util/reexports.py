@@ -126,7 +126,7 @@ def reexports(module: str, own: Mapping[str, str] | None = None) -> Callable[[st
         if name == "__path__":  # what each `from module import name` looks for first
             raise AttributeError(name)
         homes = own or {}
-        if name in _REEXPORTS[module].split():
+        if name in _REEXPORTS.get(module, "").split():
             homes = {**homes, **_HOMES}
         home = next((home for home, names in homes.items() if name in names.split()), None)
         if home is not None:
