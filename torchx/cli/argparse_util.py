@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-__all__ = ["ArgOnceAction", "Parser", "torchxconfig", "torchxconfig_list", "torchxconfig_run"]
-
 
 class Parser(argparse.ArgumentParser):
     """``ArgumentParser`` whose errors are :class:`UsageError`: the value in backticks, and the nearest option as hint.

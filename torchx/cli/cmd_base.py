@@ -8,8 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["SubCommand"]
-
 
 class SubCommand(ABC):
     """One verb: ``torchx <verb>``. A plugin registers its class in the entry-point group ``torchx.cli.cmds``.

@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CmdBuiltins"]
-
 
 class CmdBuiltins(SubCommand):
     """the components that can be run by name"""

@@ -25,8 +25,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-__all__ = ["CmdCancel", "for_each_job"]
-
 
 class CmdCancel(SubCommand):
     """end jobs; their logs and records stay"""

@@ -10,8 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CmdComplete", "split_line"]
-
 
 class CmdComplete(SubCommand):
     """what the completion scripts ask"""

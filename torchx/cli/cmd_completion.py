@@ -8,8 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["SCRIPTS", "CmdCompletion"]
-
 _BASH = r"""# torchx completion for bash. Put into ~/.bashrc:  eval "$(torchx completion bash)"
 _torchx_complete() {
     local IFS=$'\n' reply

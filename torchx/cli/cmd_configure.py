@@ -17,8 +17,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-__all__ = ["CmdConfigure"]
-
 
 class CmdConfigure(SubCommand):
     """write a .torchxconfig with the options of the schedulers, to fill in"""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from torchx.runner import Runner
 
-__all__ = ["CmdDelete"]
-
 
 class CmdDelete(SubCommand):
     """remove jobs, their logs and their records; not of one that still runs, without --force"""

@@ -22,8 +22,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-__all__ = ["CmdDescribe"]
-
 
 class CmdDescribe(SubCommand):
     """what was launched: roles, options and where they came from, source code; secrets are masked"""

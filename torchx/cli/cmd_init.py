@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CmdInit"]
-
 _FILES = {"train.py": "train.txt", "component.py": "component.txt", ".torchxconfig": "torchxconfig.txt"}
 _HELP = """\
 Writes train.py, a small training; component.py, which says how it is run; and .torchxconfig, by which

@@ -25,8 +25,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-__all__ = ["HANDLE_HEADER", "NAME_HEADER", "STATUS_HEADER", "CmdList"]
-
 HANDLE_HEADER = "APP HANDLE"
 NAME_HEADER = "APP NAME"
 STATUS_HEADER = "APP STATUS"

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from torchx.plugins import PluginInfo
 
-__all__ = ["CmdPlugins"]
-
 
 class CmdPlugins(SubCommand):
     """the plugins that were found, whose they are, and those that failed to load"""

@@ -11,9 +11,11 @@ from torchx.cli.notice_args import add_notices, notices_wanted
 from torchx.cli.render import document
 from torchx.cli.run_args import (
     STDIN,
+    TEXT_OPTIONS,
     TorchXRunArgs,
     default_scheduler,
     fill_from_config,
+    parse_secrets,
     read_json,
     torchx_run_args_from_argparse,
     torchx_run_args_from_json,
@@ -155,19 +157,7 @@ class CmdRun(SubCommand):
         extra = getattr(args, "component_name_and_args", None)
         if extra:
             raise UsageError(f"`--stdin` cannot be combined with `{' '.join(extra)}`", hint="put it into the JSON")
-        for key in (
-            "scheduler",
-            "cfg",
-            "workspace",
-            "parent_run_id",
-            "secret",
-            "retry",
-            "timeout",
-            "watchdog",
-            "after",
-            "notify",
-            "notify_on",
-        ):
+        for key in (*TEXT_OPTIONS, "after", "notify", "notify_on"):
             if hasattr(args, key):
                 raise UsageError(f"`--stdin` cannot be combined with `--{key}`", hint="put it into the JSON")
 
@@ -403,23 +393,17 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = F
         del given["parent_run_id"]
     elif not (run_args.secrets or run_args.retry or run_args.timeout or run_args.watchdog or run_args.after or notify):
         return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
-    from torchx.cli.run_args import parse_secrets
     from torchx.runner.components import make_app
+    from torchx.specs.retries import RETRY
 
     app = make_app(name, component_args, None)
     for role in app.roles:
         role.env.update(parse_secrets(run_args.secrets))
-    if run_args.retry:
-        from torchx.specs.retries import RETRY
-
-        app.metadata[RETRY] = run_args.retry
     if run_args.after:
         _put_after(runner, app, run_args, sweep=sweep, submits=(verb == "run" or sweep) and not run_args.dryrun)
-    if run_args.timeout:
-        app.metadata[TIMEOUT] = run_args.timeout
-    if run_args.watchdog:
-        app.metadata[WATCHDOG] = run_args.watchdog
-    elif "hang" in run_args.notify_on and "torchx/watchdog" not in app.metadata:
+    wishes = {RETRY: run_args.retry, TIMEOUT: run_args.timeout, WATCHDOG: run_args.watchdog}
+    app.metadata.update({key: text for key, text in wishes.items() if text})
+    if "hang" in run_args.notify_on and WATCHDOG not in app.metadata:
         warn("nobody sees a hang without a watchdog: `--watchdog 10m`, for example")
     app.metadata.update(notify)
     return getattr(runner, verb)(app, run_args.scheduler, **given)

@@ -14,8 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CmdSimulate"]
-
 _HELP = """\
 Makes the real thing happen to a job of yours that runs, so that you see whether it survives:
 

@@ -31,8 +31,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-__all__ = ["CmdStatus", "parse_list_arg"]
-
 
 class CmdStatus(SubCommand):
     """what became of a job, and why"""

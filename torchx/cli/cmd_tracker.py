@@ -26,8 +26,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-__all__ = ["CmdTracker"]
-
 _CONFIG_HINT = "name one in `.torchxconfig`: section `[torchx:tracker]`, for example `fsspec = /shared/runs`"
 
 

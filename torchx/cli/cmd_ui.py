@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CmdUi"]
-
 
 class CmdUi(SubCommand):
     """the runs in the browser: states, causes, logs; on this machine alone, until Ctrl-C"""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from torchx.runner import Runner
     from torchx.specs import AppStatus
 
-__all__ = ["CmdWait"]
-
 _MOST_PAUSE_S = 1.0
 _TICK_S = 1.0
 

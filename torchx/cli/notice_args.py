@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["add_notices", "notices_wanted"]
-
 
 def add_notices(add: Callable[..., Any]) -> None:
     """Declares who is to hear of a job."""

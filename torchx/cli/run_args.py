@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx.cli.failures import UsageError
 from torchx.errors import ConfigError, SpecError
-from torchx.util.records import dataclass, field
+from torchx.util.records import dataclass, field, record_fields
 from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchx.specs.secret import Secret
 
 STDIN = "--stdin"
+TEXT_OPTIONS = ("scheduler", "cfg", "workspace", "parent_run_id", "secret", "retry", "timeout", "watchdog")
 _EXAMPLES = "for example `--secret HF_TOKEN`, or where the value is: `--secret HF_TOKEN=file:PATH`, `=cmd:COMMAND`"
 
 
@@ -67,27 +68,6 @@ class TorchXRunArgs:
     after: list[str] = field(default_factory=list)
 
 
-_JSON_TYPES: dict[str, tuple[type, ...]] = {
-    "component_name": (str,),
-    "scheduler": (str,),
-    "scheduler_args": (dict,),
-    "scheduler_cfg": (dict,),
-    "dryrun": (bool,),
-    "wait": (bool,),
-    "log": (bool,),
-    "workspace": (str,),
-    "parent_run_id": (str, type(None)),
-    "tee_logs": (bool,),
-    "component_args": (dict,),
-    "component_args_str": (list,),
-    "secrets": (list,),
-    "retry": (str,),
-    "timeout": (str,),
-    "watchdog": (str,),
-    "notify": (str,),
-    "notify_on": (str,),
-    "after": (list,),
-}
 _REQUIRED = ("component_name", "scheduler")
 _JSON_NAMES = {
     str: "a string",
@@ -110,14 +90,15 @@ def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
     ...     "component_args": {"msg": "hi"}}).component_args
     {'msg': 'hi'}
     """
+    known = {name: annotation for name, annotation, *_ in record_fields(TorchXRunArgs)}
     for key, value in json_data.items():
-        types = _JSON_TYPES.get(key)
-        if types is None:
-            hint = did_you_mean(key, _JSON_TYPES) or f"the keys are: {', '.join(_JSON_TYPES)}"
+        if key not in known:
+            hint = did_you_mean(key, known) or f"the keys are: {', '.join(known)}"
             raise ConfigError(f"`{STDIN}`: unknown key `{key}`", hint=hint)
-        if not isinstance(value, types):
-            wanted, got = _JSON_NAMES[types[0]], _JSON_NAMES.get(type(value), type(value).__name__)
-            raise ConfigError(f"`{STDIN}`: `{key}` must be {wanted}, and is {got}")
+        wanted = next(kind for kind in _JSON_NAMES if known[key].startswith(kind.__name__))  # of `dict[str, Any]`, dict
+        if not isinstance(value, wanted) and not (value is None and known[key].endswith("| None")):
+            got = _JSON_NAMES.get(type(value), type(value).__name__)
+            raise ConfigError(f"`{STDIN}`: `{key}` must be {_JSON_NAMES[wanted]}, and is {got}")
     for key in _REQUIRED:
         if not json_data.get(key):
             raise ConfigError(
@@ -143,27 +124,11 @@ def torchx_run_args_from_argparse(
         component_args: its own command line.
         scheduler_cfg: the scheduler's options.
     """
-    given = vars(args)
-    return TorchXRunArgs(
-        component_name=component_name,
-        scheduler=given.get("scheduler") or default_scheduler(),
-        scheduler_args={},
-        scheduler_cfg=scheduler_cfg,  # type: ignore[arg-type]  # a subclass that knows its source stays one
-        dryrun=given.get("dryrun", False),
-        wait=given.get("wait", False),
-        log=given.get("log", False),
-        workspace=given.get("workspace") or "",
-        parent_run_id=given.get("parent_run_id"),
-        tee_logs=given.get("tee_logs", False),
-        component_args_str=list(component_args),
-        secrets=given.get("secret", []),
-        retry=given.get("retry") or "",
-        timeout=given.get("timeout") or "",
-        watchdog=given.get("watchdog") or "",
-        notify=given.get("notify") or "",
-        notify_on=given.get("notify_on") or "",
-        after=given.get("after", []),
-    )
+    fields = {name for name, *_ in record_fields(TorchXRunArgs)}
+    given = {name: value for name, value in vars(args).items() if name in fields and value is not None}
+    given.update(component_name=component_name, component_args_str=list(component_args), scheduler_args={})
+    given.update(scheduler_cfg=scheduler_cfg, secrets=getattr(args, "secret", []))
+    return TorchXRunArgs(**{**given, "scheduler": given.get("scheduler") or default_scheduler()})
 
 
 def parse_secrets(given: list[str]) -> dict[str, Secret]:
@@ -200,17 +165,7 @@ def default_scheduler() -> str:
 
 # What `[cli:run]` in a config file may say.
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check")
-_CONFIG_TEXTS = (
-    "component",
-    "scheduler",
-    "workspace",
-    "parent_run_id",
-    "retry",
-    "timeout",
-    "watchdog",
-    "cfg",
-    "secret",
-)
+_CONFIG_TEXTS = ("component", *TEXT_OPTIONS)
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 

@@ -18,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Failure", "parse_failure"]
-
 _NONE = "<NONE>"
 _SUMMARY_CHARS = 400
 _WHO = {"role": str, "host": str, "rank": int, "replica": int, "kind": str, "evidence": str}

@@ -27,16 +27,6 @@ else:
             return make_app_handle(*self)
 
 
-__all__ = [
-    "AppHandle",
-    "MalformedAppHandleException",
-    "ParsedAppHandle",
-    "UnknownAppException",
-    "UnknownSchedulerException",
-    "make_app_handle",
-    "parse_app_handle",
-]
-
 FOREIGN = "foreign"
 """The session of jobs that torchx did not launch, see :mod:`torchx.schedulers.foreign`."""
 

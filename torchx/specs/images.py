@@ -31,19 +31,6 @@ if TYPE_CHECKING:
 
     from torchx.specs.api import AppDryRunInfo, Role
 
-__all__ = [
-    "NamesOnly",
-    "digest_in",
-    "image_digests",
-    "report_image_digest",
-    "report_workspace_hash",
-    "reported_image_digests",
-    "reported_workspace_hashes",
-    "set_image_digest",
-    "set_workspace_hash",
-    "workspace_hashes",
-]
-
 # https://github.com/opencontainers/image-spec/blob/main/descriptor.md#digests; Podman's ids are bare hex digits.
 # Compiled when there is one to read: most roles have none, and every command would pay for it.
 _DIGEST = r"(?:(?P<name>[^\s@]+)@)?(?P<digest>sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})"

@@ -18,8 +18,6 @@ from torchx.errors import SpecError
 from torchx.util.records import dataclass
 from torchx.util.strings import did_you_mean
 
-__all__ = ["BindMount", "DeviceMount", "Mount", "MountType", "VolumeMount", "format_mount", "parse_mounts"]
-
 
 class MountType(str, Enum):
     """The word after ``type=`` in the string form of a mount."""

@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CHANNELS", "EVENTS", "NOTIFY", "NOTIFY_ON", "wish_of"]
-
 NOTIFY = "torchx/notify"
 """The key of ``AppDef.metadata`` that holds the ways, such as ``slack,exec:/home/me/hook.sh``."""
 

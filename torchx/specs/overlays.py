@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     _Overlay = dict[str, Any]
 
-__all__ = ["DEL", "JOIN", "PUT", "apply_overlay", "get_overlay", "set_overlay", "validate_overlay"]
-
 # No key of a request begins with `!`: it opens a tag in YAML.
 _DEL = "!del "
 _PUT = "!put "

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
-__all__ = ["CfgVal", "InvalidRunConfigException", "get_type_name", "runopt", "runopts"]
-
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 """A value of an option."""
 

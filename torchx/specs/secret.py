@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["KINDS", "VALUES", "Secret"]
-
 VALUES = ("env", "cmd", "file")
 """Kinds of references whose value is looked up on the machine that submits the job."""
 

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from torchx.errors import SpecError
 from torchx.specs.api import AppDef, Resource, RetryPolicy, Role, UnsetResource
+from torchx.specs.copies import copy_data
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from torchx.specs.workspaces import Workspace
-from torchx.util.secrets import MASK, is_secret_name, mask_args, mask_env, mask_text
+from torchx.util.records import record_fields
+from torchx.util.secrets import mask_args, mask_env, mask_value
 from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
@@ -27,18 +29,8 @@ if TYPE_CHECKING:
 
     Fallback = Callable[[Any], Any]
 
-__all__ = [
-    "FORMAT_VERSION",
-    "appdef_from_dict",
-    "appdef_from_json",
-    "appdef_to_dict",
-    "appdef_to_json",
-    "masked",
-    "role_from_dict",
-    "role_to_dict",
-]
-
 FORMAT_VERSION = 1
+_ROLE_FIELDS = [name for name, *_ in record_fields(Role)]
 _DEEPEST = 100  # levels that can be copied and written without coming near the interpreter's limit
 
 
@@ -131,49 +123,27 @@ def masked(app: AppDef) -> AppDef:
     >>> masked(AppDef("a", [Role("r", "img", env={"HF_TOKEN": "abc"})])).roles[0].env
     {'HF_TOKEN': '********'}
     """
-    from torchx.specs.copies import copy_data
 
     shown: AppDef = copy_data(app)
-    shown.metadata = _mask_values(shown.metadata)
+    shown.metadata = mask_value("", shown.metadata)
     for role in shown.roles:
         role.env = mask_env(role.env)
         role.args = mask_args(role.args)
-        role.metadata = _mask_values(role.metadata)
+        role.metadata = mask_value("", role.metadata)
     return shown
-
-
-def _mask_values(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: MASK if v and is_secret_name(str(k)) else _mask_values(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_mask_values(item) for item in value]
-    return mask_text(value) if isinstance(value, str) else value
 
 
 def _role(role: Role) -> dict[str, Any]:
     own = vars(role)  # as it is: a field does not show the override that is beside it
     resource: Resource = own["resource"]
+    amounts = _NULL if resource.is_unset else {name: getattr(resource, name) for name in _NULL}
     return {
-        "name": own["name"],
-        "image": own["image"],
-        "min_replicas": own["min_replicas"],
-        "entrypoint": own["entrypoint"],
-        "args": own["args"],
+        **{name: own[name] for name in _ROLE_FIELDS},
         "env": {k: v if v.__class__ is str else _reference(v) for k, v in own["env"].items()},
-        "num_replicas": own["num_replicas"],
-        "max_retries": own["max_retries"],
         "retry_policy": str(getattr(own["retry_policy"], "value", own["retry_policy"])),
-        "resource": {
-            **{name: -1 if resource.is_unset else getattr(resource, name) for name in _NULL},
-            "capabilities": resource.capabilities,
-            "devices": resource.devices,
-            "tags": resource.tags,
-        },
-        "port_map": own["port_map"],
-        "metadata": own["metadata"],
+        "resource": {**amounts, **{name: getattr(resource, name) for name in ("capabilities", "devices", "tags")}},
         "mounts": [_mount(mount) for mount in own["mounts"]],
         "workspace": None if own["workspace"] is None else {"projects": own["workspace"].projects},
-        "overrides": own["overrides"],
     }
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from torchx.specs.runopts import CfgVal
 
-__all__ = ["StructuredOpts"]
-
 
 class StructuredOpts(Mapping[str, "CfgVal"]):
     """Base of dataclasses that hold the run options of a scheduler, and are a mapping of them.

@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.specs.api import AppDef
 
-__all__ = ["TIMEOUT", "clock", "parse_timeout", "timeout_s"]
-
 TIMEOUT = "torchx/timeout"
 """The key of ``AppDef.metadata`` that holds a job's limit, such as ``2h``."""
 

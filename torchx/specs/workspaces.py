@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Iterator
 
-__all__ = ["Workspace"]
-
 
 @dataclass
 class Workspace:

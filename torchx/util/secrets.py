@@ -14,30 +14,31 @@ if TYPE_CHECKING:
 
 __all__ = ["MASK", "is_secret_name", "mask_args", "mask_env", "mask_text", "mask_told", "mask_value"]
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Words by which names of environment variables and options say that the value is a credential. Sets of words and
 # not one expression: compiling it would take every `torchx run` 4 ms.
-_WORDS = frozenset(
-    """
-    pass pwd pw pat jwt sas passphrase credential credentials auth authorization bearer cookie signature
-    """.split()
-)
+_WORDS = _words("pass pwd pw pat jwt sas passphrase credential credentials auth authorization bearer cookie signature")
 # These also end longer words: `PGPASSWORD`, `MYSECRET`, `apitoken`.
 _ENDINGS = ("password", "passwd", "secret", "token", "apikey", "accesskey", "secretkey", "privatekey", "authkey")
-_WORDS_BEFORE_KEY = frozenset(
+_WORDS_BEFORE_KEY = _words(
     """
     account access anthropic api app auth aws azure cohere comet databricks datadog dd deploy encryption gcp
     gemini github gitlab gpg groq hf hmac huggingface langsmith license master mistral neptune openai pgp
     pinecone private replicate rsa secret sendgrid service session shared signing slack ssh storage stripe
     subscription together wandb webhook
-    """.split()
+    """
 )
 # What comes last in a name that speaks about a credential and is none: `--token-length 512`, `SECRET_NAME`.
-_ABOUT = frozenset(
+_ABOUT = _words(
     """
     budget count dim dims dir embedding embeddings enabled endpoint expiry file folder ids len length level
     limit lr max method min mode n name num number path port position provider rate ratio size step steps
     timeout ttl type uri url usage version vocab
-    """.split()
+    """
 )
 
 # Forms of tokens that are known by their shape alone, whatever name they stand under. Group 1 stays readable.
