@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.render import document, gray
 from torchx.util.term import has_color, is_tty, printable, width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 
 class CmdBuiltins(SubCommand):

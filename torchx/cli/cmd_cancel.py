@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from torchx.cli.cmd_base import SubCommand
@@ -15,7 +16,6 @@ from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
 
     from torchx.runner import Runner

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 
 from torchx.cli.cmd_base import SubCommand
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 
 class CmdComplete(SubCommand):
@@ -16,11 +13,9 @@ class CmdComplete(SubCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        from argparse import REMAINDER
-
         subparser.add_argument("shell", choices=["bash", "zsh", "fish"])
         subparser.add_argument(
-            "words", nargs=REMAINDER, help="the words after `torchx`; the last one is to be completed"
+            "words", nargs=argparse.REMAINDER, help="the words after `torchx`; the last one is to be completed"
         )
 
     def run(self, args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
@@ -10,9 +11,7 @@ from torchx.cli.failures import note
 from torchx.errors import ConfigError
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-else:
+if not TYPE_CHECKING:
     from torchx.util.reexports import reexports
 
     __getattr__ = reexports(__name__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.cmd_cancel import for_each_job
 from torchx.cli.failures import UsageError
@@ -9,8 +11,6 @@ from torchx.cli.log_targets import JOB_HELP, job_reference
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-
     from torchx.runner import Runner
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from torchx.cli.cmd_base import SubCommand
@@ -13,8 +14,6 @@ from torchx.util.term import has_color, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-
     from torchx.runs import Run
     from torchx.specs import AppDef
 else:

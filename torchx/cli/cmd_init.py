@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
 from torchx.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 _FILES = {"train.py": "train.txt", "component.py": "component.txt", ".torchxconfig": "torchxconfig.txt"}
 _HELP = """\

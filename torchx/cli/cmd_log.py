@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 
@@ -19,7 +20,6 @@ from torchx.util.term import has_color, is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from queue import Queue
     from typing import TextIO
 

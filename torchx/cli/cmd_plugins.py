@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from torchx.cli.cmd_base import SubCommand
@@ -11,7 +12,6 @@ from torchx.util.term import has_color, is_tty, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from typing import Any
 
     from torchx.plugins import PluginInfo

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
+from torchx.cli.argparse_util import ArgOnceAction, Parser
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.notice_args import add_notices, notices_wanted
@@ -29,7 +31,6 @@ from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
     from typing import Any
 
@@ -85,12 +86,9 @@ class CmdRun(SubCommand):
 
     def declare(self, subparser: argparse.ArgumentParser, add_more: Callable[[_Add], None]) -> None:
         """Declares what to run and where, with further options in the middle."""
-        from argparse import REMAINDER, SUPPRESS
-
-        from torchx.cli.argparse_util import ArgOnceAction
 
         def add(*names: str, **kwargs: Any) -> None:
-            subparser.add_argument(*names, default=SUPPRESS, **kwargs)
+            subparser.add_argument(*names, default=argparse.SUPPRESS, **kwargs)
 
         def flag(*names: str, help: str) -> None:
             add(*names, action="store_true", help=help)
@@ -115,7 +113,7 @@ class CmdRun(SubCommand):
         flag("--json", help="print one JSON document instead of the handle")
         subparser.add_argument(
             "component_name_and_args",
-            nargs=REMAINDER,
+            nargs=argparse.REMAINDER,
             metavar="COMPONENT|SCRIPT.py",
             help="what to run, and its arguments",
         )
@@ -249,8 +247,6 @@ def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
 
 def what_was_run(words: list[str]) -> tuple[str, list[str]]:
     """The component, and its arguments, of a command line of ``torchx run`` that is on record."""
-    from torchx.cli.argparse_util import Parser
-
     parser = Parser(prog="torchx run")
     CmdRun().add_arguments(parser)
     parser.set_defaults(_parser=parser)
@@ -270,8 +266,6 @@ def _fill(args: argparse.Namespace) -> None:
 
 def _add_what_to_do(add: _Add) -> None:
     """Declares the options that say what happens with the job once it is described."""
-    from torchx.cli.argparse_util import ArgOnceAction
-
     add(
         "--export", action=ArgOnceAction, metavar="DIR", help="write the job as files that need no torchx; see `export`"
     )
@@ -289,8 +283,6 @@ def _add_what_to_do(add: _Add) -> None:
 
 def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) -> None:
     """Declares the options that say what the job gets besides its arguments."""
-    from torchx.cli.argparse_util import ArgOnceAction
-
     add(
         "--workspace",
         "--buck-target",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from torchx.cli.cmd_base import SubCommand
@@ -9,10 +10,6 @@ from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, parse_target, select
 from torchx.schedulers.kit.simulations import FAULTS
 from torchx.util.term import is_tty
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 _HELP = """\
 Makes the real thing happen to a job of yours that runs, so that you see whether it survives:

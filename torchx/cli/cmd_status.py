@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -19,7 +20,6 @@ from torchx.util.term import has_color, is_tty, iso, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from typing import Any
 
     from torchx.runner import Runner

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.errors import MissingDependencyError, install_extra
 from torchx.util.term import is_tty
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 
 class CmdUi(SubCommand):
@@ -66,20 +63,16 @@ def _open(address: str) -> bool:
 
 
 def _port(text: str) -> int:
-    from argparse import ArgumentTypeError
-
     if not (text.isascii() and text.isdecimal() and int(text) < 65536):
-        raise ArgumentTypeError(f"`{text}` is not a valid port: 0 to 65535")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a valid port: 0 to 65535")
     return int(text)
 
 
 def _actions(text: str) -> tuple[str, ...]:
-    from argparse import ArgumentTypeError
-
     from torchx.ui import ACTIONS
 
     actions = tuple(word.strip() for word in text.split(",") if word.strip())
     for action in actions:
         if action not in ACTIONS:
-            raise ArgumentTypeError(f"`{action}` is not an action of the page: {', '.join(ACTIONS)}")
+            raise argparse.ArgumentTypeError(f"`{action}` is not an action of the page: {', '.join(ACTIONS)}")
     return actions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 
@@ -15,8 +16,6 @@ from torchx.util.term import fit, has_color, is_tty, printable, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-
     from torchx.runner import Runner
     from torchx.specs import AppStatus
 
@@ -115,11 +114,9 @@ def _show(seconds: float, ended: int, jobs: int) -> None:
 
 
 def _seconds(text: str) -> float:
-    from argparse import ArgumentTypeError
-
     from torchx.util.spans import parse_span
 
     seconds = float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else parse_span(text)
     if seconds is None:
-        raise ArgumentTypeError(f"`{text}` is not a length of time, such as `90`, `90s`, `10m`, `2h`")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a length of time, such as `90`, `90s`, `10m`, `2h`")
     return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchx.cli.argparse_util import ArgOnceAction
 from torchx.cli.failures import UsageError
 from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
 def add_notices(add: Callable[..., Any]) -> None:
     """Declares who is to hear of a job."""
-    from torchx.cli.argparse_util import ArgOnceAction
-
     add(
         "--notify",
         action=ArgOnceAction,
