@@ -14,12 +14,21 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 
 from __future__ import annotations
 
-from torchx.errors import BackendError
+from torchx.errors import BackendError, SpecError
 from torchx.schedulers.kubernetes import kinds, queries, request, verbs
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler, split_id
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, TooLargeError, pack
-from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, OWNERS, PYTORCH, VOLCANO
+from torchx.schedulers.kubernetes.names import (
+    JOB,
+    JOBSET,
+    KUBEFLOW,
+    LABEL_ATTEMPT,
+    OWNERS,
+    PER_INDEX_SINCE,
+    PYTORCH,
+    VOLCANO,
+)
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.pod_answers import read_pods
 from torchx.schedulers.kubernetes.request import KubernetesJob
@@ -27,6 +36,7 @@ from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.settings import ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, runopts
 from torchx.specs.images import set_workspace_hash
+from torchx.specs.retries import RETRY
 from torchx.util.notices import logger
 from torchx.util.records import replace
 
@@ -73,7 +83,7 @@ class KubernetesScheduler(KubeScheduler):
     """
 
     owners = (JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
-    capabilities = replace(CAPABILITIES, retry_actions=("retry",))
+    capabilities = replace(CAPABILITIES, retry_actions=("retry", "avoid", "mem"))
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
         super().__init__("kubernetes", session_name, client, docker_client)
@@ -90,7 +100,7 @@ class KubernetesScheduler(KubeScheduler):
         app_id = request.unique_id(app)
         kind = _default_kind(opts)
         job = KubernetesJob(images, self._render(kind, app, app_id, opts), app_id, kind, opts)
-        job.by_cause = _policy_since(app) is not None
+        job.by_cause = bool(app.metadata.get(RETRY))
         job.secret = request.secret_of(app, app_id, namespace=opts.namespace, session=self.session_name)
         return AppDryRunInfo(job, str)
 
@@ -101,7 +111,12 @@ class KubernetesScheduler(KubeScheduler):
         if app.metadata:
             from torchx.schedulers.kubernetes import attempts
 
-            retries = attempts.policy(app, kind, self.capabilities)
+            retries = attempts.policy(app, kind, self.capabilities, version)
+            if retries is attempts.OURS and opts.ttl_s is not None:
+                raise SpecError(
+                    "`ttl_s` would have the cluster remove a job that is to start again by its retry policy",
+                    hint="omit `ttl_s`, or the rules of `--retry` that the cluster cannot keep by itself",
+                )
         rules = request.rules_of(opts, kind, app, app_id, session=self.session_name, version=version, retries=retries)
         packed = {i: self._codes.get(role.env.get(ENV_WORKSPACE_HASH, "")) for i, role in enumerate(app.roles)}
         codes = {} if opts.is_image() else {i: code for i, code in packed.items() if code is not None}
@@ -165,23 +180,20 @@ class KubernetesScheduler(KubeScheduler):
         job, app = dryrun_info.request, dryrun_info._app
         resource = job.resource
         if app is not None and job.kind != VOLCANO:
-            since = _policy_since(app)
-            kind, version = self._decide(api, job.opts, by_cause=since is not None)
-            if since is not None and version < since:
-                raise BackendError(
-                    f"Kubernetes {version[0]}.{version[1]} cannot retry by the cause of a failure; this needs"
-                    f" {since[0]}.{since[1]}",
-                    hint="omit `--retry`, and give the component `--max_retries`",
-                )
+            kind, version = self._decide(api, job.opts, by_cause=job.by_cause)
             if kind == JOB and job.opts.local_queue and version < request.SUSPEND_SINCE:
                 raise BackendError(
                     f"Kubernetes {version[0]}.{version[1]} cannot suspend a Job until Kueue admits it; this needs 1.22"
                 )
             if job.opts.claims and version < request.CLAIMS_SINCE:
                 raise BackendError(f"Kubernetes {version[0]}.{version[1]} has no `claims`; they need 1.34")
-            if kind != job.kind or version < request.PER_INDEX_SINCE:
+            if kind != job.kind or version < PER_INDEX_SINCE:
                 resource = self._render(kind, app, job.app_id, job.opts, version)
         objects = resource["items"] if resource["kind"] == "List" else [resource]
+        if LABEL_ATTEMPT in objects[-1]["metadata"]["labels"]:
+            logger("torchx.schedulers").info(
+                "after a failure, the next torchx command that looks at the job starts it again (status, wait, ...)"
+            )
         if job.kind == KUBEFLOW:
             from torchx.schedulers.kubernetes import trainjob
 
@@ -302,18 +314,6 @@ class KubernetesScheduler(KubeScheduler):
                 "the job becomes %s, since the cluster supports it (or `-cfg kind=job`)", what
             )
         return kind, api.version()
-
-
-def _policy_since(app: AppDef) -> tuple[int, int] | None:
-    """The oldest cluster that can keep the job's policy on retries; None when it has none."""
-    if not app.metadata:
-        return None
-    from torchx.schedulers.kubernetes.attempts import each_by_itself
-    from torchx.specs.retries import RETRY
-
-    if not app.metadata.get(RETRY):
-        return None
-    return request.PER_INDEX_SINCE if any(map(each_by_itself, app.roles)) else request.FAILURE_POLICY_SINCE
 
 
 def _default_kind(opts: KubernetesOpts) -> str:

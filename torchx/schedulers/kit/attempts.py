@@ -35,6 +35,7 @@ __all__ = [
     "begins_of",
     "decide",
     "digest",
+    "judged",
     "policy_of",
     "program",
     "put_down",
@@ -169,30 +170,41 @@ def digest(failure: Failure) -> str:
 def put_down(
     folder: str, verdict: Verdict, rules: RetryRules, earlier: Sequence[Attempt], attempt: Attempt, *, hosts: int = 0
 ) -> Attempt:
-    """Writes down an attempt that has just ended, with what the verdict says of it and whether there is another one.
+    """Writes down an attempt that has just ended, with what :func:`judged` says of it.
 
     Args:
         folder: of the job, on this machine; :data:`PROGRESS_FILE` in it says whether there was progress.
-        attempt: with its times, the hosts that failed, and what else the backend keeps.
-        hosts: see :func:`decide`.
     """
     import os
 
+    try:
+        attempt.progress = os.stat(os.path.join(folder, PROGRESS_FILE)).st_mtime >= attempt.started > 0
+    except OSError:
+        attempt.progress = False
+    judged(verdict, rules, earlier, attempt, hosts=hosts)
+    with open(os.path.join(folder, ATTEMPTS_FILE), "a", encoding="utf-8") as f:
+        f.write(to_line(attempt))
+    return attempt
+
+
+def judged(
+    verdict: Verdict, rules: RetryRules, earlier: Sequence[Attempt], attempt: Attempt, *, hosts: int = 0
+) -> Attempt:
+    """An attempt that has just ended, with what the verdict says of it and whether there is another one.
+
+    Args:
+        attempt: with its times, the hosts that failed, and what else the backend keeps.
+        hosts: see :func:`decide`.
+    """
     from torchx.schedulers.kit.verdict import phrase
 
     failure = verdict.cause
     attempt.kind = (failure.kind if failure else "") or "unknown"
     attempt.cause = phrase(failure) if failure and failure.summary() else verdict.sentence
     attempt.digest = digest(failure) if failure else ""
-    try:
-        attempt.progress = os.stat(os.path.join(folder, PROGRESS_FILE)).st_mtime >= attempt.started > 0
-    except OSError:
-        attempt.progress = False
     decision = decide(rules, [*earlier, attempt], hosts=hosts)
     attempt.again, attempt.why = decision.again, decision.why
     attempt.avoid, attempt.memory = list(decision.avoid), decision.memory
-    with open(os.path.join(folder, ATTEMPTS_FILE), "a", encoding="utf-8") as f:
-        f.write(to_line(attempt))
     return attempt
 
 

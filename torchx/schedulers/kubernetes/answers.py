@@ -39,6 +39,19 @@ class Found:
     version: str = ""
     failed: bool = False
 
+    def newest(self, back: int = 0) -> Found:
+        """The last attempt of a job whose attempts are Jobs of their own, or one ``back`` before it; else all of it."""
+        last = max(map(number_of, self.owners), default=0)
+        if not last:
+            return self
+        owners, pods = ([i for i in items if number_of(i) == last - back] for items in (self.owners, self.pods))
+        return Found(self.kind, owners, pods, self.version, self.failed)
+
+
+def number_of(item: _Object) -> int:
+    """Which attempt an object belongs to, from 1; 0 where the cluster alone starts a job again."""
+    return int(((item.get("metadata") or {}).get("labels") or {}).get(names.LABEL_ATTEMPT) or 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
@@ -255,6 +268,7 @@ def facts_of(
         slow: name of a pod -> why its containers are not made.
         ended: says how the Job of this name, which is gone, had ended; None: nobody knows.
     """
+    found = found.newest()
     app = definition(found.owners)
     pods = read_pods(found.pods) if pods is None else pods
     owners = [read_owner(found.kind, item) for item in found.owners]
@@ -267,10 +281,15 @@ def facts_of(
     ]
     _note_images(app, pods)
     attempts: Sequence[Attempt] = ()
+    again = max(map(number_of, found.owners), default=0)
     if app is not None and app.metadata:
-        from torchx.schedulers.kubernetes.attempts import attempts_of
+        from torchx.schedulers.kubernetes.attempts import attempts_of, recorded
 
-        attempts = attempts_of(app, found.pods, over=all(o.state is not None and is_terminal(o.state) for o in owners))
+        attempts = (
+            recorded(found.owners)
+            if again
+            else attempts_of(app, found.pods, over=all(o.state is not None and is_terminal(o.state) for o in owners))
+        )
     whole = next((owner for owner in owners if owner.role_index is None), None)
     created = [unix_time((item.get("metadata") or {}).get("creationTimestamp")) for item in found.owners]
     return JobFacts(
@@ -281,7 +300,9 @@ def facts_of(
         reason=_reason(owners, roles, pods, missing),
         kind=next((owner.kind for owner in owners if owner.kind), ""),
         cancelled=any(owner.cancelled for owner in owners),
-        restarts=max((owner.restarts for owner in owners), default=0) + sum(pod.restarts for pod in pods),
+        restarts=max((owner.restarts for owner in owners), default=0)
+        + sum(pod.restarts for pod in pods)
+        + max(again - 1, 0),
         attempts=attempts,
         started=min((p.facts.started for p in pods if p.facts.started), default=min(created, default=0.0)) or None,
         ended=_ended_at(found.owners, pods),

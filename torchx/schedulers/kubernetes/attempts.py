@@ -1,26 +1,28 @@
 """Retries by cause on a cluster: a policy as the rules of Jobs, and the attempts that their failed pods show.
 
+What rules cannot say is the business of :mod:`.next_attempts`.
+
 The cluster's own Job controller starts pods again, with no terminal open. It sees how a container ended, and whether
 the cluster took the pod away: https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
 """
 
 from __future__ import annotations
 
-from torchx.errors import NotSupportedError, SpecError
-from torchx.schedulers.kit.native_retries import NativeSystem, attempt_of
-from torchx.schedulers.kubernetes.names import JOB
+from torchx.errors import BackendError, NotSupportedError, SpecError
+from torchx.schedulers.kit.attempts import policy_of, refuse_parts
+from torchx.schedulers.kit.native_retries import NativeRetries, NativeSystem, attempt_of
+from torchx.schedulers.kubernetes.names import ANNOTATION_ATTEMPTS, FAILURE_POLICY_SINCE, JOB, PER_INDEX_SINCE
 from torchx.schedulers.kubernetes.pod_answers import read_pod
 from torchx.specs.api import AppState, RetryPolicy
-from torchx.specs.retries import RETRY, Attempt, RetryRules
+from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from torchx.schedulers.kit.caps import Capabilities
-    from torchx.schedulers.kit.native_retries import NativeRetries
     from torchx.schedulers.kubernetes.pod_answers import Pod
     from torchx.specs.api import AppDef, Role
 
@@ -33,27 +35,66 @@ _TAKEN = ("preempted", "node")
 SYSTEM = NativeSystem(name="kubernetes", groups=[_TAKEN, ("oom",), ("error",)], uncounted=_TAKEN, most=20)
 
 
-def policy(app: AppDef, kind: str, caps: Capabilities) -> NativeRetries | None:
+OURS = NativeRetries(times=0, retried=frozenset())
+"""The cluster retries nothing: whoever looks at the job after a failure makes the next attempt."""
+
+
+def policy(app: AppDef, kind: str, caps: Capabilities, version: tuple[int, int]) -> NativeRetries | None:
     """What a job's policy asks of its Jobs; None when it has none.
 
     Args:
         kind: what the job is to become.
+        version: of the cluster.
 
     Raises:
-        SpecError: it cannot be kept.
+        SpecError, NotSupportedError, BackendError: it cannot be kept.
     """
-    retries = SYSTEM.policy(app, caps)
-    if retries is not None and kind != JOB:
+    rules = policy_of(app, "kubernetes", caps)
+    if rules is None:
+        return None
+    if kind != JOB:
         raise NotSupportedError(
             f"retries by the cause of a failure are kept by plain Jobs, not by a job of the kind `{kind}`",
             hint="use `-cfg kind=job`, or omit `--retry` and give the component `--max_retries`",
         )
-    return retries
+    single = any(map(each_by_itself, app.roles))
+    since = PER_INDEX_SINCE if single else FAILURE_POLICY_SINCE
+    beyond = _beyond(rules)
+    if version < since and single and not beyond:
+        raise BackendError(
+            f"Kubernetes {version[0]}.{version[1]} cannot retry replicas one by one by the cause of a failure; this"
+            f" needs {since[0]}.{since[1]}",
+            hint="omit `--retry`, and give the component `--max_retries`",
+        )
+    if version >= since and not beyond:
+        return SYSTEM.policy(app, caps)
+    refuse_parts(app, "torchx")
+    return OURS
+
+
+def _beyond(rules: RetryRules) -> bool:
+    """Whether a rule that was written out is more than the cluster itself can do."""
+    if any(rule.avoid or rule.memory != 1 for rule in rules.rules if rule.kind in rules.named):
+        return True
+    try:
+        SYSTEM.keep(rules)
+    except SpecError:
+        return True
+    return False
 
 
 def each_by_itself(role: Role) -> bool:
     """Whether each replica of a role has retries of its own."""
     return role.min_replicas is not None or role.retry_policy is RetryPolicy.REPLICA
+
+
+def _refuse_restarts(role: Role, template: _Object) -> None:
+    if template["spec"].get("restartPolicy") != "Never":
+        raise SpecError(
+            f"role `{role.name}`: its overlay sets `restartPolicy`, so that nodes start its containers again whatever"
+            " the cause",
+            hint="omit it, or omit `--retry`",
+        )
 
 
 def render(role: Role, retries: NativeRetries, template: _Object) -> _Object:
@@ -62,12 +103,7 @@ def render(role: Role, retries: NativeRetries, template: _Object) -> _Object:
     Raises:
         SpecError: an overlay makes the nodes start containers again, which such a Job must not have.
     """
-    if template["spec"].get("restartPolicy") != "Never":
-        raise SpecError(
-            f"role `{role.name}`: its overlay sets `restartPolicy`, so that nodes start its containers again whatever"
-            " the cause",
-            hint="omit it, or omit `--retry`",
-        )
+    _refuse_restarts(role, template)
     own = each_by_itself(role)
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     end = "FailIndex" if own else "FailJob"
@@ -81,6 +117,22 @@ def render(role: Role, retries: NativeRetries, template: _Object) -> _Object:
         spare = 0 if role.min_replicas is None else max(role.num_replicas - role.min_replicas, 0)
         made = {"backoffLimitPerIndex": retries.times, "maxFailedIndexes": spare}
     return {**made, "podFailurePolicy": {"rules": rules}}
+
+
+def render_ours(role: Role, template: _Object) -> _Object:
+    """The fields of a Job that ends when a pod fails, or more than an elastic role can do without.
+
+    Raises:
+        SpecError: as of :func:`render`.
+    """
+    _refuse_restarts(role, template)
+    return {"backoffLimit": 0 if role.min_replicas is None else max(role.num_replicas - role.min_replicas, 0)}
+
+
+def recorded(owners: Iterable[_Object]) -> list[Attempt]:
+    """The attempts that were written on the Jobs of the one that followed."""
+    notes = (((item.get("metadata") or {}).get("annotations") or {}).get(ANNOTATION_ATTEMPTS) for item in owners)
+    return next((read_attempts(text.splitlines()) for text in notes if text), [])
 
 
 def attempts_of(app: AppDef | None, items: Sequence[_Object], *, over: bool) -> list[Attempt]:

@@ -18,6 +18,7 @@ from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.specs.api import AppState, is_terminal, make_app_handle
 from torchx.util.notices import logger
+from torchx.util.records import replace
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
 TYPE_CHECKING = False
@@ -185,15 +186,24 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     def _described(self, api: KubeApi, app_id: str, found: Found) -> DescribeAppResponse | None:
         from torchx.schedulers.kubernetes.logs import LastWords
 
-        pods = read_pods(found.pods)
+        last = found.newest()
+        pods = read_pods(last.pods)
         if any(map(queries.is_sweep, found.owners)):
             from torchx.schedulers.kubernetes import sweeps
 
             self._found[app_id] = Found(found.kind, found.owners, version=found.version)
             return sweeps.describe(app_id, found.owners[0], pods)
-        facts = self._facts(api, app_id, found, pods)
+        facts = self._facts(api, app_id, last, pods)
         names = dict(enumerate(role.name for role in facts.roles))
         look = LastWords(api, split_id(app_id)[0], {(names.get(p.role_index, ""), p.facts.replica): p for p in pods})
+        if any(map(answers.number_of, last.owners)):
+            from torchx.schedulers.kubernetes import next_attempts
+
+            if (attempt := next_attempts.go_on(api, found, facts, look)) is not None and attempt.again:
+                namespace, name = split_id(app_id)
+                fresh = queries.look(api, namespace, [name], [JOB]).get(name)
+                return self._described(api, app_id, fresh) if fresh is not None else None
+            facts = facts if attempt is None else replace(facts, attempts=[*facts.attempts, attempt])
         answer = describe(facts, look)
         if is_terminal(answer.state):
             self._found.pop(app_id, None)
@@ -361,8 +371,16 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def _cancel_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
-        if found is not None:
-            verbs.cancel(api, found)
+        if found is None or not any(map(answers.number_of, found.owners)):
+            return verbs.cancel(api, found) if found is not None else None
+        from torchx.schedulers.kubernetes import next_attempts
+
+        seen = 0
+        while found is not None and len(found.owners) != seen:  # somebody may be making the next attempt
+            seen = len(found.owners)
+            next_attempts.cancel(api, found)
+            found = self._owners(app_id)[1]
+        return None
 
     def delete(self, app_id: str) -> None:
         from torchx.schedulers.kubernetes.kept_logs import forget

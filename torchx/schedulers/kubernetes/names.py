@@ -23,6 +23,9 @@ OWNERS = {
 }
 """What owns the pods, of each kind of job: a key of :data:`torchx.schedulers.kubernetes.client.PLURALS`."""
 
+FAILURE_POLICY_SINCE = (1, 26)
+PER_INDEX_SINCE = (1, 29)
+
 V1BETA1 = "mcad.ibm.com/v1beta1"
 V1BETA2 = "workload.codeflare.dev/v1beta2"
 
@@ -33,6 +36,8 @@ LABEL_ROLE_NAME = "torchx.pytorch.org/role-name"
 LABEL_FOREIGN_ROLE = "torchx.pytorch.org/foreign-role"
 """Of a pod that torchx did not make, which gets labels here and not in the cluster: see :mod:`.foreign`."""
 LABEL_REPLICA_ID = "torchx.pytorch.org/replica-id"
+LABEL_ATTEMPT = "torchx.pytorch.org/attempt"
+"""Of a job whose attempts are made by whoever looks at it: which one it is, from 1. See :mod:`.next_attempts`."""
 LABEL_SESSION = "torchx.pytorch.org/session"
 LABEL_KUBE_APP_NAME = "app.kubernetes.io/name"
 LABEL_ORGANIZATION = "app.kubernetes.io/managed-by"
@@ -48,6 +53,8 @@ ANNOTATION_SUBMISSION = "torchx.pytorch.org/submission"
 """On everything: which submission made it. A lost answer is told from a name that somebody else took by it."""
 ANNOTATION_CANCELLED = "torchx.pytorch.org/cancelled"
 """Set when a person cancelled the job: a suspended Job may also be one that waits in a queue."""
+ANNOTATION_ATTEMPTS = "torchx.pytorch.org/attempts"
+"""On the first Job of a later attempt: those before it, a line each."""
 ANNOTATION_STOPPED = "torchx.pytorch.org/stopped"
 """On a Job that was suspended because that of another role had failed: when."""
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"

@@ -12,12 +12,15 @@ from torchx.schedulers.kubernetes.inline_code import AUTO
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_APP,
     ANNOTATION_SUBMISSION,
+    FAILURE_POLICY_SINCE,
     INDEX_ANNOTATION,
     JOB,
+    LABEL_ATTEMPT,
     LABEL_QUEUE,
     LABEL_REPLICA_ID,
     LABEL_ROLE_INDEX,
     LABEL_UNIQUE_NAME,
+    PER_INDEX_SINCE,
     VOLCANO,
 )
 from torchx.schedulers.kubernetes.options import KubernetesOpts, read_overlay
@@ -47,8 +50,6 @@ INDEXED_SINCE = (1, 22)
 """Since then a Job numbers its pods; before, each replica is a Job of its own."""
 SUSPEND_SINCE = (1, 22)
 CLAIMS_SINCE = (1, 34)
-FAILURE_POLICY_SINCE = (1, 26)
-PER_INDEX_SINCE = (1, 29)
 _MAX_ANNOTATION = 200_000  # those of one object have 256 KiB together
 _MAX_ROLE = 16
 _RANDOM = 10
@@ -199,7 +200,7 @@ def render_jobs(app: AppDef, app_id: str, rules: JobRules) -> list[_Object]:
     objects = [headless_service(app, app_id, rules)]
     for i, (role, name) in enumerate(zip(app.roles, role_names(app))):  # noqa: B905  # one name per role
         job_name = f"{app_id}-{name}"
-        labels = pods.role_labels(app, i, app_id, session=rules.session)
+        labels = {**pods.role_labels(app, i, app_id, session=rules.session), **_attempt(rules)}
         if rules.version >= INDEXED_SINCE:
             template = shared_template(role, rules, app_id, labels, rank0=f"{job_name}-0.{app_id}", subdomain=app_id)
             objects.append(_job(job_name, role, rules, labels, template))
@@ -210,6 +211,15 @@ def render_jobs(app: AppDef, app_id: str, rules: JobRules) -> list[_Object]:
     for item in firsts.values() if rules.ttl_s is not None else objects[1:2]:
         item["metadata"]["annotations"].update(rules.metadata)
     return objects
+
+
+def _attempt(rules: JobRules) -> dict[str, str]:
+    """The label of a job whose next attempt is made by whoever looks at it."""
+    if rules.retries is None:
+        return {}
+    from torchx.schedulers.kubernetes import attempts
+
+    return {LABEL_ATTEMPT: "1"} if rules.retries is attempts.OURS else {}
 
 
 def headless_service(app: AppDef, app_id: str, rules: JobRules) -> _Object:
@@ -265,6 +275,8 @@ def _limits(role: Role, rules: JobRules, template: _Object, *, replicas: int) ->
     if rules.retries is not None:
         from torchx.schedulers.kubernetes import attempts
 
+        if rules.retries is attempts.OURS:
+            return attempts.render_ours(role, template)
         return attempts.render(role, rules.retries, template)
     never = template["spec"].get("restartPolicy") == "Never"
     return _retries(role, replicas, per_index=never and rules.version >= PER_INDEX_SINCE)

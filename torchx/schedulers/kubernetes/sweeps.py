@@ -19,9 +19,14 @@ from torchx.schedulers.kit.tasks import (
 from torchx.schedulers.kubernetes.answers import definition, read_owner
 from torchx.schedulers.kubernetes.client import path_of
 from torchx.schedulers.kubernetes.inline_code import AUTO, metadata_of_part
-from torchx.schedulers.kubernetes.names import ANNOTATION_SKIPPED, ANNOTATION_SWEEP, JOB, MAIN_CONTAINER
+from torchx.schedulers.kubernetes.names import (
+    ANNOTATION_SKIPPED,
+    ANNOTATION_SWEEP,
+    JOB,
+    MAIN_CONTAINER,
+    PER_INDEX_SINCE,
+)
 from torchx.schedulers.kubernetes.pods import literal
-from torchx.schedulers.kubernetes.request import PER_INDEX_SINCE
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.tasks import TaskTable, placeholders
 from torchx.util.records import replace

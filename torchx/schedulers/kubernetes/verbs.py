@@ -107,12 +107,12 @@ def _cancel(api: KubeApi, kind: str, item: _Object) -> None:
     metadata = item["metadata"]
     path = path_of(OWNERS[kind], metadata["namespace"], metadata["name"])
     if kind == VOLCANO:
-        api.patch(path, _mark(ANNOTATION_CANCELLED))  # its phase would be the same where a pod had failed
+        api.patch(path, mark(ANNOTATION_CANCELLED))  # its phase would be the same where a pod had failed
         api.create(_abort_command(item))
     elif kind == OLD_APPWRAPPER:
         api.delete(path)  # it cannot be held
     elif queue_of(item) and _leave_queue(api, item):
-        api.patch(path, _mark(ANNOTATION_CANCELLED))
+        api.patch(path, mark(ANNOTATION_CANCELLED))
     else:
         _suspend(api, kind, path, ANNOTATION_CANCELLED)
 
@@ -137,7 +137,7 @@ def stop_the_others(api: KubeApi, found: Found) -> None:
 
 def _suspend(api: KubeApi, kind: str, path: str, annotation: str) -> None:
     held: _Object = {"suspend": True}
-    done = api.patch(path, {**_mark(annotation), "spec": {"runPolicy": held} if kind == PYTORCH else held})
+    done = api.patch(path, {**mark(annotation), "spec": {"runPolicy": held} if kind == PYTORCH else held})
     if is_suspended(done.get("spec") or {}):
         return
     if kind == PYTORCH:
@@ -147,7 +147,8 @@ def _suspend(api: KubeApi, kind: str, path: str, annotation: str) -> None:
     api.patch(path, {"spec": {"parallelism": 0}})
 
 
-def _mark(annotation: str) -> _Object:
+def mark(annotation: str) -> _Object:
+    """A patch that notes the time on an object."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {"metadata": {"annotations": {annotation: now}}}
 

@@ -1,0 +1,284 @@
+"""Attempts that whoever looks at a job makes: what the next Jobs are, and that there is one of each whoever looks when."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
+from tests.schedulers.kubernetes.test_answers import BAD_BATCH, DONE, RUNNING, condition, failed
+from torchx.errors import SpecError
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
+from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
+from torchx.specs.retries import RETRY
+
+OOM = failed(code=137, reason="OOMKilled")
+
+
+def role(name="trainer", **fields):
+    return Role(name, "img", entrypoint="t", num_replicas=2, resource=Resource(1, 0, 100), **fields)
+
+
+class Submitted:
+    """A job with a policy, and a second client that looks at it."""
+
+    def __init__(self, policy="oom:2:mem*2", *roles, version=(1, 30), **cfg):
+        self.cluster = Cluster(version=version)
+        self.scheduler, self.other = (create_scheduler("me", client=self.cluster) for _ in range(2))
+        app = AppDef("train", list(roles) or [role()], metadata={RETRY: policy})
+        self.app_id = self.scheduler.submit(app, cfg)
+        self.name = self.app_id.partition(":")[2]
+
+    def jobs(self):
+        return {job["metadata"]["name"].removeprefix(self.name): job for job in self.cluster.of("jobs")}
+
+    def ends(self, name, status, *, on="n"):
+        """The Job of this name, less the job's, has failed with all its pods."""
+        job = self.jobs()[name]
+        before = {id(pod) for pod in self.cluster.of("pods")}
+        self.cluster.run_pods(job, status)
+        for pod in self.cluster.of("pods"):
+            if id(pod) not in before:
+                pod["spec"] = {**pod["spec"], "nodeName": f"{on}{pod['metadata']['name'][-7]}"}
+        kind = "Complete" if status is DONE else "Failed"
+        job["status"] = {"conditions": [condition(kind, reason="BackoffLimitExceeded")]}
+
+    def look(self):
+        return self.scheduler.describe(self.app_id)
+
+    def posted(self):
+        return [p for method, p, query in self.cluster.calls if (method, p[-5:], query) == ("POST", "/jobs", {})]
+
+
+def memory(job):
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return container["resources"]["limits"]["memory"]
+
+
+def rank0(job):
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return next(v["value"] for v in container["env"] if v["name"] == "TORCHX_RANK0_HOST")
+
+
+def test_the_first_attempt_ends_with_the_first_pod_that_fails():
+    """The cluster replaces nothing; the label says whose business that is."""
+    (job,) = Submitted().jobs().values()
+    assert job["spec"]["backoffLimit"] == 0
+    assert "podFailurePolicy" not in job["spec"]
+    for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
+        assert labels["torchx.pytorch.org/attempt"] == "1"
+
+
+def test_the_next_attempt_gets_more_memory():
+    """Whoever looks makes it, under names of its own; it succeeds, and the attempts before it are told."""
+    job = Submitted()
+    job.ends("-trainer", OOM)
+    found = job.look()
+    assert found.state is AppState.PENDING
+    assert [(a.kind, a.again, a.memory, a.why) for a in found.attempts] == [("oom", True, 2.0, "oom: retry 1 of 2")]
+    first, second = job.jobs()["-trainer"], job.jobs()["-a2-trainer"]
+    assert (memory(first), memory(second)) == ("100M", "200M")
+    assert rank0(second) == f"{job.name}-a2-trainer-0.{job.name}"
+    assert second["metadata"]["ownerReferences"] == first["metadata"]["ownerReferences"]
+    job.ends("-a2-trainer", OOM)
+    job.look()
+    third = job.jobs()["-a3-trainer"]
+    assert memory(third) == "400M"
+    assert rank0(third) == f"{job.name}-a3-trainer-0.{job.name}"
+    job.ends("-a3-trainer", DONE)
+    found = job.look()
+    assert (found.state, found.num_restarts, len(found.attempts)) == (AppState.SUCCEEDED, 2, 2)
+    assert job.scheduler.list()[0].state is AppState.SUCCEEDED
+
+
+def test_the_policy_ends_it():
+    """A class that it does not retry, a budget that is used, the same exception twice: no further Job, and why."""
+    job = Submitted("error:3, oom:1:mem*2")
+    for name in ("-trainer", "-a2-trainer"):
+        job.ends(name, failed(BAD_BATCH))
+        found = job.look()
+    assert found.state is AppState.FAILED
+    assert [a.again for a in found.attempts] == [True, False]
+    assert found.msg.endswith("not retried (error: the same failure twice in a row)")
+    assert [a.why for a in job.look().attempts] == [a.why for a in found.attempts]
+    assert len(job.jobs()) == 2
+
+
+def test_nodes_are_avoided():
+    """By their names, on top of what the user asks for; the list is that of the policy, at most 8 of them."""
+    job = Submitted("error:9:avoid")
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    spec = job.jobs()["-trainer"]["spec"]["template"]["spec"]
+    spec["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    }
+    names = ["-trainer", *(f"-a{n}-trainer" for n in range(2, 10))]
+    for number, name in enumerate(names, 1):
+        job.ends(name, failed(f"ValueError: {'x' * number}"), on=f"m{number}-")
+        job.look()
+    affinity = job.jobs()["-a10-trainer"]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (got,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert got["matchExpressions"] == term["matchExpressions"]
+    assert {f["values"][0] for f in got["matchFields"]} == {f"m{n}-0" for n in range(2, 10)}
+    assert {(f["key"], f["operator"], len(f["values"])) for f in got["matchFields"]} == {("metadata.name", "NotIn", 1)}
+
+
+def test_a_gang_of_two_roles_starts_again_as_a_whole():
+    """One role fails: the other is stopped, and both have Jobs of the next attempt, which find one another."""
+    job = Submitted("oom:2:mem*2", role("a"), role("b"))
+    job.ends("-b", OOM)
+    job.cluster.run_pods(job.jobs()["-a"], RUNNING)
+    assert job.look().state is AppState.PENDING
+    jobs = job.jobs()
+    assert set(jobs) == {"-a", "-b", "-a2-a", "-a2-b"}
+    assert jobs["-a"]["spec"]["suspend"] and "suspend" not in jobs["-a2-a"]["spec"]
+    assert [rank0(jobs[name]) for name in ("-a2-a", "-a2-b")] == [f"{job.name}-a2-{r}-0.{job.name}" for r in "ab"]
+    assert [len(r.replicas) for r in job.look().roles_statuses] == [2, 2]
+
+
+def test_two_clients_at_once_make_one():
+    """The other one looks just before the first makes the Job: there is one of each role, and both say the same."""
+    job = Submitted("oom:2:mem*2", role("a"), role("b"))
+    job.ends("-a", OOM)
+    seen = []
+
+    def first(method, path):
+        if method == "POST" and path.endswith("/jobs") and not seen:
+            seen.append(None)
+            seen.append(job.other.describe(job.app_id))
+
+    job.cluster.away = first
+    found = job.look()
+    assert len(job.jobs()) == 4
+    assert found.state is seen[1].state is AppState.PENDING
+    assert found.attempts == seen[1].attempts and len(found.attempts) == 1
+    assert len(job.posted()) == 2 + 4
+
+
+def test_who_dies_while_it_makes_them_is_followed_by_another():
+    """The Job of the first role is there, that of the second is not: the next look makes it, as it was decided then."""
+    job = Submitted("oom:2:mem*2", role("a"), role("b"))
+    job.ends("-a", OOM)
+
+    def dies(method, path):
+        return refusal(403, "Forbidden", "no") if method == "POST" and "-a2-a" in "".join(job.jobs()) else None
+
+    job.cluster.away = dies
+    found = job.look()
+    assert found.attempts[-1].why.startswith("the next attempt could not be made: ")
+    job.cluster.away = lambda method, path: None
+    job.other.describe(job.app_id)
+    assert set(job.jobs()) == {"-a", "-b", "-a2-a", "-a2-b"}
+    found = job.look()
+    assert (found.state, len(found.attempts)) == (AppState.PENDING, 1)
+    assert memory(job.jobs()["-a2-b"]) == "200M"
+
+
+def test_without_the_right_to_make_jobs_it_is_said():
+    """The status is that of the attempt that has failed, with the reason why no other follows."""
+    job = Submitted()
+    job.ends("-trainer", OOM)
+    job.cluster.away = lambda method, path: refusal(403, "Forbidden", "you may not") if method == "POST" else None
+    found = job.look()
+    assert found.state is AppState.FAILED
+    assert "you may not" in found.attempts[0].why and not found.attempts[0].again
+
+
+@pytest.mark.parametrize("when", ["running", "failed"])
+def test_what_is_cancelled_stays_so(when):
+    """Whether it runs or has just failed: nobody makes another attempt of it."""
+    job = Submitted()
+    if when == "failed":
+        job.ends("-trainer", OOM)
+    else:
+        job.cluster.run_pods(job.jobs()["-trainer"], RUNNING)
+    job.scheduler.cancel(job.app_id)
+    found = job.other.describe(job.app_id)
+    assert ("cancelled" in found.attempts[0].why) if when == "failed" else (found.msg == "it is being cancelled")
+    assert len(job.jobs()) == 1
+
+
+@pytest.mark.parametrize("order", ["cancel first", "job first"])
+def test_a_cancel_while_the_next_attempt_is_made(order):
+    """The one who cancels, or the one who makes it, sees the other: the new Job is ended."""
+    job = Submitted()
+    job.ends("-trainer", OOM)
+
+    def between(method, path):
+        made = "-a2-trainer" in job.jobs()
+        if (method == "POST" and order == "cancel first") or (method == "GET" and order == "job first" and made):
+            job.cluster.away = lambda method, path: None
+            job.other.cancel(job.app_id)
+
+    job.cluster.away = between
+    job.look()
+    assert job.look().state is AppState.CANCELLED
+    assert job.jobs()["-a2-trainer"]["spec"]["suspend"]
+
+
+def test_deleting_it_takes_all_attempts():
+    """Nothing is left of any of them."""
+    job = Submitted()
+    job.ends("-trainer", OOM)
+    job.look()
+    job.scheduler.delete(job.app_id)
+    assert not job.jobs()
+
+
+def test_a_cluster_before_failure_policies():
+    """1.20 has none, and a Job for each replica: policies are kept all the same."""
+    job = Submitted("standard", version=(1, 20))
+    assert set(job.jobs()) == {"-trainer-0", "-trainer-1"}
+    job.ends("-trainer-1", OOM)
+    job.look()
+    jobs = job.jobs()
+    assert set(jobs) == {"-trainer-0", "-trainer-1", "-a2-trainer-0", "-a2-trainer-1"}
+    second = jobs["-a2-trainer-1"]["spec"]["template"]["spec"]
+    assert (second["hostname"], second["subdomain"]) == (f"{job.name}-a2-trainer-1", job.name)
+    assert rank0(jobs["-a2-trainer-1"]) == f"{job.name}-a2-trainer-0.{job.name}"
+    assert jobs["-a2-trainer-0"]["spec"]["parallelism"] == 1
+    assert memory(jobs["-a2-trainer-1"]) == "150M"
+
+
+def test_what_the_controller_adds_is_left_out():
+    """A copy with its selector and labels would be refused by the API server."""
+    job = Submitted(local_queue="q")
+    first = job.jobs()["-trainer"]
+    first["spec"].update(selector={"matchLabels": {"controller-uid": "1"}}, suspend=False)
+    first["spec"]["template"]["metadata"]["labels"].update({"controller-uid": "1", "batch.kubernetes.io/job-name": "x"})
+    first["metadata"]["annotations"]["batch.kubernetes.io/job-tracking"] = ""
+    job.ends("-trainer", OOM)
+    job.look()
+    second = job.jobs()["-a2-trainer"]
+    assert "selector" not in second["spec"] and second["spec"]["suspend"]  # Kueue admits it
+    assert not [
+        key for key in second["spec"]["template"]["metadata"]["labels"] if "controller" in key or "job-name" in key
+    ]
+    assert "status" not in second and "batch.kubernetes.io/job-tracking" not in second["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "fields", "cfg", "error", "said"),
+    [
+        ("oom:1:mem*2", {}, {"ttl_s": 60}, SpecError, "ttl_s"),
+        ("oom:1:mem*2", {"retry_policy": RetryPolicy.REPLICA}, {}, SpecError, "starts the whole job again"),
+        ("timeout:1:checkpoint", {}, {}, SpecError, "cannot keep"),
+    ],
+)
+def test_what_is_refused(policy, fields, cfg, error, said):
+    """Before anything is made."""
+    cluster = Cluster()
+    with pytest.raises(error, match=said):
+        create_scheduler("me", client=cluster).submit(AppDef("a", [role(**fields)], metadata={RETRY: policy}), cfg)
+    assert not cluster.objects
+
+
+def test_a_name_that_somebody_else_took_is_no_attempt():
+    """It is said, and nothing of theirs is touched."""
+    job = Submitted()
+    job.ends("-trainer", OOM)
+    name = f"{job.name}-a2-trainer"
+    theirs = {"kind": "Job", "metadata": {"name": name, "namespace": "default", "uid": "x"}}
+    job.cluster.objects["apis/batch/v1/jobs", "default", name] = theirs
+    found = job.look()
+    assert found.state is AppState.FAILED
+    assert "is taken by something else" in found.attempts[0].why
