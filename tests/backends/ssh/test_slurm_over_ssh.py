@@ -117,6 +117,20 @@ def code_of(folder: Path) -> str:
     return content_hash(entries(str(folder)), sha256_of)
 
 
+def test_what_replicas_use(laptop: Shell, there: Path, eventually: Eventually) -> None:
+    """Their samples lie where their logs do."""
+    (laptop.cwd / ".torchxconfig").write_text("[metrics]\nevery = 1\n")
+    handle = run(laptop, "utils.sh", "--memMB", "200", "--", f"until [ -e {there}/end ]; do sleep 0.2; done")
+    found = eventually(
+        lambda: [r for r in json.loads(laptop.torchx("metrics", "--json", handle))["replicas"] if r["samples"]],
+        timeout_s=300,
+        every_s=0.5,
+    )
+    (there / "end").touch()
+    assert (found[0]["memory_limit"], 0 < found[0]["memory_peak"] < 100 << 20) == (200 << 20, True)
+    assert "SUCCEEDED" in ended(laptop, handle)
+
+
 def test_a_dry_run_sends_nothing(laptop: Shell, there: Path) -> None:
     """It says where the code would be, and its hash; on the login node there is nothing of it."""
     said = laptop.torchx("run", "--dryrun", "-s", "slurm", "-cfg", "ssh=login", "utils.sh", "python", "hello.py")

@@ -63,7 +63,7 @@ class JobQueries:
         """
         from torchx.specs.api import is_terminal
 
-        wanted = list(dict.fromkeys(app_ids))
+        wanted = dict.fromkeys(app_ids)
         now = time.monotonic()
         missing = [i for i in wanted if i not in self._answers or now - self._answers[i][0] >= fresh_s]
         if missing:

@@ -1,0 +1,33 @@
+"""Questions about many jobs: what they cost besides the question itself."""
+
+from __future__ import annotations
+
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.batch.queries import JobQueries
+from torchx.specs import AppState
+
+
+class _Id(str):
+    """An id that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        _Id.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_ten_times_the_jobs_are_ten_times_the_work() -> None:
+    """Whoever polls asks about the same jobs again and again: no job is looked for in a list of all others."""
+    ids = [_Id(number) for number in range(1000)]
+    queries = JobQueries()
+    for _ in range(2):
+        found = queries.of(
+            [_Id(i) for i in ids],
+            lambda asked: {i: DescribeAppResponse(i, AppState.PENDING) for i in asked},
+            fresh_s=0,
+            others=lambda _: [_Id(i) for i in ids],
+        )
+    assert len(found) == 1000
+    assert _Id.compared < 50 * len(ids)
