@@ -121,13 +121,14 @@ def test_what_replicas_use(laptop: Shell, there: Path, eventually: Eventually) -
     """Their samples lie where their logs do."""
     (laptop.cwd / ".torchxconfig").write_text("[metrics]\nevery = 1\n")
     handle = run(laptop, "utils.sh", "--memMB", "200", "--", f"until [ -e {there}/end ]; do sleep 0.2; done")
-    found = eventually(
-        lambda: [r for r in json.loads(laptop.torchx("metrics", "--json", handle))["replicas"] if r["samples"]],
-        timeout_s=300,
-        every_s=0.5,
-    )
+
+    def first() -> dict[str, Any]:
+        return json.loads(laptop.torchx("metrics", "--json", handle))["replicas"][0]
+
+    eventually(lambda: first()["samples"], timeout_s=300, every_s=0.5)
     (there / "end").touch()
-    assert (found[0]["memory_limit"], 0 < found[0]["memory_peak"] < 100 << 20) == (200 << 20, True)
+    found = first()
+    assert (found["memory_limit"], 0 < found["memory_peak"] < 100 << 20) == (200 << 20, True)
     assert "SUCCEEDED" in ended(laptop, handle)
 
 
