@@ -46,7 +46,7 @@ from torchx.schedulers.slurm.request import (
 )
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_handle, runopts
 from torchx.specs.scripts import is_script
-from torchx.specs.tasks import is_terminal_task
+from torchx.specs.tasks import is_terminal_task, replica_names, replica_of
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
@@ -450,16 +450,12 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             if folder is not None and is_script(folder.roles()):
                 return self.foreign().log_replicas(app_id)
             return super().log_replicas(app_id)
-        from torchx.schedulers.kit.tasks import replica_names
-
         return replica_names(sweep.folder.roles(), sweep.count) if sweep.count else None
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[BatchLog]:
         if (sweep := self._sweep(app_id)) is None:
             return super().open_logs(app_id, replicas, query)
         if sweep.is_whole():
-            from torchx.schedulers.kit.tasks import replica_of
-
             roles = sweep.folder.roles()
             wanted = [replica_of(roles, replica) for replica in replicas]
             return [super(SlurmScheduler, self).open_logs(f"{app_id}/{k}", [r], query)[0] for k, r in wanted]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from torchx.specs.api import AppDef
+    from torchx.specs.api import AppDef, Role
 
 __all__ = ["ENV_TASK", "NAME", "TaskList", "TaskTable", "check_placeholders", "fill", "placeholders"]
 
@@ -120,6 +120,22 @@ def fill_in(words: Any, values: Mapping[str, str]) -> None:
     words.entrypoint = fill(words.entrypoint, values)
     words.args = [fill(arg, values) for arg in words.args]
     words.env = {n: fill(text, values) if text.__class__ is str else text for n, text in words.env.items()}
+
+
+def replica_names(roles: Sequence[Role], count: int) -> list[tuple[str, int]]:
+    """How replicas of a sweep are called, where each task is a job of these roles: where that is one replica,
+    ``(role, task)``; else ``(task, n)``, the replicas of all roles counted through.
+    """
+    several = sum(role.num_replicas for role in roles)
+    if several == 1:
+        return [(role.name, k) for role in roles if role.num_replicas for k in range(count)]
+    return [(str(k), n) for k in range(count) for n in range(several)]
+
+
+def replica_of(roles: Sequence[Role], replica: tuple[str, int]) -> tuple[int, tuple[str, int]]:
+    """The task of such a replica, and what it is called within that task's job."""
+    own = [(role.name, k) for role in roles for k in range(role.num_replicas)]
+    return (replica[1], own[0]) if len(own) == 1 else (int(replica[0]), own[replica[1]])
 
 
 def placeholders(text: str) -> set[str]:

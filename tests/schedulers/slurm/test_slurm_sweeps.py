@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError, SpecError
+from torchx.runner import get_runner
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.tasks import values_line
 from torchx.schedulers.slurm.sweeps import _ranges
@@ -287,6 +288,19 @@ def test_what_is_refused(cluster: Cluster, scheduler: SlurmScheduler) -> None:
         submit(scheduler, "true", 2)
     root = Path(scheduler.folders(scheduler._site_of({})).place("x")).parent
     assert not list(root.glob("*/array.sh"))
+
+
+def test_a_refusal_leaves_no_code_behind(cluster: Cluster, tmp_path: Path) -> None:
+    """The copy that was made for the sweep alone goes with it."""
+    cluster.program("sbatch", "#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2; exit 1\n")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "main.py").touch()
+    apps = [
+        AppDef("job", [Role("w", "", entrypoint="sh", args=[str(k)], resource=Resource(1, 0, 10))]) for k in range(2)
+    ]
+    with get_runner("test") as runner, pytest.raises(BackendError, match="invalid partition"):
+        runner.run_many(apps, "slurm", {"job_dir": str(tmp_path / "jobs")}, f"file://{tmp_path / 'code'}")
+    assert not list((tmp_path / "jobs").rglob("main.py"))
 
 
 SRUN = """#!/bin/bash

@@ -11,8 +11,9 @@ from torchx.runner.backends import is_near
 from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Tasks, create, folder_of
 from torchx.runner.views import View
 from torchx.schedulers.api import NONE, DescribeAppResponse
-from torchx.schedulers.kit.tasks import describe_sweep, replica_names, replica_of, waiting
+from torchx.schedulers.kit.tasks import describe_sweep, waiting
 from torchx.specs.api import AppState, is_terminal
+from torchx.specs.tasks import replica_names, replica_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef, Role
     from torchx.specs.tasks import TaskTable
 
-__all__ = ["check_numbers", "describe_sweep", "describe_task", "only_role", "replica_names", "replica_of"]
-__all__ += ["shell_words", "values_line"]
+__all__ = ["check_numbers", "describe_sweep", "describe_task", "only_role", "shell_words", "values_line"]
 
 
 def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Role:
@@ -94,25 +93,6 @@ def check_numbers(app_id: str, numbers: Sequence[int], count: int) -> None:
     for k in numbers:
         if not 0 <= k < count:
             raise NotFoundError(f"`{app_id}` has no task `{k}`", hint=f"it has tasks 0 to {count - 1:,}")
-
-
-# -- tasks of several replicas ------------------------------------------------------------------------------------
-
-
-def replica_names(roles: Sequence[Role], count: int) -> list[tuple[str, int]]:
-    """How replicas of a sweep are called, where each task is a job of these roles: where that is one replica,
-    ``(role, task)``; else ``(task, n)``, the replicas of all roles counted through.
-    """
-    several = sum(role.num_replicas for role in roles)
-    if several == 1:
-        return [(role.name, k) for role in roles if role.num_replicas for k in range(count)]
-    return [(str(k), n) for k in range(count) for n in range(several)]
-
-
-def replica_of(roles: Sequence[Role], replica: tuple[str, int]) -> tuple[int, tuple[str, int]]:
-    """The task of such a replica, and what it is called within that task's job."""
-    own = [(role.name, k) for role in roles for k in range(role.num_replicas)]
-    return (replica[1], own[0]) if len(own) == 1 else (int(replica[0]), own[replica[1]])
 
 
 # -- values in a shell --------------------------------------------------------------------------------------------
