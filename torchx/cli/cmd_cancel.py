@@ -8,6 +8,7 @@ import sys
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
+from torchx.cli.questions import agreed
 from torchx.cli.render import ago
 from torchx.cli.waiting import grace_s
 from torchx.errors import TorchXError
@@ -114,6 +115,4 @@ def _chosen(args: argparse.Namespace) -> list[str]:
 def _agreed(runs: Sequence[Run]) -> bool:
     for run in runs:
         note(f"  {run.handle}  {run.state}, launched {ago(run.created_at)}")
-    sys.stderr.write(f"cancel {'these ' + str(len(runs)) + ' jobs' if len(runs) > 1 else 'this job'}? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return agreed(f"cancel {'these ' + str(len(runs)) + ' jobs' if len(runs) > 1 else 'this job'}")

@@ -8,6 +8,7 @@ import sys
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, parse_target, select
+from torchx.cli.questions import agreed
 from torchx.schedulers.kit.simulations import FAULTS
 from torchx.util.term import is_tty
 
@@ -48,13 +49,7 @@ class CmdSimulate(SubCommand):
             run = runner.recorded(handle)
             follows = f"; {what_follows(run, args.fault)}" if run else ""
             note(f"{handle}: {found.says}{follows}")
-            if args.yes or not (is_tty(sys.stdin) and is_tty(sys.stderr)) or _agreed(args.fault):
+            if args.yes or not (is_tty(sys.stdin) and is_tty(sys.stderr)) or agreed(f"simulate `{args.fault}`"):
                 found.make()
             else:
                 note("nothing was done")
-
-
-def _agreed(fault: str) -> bool:
-    sys.stderr.write(f"simulate `{fault}`? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -22,3 +22,10 @@ def ask_a_person() -> Ask | None:
         return getpass(f"{what} is masked on record; its value: ", stream=sys.stderr)
 
     return ask
+
+
+def agreed(question: str) -> bool:
+    """Whether a person at the terminal says yes."""
+    sys.stderr.write(f"{question}? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

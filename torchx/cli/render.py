@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from torchx.specs.states import RESET, state_text
 from torchx.util.datetime import ago, duration, local_time
 from torchx.util.redaction import redact
 from torchx.util.term import fit, has_color, is_tty, iso, printable, text_width, width
@@ -32,26 +33,10 @@ __all__ = [
     "table_lines",
 ]
 
-RESET = "\033[0m"
 BOLD = "\033[1m"
 GRAY = "\033[90m"
-_STATE_COLORS = {
-    "SUCCEEDED": "\033[32m",
-    "FAILED": "\033[31m",
-    "RUNNING": "\033[36m",
-    "PENDING": "\033[34m",
-    "SUBMITTED": "\033[34m",
-    "CANCELLED": "\033[1;33m",
-    "UNKNOWN": "\033[1;33m",
-}
 _GAP = "  "
 _LEAST_WIDTH = 8
-
-
-def state_text(state: object, *, color: bool) -> str:
-    """The name of a state, in its colour."""
-    name = str(state)
-    return f"{_STATE_COLORS[name]}{name}{RESET}" if color and name in _STATE_COLORS else name
 
 
 def bold(text: str, *, color: bool) -> str:

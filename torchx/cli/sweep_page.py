@@ -7,6 +7,7 @@ import time
 
 from torchx.cli.render import RESET, duration, gray, state_text
 from torchx.specs.api import AppState
+from torchx.specs.states import COLORS
 from torchx.specs.tasks import is_terminal_task
 from torchx.util.term import fit, has_color, is_tty, printable, width
 
@@ -20,7 +21,6 @@ _BAR = 30  # characters
 _GROUPS = 12
 _NUMBERS = 3
 _WINDOW_S = 60.0
-_COLORS = {AppState.SUCCEEDED: "\033[32m", AppState.FAILED: "\033[31m", AppState.RUNNING: "\033[36m"}
 
 
 def lines(
@@ -67,8 +67,7 @@ def next_steps(app_id: str, status: AppStatus, table: TaskTable) -> list[str]:
 def _counts(table: TaskTable, *, color: bool) -> list[str]:
     words = []
     for state, n in sorted(table.counts().items(), key=lambda item: item[0] is not AppState.SUCCEEDED):
-        start = _COLORS.get(state, "") if color else ""
-        words.append(f"{start}{n:,} {state.name.lower()}{RESET if start else ''}")
+        words.append(state_text(state, color=color, text=f"{n:,} {state.name.lower()}"))
     return words
 
 
@@ -81,9 +80,9 @@ def _bar(table: TaskTable, *, color: bool) -> str:
     """
     total, parts, used = len(table.states), "", 0
     for states, start in (
-        ((AppState.SUCCEEDED,), _COLORS[AppState.SUCCEEDED]),
-        ((AppState.FAILED, AppState.UNKNOWN, AppState.CANCELLED), _COLORS[AppState.FAILED]),
-        ((AppState.RUNNING,), _COLORS[AppState.RUNNING]),
+        ((AppState.SUCCEEDED,), COLORS["SUCCEEDED"]),
+        ((AppState.FAILED, AppState.UNKNOWN, AppState.CANCELLED), COLORS["FAILED"]),
+        ((AppState.RUNNING,), COLORS["RUNNING"]),
     ):
         n = sum(table.counts().get(state, 0) for state in states)
         cells = min(max(round(n / total * _BAR), 1) if n else 0, _BAR - used)

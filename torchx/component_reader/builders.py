@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchx.component_reader.signature import location, read, unwrap
 from torchx.errors import SpecError, TorchXError
 from torchx.specs.handles import make_app_handle
 from torchx.specs.mounts import parse_mounts
@@ -123,7 +124,6 @@ def _parsed(
     name: str = "",
 ) -> tuple[Signature, dict[str, Any]]:
     from torchx.component_reader import arguments
-    from torchx.component_reader.signature import read
 
     signature = read(fn, name=name)
     try:
@@ -136,7 +136,6 @@ def _parsed(
 
 
 def _call(fn: Callable[..., AppDef], args: ComponentArgs, name: str) -> AppDef:
-    from torchx.component_reader.signature import location, unwrap
     from torchx.component_reader.source import importable
     from torchx.specs.api import AppDef
 

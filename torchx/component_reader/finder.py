@@ -19,6 +19,7 @@ import sys
 from abc import ABC, abstractmethod
 from types import FunctionType, ModuleType
 
+from torchx.component_reader.signature import location, read, returns_appdef, unwrap
 from torchx.errors import NotFoundError, SpecError
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, field
@@ -315,8 +316,6 @@ def _below(module: ModuleType, names: list[str]) -> Any:
 
 
 def _component_of(module: ModuleType, function: str) -> Any:
-    from torchx.component_reader.signature import returns_appdef
-
     fn = getattr(module, function, None)
     # A function defined elsewhere is a component here when it says so; its own helper functions are not.
     return fn if callable(fn) and (returns_appdef(fn) or _is_unmarked(fn, module)) else None
@@ -337,8 +336,6 @@ def _component(
 
 def _validation_errors(fn: Any, validators: list[ComponentFunctionValidator] | None) -> list[str]:
     """What the live function lacks; its source is read only to say it better, or for further checks."""
-    from torchx.component_reader.signature import location, read, returns_appdef, unwrap
-
     problem = ""
     try:
         read(fn)
@@ -377,8 +374,6 @@ def _walk(module: ModuleType) -> Iterator[ModuleType]:
 
 def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """The components that a module defines, in the order of the alphabet."""
-    from torchx.component_reader.signature import returns_appdef
-
     for name, value in sorted(vars(module).items()):
         own = _is_function(value) and getattr(value, "__module__", "") == module.__name__
         if own and not name.startswith("_") and returns_appdef(value):

@@ -36,6 +36,7 @@ from torchx.config import files as config_files
 from torchx.config.files import CONFIG_FILE, active_profile, default_dirs, use_profile
 from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
+from torchx.specs.cfg_literals import join_options
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.strings import did_you_mean
@@ -422,6 +423,4 @@ def _run_opts(scheduler: str) -> runopts:
 def _text_of(value: CfgVal) -> str:
     if value is None or isinstance(value, (str, bool, int, float)):
         return str(value)
-    from torchx.specs.cfg_literals import join_options
-
     return join_options({"": value})[1:]

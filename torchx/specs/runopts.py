@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchx.errors import ConfigError
 from torchx.specs.cases import cases
+from torchx.specs.cfg_literals import cast, join_options, split_options
 from torchx.specs.copies import ATOMS, copy_data
 from torchx.util.strings import nearest
 
@@ -89,8 +90,6 @@ class runopt:  # noqa: N801 - a public name
         >>> runopt(None, list[str], False, "").cast_to_type("a,b;c")
         ['a', 'b', 'c']
         """
-        from torchx.specs.cfg_literals import cast
-
         return cast(value, self.opt_type)
 
     def __repr__(self) -> str:
@@ -229,8 +228,6 @@ class runopts:  # noqa: N801 - a public name
             InvalidRunConfigException: a value that is not of the option's type.
             ConfigError: text before the first name.
         """
-        from torchx.specs.cfg_literals import split_options
-
         cfg: dict[str, CfgVal] = {}
         for name, text in split_options(cfg_str, self._opts):
             cfg[name] = self._cast(name, text, cfg)
@@ -238,8 +235,6 @@ class runopts:  # noqa: N801 - a public name
 
     def cfg_to_str(self, cfg: Mapping[str, CfgVal]) -> str:
         """The literal of ``cfg``: :meth:`cfg_from_str` reads it back. Values that are None are left out."""
-        from torchx.specs.cfg_literals import join_options
-
         return join_options(cfg)
 
     def cfg_from_json_repr(self, json_repr: str) -> dict[str, CfgVal]:
@@ -314,8 +309,6 @@ class runopts:  # noqa: N801 - a public name
         return "\n".join(lines)
 
     def _cast(self, name: str, text: str, cfg: Mapping[str, CfgVal]) -> CfgVal:
-        from torchx.specs.cfg_literals import cast
-
         opt = self.get(name)
         try:
             return cast(text, str if opt is None else opt.opt_type)

@@ -35,7 +35,25 @@ class AppState(int, Enum):
 ReplicaState = AppState
 """A replica goes through the same states as an app."""
 
+COLORS = {
+    "SUCCEEDED": "\033[32m",
+    "FAILED": "\033[31m",
+    "RUNNING": "\033[36m",
+    "PENDING": "\033[34m",
+    "SUBMITTED": "\033[34m",
+    "CANCELLED": YELLOW_BOLD,
+    "UNKNOWN": YELLOW_BOLD,
+}
+"""How a terminal shows the name of each state."""
+
 _TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
+
+
+def state_text(state: AppState | str, *, color: bool, text: str = "") -> str:
+    """The name of a state, or another text about it, in its colour; of what is not a state, the text."""
+    text = text or str(state)
+    start = COLORS.get(str(state), "") if color else ""
+    return f"{start}{text}{RESET}" if start else text
 
 
 def is_terminal(state: AppState) -> bool:

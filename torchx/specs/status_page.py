@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from torchx.specs.failures import Failure, parse_failure
-from torchx.specs.states import RESET, YELLOW_BOLD, AppState
+from torchx.specs.states import AppState, state_text
+from torchx.util.datetime import duration
 from torchx.util.strings import size_text
 from torchx.util.term import printable
 
@@ -23,15 +24,6 @@ _TRACEBACK_LINES = 8
 _CAUSE_CHARS = 100
 # Replicas in these states stand out among many.
 _STANDS_OUT = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
-_GREEN = "\033[32m"
-_RED = "\033[31m"
-_COLORS = {
-    AppState.SUCCEEDED: _GREEN,
-    AppState.FAILED: _RED,
-    AppState.RUNNING: "\033[36m",
-    AppState.CANCELLED: YELLOW_BOLD,
-    AppState.UNKNOWN: YELLOW_BOLD,
-}
 
 
 def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = False) -> str:
@@ -42,10 +34,9 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
         roles: those of its roles that are shown; the cause of a failure is looked for in them.
         color: with terminal colours.
     """
-    paint = _colored if color else _plain
     msg = "" if status.msg == "<NONE>" else printable(status.msg, lines=True)
     failure = None if status.state == AppState.SUCCEEDED else parse_failure(status.structured_error_msg)
-    lines = [f"state:    {paint(str(status.state), status.state)}"]
+    lines = [f"state:    {state_text(status.state, color=color)}"]
     if failure is not None:
         cause = msg or printable(failure.summary())
         lines += _labelled("cause:   ", cause)
@@ -64,7 +55,7 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
         lines.append("roles:")
         for role in roles:
             above = failure.replica if failure is not None and failure.role == role.role else None
-            lines += [f"  {line}" for line in _render_role(role, paint, above=above)]
+            lines += [f"  {line}" for line in _render_role(role, color=color, above=above)]
     return "\n".join(lines)
 
 
@@ -84,21 +75,8 @@ def _attempts(attempts: list[Attempt]) -> Iterator[str]:
         then = "; ".join([one.why, *changed]) if one.again else f"not retried ({one.why})"
         cause = printable(" ".join(one.cause.split()))
         cause = f"{cause[:_CAUSE_CHARS]}..." if len(cause) > _CAUSE_CHARS + 3 else cause
-        yield f"  {number}. {when} after {_duration(one.ended - one.started)}  {one.kind}: {cause}"
+        yield f"  {number}. {when} after {duration(one.ended - one.started)}  {one.kind}: {cause}"
         yield f"     -> {printable(then)}"
-
-
-def _duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    >>> _duration(4.2), _duration(75), _duration(7260)
-    ('4 s', '1 min 15 s', '2 h 1 min')
-    """
-    whole = max(int(seconds), 0)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _traceback(failure: Failure, cause: str) -> Iterator[str]:
@@ -112,27 +90,27 @@ def _traceback(failure: Failure, cause: str) -> Iterator[str]:
         yield f"            | {line.rstrip()}"
 
 
-def _render_role(role: RoleStatus, paint: _Paint, *, above: int | None) -> Iterator[str]:
+def _render_role(role: RoleStatus, *, color: bool, above: int | None) -> Iterator[str]:
     counts: dict[AppState, int] = {}
     for replica in role.replicas:
         counts[replica.state] = counts.get(replica.state, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])
-    folded = ", ".join(f"{n} {paint(str(state), state)}" for state, n in ordered) or "no replicas yet"
+    folded = ", ".join(f"{n} {state_text(state, color=color)}" for state, n in ordered) or "no replicas yet"
     yield f"{printable(role.role)}: {folded}"
     many = len(role.replicas) > _SHOWN_IN_FULL
     shown = [r for r in role.replicas if not many or r.state in _STANDS_OUT]
     if many and len(shown) == len(role.replicas):
         shown = [r for r in shown if parse_failure(r.structured_error_msg)]  # all failed: those that say why
     for replica in shown[: _SHOWN_OF_MANY if many else len(shown)]:
-        yield f"  {_render_replica(replica, paint, told=replica.id == above)}"
+        yield f"  {_render_replica(replica, color=color, told=replica.id == above)}"
     if many and len(shown) > _SHOWN_OF_MANY:
         yield f"  ... and {len(shown) - _SHOWN_OF_MANY} more"
 
 
-def _render_replica(replica: ReplicaStatus, paint: _Paint, *, told: bool) -> str:
+def _render_replica(replica: ReplicaStatus, *, color: bool, told: bool) -> str:
     silent = told or replica.state == AppState.SUCCEEDED
     failure = None if silent else parse_failure(replica.structured_error_msg)
-    state = paint(f"{replica.state!s:<9}", replica.state)
+    state = state_text(replica.state, color=color, text=f"{replica.state!s:<9}")
     why = printable(failure.summary()) if failure else ""
     parts = [f"[{replica.id}]", state, printable(_host(replica)), _memory(replica), why]
     return " ".join(part for part in parts if part).rstrip()
@@ -162,17 +140,3 @@ def _host(replica: ReplicaStatus) -> str:
 def _labelled(label: str, text: str) -> list[str]:
     first, *rest = text.strip().splitlines() or [""]
     return [f"{label} {first}", *(f"{' ' * len(label)} {line}" for line in rest)]
-
-
-def _plain(text: str, state: AppState) -> str:  # noqa: ARG001 - one of two painters, both take the state
-    return text
-
-
-def _colored(text: str, state: AppState) -> str:
-    return f"{_COLORS[state]}{text}{RESET}" if state in _COLORS else text
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Paint = Callable[[str, AppState], str]
