@@ -7,6 +7,7 @@ import time
 from torchx.errors import NotFoundError
 from torchx.specs.api import NONE, AppDef, AppState, AppStatus
 from torchx.specs.copies import copy_data
+from torchx.util.datetime import ago
 from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
@@ -77,25 +78,11 @@ def as_recorded(run: Run | None, error: BackendError) -> AppStatus:
     """
     if run is None:
         raise error
-    now = time.time()
-    ago = _ago(now - run.updated_at)
-    note = f"last seen {run.state.name} {ago} ago; `{run.scheduler}` cannot be queried: {error}"
+    note = f"last seen {run.state.name} {ago(run.updated_at)}; `{run.scheduler}` cannot be queried: {error}"
     msg = f"{run.msg} ({note})" if run.msg else note
     over = run.is_terminal()
     ended = run.ended_at if over else None
     return AppStatus(run.state, msg=msg, ended_at=ended, as_of=run.updated_at, error=error)
-
-
-def _ago(seconds: float) -> str:
-    """How long, in the largest unit of which there are two.
-
-    >>> _ago(45), _ago(150), _ago(200_000)
-    ('45 s', '2 min', '2 days')
-    """
-    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{int(seconds / size)} {unit}"
-    return f"{max(int(seconds), 0)} s"
 
 
 def is_fresh(run: Run) -> bool:

@@ -20,16 +20,16 @@ def local_time(seconds: float) -> str:
 
 
 def ago(seconds: float, *, now: float | None = None) -> str:
-    """How long ago a moment was.
+    """How long ago a moment was, in the largest unit of which there are two.
 
-    >>> ago(0, now=30), ago(0, now=3 * 3600 + 5), ago(0, now=86400 * 3)
-    ('30 s ago', '3 h ago', '3 d ago')
+    >>> ago(0, now=30), ago(0, now=5400), ago(0, now=3 * 3600 + 5), ago(0, now=86400 * 3)
+    ('30 s ago', '90 min ago', '3 h ago', '3 d ago')
     """
     past = max((time.time() if now is None else now) - seconds, 0)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if past >= size:
+        if past >= 2 * size:
             return f"{past // size:.0f} {unit} ago"
-    return f"{past:.0f} s ago" if past >= 1 else "just now"
+    return f"{int(past)} s ago" if past >= 1 else "just now"
 
 
 def duration(seconds: float) -> str:
