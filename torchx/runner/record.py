@@ -6,7 +6,6 @@ import os
 import sys
 
 from torchx.errors import TransientError
-from torchx.runner.verbs import run_registry
 from torchx.settings import ENV_JOB_ID, torchx_home
 from torchx.specs.api import MalformedAppHandleException, make_app_handle, parse_app_handle
 from torchx.util.secrets import mask_args, mask_told, mask_value
@@ -58,6 +57,7 @@ class Recorder:
                 that is settled when runs are listed.
         """
         from torchx.runner.secrets import look_up
+        from torchx.runs import default_registry
         from torchx.specs.images import reported_image_digests, reported_workspace_hashes
         from torchx.util import git
 
@@ -72,7 +72,7 @@ class Recorder:
 
             info._notices = plan.for_job() if isinstance(backend, SendsNotices) else None
         self.settle()
-        registry = run_registry()
+        registry = default_registry()
         source = git.probe(patches=torchx_home("patches")) if info._source is None else None
         run = new_run(info, scheduler, self._session, info._source if source is None else source.known)
         run.tasks = tasks
@@ -102,10 +102,11 @@ class Recorder:
 
     def saw(self, handle: str, status: AppStatus) -> None:
         """Writes down how a job is, where that is news to this Runner: who waits for one asks again and again."""
+        from torchx.runs import default_registry
 
         if self._seen.get(handle) == (status.state, status.msg):
             return
-        run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+        default_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
         if status.is_terminal():
             self._seen.pop(handle, None)
         else:
@@ -126,19 +127,22 @@ class Recorder:
             find: the scheduler of a name and a session.
             timeout_s: how long all schedulers together may take to answer.
         """
+        from torchx.runs import default_registry
 
-        if run_registry().intents():
+        if default_registry().intents():
             from torchx.runner.intents import settle_intents
 
-            settle_intents(run_registry(), find, timeout_s)
+            settle_intents(default_registry(), find, timeout_s)
 
     def settle(self) -> None:
         """Writes down what git has found out by now."""
         sources, self._sources = self._sources, []
         if sources:
+            from torchx.runs import default_registry
+
             for run_id, source in sources:
                 state = source.result(GIT_TIMEOUT_S)
-                run_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
+                default_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
 
 
 def _runs_tasks(backend: Scheduler[Any]) -> RunsTasks:
