@@ -122,6 +122,30 @@ def test_a_policy_on_retries_is_kept_whole(jobs):
     assert (found.state, found.attempts[0].again) == (AppState.FAILED, False)
 
 
+def test_the_next_attempt_is_a_copy_that_the_server_takes(jobs):
+    """Of an Indexed Job as the server keeps it; with more memory, and not a second time."""
+    app = AppDef("job", [jobs.role()], metadata={RETRY: "oom:2:mem*2, node:1:avoid"})
+    app_id = jobs.run(app, cfg={"kind": "job"})
+    item, _ = job_of(jobs)
+    run_pods(jobs, item)
+    terminated = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:09Z"}
+    ran_out = {**RUNNING["containerStatuses"][0], "state": {"terminated": terminated}}
+    set_status(
+        jobs.path("pods", f"{item['metadata']['name']}-0-abcde"), {"phase": "Failed", "containerStatuses": [ran_out]}
+    )
+    for _ in range(2):
+        found = jobs.scheduler.describe(app_id)
+        assert [(a.kind, a.again, a.memory) for a in found.attempts] == [("oom", True, 2.0)]
+    there = {each["metadata"]["name"]: each for each in cluster.call("GET", jobs.path("jobs", group=JOBS))["items"]}
+    assert len(there) == 2
+    (second,) = (each for name, each in there.items() if "-a2-" in name)
+    asked = [
+        each["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] for each in (item, second)
+    ]
+    assert asked == ["128M", "256M"]
+    assert second["spec"]["completionMode"] == "Indexed"
+
+
 def test_the_life_of_an_indexed_job(jobs):
     """As its controller of 1.31 and later tells it, with the pods' numbers in their annotations."""
     app_id = jobs.run(num_replicas=3, cfg={"kind": "job"})
