@@ -59,7 +59,7 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     "no registry": (["-s", "kubernetes", "-cfg", "code=registry", "train.py"], "there is no `image_repo`", "image_repo="),
     "kind": (["-s", "kubernetes", "-cfg", "kind=jobb", "train.py"], "kind `jobb` is not one of", ""),
     "mounts": (["-s", "slurm", "dist.ddp", "--script", "train.py", "--mounts", "type=bind,src=/a,dst=/b"], "mounts", "container"),
-    "retry": (["-s", "lsf", "--retry", "standard", "train.py"], "not by the cause of a failure", "`--max_retries`"),
+    "retry": (["-s", "kubernetes_mcad", "--retry", "standard", "train.py"], "not by the cause of a failure", "`--max_retries`"),
     "time limit": (["-s", "lsf", "-cfg", "time=soon", "train.py"], "`time` is `soon`", "1:30"),
 }  # fmt: skip
 
