@@ -97,13 +97,13 @@ def _print_page(found: Stacks) -> None:
             print(printable(text) + gray(f"  pid {pid}" if pid else "", color=color))
         if len(heads) > _MOST_HEADS:
             print(f"... in {len(heads) - _MOST_HEADS} more replicas")
-        print("\n".join(gray(line, color=color) if not line.strip() else line for line in _body(group)))
+        for line in _body(group):
+            print(printable(line))
     for (role, k), why in found.unread.items():
         print(f"\n{role}/{k}\n    {printable(why)}")
     if any(NO_SPY in rank.why for rank in found.ranks):
-        print(
-            gray("\n`pip install py-spy` on this machine: it is sent along; docs/hangs.md has other ways", color=color)
-        )
+        hint = "\n`pip install py-spy` on this machine: it is sent along; docs/hangs.md has other ways"
+        print(gray(hint, color=color))
 
 
 def _heads(ranks: Sequence[RankStack], *, hosts: bool) -> Iterator[tuple[str, int]]:
@@ -133,17 +133,12 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def _body(group: Group) -> list[str]:
+def _body(group: Group) -> Iterator[str]:
     """What the ranks of a group are doing, and the frames of one of them, innermost first."""
-    from torchx.schedulers.stacks import in_plural
-    from torchx.util.term import printable
-
-    first = group.ranks[0]
-    doing = group.doing if len(group.ranks) == 1 else in_plural(group.doing)
-    lines = [f"    {doing}" + (f": {first.why}" if first.why and not first.frames else "")]
-    width = max((len(f.place) for f in first.frames[:_MOST_FRAMES]), default=0)
-    for frame in first.frames[:_MOST_FRAMES]:
-        lines.append(f"      {frame.place:{width}}  {frame.function:16}  {frame.source}".rstrip())
-    if len(first.frames) > _MOST_FRAMES:
-        lines.append(f"      ... {len(first.frames) - _MOST_FRAMES} more")
-    return [printable(line) for line in lines]
+    yield f"    {group.sentence}"
+    frames = group.ranks[0].frames
+    width = max((len(f.place) for f in frames[:_MOST_FRAMES]), default=0)
+    for frame in frames[:_MOST_FRAMES]:
+        yield f"      {frame.place:{width}}  {frame.function:16}  {frame.source}".rstrip()
+    if len(frames) > _MOST_FRAMES:
+        yield f"      ... {len(frames) - _MOST_FRAMES} more"

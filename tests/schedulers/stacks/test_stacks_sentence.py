@@ -32,7 +32,7 @@ BACKWARD = [["_engine_run_backward", f"{TORCH}/autograd/graph.py", 829], ["step"
 
 
 def row(rank: int | None, *looks: list[list[Any]], world: int = 8, **more: Any) -> dict[str, Any]:
-    found = {"host": "n1", "busy": 0.0, "is_agent": False, "rank": rank, "local_rank": rank, "world_size": world}
+    found = {"host": "n1", "busy": 0.0, "is_agent": False, "rank": rank, "world_size": world}
     rest = {
         "pid": 100 + (rank or 0),
         "state": "S",
@@ -40,7 +40,6 @@ def row(rank: int | None, *looks: list[list[Any]], world: int = 8, **more: Any) 
         "why": "",
         "looks": looks,
         "workers": [],
-        "source": [],
     }
     return {**found, **rest, **more}
 
@@ -120,8 +119,7 @@ def test_backward_waits_where_it_uses_no_processor() -> None:
 
 def test_a_wait_that_only_the_line_shows() -> None:
     """``work.wait()`` and ``loss.item()`` are no frames of Python."""
-    source = [["/app/train.py", 120, "loss.item()"]]
-    rows = [row(rank, [MAIN], source=source) for rank in range(8) if rank != 3]
+    rows = [row(rank, [[*MAIN, "loss.item()"]]) for rank in range(8) if rank != 3]
     assert stacks(*rows, row(3, READ)).sentence.startswith(
         "7 of 8 ranks wait in item at train.py:120; trainer/0 rank 3"
     )

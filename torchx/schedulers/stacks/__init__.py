@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-__all__ = ["Frame", "Group", "RankStack", "Stacks", "in_plural", "parse", "probe_text"]
+__all__ = ["Frame", "Group", "RankStack", "Stacks", "parse", "probe_text"]
 
 _SYSTEM = re.compile(
     r"/(site|dist)-packages/torch/|/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen |/torchx/distributed/"
@@ -38,7 +38,7 @@ class Frame:
     """One frame of a stack.
 
     Args:
-        source: the text of the line; empty where its file cannot be read.
+        source: the text of the line; empty where its file cannot be read, or is none of the user's.
     """
 
     function: str
@@ -101,6 +101,15 @@ class Group:
     ranks: Sequence[RankStack]
     suspect: bool = False
 
+    @property
+    def sentence(self) -> str:
+        """``wait in all_reduce at train.py:88``; ``cannot be read: py-spy failed``, where that is so of all of them."""
+        reasons = {rank.why for rank in self.ranks}
+        why = f": {reasons.pop()}" if len(reasons) == 1 and any(reasons) else ""
+        if len(self.ranks) == 1:
+            return self.doing + why
+        return re.sub(r"^(often )?(\w+)", lambda m: (m[1] or "") + _PLURAL.get(m[2], m[2]), self.doing) + why
+
 
 @dataclass(frozen=True)
 class Stacks:
@@ -128,10 +137,11 @@ class Stacks:
         """The answer: ``7 of 8 ranks wait in all_reduce at train.py:88; trainer/1 rank 5 is in dataset.py:31``."""
         hosts = len({r.host for r in self.ranks if r.host}) > 1
         total = sum(len(g.ranks) for g in self.groups)
-        first = [g for g in self.groups if not g.suspect]
-        shown = [*first[: max(_PARTS - (len(self.groups) - len(first)), 1)], *(g for g in self.groups if g.suspect)]
-        parts = [_say(group, total, hosts=hosts) for group in shown[:_PARTS]]
-        if rest := sum(len(g.ranks) for g in self.groups) - sum(len(g.ranks) for g in shown[:_PARTS]):
+        named = [g for g in self.groups if g.suspect]
+        first = [g for g in self.groups if not g.suspect][: max(_PARTS - len(named), 1)]
+        shown = [*first, *named][:_PARTS]
+        parts = [_say(group, total, hosts=hosts) for group in shown]
+        if rest := total - sum(len(g.ranks) for g in shown):
             parts.append(f"{rest} {'is' if rest == 1 else 'are'} elsewhere")
         if self.unread:
             (role, k), why = next(iter(self.unread.items()))
@@ -198,55 +208,52 @@ def _rows(text: bytes) -> list[dict[str, Any]]:
 
 
 def _rank(role: str, k: int, host: str, row: dict[str, Any]) -> RankStack:
-    sources = {(file, line): text for file, line, text in row.get("source", ())}
-    rank = RankStack(
+    state, used, agent = str(row.get("state", "")), float(row.get("busy", 0.0)), bool(row.get("is_agent"))
+    trouble = _STATES.get(state, "")
+    stopped = trouble if state != "D" else ""
+    looks = [_frames(look) for look in row["looks"]]
+    said = [_doing(look, busy=used) for look in looks]
+    waiting = sum(waits for _, waits in said) / max(len(said), 1)
+    moves = used >= _IDLE or any(look != looks[0] for look in looks)
+    frames: Sequence[Frame] = ()
+    if said:
+        doing = Counter(text for text, waits in said if waits == (waiting >= _OFTEN)).most_common(1)[0][0]
+        frames = _folded(next(look for look, (text, _) in zip(looks, said, strict=True) if text == doing))
+        doing = f"often {doing}" if _OFTEN <= waiting < 1 else doing
+        if stopped:
+            doing = f"is {stopped}, {doing.removeprefix('is ')}"
+        elif "data loader" in doing:
+            doing += _worker(row.get("workers", ()))
+    elif trouble:
+        doing = f"is {trouble}"
+    else:
+        doing = "is in torchrun, without workers" if agent else "cannot be read"
+    return RankStack(
         role=role,
         replica=k,
         rank=row.get("rank"),
         host=host or str(row.get("host", "")),
         pid=row["pid"],
-        state=str(row.get("state", "")),
+        state=state,
+        doing=doing,
+        waiting=0.0 if stopped else waiting,
+        busy=not waiting and (moves or state == "D" or (agent and not trouble)),
+        frames=frames,
         by=str(row.get("by", "")),
-        why=str(row.get("why", "")),
+        why="" if said or trouble else str(row.get("why", "")),
     )
-    from torchx.util.records import replace
-
-    looks = [_frames(look, sources) for look in row["looks"]]
-    said = [_doing(look, busy=float(row.get("busy", 1.0))) for look in looks]
-    waiting = sum(waits for _, waits in said) / max(len(said), 1)
-    state = _STATES.get(rank.state, "")
-    moves = any(look != row["looks"][0] for look in row["looks"]) or float(row.get("busy", 0.0)) >= _IDLE
-    starts = rank.state == "D" or (row.get("is_agent") and not state)
-    rank = replace(rank, busy=bool(not waiting and (moves or starts)))
-    if not said:
-        doing = (
-            f"is {state}" if state else "is in torchrun, without workers" if row.get("is_agent") else "cannot be read"
-        )
-        return replace(rank, doing=doing, why="" if state else rank.why)
-    often = Counter(text for text, waits in said if waits == (waiting >= _OFTEN))
-    doing = often.most_common(1)[0][0]
-    frames = next(look for look, (text, _) in zip(looks, said, strict=True) if text == doing)
-    if _OFTEN <= waiting < 1:
-        doing = f"often {doing}"
-    if state and rank.state != "D":
-        doing, waiting = f"is {state}, {doing.removeprefix('is ')}", 0.0
-    elif "data loader" in doing:
-        doing += _worker(row.get("workers", ()), sources)
-    return replace(rank, doing=doing, waiting=waiting, frames=_folded(frames))
 
 
-def _frames(look: Sequence[Any], sources: dict[tuple[str, int], str]) -> list[Frame]:
-    return [Frame(str(name), str(file), int(line or 0), sources.get((file, line), "")) for name, file, line in look]
+def _frames(look: Sequence[Any]) -> list[Frame]:
+    return [Frame(str(name), str(file), int(line or 0), *map(str, source)) for name, file, line, *source in look]
 
 
 def _doing(stack: Sequence[Frame], *, busy: float) -> tuple[str, bool]:
     """What a rank with that stack is doing, and whether it waits for other ranks."""
-    own = next((i for i, f in enumerate(stack) if not _SYSTEM.search(f.file) and not _LIBRARY.search(f.file)), None)
-    if own is None:
-        own = next((i for i, f in enumerate(stack) if not _SYSTEM.search(f.file)), len(stack) - 1)
     if not stack:
         return "runs no Python code", False
-    line, above = stack[own], stack[:own]
+    line = _folded(stack)[0]
+    above = stack[: stack.index(line)]
     collectives = [f.function for f in above if f.file.endswith(_COLLECTIVES) and not f.function.startswith("_")]
     if collectives:
         return f"waits in {collectives[-1]} at {line.place}", True
@@ -262,28 +269,25 @@ def _doing(stack: Sequence[Frame], *, busy: float) -> tuple[str, bool]:
     return f"is in {line.place}" if called.startswith(("_", "<")) else f"is in {called} at {line.place}", False
 
 
-def _worker(workers: Sequence[dict[str, Any]], sources: dict[tuple[str, int], str]) -> str:
+def _worker(workers: Sequence[dict[str, Any]]) -> str:
     """What the workers of a data loader are doing, as far as it says something."""
     if not workers:
         return ", which has no process of its own"
     for worker in workers:
         if state := _STATES.get(str(worker.get("state", ""))):
             return f", whose worker is {state}"
-        for look in worker["looks"]:
-            frames = _frames(look, sources)
-            if frames and not all(_SYSTEM.search(f.file) for f in frames[: _loop(frames)]):
+        for frames in map(_frames, worker["looks"]):
+            # what is below the loop of the worker is how it was started
+            loop = next((i for i, f in enumerate(frames) if "/torch/utils/data/_utils/worker.py" in f.file), None)
+            if not all(_SYSTEM.search(f.file) for f in frames[:loop]):
                 return f", whose worker {_doing(frames, busy=1.0)[0]}"
     return ""
 
 
-def _loop(frames: Sequence[Frame]) -> int:
-    """How many frames are above the loop of a data loader's worker; what is below is how the worker was started."""
-    return next((i for i, f in enumerate(frames) if "/torch/utils/data/_utils/worker.py" in f.file), len(frames))
-
-
 def _folded(stack: Sequence[Frame]) -> list[Frame]:
-    own = [f for f in stack if not _SYSTEM.search(f.file) and not _LIBRARY.search(f.file)]
-    return own or [f for f in stack if not _SYSTEM.search(f.file)] or list(stack[-1:])
+    """The frames of the user, else all but those of PyTorch and the standard library, else the outermost one."""
+    some = [f for f in stack if not _SYSTEM.search(f.file)]
+    return [f for f in some if not _LIBRARY.search(f.file)] or some or list(stack[-1:])
 
 
 # -- all of them ---------------------------------------------------------------------------------------
@@ -316,26 +320,13 @@ def _suspects(ranks: Sequence[RankStack]) -> set[int]:
     return gone | apart if len(apart) * 2 <= len(ranks) else gone
 
 
-def in_plural(doing: str) -> str:
-    """What several ranks do.
-
-    >>> in_plural("often waits in all_reduce at train.py:88"), in_plural("is stopped by a signal")
-    ('often wait in all_reduce at train.py:88', 'are stopped by a signal')
-    """
-    return re.sub(r"^(often )?(\w+)", lambda m: (m[1] or "") + _PLURAL.get(m[2], m[2]), doing)
-
-
 def _say(group: Group, total: int, *, hosts: bool) -> str:
-    ranks, doing = group.ranks, group.doing
-    if len(ranks) == 1:
-        host = f" (node {ranks[0].host})" if hosts and ranks[0].host else ""
-        why = f": {ranks[0].why}" if doing == "cannot be read" and ranks[0].why else ""
-        name = ranks[0].name if ranks[0].replica >= 0 else f"rank {ranks[0].rank} of {ranks[0].role}"
-        return f"{name}{host} {doing}{why}"
-    plural = in_plural(doing)
-    why = f": {ranks[0].why}" if doing == "cannot be read" and len({r.why for r in ranks}) == 1 else ""
-    if len(ranks) == total:
-        return f"all {total} ranks {plural}{why}"
-    if len(ranks) <= _NAMED and group.suspect:
-        return f"ranks {', '.join(str(r.rank) for r in ranks)} of {ranks[0].role} {plural}{why}"
-    return f"{len(ranks)} of {total} ranks {plural}{why}"
+    first, count = group.ranks[0], len(group.ranks)
+    if count == 1:
+        who = first.name if first.replica >= 0 else f"rank {first.rank} of {first.role}"
+        who += f" (node {first.host})" if hosts and first.host else ""
+    elif count <= _NAMED and group.suspect and count < total:
+        who = f"ranks {', '.join(str(r.rank) for r in group.ranks)} of {first.role}"
+    else:
+        who = f"all {total} ranks" if count == total else f"{count} of {total} ranks"
+    return f"{who} {group.sentence}"

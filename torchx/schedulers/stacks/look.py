@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from torchx.errors import TorchXError
+from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.stacks import Stacks, parse, probe_text
 from torchx.schedulers.stacks.probe import NO_SPY
 
@@ -17,14 +21,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 32
 _THERE = "/tmp/torchx-py-spy"  # noqa: S108  # the probe looks whose it is
-
-
-def _own_spy() -> str:
-    import os
-    import shutil
-    import sys
-
-    return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable)) or ""
 
 
 def look(
@@ -45,7 +41,9 @@ def look(
     Raises:
         TorchXError: none of them could be looked into; the error of the first one.
     """
+    import shutil
     from concurrent.futures import ThreadPoolExecutor
+    from contextlib import suppress
 
     from torchx.schedulers.inside.run import python_words
     from torchx.specs.api import is_terminal
@@ -53,35 +51,29 @@ def look(
     known = {(r.role, r.id): r for role in (status.roles if status else ()) for r in role.replicas}
     over = {replica for replica, r in known.items() if is_terminal(r.state)}
     replicas = wanted or [replica for replica in there if replica not in over] or there[:1]
-    spy = _own_spy()
+    places = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
+    spy = shutil.which("py-spy", path=os.pathsep.join(places)) or ""
     words, again = python_words(probe_text(spy)), python_words(probe_text(_THERE))
 
-    def one(replica: Replica) -> Ran | TorchXError:
-        try:
-            first = run(words, *replica)
-        except TorchXError as e:
-            return e
-        if not (spy and bring is not None and NO_SPY.encode() in first.stdout):
-            return first
-        try:
-            bring(spy, _THERE, *replica)
-            return run(again, *replica)
-        except TorchXError:
-            return first
+    def one(replica: Replica) -> Ran:
+        found = run(words, *replica)
+        if spy and bring is not None and NO_SPY.encode() in found.stdout:
+            with suppress(TorchXError):
+                bring(spy, _THERE, *replica)
+                found = run(again, *replica)
+        return found
 
     with ThreadPoolExecutor(max(min(_AT_ONCE, len(replicas)), 1)) as pool:
-        found = dict(zip(replicas, pool.map(one, replicas), strict=True))
-    errors = {replica: e for replica, e in found.items() if isinstance(e, TorchXError)}
-    if len(errors) == len(found) and errors:
+        asked = {replica: pool.submit(one, replica) for replica in replicas}
+    errors = {replica: e for replica, ran in asked.items() if isinstance(e := ran.exception(), TorchXError)}
+    if errors and len(errors) == len(asked):
         raise errors[replicas[0]]
-    unread = {replica: str(e) for replica, e in errors.items()}
-    texts = []
-    for replica, ran in found.items():
-        if isinstance(ran, TorchXError):
-            continue
+    unread, texts = {replica: str(e) for replica, e in errors.items()}, []
+    for replica in [replica for replica in asked if replica not in errors]:
+        ran = asked[replica].result()
         if ran.exit_code:
-            said = ran.stderr.decode("utf-8", "replace").strip().splitlines()
-            unread[replica] = said[-1] if said else f"the probe ended with exit code {ran.exit_code}"
-            continue
-        texts.append((*replica, known[replica].hostname if replica in known else "", ran.stdout))
+            said = ran.stderr.decode("utf-8", "replace")
+            unread[replica] = last_line(said, f"the probe ended with exit code {ran.exit_code}")
+        else:
+            texts.append((*replica, known[replica].hostname if replica in known else "", ran.stdout))
     return parse(texts, unread, whole=len(replicas) == len(there))

@@ -91,7 +91,7 @@ class Process:
             frames = self._ask()
         if frames:
             self.why = ""
-            self.looks.append(frames)
+            self.looks.append([[*frame, *_source(frame[1], frame[2])] for frame in frames])
 
     def _spy(self, state: str) -> Frames:
         import json
@@ -99,8 +99,8 @@ class Process:
         import subprocess
 
         beside = (os.path.dirname(path) for path in (self.argv[0], sys.executable))
-        spy = shutil.which("py-spy") or next(filter(None, (shutil.which("py-spy", path=p) for p in beside if p)), None)
-        spy = spy or _brought()
+        places = [os.environ.get("PATH", os.defpath), *filter(None, beside)]
+        spy = shutil.which("py-spy", path=os.pathsep.join(places)) or _brought()
         if spy is None:
             self.no_spy = self.why = NO_SPY
             return []
@@ -163,6 +163,11 @@ class Process:
 
     def report(self) -> dict[str, Any]:
         return {"pid": self.pid, "state": self.state(), "by": self.by, "why": self.why, "looks": self.looks}
+
+
+def _source(file: str, line: int) -> list[str]:
+    """The text of a line that is the user's own."""
+    return [] if _LIBRARY.search(file) else [linecache.getline(file, line).strip()[:200]]
 
 
 def _brought() -> str | None:
@@ -245,12 +250,10 @@ def main() -> None:
         workers = [p for p in children(rank, found) if p.is_python()][:_MOST_WORKERS] if loading else []
         look_at(workers, (0.0,))
         row = {"host": os.uname().nodename, "busy": round(busy, 2), "is_agent": rank.is_agent()}
-        for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        for key in ("RANK", "WORLD_SIZE"):
             value = rank.env.get(key, "")
             row[key.lower()] = int(value) if value.isdigit() else None
         row.update(rank.report(), workers=[worker.report() for worker in workers])
-        files = {(f[1], f[2]) for p in (rank, *workers) for look in p.looks for f in look if not _LIBRARY.search(f[1])}
-        row["source"] = [[file, line, linecache.getline(file, line).strip()[:200]] for file, line in sorted(files)]
         sys.stdout.write(json.dumps(row) + "\n")
 
 
