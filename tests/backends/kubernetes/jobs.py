@@ -77,6 +77,17 @@ class Jobs:
         """Of objects in the test's namespace."""
         return f"/{group}/namespaces/{self.namespace}/{plural}{'/' + name if name else ''}"
 
+    def grant(self, role: Mapping[str, Any]) -> None:
+        """Gives the user of :func:`cluster.limited_kubeconfig` the rights of a Role, in the test's namespace."""
+        group = "apis/rbac.authorization.k8s.io/v1"
+        cluster.call("POST", self.path("roles", group=group), role)
+        binding = {
+            "metadata": {"name": "user"},
+            "subjects": [{"kind": "User", "name": "limited", "apiGroup": "rbac.authorization.k8s.io"}],
+            "roleRef": {"kind": "Role", "name": role["metadata"]["name"], "apiGroup": "rbac.authorization.k8s.io"},
+        }
+        cluster.call("POST", self.path("rolebindings", group=group), binding)
+
     def pods(self, app_id: str) -> list[dict[str, Any]]:
         """Of a job, oldest first."""
         selector = f"app.kubernetes.io/instance={app_id.partition(':')[2]}"

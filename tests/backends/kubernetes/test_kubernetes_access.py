@@ -191,17 +191,7 @@ def test_rights_in_one_namespace_are_enough(jobs, monkeypatch, eventually):
     """Those of the Role that `torchx runopts --rbac` prints: submit, ask, read, list, cancel, delete; kinds that one may
     not see are as if they were not there."""
     role = yaml.safe_load(jobs.scheduler.rights({"namespace": jobs.namespace}))
-    group = "apis/rbac.authorization.k8s.io/v1"
-    cluster.call("POST", jobs.path("roles", group=group), role)
-    cluster.call(
-        "POST",
-        jobs.path("rolebindings", group=group),
-        {
-            "metadata": {"name": "user"},
-            "subjects": [{"kind": "User", "name": "limited", "apiGroup": "rbac.authorization.k8s.io"}],
-            "roleRef": {"kind": "Role", "name": role["metadata"]["name"], "apiGroup": "rbac.authorization.k8s.io"},
-        },
-    )
+    jobs.grant(role)
     right = {"namespace": jobs.namespace, "verb": "create", "group": "batch", "resource": "jobs"}
     asked = {"spec": {"user": "limited", "resourceAttributes": right}}
     path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

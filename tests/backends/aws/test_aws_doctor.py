@@ -104,19 +104,20 @@ def test_a_role_that_does_not_exist(queue: str) -> None:
 
 
 @pytest.mark.parametrize(("change", "verdict"), [("region", BAD), ("credentials", BAD), ("endpoint", UNKNOWN)])
-def test_who_one_is(queue: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, change: str, verdict: str) -> None:
+def test_who_one_is(queue: str, tmp_path: Any, change: str, verdict: str) -> None:
     """Without a region or credentials there is nobody; an endpoint that does not answer may do so later."""
-    if change == "endpoint":
-        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    else:
+    names = {
+        "region": ["AWS_REGION", "AWS_DEFAULT_REGION"],
+        "credentials": ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"],
+        "endpoint": [],
+    }
+    with pytest.MonkeyPatch.context() as patch:  # the queue is removed by who one was
         for name in ("CONFIG_FILE", "SHARED_CREDENTIALS_FILE"):
-            monkeypatch.setenv(f"AWS_{name}", str(tmp_path / "none"))
-        names = {
-            "region": ["AWS_REGION", "AWS_DEFAULT_REGION"],
-            "credentials": ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"],
-        }
+            patch.setenv(f"AWS_{name}", str(tmp_path / "none"))
         for name in names[change]:
-            monkeypatch.delenv(name)
-    found = ask(queue)["identity"]
+            patch.delenv(name)
+        if change == "endpoint":
+            patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        found = ask(queue)["identity"]
     assert found.verdict == verdict, found
     assert found.fix
