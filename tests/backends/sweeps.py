@@ -99,13 +99,17 @@ class SweepContract:
     """The fixture ``ground`` is the backend's; it removes what is left."""
 
     def test_each_task_runs_once_with_its_values(self, ground: Ground) -> None:
-        """One that fails ends no other, and has its log and its cause; `SWEEP/2` is a job as any other."""
-        handle = ground.sweep("echo {k} $TORCHX_TASK; test {k} != v2 || { echo no data; exit 3; }", 4, 2)
+        """One that fails ends no other, and has its log and its cause; `SWEEP/2` is a job as any other, with its id."""
+        handle = ground.sweep(
+            "echo {k} $TORCHX_TASK ${TORCHX_JOB_ID#*://*/}; test {k} != v2 || { echo no data; exit 3; }", 4, 2
+        )
         table = ground.ended(handle)
         assert [state.name for state in table.states] == ["SUCCEEDED", "SUCCEEDED", "FAILED", "SUCCEEDED"]
         assert (table.exit_codes[2], table.max_parallel) == (3, 2)
-        assert sorted(line.strip() for line in ground.lines(handle)) == ["no data", "v0 0", "v1 1", "v2 2", "v3 3"]
-        assert ground.lines(f"{handle}/3") == ["v3 3\n"]
+        written = [f"v{k} {k} {handle.rpartition('/')[2]}/{k}" for k in range(4)]
+        lines = sorted(line.strip() for line in ground.lines(handle))
+        assert lines == ["no data", *written]
+        assert ground.lines(f"{handle}/3") == [f"{written[3]}\n"]
         task = ground.runner.status(f"{handle}/2")
         assert task is not None
         assert (task.state, "exit code 3" in task.msg, "no data" in task.msg) == (AppState.FAILED, True, True)

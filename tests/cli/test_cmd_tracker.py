@@ -67,6 +67,24 @@ def test_metadata(torchx: Call, runs: Path) -> None:
     assert found["metadata"] == {"lr": 0.1, "model": "resnet\x1b[31m", "layers": [1, 2]}
 
 
+def test_what_came_out_of_a_sweep(torchx: Call, runs: Path) -> None:
+    """Each task writes under its own handle; a row a task: what it was given, and what it wrote."""
+    write = (
+        "from torchx.tracker import app_run_from_env as a; import sys; a().add_metadata(lr=1, loss=int(sys.argv[1])*2)"
+    )
+    (runs / "train.py").write_text(f"import sys\nif sys.argv[1] != '7':\n    {write}\n")
+    sweep = ["sweep", "-s", "local_cwd", "--grid", "lr=3,5,7", "utils.python", "--script", "train.py", "--", "{lr}"]
+    handle = torchx(*sweep).out.strip().splitlines()[-1]
+    torchx("wait", handle)
+    listed = rows(torchx("tracker", "list", "metadata", "@last").out)
+    assert listed == [["TASK", "lr", "loss"], ["0", "3", "6"], ["1", "5", "10"], ["2", "7", ""]]
+    found = check("tracker-metadata", torchx("tracker", "list", "metadata", "--json", handle).out)
+    assert found["metadata"] == {}
+    assert found["tasks"][1] == {"task": 1, "values": {"lr": "5"}, "metadata": {"lr": 1, "loss": 10}}
+    assert found["tasks"][2]["metadata"] == {}
+    assert rows(torchx("tracker", "list", "metadata", "@last/1").out)[1:] == [["loss", "10"], ["lr", "1"]]
+
+
 def test_artifacts(torchx: Call, runs: Path) -> None:
     """All of them, or the one of a name."""
     assert rows(torchx("tracker", "list", "artifacts", TRAIN).out) == [

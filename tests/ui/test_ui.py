@@ -157,6 +157,24 @@ def test_a_sweep(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
     assert lines == ["seed 2"]
 
 
+def test_what_came_out_of_a_sweep(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
+    """What tasks wrote to the tracker beside their values; nothing where there is no tracker, or no sweep."""
+    write = "from torchx.tracker import app_run_from_env as a; import sys; a().add_metadata(loss=float(sys.argv[1]))"
+    (tmp_path / "train.py").write_text(write)
+    argv = [sys.executable, "-m", "torchx", "sweep", "-s", "local_cwd", "--grid", "lr=0.1,0.2", "utils.python"]
+    (tmp_path / ".torchxconfig").write_text(f"[torchx:tracker]\nfsspec = {tmp_path}/tracked\n")
+    words = ["--script", "train.py", "--", "{lr}"]
+    done = subprocess.run([*argv, *words], env=home, cwd=tmp_path, check=True, capture_output=True, text=True)
+    handle = done.stdout.strip()
+    subprocess.run([sys.executable, "-m", "torchx", "wait", handle], env=home, check=True, capture_output=True)
+    page = pages()
+    tasks = page.ask(f"/api/results?handle={quote(handle)}").json()["tasks"]
+    assert tasks[1] == {"task": 1, "values": {"lr": "0.2"}, "metadata": {"loss": 0.2}}
+    assert page.ask(f"/api/results?handle={quote(handle)}/1").json()["tasks"] == []
+    (tmp_path / ".torchxconfig").unlink()
+    assert page.ask(f"/api/results?handle={quote(handle)}").json()["tasks"] == []
+
+
 def test_secrets_are_masked(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
     """What was given as a secret is not in the document of the run."""
     argv = [

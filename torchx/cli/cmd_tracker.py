@@ -9,7 +9,8 @@ from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP
 from torchx.cli.render import document, table
-from torchx.errors import BackendError, ConfigError, NotFoundError, TorchXError
+from torchx.errors import BackendError, NotFoundError, TorchXError
+from torchx.runner.trackers import choose_tracker
 from torchx.util.strings import did_you_mean
 from torchx.util.term import is_tty
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
+    from torchx.runner.results import SweepResults
     from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase
 
     T = TypeVar("T")
@@ -26,7 +28,6 @@ else:
 
     __getattr__ = reexports(__name__)
 
-_CONFIG_HINT = "name one in `.torchxconfig`: section `[torchx:tracker]`, for example `fsspec = /shared/runs`"
 
 
 class CmdTracker(SubCommand):
@@ -66,7 +67,7 @@ class CmdTracker(SubCommand):
             ConfigError: none is configured.
             NotFoundError: none of that name is.
         """
-        return _tracker(self._name)[1]
+        return choose_tracker(self._name)[1]
 
     def add_list_job_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options of ``list jobs``."""
@@ -107,11 +108,22 @@ class CmdTracker(SubCommand):
         """Prints names and values."""
         name, tracker = self._choose(args)
         run_id = _run_id(args.RUN_ID)
+        results = _ask(name, lambda: _of_tasks(run_id, tracker))
         values = _ask(name, lambda: dict(tracker.metadata(run_id)))
-        if not values:
+        if not values and results is None:
             _must_be_known(name, tracker, run_id)
         if args.json:
-            _document(name, run_id, metadata=values)
+            from torchx.runner.documents import results_fields
+
+            _document(name, run_id, metadata=values, **({"tasks": results_fields(results)} if results else {}))
+        elif results is not None:
+            columns = results.columns()
+            found = zip(results.points, results.metadata, strict=True)
+            tasks = [
+                [str(k), *point, *(_text(wrote[c]) if c in wrote else "" for c in columns)]
+                for k, (point, wrote) in enumerate(found)
+            ]
+            _table(["TASK", *results.names, *columns], tasks, nothing="")
         else:
             rows = [[key, _text(values[key])] for key in sorted(values)]
             _table(["NAME", "VALUE"], rows, nothing=f"`{run_id}` has written no metadata")
@@ -154,23 +166,7 @@ class CmdTracker(SubCommand):
 
     def _choose(self, args: argparse.Namespace) -> tuple[str, TrackerBase]:
         self._name = args.tracker
-        return _tracker(args.tracker)
-
-
-def _tracker(wanted: str | None) -> tuple[str, TrackerBase]:
-    """The name and the tracker, from the config files, else from the variables that a job has."""
-    from torchx.runner.trackers import get_configured_trackers
-    from torchx.tracker.api import make_tracker, trackers_in_environ
-
-    configured = get_configured_trackers() or trackers_in_environ()
-    if not configured:
-        raise ConfigError("no tracker is configured", hint=_CONFIG_HINT)
-    name = wanted or next(iter(configured))
-    if name not in configured:
-        known = list(configured)
-        hint = did_you_mean(name, known) or f"configured: {', '.join(known)}"
-        raise NotFoundError(f"no tracker `{name}` is configured", hint=hint)
-    return name, make_tracker(name, configured[name])
+        return choose_tracker(args.tracker)
 
 
 def _run_id(reference: str) -> str:
@@ -186,6 +182,20 @@ def _run_id(reference: str) -> str:
         if reference.startswith("@"):
             raise
         return reference
+
+
+def _of_tasks(run_id: str, tracker: TrackerBase) -> SweepResults | None:
+    """What the tasks of a sweep wrote; None where this is no sweep on record."""
+    from torchx.runs import default_registry
+    from torchx.runs.registry import SWEEP
+
+    run = default_registry().get(run_id)
+    if run is None or SWEEP not in run.tags:
+        return None
+    from torchx.runner import get_runner
+
+    with get_runner() as runner:
+        return runner.sweep_results(run_id, tracker)
 
 
 def _ask(name: str, question: Callable[[], T]) -> T:

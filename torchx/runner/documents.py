@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from torchx.runner.results import SweepResults
     from torchx.runs import Run
     from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs import AppStatus, RoleStatus
@@ -65,6 +66,15 @@ def metrics_fields(found: Sequence[ReplicaMetrics]) -> list[dict[str, Any]]:
             ],
         }
         for one in found
+    ]
+
+
+def results_fields(results: SweepResults) -> list[dict[str, Any]]:
+    """What came out of each task of a sweep, with the values that it was given."""
+    tasks = enumerate(zip(results.points, results.metadata, strict=True))
+    return [
+        {"task": k, "values": dict(zip(results.names, point, strict=True)), "metadata": dict(wrote)}
+        for k, (point, wrote) in tasks
     ]
 
 

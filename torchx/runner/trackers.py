@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx.config.files import ConfigFiles
+    from torchx.tracker.api import TrackerBase
+
+_CONFIG_HINT = "name one in `.torchxconfig`: section `[torchx:tracker]`, for example `fsspec = /shared/runs`"
 
 
 def get_configured_trackers(files: ConfigFiles | None = None) -> dict[str, str | None]:
@@ -49,3 +52,29 @@ def tracker_environment(trackers: Mapping[str, str | None]) -> dict[str, str]:
         if text is not None:
             env[tracker_config_env_var_name(name)] = text
     return env
+
+
+def choose_tracker(wanted: str | None = None) -> tuple[str, TrackerBase]:
+    """Name and tracker, from the config files, else from the variables that a job has.
+
+    Args:
+        wanted: its name; None: the first that is configured.
+
+    Raises:
+        ConfigError: none is configured.
+        NotFoundError: none of that name is.
+    """
+    from torchx.errors import ConfigError, NotFoundError
+    from torchx.tracker.api import make_tracker, trackers_in_environ
+
+    configured = get_configured_trackers() or trackers_in_environ()
+    if not configured:
+        raise ConfigError("no tracker is configured", hint=_CONFIG_HINT)
+    name = wanted or next(iter(configured))
+    if name not in configured:
+        from torchx.util.strings import did_you_mean
+
+        known = list(configured)
+        hint = did_you_mean(name, known) or f"configured: {', '.join(known)}"
+        raise NotFoundError(f"no tracker `{name}` is configured", hint=hint)
+    return name, make_tracker(name, configured[name])

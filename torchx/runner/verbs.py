@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchx.runner.forward import Forwarding
     from torchx.runner.inside import Ran
     from torchx.runner.parts import RunnerParts as _Parts
+    from torchx.runner.results import SweepResults
     from torchx.runner.sweeps import FailureGroup
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers.api import Scheduler
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.stacks import Stacks
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
     from torchx.specs.tasks import TaskList, TaskTable
+    from torchx.tracker.api import TrackerBase
 else:
     _Parts = object
 
@@ -428,6 +430,16 @@ class RunnerVerbs(DoctorVerbs, _Parts):
 
         _, backend, app_id = self._find(app_handle)
         return sweeps.failures(backend, app_id, table)
+
+    def sweep_results(self, app_handle: str, tracker: TrackerBase) -> SweepResults:
+        """What the tasks of a sweep wrote to a tracker, beside the values that they differ in.
+
+        Raises:
+            NotFoundError: there is no such sweep on record.
+        """
+        from torchx.runner.results import sweep_results
+
+        return sweep_results(self, app_handle, tracker)
 
     def copy(  # as of `open`, between two ends
         self,

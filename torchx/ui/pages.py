@@ -11,8 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from torchx.errors import NotFoundError, NotSupportedError, TorchXError
-from torchx.runner.documents import handle_fields, metrics_fields, run_fields, status_fields
+from torchx.errors import ConfigError, NotFoundError, NotSupportedError, TorchXError
+from torchx.runner.documents import handle_fields, metrics_fields, results_fields, run_fields, status_fields
+from torchx.runner.trackers import choose_tracker
 from torchx.ui.follow import log_lines
 from torchx.ui.guard import API, Guard
 from torchx.ui.live import Live
@@ -59,6 +60,15 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
             found = []
         return _json({**handle_fields(handle), "replicas": metrics_fields(found)})
 
+    async def results(request: Request) -> Response:
+        handle = runner.resolve(request.query_params["handle"])
+        try:
+            _, tracker = choose_tracker(request.query_params.get("tracker"))
+            found = await asyncio.to_thread(runner.sweep_results, handle, tracker)
+        except (ConfigError, NotFoundError):  # no tracker, or no sweep: nothing is drawn
+            return _json({**handle_fields(handle), "tasks": []})
+        return _json({**handle_fields(handle), "tasks": results_fields(found)})
+
     async def log(request: Request) -> Response:
         asked = request.query_params
         target = asked["handle"] + (f"/{asked['part']}" if asked.get("part") else "")
@@ -85,6 +95,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
         Route(f"{API}events", events),
         Route(f"{API}run", one_run),
         Route(f"{API}metrics", metrics),
+        Route(f"{API}results", results),
         Route(f"{API}log", log),
         Route(f"{API}do/{{action}}", act, methods=["POST"]),
     ]

@@ -60,7 +60,9 @@ def python(kubeconfig: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def bucket(python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A bucket of a server that this machine and its pods reach at one address."""
-    bridge = "{{with index .IPAM.Config 0}}{{.Subnet}} {{.Gateway}}{{end}}"  # an engine without containers says no gateway
+    bridge = (
+        "{{with index .IPAM.Config 0}}{{.Subnet}} {{.Gateway}}{{end}}"  # an engine without containers says no gateway
+    )
     subnet, *gateway = engine_run("docker", "network", "inspect", "bridge", "-f", bridge).split()
     host = gateway[0] if gateway else str(next(ipaddress.ip_network(subnet).hosts()))
     with socket.socket() as probe:

@@ -283,6 +283,38 @@ def test_a_sweep_and_its_tasks(tab: Any, pages: Pages, home: dict[str, str]) -> 
     tasks.get_by_text("100 of 100 ended · 99 succeeded · 1 failed").wait_for()
     tasks.locator("canvas").hover(position={"x": 2, "y": 2})
     tasks.get_by_text("task 0: succeeded").wait_for()
+    assert not tab.get_by_role("region", name="Results", exact=True).is_visible()
     tasks.get_by_role("link", name="42").click()
     tab.get_by_role("region", name="Cause").get_by_text("exit code 4: bad seed").wait_for()
     tab.locator(".line", has_text="seed 42").wait_for()
+
+
+def test_what_came_out_of_a_sweep(tab: Any, pages: Pages, home: dict[str, str]) -> None:
+    """A point for each task that wrote both numbers, and a table to sort; a logarithmic axis where it spans decades."""
+    folder = Path(home["HOME"])
+    (folder / ".torchxconfig").write_text(f"[torchx:tracker]\nfsspec = {folder}/tracked\n")
+    (folder / "train.py").write_text(
+        "import sys\nfrom torchx.tracker import app_run_from_env\n"
+        "app_run_from_env().add_metadata(loss=float(sys.argv[1]) ** 2, note='<img src=x onerror=alert(1)>')\n"
+    )
+    argv = [sys.executable, "-m", "torchx", "sweep", "-s", "local_cwd", "--grid", "lr=0.001,0.1,1", "utils.python"]
+    words = ["--script", "train.py", "--", "{lr}"]
+    subprocess.run([*argv, *words], env=home, cwd=folder, check=True, capture_output=True)
+    tab.goto(pages().address)
+    _rows(tab).filter(has_text="succeeded").click()
+    results = tab.get_by_role("region", name="Results", exact=True)
+    results.get_by_text("3 tasks have written to the tracker").wait_for()
+    results.get_by_role("img", name="loss against lr, 3 tasks").wait_for()
+    assert [button.get_attribute("aria-pressed") for button in results.locator(".title button").all()] == [
+        "true",
+        "true",
+    ]
+    assert results.locator("td", has_text="<img src=x onerror=alert(1)>").count() == 3
+    results.get_by_label("y axis").select_option("task")
+    results.get_by_role("img", name="task against lr, 3 tasks").wait_for()
+    results.get_by_role("button", name="loss").click()
+    results.get_by_role("button", name="loss").click()  # descending
+    assert [link.text_content() for link in results.locator("tbody a").all()] == ["2", "1", "0"]
+    results.locator("tbody a").first.click()
+    tab.locator(".pill", has_text="succeeded").first.wait_for()
+    assert tab.url.endswith("%2F2")

@@ -93,8 +93,13 @@ def test_one_job_whatever_the_number_of_tasks(cluster: Cluster, scheduler: Kuber
 
 def test_values_arrive(cluster: Cluster, scheduler: KubernetesScheduler, tmp_path: Path) -> None:
     """Whatever is in them, in arguments and variables, with macros beside them, and the number of the task."""
-    submit(
-        scheduler, ODD, "{v}", "{{v}} $(HOME) ${{replica_id}}", "${replica_id}", env={"A": "x{v}", "B": "$(A) $HOME"}
+    app_id = submit(
+        scheduler,
+        ODD,
+        "{v}",
+        "{{v}} $(HOME) ${{replica_id}}",
+        "${replica_id}",
+        env={"A": "x{v}", "B": "$(A) $HOME", "TORCHX_JOB_ID": "kubernetes://me/${app_id}"},
     )
     show = f"{os.sys.executable} -c 'import json,os,sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))' \"$@\""  # type: ignore[attr-defined]
     for k, value in enumerate(ODD):
@@ -103,6 +108,7 @@ def test_values_arrive(cluster: Cluster, scheduler: KubernetesScheduler, tmp_pat
         argv, env = json.loads(done.stdout)
         assert argv == [value, "{v} $(HOME) ${replica_id}", str(k)]
         assert (env["A"], env["B"], env["TORCHX_TASK"]) == (f"x{value}", "$(A) $HOME", str(k))
+        assert env["TORCHX_JOB_ID"] == f"kubernetes://me/{app_id}/{k}"
 
 
 def test_a_task_that_was_cancelled_does_not_begin(

@@ -90,6 +90,10 @@ def scheduler() -> SlurmScheduler:
     return made
 
 
+JOB_ID = {"TORCHX_JOB_ID": "slurm://test/${app_id}"}
+"""As the Runner sets it."""
+
+
 def submit(scheduler: SlurmScheduler, script: str, count: int, *, width: int = 0, **more: Any) -> str:
     role = Role("w", "", entrypoint="sh", args=["-c", script], resource=Resource(1, 0, 10), **more)
     info = scheduler.submit_dryrun(AppDef("job", [role]), {})
@@ -207,10 +211,12 @@ def test_an_array_that_was_not_written_down(cluster: Cluster, scheduler: SlurmSc
 
 
 def test_values_and_variables_arrive(cluster: Cluster, scheduler: SlurmScheduler, tmp_path: Path) -> None:
-    """Quotes, line ends and dollars in values; macros and placeholders in variables."""
-    app_id = submit(scheduler, 'printf "%s|%s|%s" "$A" "$1" "$B"', 2, env={"A": "x{k}", "B": "{v}"})
+    """Quotes, line ends and dollars in values; macros and placeholders in variables; a task's id is its handle."""
+    app_id = submit(
+        scheduler, 'printf "%s|%s|%s|%s" "$A" "$1" "$B" "$TORCHX_JOB_ID"', 2, env={"A": "x{k}", "B": "{v}", **JOB_ID}
+    )
     logs = scheduler.open_logs(app_id, [("w", 1)], LogQuery())
-    assert "".join(logs[0]) == "x1||it's\n${1}"
+    assert "".join(logs[0]) == f"x1||it's\n${{1}}|slurm://test/{app_id}/1"
 
 
 def test_a_task(cluster: Cluster, scheduler: SlurmScheduler) -> None:
@@ -316,10 +322,8 @@ def test_tasks_of_several_replicas(cluster: Cluster, scheduler: SlurmScheduler) 
     """Each task of the array has the nodes of a job, and a step for each replica; values and macros arrive."""
     cluster.program("srun", SRUN)
     cluster.program("scontrol", SCONTROL)
-    script = (
-        'echo "$A|$B|${replica_id}|$TORCHX_TASK"; test "${replica_id}" = 0 -o {k} != 1 || { echo no data; exit 3; }'
-    )
-    app_id = submit(scheduler, script, 2, num_replicas=2, env={"A": "x{k}", "B": "{v}"})
+    script = 'echo "$A|$B|${replica_id}|$TORCHX_TASK|$TORCHX_JOB_ID"; test "${replica_id}" = 0 -o {k} != 1 || { echo no data; exit 3; }'
+    app_id = submit(scheduler, script, 2, num_replicas=2, env={"A": "x{k}", "B": "{v}", **JOB_ID})
     assert "--nodes=2" in Path(chunks(scheduler, app_id)).with_name("array.sh").read_text()
     found = scheduler.describe(app_id)
     assert found is not None
@@ -328,8 +332,8 @@ def test_tasks_of_several_replicas(cluster: Cluster, scheduler: SlurmScheduler) 
     assert found.tasks.exit_codes == [0, 3]
     assert scheduler.log_replicas(app_id) == [("0", 0), ("0", 1), ("1", 0), ("1", 1)]
     first, second = scheduler.open_logs(app_id, [("0", 0), ("1", 1)], LogQuery())
-    assert "".join(first) == "x0|it's\n${0}|0|0\n"
-    assert "".join(second) == "x1|it's\n${1}|1|1\nno data\n"
+    assert "".join(first) == f"x0|it's\n${{0}}|0|0|slurm://test/{app_id}/0\n"
+    assert "".join(second) == f"x1|it's\n${{1}}|1|1|slurm://test/{app_id}/1\nno data\n"
     tasks = scheduler.describe_tasks(app_id, [0, 1])
     assert tasks is not None
     assert [task.state.name for task in tasks] == ["SUCCEEDED", "FAILED"]

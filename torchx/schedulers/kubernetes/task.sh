@@ -8,4 +8,4 @@ nl='
 line=$(sed -n "$((TORCHX_REPLICA_ID + 1))p" /torchx-values/values) && [ -n "$line" ] || {
   echo "torchx: the values of task $TORCHX_REPLICA_ID cannot be read" >&2; exit 78; }
 eval "$line"
-export TORCHX_TASK="$TORCHX_REPLICA_ID"
+export TORCHX_TASK="$TORCHX_REPLICA_ID" TORCHX_JOB_ID="${TORCHX_JOB_ID:+$TORCHX_JOB_ID/$TORCHX_REPLICA_ID}"

@@ -17,7 +17,7 @@ from torchx.schedulers.local.submission import (
     make_log_dir,
     write_request,
 )
-from torchx.settings import torchx_home
+from torchx.settings import ENV_JOB_ID, torchx_home
 from torchx.specs.tasks import ENV_TASK, fill
 from torchx.supervisor.layout import task_log
 from torchx.supervisor.statefile import TASKS
@@ -96,6 +96,7 @@ def _tasks(
 ) -> Iterator[tuple[str, list[str], dict[str, str]]]:
     from torchx.util.procs import find_program
 
+    job = replica["env"].get(ENV_JOB_ID, "")
     path = replica["env"].get("PATH") or env.get("PATH", os.defpath)
     programs: dict[str, str] = {}
     for k in range(len(tasks.points)):
@@ -104,7 +105,8 @@ def _tasks(
         program = replica["exe"] or programs.get(argv[0])
         if program is None:
             program = programs[argv[0]] = find_program(argv[0], path, replica["cwd"]) or argv[0]
-        yield program, argv, {ENV_TASK: str(k), **{name: fill(value, values) for name, value in own.items()}}
+        ids = {ENV_TASK: str(k), **({ENV_JOB_ID: f"{job}/{k}"} if job else {})}
+        yield program, argv, {**ids, **{name: fill(value, values) for name, value in own.items()}}
 
 
 def _unresolved(request: PopenRequest) -> list[dict[str, Any]]:

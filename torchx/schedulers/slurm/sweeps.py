@@ -14,6 +14,7 @@ from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_
 from torchx.schedulers.slurm.client import NO_SUCH_JOB
 from torchx.schedulers.slurm.reasons import app_state
 from torchx.schedulers.slurm.request import APP_ID, RDZV_ID, choice_of_folder, directive, group_options
+from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.tasks import TaskTable, fill_in
 from torchx.util.records import dataclass
@@ -45,10 +46,12 @@ CHUNKS_FILE = "chunks"
 _CANCELLED, _SKIPPED, _ENDS = "cancelled", "skipped", "ends."
 _WHOLE = [
     'mkdir -p "tasks/$k" && ln -sfn ../../job.json "tasks/$k/job.json" && cd "tasks/$k" || exit 78',
-    "export ${!v_@}",
+    'export v_task="$app_id/$k" "${!v_@}"',
     "exec bash ../../job.sh",
 ]
-_LATE = {APP_ID: "app_id", RDZV_ID: "SLURM_JOB_ID"}
+_NUMBER = "@TORCHX_TASK@"
+_WHICH = "\ue001task\ue001"
+_LATE = {APP_ID: "app_id", RDZV_ID: "SLURM_JOB_ID", _NUMBER: "k"}
 _USUAL_MOST = 1001  # tasks of an array, where the cluster does not say
 _NO_ROOM = re.compile(r"job submit limit|SubmitJobsPer|MaxSubmitJob|GrpSubmit|job array specification", re.IGNORECASE)
 _ELEMENT = re.compile(r"(\d+)_(?:(\d+)|\[([^\]%]*)(?:%\d+)?\])$")
@@ -115,9 +118,11 @@ def render_whole(request: SlurmBatchRequest, tasks: TaskList) -> str:
     made = copy.deepcopy(request)
     for replica in made.replicas.values():
         fill_in(replica, marks)
+        if ENV_JOB_ID in replica.env:  # the job's own id is that of an element of an array, which nobody asks for
+            replica.env[ENV_JOB_ID] = replica.env[ENV_JOB_ID].replace(APP_ID, _WHICH)
     script = made.materialize()
-    for i, mark in enumerate(marks.values()):
-        script = script.replace(mark, f"'\"${{v_{i}}}\"'")
+    for name, mark in ("task", _WHICH), *enumerate(marks.values()):
+        script = script.replace(mark, f"'\"${{v_{name}}}\"'")
     return script
 
 
@@ -142,8 +147,10 @@ def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: Task
 
 def _program(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList) -> list[str]:
     """What becomes of a task that is one process, which needs no step."""
-    words = (replica.entrypoint, *replica.args)
-    assignments, words_of_task = shell_words(tasks.names, split(replica.env)[0], words, _LATE)
+    words, env = (replica.entrypoint, *replica.args), split(replica.env)[0]
+    if ENV_JOB_ID in env:
+        env = {**env, ENV_JOB_ID: f"{env[ENV_JOB_ID]}/{_NUMBER}"}
+    assignments, words_of_task = shell_words(tasks.names, env, words, _LATE)
     return [*assignments, *choice_of_folder(replica, request.cwd), f"set -- {' '.join(words_of_task)}", 'run "$@"']
 
 

@@ -1,6 +1,6 @@
 // What the replicas use, as charts: a line for each replica, a chart for each resource.
 
-import { ask, at, el } from "/parts.js";
+import { ask, at, el, svg } from "/parts.js";
 
 const WIDTH = 360, HEIGHT = 84, MOST_LINES = 16;
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -19,13 +19,6 @@ const KINDS = [
   ["GPU", (s) => mean(s.gpus.map((g) => g.percent)), (v) => `${Math.round(v)} %`, () => 100],
   ["GPU memory", (s) => sum(s.gpus.map((g) => g.memory)), size, (r) => sum((r.samples.at(-1)?.gpus ?? []).map((g) => g.memory_total))],
 ];
-
-function svg(tag, props, ...children) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(props)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
 
 export class Metrics {
   constructor(handle) {

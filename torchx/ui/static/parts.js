@@ -49,6 +49,13 @@ export function el(tag, props = {}, ...children) {
   return node;
 }
 
+export function svg(tag, props, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(props)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
 const SIGNS = { RUNNING: "●", SUCCEEDED: "✓", FAILED: "✕", PENDING: "◌", SUBMITTED: "◌", UNSUBMITTED: "◌", CANCELLED: "–" };
 export const TERMINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED"]);
 // Told by sign and word, not by colour alone.

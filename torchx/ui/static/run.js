@@ -3,6 +3,7 @@
 import { TERMINAL, address, ago, ask, at, copy, el, pill, span, toast, took } from "/parts.js";
 import { showLog } from "/log.js";
 import { Metrics } from "/metrics.js";
+import { Results } from "/results.js";
 import { Sweep } from "/sweep.js";
 
 const MOST_BARS = 40;
@@ -12,12 +13,12 @@ export function showRun(main, handle, rows, go) {
   let data = null, log = null, seen = "", asking = false, closed = false, loads = 0;
   const head = el("div", { class: "runhead" });
   const why = el("div");
-  const sweep = new Sweep(handle, go), metrics = new Metrics(handle);
+  const sweep = new Sweep(handle, go), metrics = new Metrics(handle), results = new Results(handle, go);
   const times = el("section", { class: "card", "aria-label": "Timeline", hidden: true });
   const roles = el("section", { class: "card", "aria-label": "Replicas", hidden: true });
   const logs = el("div");
   const more = el("div");
-  main.append(head, why, sweep.box, el("div", { class: "columns" }, roles, times), metrics.box, logs, more);
+  main.append(head, why, sweep.box, results.box, el("div", { class: "columns" }, roles, times), metrics.box, logs, more);
   const evidence = () => data?.status?.cause?.error?.message?.split("\n").at(-1) || data?.status?.cause?.evidence;
 
   async function load() {
@@ -48,6 +49,7 @@ export function showRun(main, handle, rows, go) {
         fact(run.git_commit && `commit ${run.git_commit.slice(0, 9)}${run.git_dirty ? " and changes" : ""}`)));
     why.replaceChildren(cause(run) ?? "");
     sweep.show(data);
+    if (data.tasks) results.load(data.tasks.states);
     drawRoles();
     drawTimes(run);
     if (data.tasks && !more.childNodes.length) more.replaceChildren(...details());
