@@ -98,13 +98,14 @@ def test_a_log_goes_on_when_the_container_is_started_again(jobs, gate, eventuall
     follower.until("second")
     # Of the restart one knows a little later, when the next look is due.
     eventually(lambda: jobs.log(app_id) == ["first", "second"], timeout_s=240)
+    # While it runs: of a container that has ended the kubelet keeps one run, and removes the others within a minute.
+    query = LogQuery(previous=True, timestamps=True)
+    (line,) = list(jobs.scheduler.open_logs(app_id, [("main", 0)], query)[0])
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z first\n", line)
     gate.open("seen")
     found = jobs.until(app_id)
     assert (found.state, found.num_restarts) == (AppState.SUCCEEDED, 1)
     assert follower.all() == ["first", "second"]
-    query = LogQuery(previous=True, timestamps=True)
-    (line,) = list(jobs.scheduler.open_logs(app_id, [("main", 0)], query)[0])
-    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z first\n", line)
 
 
 def test_a_crashed_container_is_shown_while_it_is_waited_with(jobs, eventually):
