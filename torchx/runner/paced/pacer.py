@@ -50,6 +50,7 @@ class Pacer:
         self._cfg: dict[str, Any] = head["cfg"]
         self._asked: dict[int, float] = {}  # tasks whose end was asked for, and when
         self._names: list[str] = head["names"]
+        self._handle = make_app_handle(head["scheduler"], head["session"], head["app_id"])
         self._width: int = head["width"]
         self._refused = 0
         self._not_before = 0.0
@@ -107,7 +108,7 @@ class Pacer:
         from torchx.specs.serialize import appdef_to_dict, masked
 
         k = task.k
-        app = job_of(template, dict(zip(self._names, task.point, strict=True)), k)
+        app = job_of(template, dict(zip(self._names, task.point, strict=True)), f"{self._handle}/{k}")
         info = self._backend.submit_dryrun(app, ResolvedCfg(self._cfg))
         look_up(info, self._backend)
         info._record = appdef_to_dict(masked(app), fallback=repr)
@@ -172,15 +173,16 @@ class Pacer:
             time.sleep(min(_STEP_S, left))
 
 
-def job_of(template: AppDef, values: dict[str, str], k: int) -> AppDef:
-    """The job of one task."""
+def job_of(template: AppDef, values: dict[str, str], handle: str) -> AppDef:
+    """The job of the task with this handle."""
     from torchx.specs.copies import copy_data
 
     app: AppDef = copy_data(template)
+    k = handle.rpartition("/")[2]
     app.name = f"{app.name}-{k}"
     for role in app.roles:
         fill_in(role, values)
-        role.env[ENV_TASK] = str(k)
+        role.env[ENV_TASK], role.env[ENV_JOB_ID] = k, handle
     return app
 
 
