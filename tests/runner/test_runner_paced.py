@@ -277,7 +277,7 @@ def pace(backend: Unreliable, values: list[str], monkeypatch: pytest.MonkeyPatch
     """What becomes of tasks with these values as their argument, and what is said of each."""
     monkeypatch.setattr("torchx.runner.paced.pacer._FIRST_PAUSE_S", 0.001)
     app = AppDef("job", [Role("w", "", entrypoint="p", args=["{v}"])])
-    head = {"cfg": {}, "names": ["v"], "width": 2}
+    head = {"cfg": {}, "names": ["v"], "width": 2, "scheduler": "fake", "session": "me"}
     folder = paced.create("sweep-test", head, [(value,) for value in values])
     with Tasks(folder) as tasks:
         Pacer(tasks, backend, app, head).run()

@@ -29,7 +29,6 @@ else:
     __getattr__ = reexports(__name__)
 
 
-
 class CmdTracker(SubCommand):
     """what jobs left behind: their metadata, artifacts and lineage, as a tracker has them"""
 
@@ -185,7 +184,7 @@ def _run_id(reference: str) -> str:
 
 
 def _of_tasks(run_id: str, tracker: TrackerBase) -> SweepResults | None:
-    """What the tasks of a sweep wrote; None where this is no sweep on record."""
+    """What the tasks of a sweep wrote; None of a job that is not a sweep on record."""
     from torchx.runs import default_registry
     from torchx.runs.registry import SWEEP
 

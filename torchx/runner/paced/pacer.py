@@ -8,13 +8,15 @@ scheduler can be asked.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
 from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError, TorchXError, TransientError
 from torchx.runner.paced.sweeps import LOG_FILE
 from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, Tasks
-from torchx.specs.api import AppState, is_terminal
+from torchx.settings import ENV_JOB_ID
+from torchx.specs.api import AppState, is_terminal, make_app_handle
 from torchx.specs.tasks import ENV_TASK, fill_in
 
 TYPE_CHECKING = False
@@ -50,7 +52,7 @@ class Pacer:
         self._cfg: dict[str, Any] = head["cfg"]
         self._asked: dict[int, float] = {}  # tasks whose end was asked for, and when
         self._names: list[str] = head["names"]
-        self._handle = make_app_handle(head["scheduler"], head["session"], head["app_id"])
+        self._handle = make_app_handle(head["scheduler"], head["session"], os.path.basename(tasks.folder))
         self._width: int = head["width"]
         self._refused = 0
         self._not_before = 0.0
