@@ -17,10 +17,12 @@ ROOT = Path(torchx.__file__).parent.parent
 
 def hints() -> list[str]:
     """What `install_extra` is called with in the sources."""
+    texts = [path.read_text() for path in (ROOT / "torchx").rglob("*.py")]
     calls = (
         node
-        for path in (ROOT / "torchx").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for text in texts
+        if "install_extra(" in text  # the others are not worth reading
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "install_extra"
     )
     return sorted({str(call.args[0].value) for call in calls if isinstance(call.args[0], ast.Constant)})
