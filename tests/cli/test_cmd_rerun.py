@@ -57,6 +57,7 @@ def repo(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("torchx.util.git._FRESH_S", 0.0)  # each call stands for a process of its own
     (project / "train.py").write_text('import sys; print("one", *sys.argv[1:])\n')
     (project / "comp.py").write_text(COMPONENT)
+    (project / ".gitignore").write_text("__pycache__/\n")  # the jobs import what is beside them
     git(project, "init", "-q")
     git(project, "add", "-A")
     git(project, "commit", "-qm", "one")

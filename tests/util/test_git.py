@@ -153,6 +153,21 @@ def test_a_patch_holds_what_is_not_committed(repo, tmp_path):
     assert "[core]" not in patch.read_text(errors="replace")
 
 
+def test_a_change_of_the_moment_of_the_commit(repo, tmp_path):
+    """An edit that size and time do not show, since both are those of the commit, is in the patch as git's own status has it."""
+    run_git(repo, "config", "core.trustctime", "false")
+    when = (repo / "file").stat().st_mtime - 100
+    os.utime(repo / "file", (when, when))
+    run_git(repo, "update-index", "--refresh")
+    (repo / "file").write_text("2")
+    for path in (repo / "file", repo / ".git" / "index"):
+        os.utime(path, (when, when))
+    assert run_git(repo, "--no-optional-locks", "status", "--porcelain") == "M file"
+    probe(str(repo), patches=str(tmp_path / "patches"))
+    (patch,) = patches(tmp_path / "patches")
+    assert "+2" in patch.read_text()
+
+
 def test_a_clean_tree_leaves_no_patch(repo, tmp_path, monkeypatch):
     """Nothing is left behind of a tree that does not differ, and old patches go."""
     folder = tmp_path / "patches"

@@ -27,7 +27,7 @@ _PATCH = f"""
   unset GIT_INDEX_FILE
   umask 077
   cd -- "$1" && cd -- "$(git rev-parse --show-toplevel)" || exit
-  cp -- "$(git rev-parse --git-path index)" "$2.index"
+  cp -p -- "$(git rev-parse --git-path index)" "$2.index"
   export GIT_INDEX_FILE="$2.index"
   git add --intent-to-add -- .
   git diff --binary --no-color --no-ext-diff --no-textconv HEAD | head -c "$(($3 + 1))" >"$2.new"
