@@ -15,6 +15,9 @@
 #
 # Everything is installed below .venv, .cache and ~/.cache/torchx-ci (large things); PYTHON=... names the interpreter.
 
+# The tests start Python a thousand times: each start would compile what it imports, and pytest what it collects.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test check check-real coverage lint types unit docs fuzz torture mutants bench picture screens format clean
 .DEFAULT_GOAL := help
 SCRIPTS := .ci/run scripts/demo scripts/env scripts/real $(wildcard torchx/*/*.sh torchx/schedulers/*/*.sh torchx/schedulers/*/*/*.sh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -52,6 +53,22 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if collection_path.suffix == ".py" and "torchx" in collection_path.parts:
         return collection_path.read_text().startswith('"""A door to :mod:') or None
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected lives until the end, millions of objects: the garbage collector leaves them alone."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """With ``-n auto``: 1.5 times the processors, as a third of the time a test waits for its processes."""
+    return (os.cpu_count() or 1) * 3 // 2
 
 
 @pytest.fixture(autouse=True)

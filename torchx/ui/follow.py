@@ -44,9 +44,10 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
             yield [{"error": (await said).decode(errors="replace").strip()}]
     finally:
         said.cancel()
+        await asyncio.wait([said])
         if process.returncode is None:
             process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), _PATIENCE_S)
-            except asyncio.TimeoutError:
-                process.kill()
+        try:  # to the ends of its pipes: before, asyncio does not close them
+            await asyncio.wait_for(process.communicate(), _PATIENCE_S)
+        except asyncio.TimeoutError:
+            process.kill()

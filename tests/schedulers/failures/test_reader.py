@@ -251,3 +251,49 @@ def test_an_exception_before_an_abort_at_exit_is_the_cause() -> None:
     assert (found.message, found.kind, found.signal) == ("RuntimeError: boom", "error", "SIGABRT")
     alone = read_failure(Evidence(stderr="terminate called without an active exception\n"), exit_code=134)
     assert alone.message == "terminate called without an active exception"
+
+
+SNAKEMAKE = """\
+Select jobs to execute...
+[Mon Nov 23 11:02:05 2026]
+localrule train:
+    output: out/a.txt
+    reason: Missing output files: out/a.txt
+%s
+[Mon Nov 23 11:02:06 2026]
+Error in rule train:
+    message: None
+    shell:
+        python3 train.py out/a.txt
+        (command exited with non-zero exit code)
+Shutting down, this might take some time.
+Exiting because a job execution failed. Look above for error messages
+Complete log(s): /flow/.snakemake/log/2026-11-23T110205.807598.snakemake.log
+Elapsed time: 0:00:00.282470
+WorkflowError:
+At least one job did not complete successfully.
+"""
+"""What Snakemake 9.27 writes of a rule that has failed."""
+RULE = """RuleException:
+%s in file "/flow/Snakefile", line 5:
+%s"""
+
+
+@pytest.mark.parametrize(
+    ("wrote", "cause"),
+    [
+        (
+            'Traceback (most recent call last):\n  File "/flow/train.py", line 2, in <module>\n    main()\n'
+            "RuntimeError: no more frobs\n"
+            + RULE
+            % ("CalledProcessError", "Command 'python3 train.py' returned non-zero exit status 1."),
+            "RuntimeError: no more frobs",
+        ),
+        ("begun\nno data in /data", "no data in /data"),
+        (RULE % ("ValueError", "bad batch"), "ValueError: bad batch"),
+    ],
+    ids=["exception", "words", "rule in Python"],
+)
+def test_what_a_rule_of_snakemake_said(wrote: str, cause: str) -> None:
+    """The cause is the program's, not that a job of the workflow did not complete."""
+    assert read_failure(Evidence(stderr=SNAKEMAKE % wrote), exit_code=1).summary() == f"exit code 1: {cause}"

@@ -34,7 +34,7 @@ _NOISE = (
     r"|Setting OMP_NUM_THREADS environment|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|.*\d%\|.*\||[-=*+_#~]{3,}$|\++ "
     r"|note: run with `RUST_BACKTRACE|(?:srun|sbatch|slurmd|slurmstepd\S*): |make(?:\[\d+\])?: \*\*\*|exit status \d+$"
     r"|Aborted \(core dumped\)$|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: |frame #\d+: |<omitting python"
-    r"|Exception raised from |\s+at \S|Node\.js v\d"
+    r"|Exception raised from |\s+at \S|Node\.js v\d|\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]$"
 )
 # What a program says that ends without an exception of Python: the first such line is the message.
 _FATAL = (
@@ -50,6 +50,7 @@ _ERROR_WORDS = (
 )
 _SYSTEM = r"(?:srun|sbatch|slurmd|slurmstepd\S*): |oom-kill:constraint=|Memory cgroup out of memory: |NVRM: Xid "
 _STEP_NEWS = r"srun: (?:error: \S+: tasks? \S+: |Job step aborted|launch/slurm|Force Terminated|got SIG|forcing job)"
+_SNAKEMAKE = r"RuleException:$|Error in rule \w+:$"  # begins its report of a job that failed
 # Exceptions that only report that a child failed: its own traceback, or its last words, are above.
 _WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
 
@@ -137,9 +138,20 @@ def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fa
         guilty = next((f for f in told if not is_aftermath(f)), told[0] if told else None)
         if guilty is not None:
             return guilty
-    lines = [line for own in by_rank.values() for line in own]
+    lines = _without_snakemake([line for own in by_rank.values() for line in own])
     trace = _last_trace(find_traces(lines), lines, end)
     return _of_trace(trace, lines, end) if trace is not None else _of_words(lines, stdout, end)
+
+
+def _without_snakemake(lines: list[str]) -> list[str]:
+    """What a rule of Snakemake's has written, without the report of its failure; that may hold an exception's message."""
+    at = next((i for i, line in enumerate(lines) if re.match(_SNAKEMAKE, line)), None)
+    if at is None:
+        return lines
+    raised = re.match(r"(\w+) in file \".*\", line \d+:$", lines[at + 1]) if at + 2 < len(lines) else None
+    if raised is None or raised[1] in _WRAPPERS:
+        return lines[:at] or lines
+    return [*lines[:at], f"{raised[1]}: {lines[at + 2]}"]
 
 
 def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> Trace | None:
