@@ -44,10 +44,11 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
             yield [{"error": (await said).decode(errors="replace").strip()}]
     finally:
         said.cancel()
-        await asyncio.wait([said])
-        if process.returncode is None:
-            process.terminate()
-        try:  # to the ends of its pipes: before, asyncio does not close them
-            await asyncio.wait_for(process.communicate(), _PATIENCE_S)
+        try:
+            if process.returncode is None:
+                process.terminate()
+                await asyncio.wait_for(process.wait(), _PATIENCE_S)
         except asyncio.TimeoutError:
-            process.kill()
+            pass
+        finally:  # kills what is left; asyncio itself would do it a moment later, when its loop may be closed
+            process._transport.close()  # type: ignore[attr-defined]  # there is no public name for it

@@ -144,7 +144,7 @@ def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fa
 
 
 def _without_snakemake(lines: list[str]) -> list[str]:
-    """What a rule of Snakemake's has written, without the report of its failure; that may hold an exception's message."""
+    """What a rule of Snakemake's has written; of the report that it failed, the message of an exception alone."""
     at = next((i for i, line in enumerate(lines) if re.match(_SNAKEMAKE, line)), None)
     if at is None:
         return lines
