@@ -48,7 +48,7 @@ def test_all_of_it(lsf_shell: Shell, cluster: Config, tmp_path: Path) -> None:
     listed, told = both(lsf_shell, "list")
     [handle] = re.findall(r"lsf://torchx/\S+", listed)
     assert f"led to `{handle}`, which is on record now" in told
-    eventually(lambda: "SUCCEEDED" in lsf_shell.torchx("status", "@last"))
+    eventually(lambda: "state:    SUCCEEDED" in lsf_shell.torchx("status", "@last"))  # the job, not a replica
     assert lsf_shell.torchx("log", "--no-prefix", "@last") == "it ran\n" * 3
     lsf_shell.torchx("delete", handle)
     assert [p.name for p in (tmp_path / "home" / "lsf").iterdir()] == ["ids"]
