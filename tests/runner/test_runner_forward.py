@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,22 @@ def test_a_port_on_which_nobody_listens(forwarding: Forwarding) -> None:
     assert ask(forwarding.local_ports[0], b"x")[32:] == b"x"
 
 
+def test_a_replica_connects_to_nothing_here(echo: int) -> None:
+    """Only this machine asks for connections: a replica that does gets none."""
+    asks = f"import struct; print(end=struct.pack('!BII5s', 0, 1, 5, b'%05d' % {echo}).decode(), flush=True); input()"
+    received: list[bytes] = []
+
+    class Program(SpawnedProcess):
+        def write(self, data: bytes) -> None:
+            received.append(data)
+
+    with Forwarding(Program([sys.executable, "-c", asks]), [(1, 0)]) as made:
+        made._process.close_stdin()
+        with pytest.raises(BackendError, match="has ended"):
+            made.run()
+        assert threading.active_count() and not made._relay._channels and not received
+
+
 def test_loopback_alone(forwarding: Forwarding) -> None:
     """Nobody else on the network can connect."""
     for listening in forwarding._listening:
@@ -133,6 +150,17 @@ def test_the_replica_ends() -> None:
     cut = SpawnedProcess(["sh", "-c", "echo cut >&2; exit 3"])
     with Forwarding(cut, [(1, 0)]) as made, pytest.raises(BackendError, match="has ended: cut"):
         made.run()
+
+
+def test_another_thread_closes_it() -> None:
+    """`run` ends with its error, whatever it was at."""
+    for _ in range(20):
+        made = Forwarding(SpawnedProcess(relay_words()), [(1, 0)])
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(made.run)
+            made.close()
+            with pytest.raises(BackendError, match="has ended"):
+                running.result()
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "70000", "1:", "1:70000", ":1", "-1", "1:2:3", "٣"])

@@ -29,11 +29,15 @@ class Relay:
     Args:
         receive: returns so many bytes of the stream, fewer at its end.
         send: writes to it; called by one thread at a time.
+        connects: the other end may have this one connect to ports. A replica may not have our machine do so.
     """
 
-    def __init__(self, receive: Callable[[int], bytes], send: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, receive: Callable[[int], bytes], send: Callable[[bytes], None], *, connects: bool = False
+    ) -> None:
         self._receive = receive
         self._write = send
+        self._connects = connects
         import threading
 
         self._lock = threading.Lock()
@@ -61,6 +65,8 @@ class Relay:
                 break
             kind, number, size = HEAD.unpack(head)
             data = self._receive(size) if size else b""
+            if kind == OPEN and not self._connects:
+                break  # it is no relay of ours
             if kind == OPEN:
                 import threading
 
@@ -176,7 +182,7 @@ def main() -> None:
         out.write(data)
         out.flush()
 
-    Relay(sys.stdin.buffer.read, send).run()
+    Relay(sys.stdin.buffer.read, send, connects=True).run()
 
 
 if __name__ == "__main__":

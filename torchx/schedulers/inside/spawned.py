@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _GRACE_S = 2.0
 _LAST_WORDS_S = 0.3
-_ENDED, _OTHER = 0, -1  # besides the streams: it has ended; the process beside it has
+_ENDED, _OTHER, _WAKE = 0, -1, -2  # besides the streams: it has ended; the process beside it has; it is closed
 
 _RLIMIT_LOCKS = 10
 """Not among Python's; supervisors mark their processes by it."""
@@ -79,8 +79,13 @@ class SpawnedProcess(InsideProcess):
     def _watch(self, beside: int) -> None:
         """Says which streams are read, and what announces the end of a program whose terminal others keep open."""
         import selectors
+        import threading
 
         self._select = selectors.DefaultSelector()
+        self._closed = False
+        self._reading = threading.RLock()
+        self._wake, self._waker = os.pipe()
+        self._select.register(self._wake, selectors.EVENT_READ, _WAKE)
         self._ended = -1
         self._patience_s: float | None = None
         self._other = -1
@@ -100,19 +105,28 @@ class SpawnedProcess(InsideProcess):
             self._select.register(self._ended, selectors.EVENT_READ, _ENDED)
 
     def write(self, data: bytes) -> None:
-        fd = self._master if self._master >= 0 else self._stdin()
         left = memoryview(data)
         while left:
-            left = left[os.write(fd, left) :]
+            try:
+                stdin = self._child.stdin
+                left = left[os.write(self._master, left) if stdin is None else stdin.write(left) :]
+            except ValueError:
+                raise BrokenPipeError("its stdin is closed") from None
 
     def close_stdin(self) -> None:
         if self._master < 0 and self._child.stdin is not None:
             self._child.stdin.close()
 
     def read(self) -> tuple[int, bytes] | None:
-        while self._select.get_map().keys() - {self._other}:
+        with self._reading:
+            return self._read()
+
+    def _read(self) -> tuple[int, bytes] | None:
+        while not self._closed and self._select.get_map().keys() - {self._other, self._wake}:
             ready = {key.data: key.fd for key, _ in self._select.select(self._patience_s)}
-            if not ready:  # it has ended, and others have its terminal open
+            if (
+                not ready or self._closed
+            ):  # it has ended, and others have its terminal open; or another thread closes it
                 break
             stream = next(s for s in (STDOUT, STDERR, _OTHER, _ENDED) if s in ready)
             if stream == _OTHER:
@@ -153,14 +167,11 @@ class SpawnedProcess(InsideProcess):
     def close(self) -> None:
         import subprocess
 
-        for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
-            if stream is not None:
-                stream.close()
-        for fd in (self._master, self._ended, self._other):
-            if fd >= 0:
-                os.close(fd)
-        self._master = self._ended = self._other = -1
-        self._select.close()
+        if not self._closed:
+            self._closed = True
+            os.close(self._waker)  # another thread may be reading
+            with self._reading:
+                self._let_go()
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGKILL):
             if self._child.poll() is not None:
                 return
@@ -170,10 +181,15 @@ class SpawnedProcess(InsideProcess):
             except subprocess.TimeoutExpired:
                 continue
 
-    def _stdin(self) -> int:
-        if self._child.stdin is None or self._child.stdin.closed:
-            raise BrokenPipeError("its stdin is closed")
-        return self._child.stdin.fileno()
+    def _let_go(self) -> None:
+        self._select.close()
+        for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
+            if stream is not None:
+                stream.close()
+        for fd in (self._master, self._ended, self._other, self._wake):
+            if fd >= 0:
+                os.close(fd)
+        self._master = self._ended = self._other = -1
 
 
 def _copy_limits(of: int, child: subprocess.Popen[bytes]) -> None:
