@@ -66,9 +66,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_xdist_auto_num_workers() -> int:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
     """With ``-n auto``: 1.5 times the processors, as a third of the time a test waits for its processes."""
-    return (os.cpu_count() or 1) * 3 // 2
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else (os.cpu_count() or 1) * 3 // 2
 
 
 @pytest.fixture(autouse=True)
