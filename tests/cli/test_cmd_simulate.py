@@ -11,7 +11,7 @@ import pytest
 from torchx.specs import AppState
 
 from .conftest import Call
-from .test_cmd_run import spawn
+from .test_cmd_run import _until, spawn
 from .test_several_jobs import launch, state
 
 
@@ -29,7 +29,7 @@ def test_it_asks_in_a_terminal(torchx: Call, project: Path, answer: str, after: 
     assert child.exitstatus == 0
     if after == "FAILED":
         assert torchx("wait", "--timeout", "60", "@last").code == 1
-    assert state(torchx) == after
+    _until(lambda: state(torchx) == after)
     torchx("cancel", "@last")
 
 
@@ -59,7 +59,7 @@ def test_what_is_not_there(torchx: Call, project: Path, words: list[str], code: 
     done = torchx("simulate", *words)
     assert done.code == code
     assert said in done.err
-    assert state(torchx) == "RUNNING"
+    _until(lambda: state(torchx) == "RUNNING")
     torchx("cancel", "@last")
 
 

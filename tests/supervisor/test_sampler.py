@@ -69,9 +69,9 @@ def test_attempts_are_told_apart(job: str, tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     replica = role(f"{gate.wait}; exit 1", retries=1, policy="REPLICA")
     with forked(_work(_asked(job, replica))):
-        eventually(lambda: any(s["a"] == 0 for s in _samples(job)))
-        gate.open()
-        eventually(lambda: any(s["a"] == 1 for s in _samples(job)))
+        for attempt in (0, 1):  # at its first moment a process has no memory yet
+            eventually(lambda: any(s["a"] == attempt and s["mem"] for s in _samples(job)))  # noqa: B023  # called here
+            gate.open()
     found = parse("r", 0, Path(job, "r/0/metrics.jsonl").read_text().splitlines())
     assert [(a.attempt, a.memory > 0) for a in found.summary()] == [(0, True), (1, True)]
     gate.close()
