@@ -155,7 +155,7 @@ def test_jobs_know_the_trackers(runner):
 
 
 _texts = st.text(max_size=5)
-_words = st.text(st.characters(exclude_characters="\0"), max_size=5)
+_words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
 _names = st.from_regex("[A-Za-z_][A-Za-z0-9_]{0,4}", fullmatch=True)
 _roles = st.builds(
     Role,
