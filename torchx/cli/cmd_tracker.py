@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from torchx.runner.results import SweepResults
     from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase
 
     T = TypeVar("T")
@@ -104,10 +103,12 @@ class CmdTracker(SubCommand):
             _table(["JOB"], [[run_id] for run_id in ids], nothing=f"no job has written to the tracker `{name}`")
 
     def list_metadata_command(self, args: argparse.Namespace) -> None:
-        """Prints names and values."""
+        """Prints names and values; of a sweep a row for each task."""
+        from torchx.runner.results import read_results
+
         name, tracker = self._choose(args)
         run_id = _run_id(args.RUN_ID)
-        results = _ask(name, lambda: _of_tasks(run_id, tracker))
+        results = _ask(name, lambda: read_results(run_id, tracker))
         values = _ask(name, lambda: dict(tracker.metadata(run_id)))
         if not values and results is None:
             _must_be_known(name, tracker, run_id)
@@ -181,20 +182,6 @@ def _run_id(reference: str) -> str:
         if reference.startswith("@"):
             raise
         return reference
-
-
-def _of_tasks(run_id: str, tracker: TrackerBase) -> SweepResults | None:
-    """What the tasks of a sweep wrote; None of a job that is not a sweep on record."""
-    from torchx.runs import default_registry
-    from torchx.runs.registry import SWEEP
-
-    run = default_registry().get(run_id)
-    if run is None or SWEEP not in run.tags:
-        return None
-    from torchx.runner import get_runner
-
-    with get_runner() as runner:
-        return runner.sweep_results(run_id, tracker)
 
 
 def _ask(name: str, question: Callable[[], T]) -> T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from torchx.errors import NotFoundError
 from torchx.runs import default_registry
 from torchx.util.records import dataclass
 
@@ -10,7 +9,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx.runner.parts import RunnerParts
     from torchx.tracker.api import TrackerBase
 
 
@@ -37,13 +35,12 @@ class SweepResults:
         return [name for name in dict.fromkeys(n for found in self.metadata for n in found) if name not in self.names]
 
 
-def sweep_results(runner: RunnerParts, reference: str, tracker: TrackerBase) -> SweepResults:
-    """Reads what the tasks of a sweep wrote. See :meth:`RunnerVerbs.sweep_results`."""
-    handle = runner.resolve(reference)
+def read_results(handle: str, tracker: TrackerBase) -> SweepResults | None:
+    """Reads what the tasks of a sweep wrote; None of a job that is not a sweep on record."""
     registry = default_registry()
     run = registry.get(handle)
     tasks = registry.tasks(run) if run is not None else None
     if tasks is None:
-        raise NotFoundError(f"`{handle}` is not a sweep on record", hint="`torchx list` shows the runs on record")
+        return None
     metadata = [dict(tracker.metadata(f"{handle}/{k}")) for k in range(len(tasks.points))]
     return SweepResults(names=list(tasks.names), points=tasks.points, metadata=metadata)

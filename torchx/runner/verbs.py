@@ -437,9 +437,15 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         Raises:
             NotFoundError: there is no such sweep on record.
         """
-        from torchx.runner.results import sweep_results
+        from torchx.errors import NotFoundError
+        from torchx.runner.results import read_results
 
-        return sweep_results(self, app_handle, tracker)
+        found = read_results(self.resolve(app_handle), tracker)
+        if found is None:
+            raise NotFoundError(
+                f"`{app_handle}` is not a sweep on record", hint="`torchx list` shows the runs on record"
+            )
+        return found
 
     def copy(  # as of `open`, between two ends
         self,

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from torchx.errors import ConfigError, NotFoundError, NotSupportedError, TorchXError
 from torchx.runner.documents import handle_fields, metrics_fields, results_fields, run_fields, status_fields
+from torchx.runner.results import read_results
 from torchx.runner.trackers import choose_tracker
 from torchx.ui.follow import log_lines
 from torchx.ui.guard import API, Guard
@@ -62,12 +63,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
 
     async def results(request: Request) -> Response:
         handle = runner.resolve(request.query_params["handle"])
-        try:
-            _, tracker = choose_tracker(request.query_params.get("tracker"))
-            found = await asyncio.to_thread(runner.sweep_results, handle, tracker)
-        except (ConfigError, NotFoundError):  # no tracker, or no sweep: nothing is drawn
-            return _json({**handle_fields(handle), "tasks": []})
-        return _json({**handle_fields(handle), "tasks": results_fields(found)})
+        return _json({**handle_fields(handle), "tasks": await asyncio.to_thread(_results, handle)})
 
     async def log(request: Request) -> Response:
         asked = request.query_params
@@ -142,6 +138,15 @@ def _tasks(runner: Runner, handle: str, table: TaskTable) -> dict[str, Any]:
         "states": "".join(state.name[0] for state in table.states),
         "failures": [{"class": group.kind, "cause": group.cause, "tasks": group.tasks} for group in groups],
     }
+
+
+def _results(handle: str) -> list[dict[str, Any]]:
+    """What the tasks of a sweep wrote to the first tracker; nothing where there is none, or the job is not a sweep."""
+    try:
+        found = read_results(handle, choose_tracker()[1])
+    except ConfigError:
+        return []
+    return results_fields(found) if found is not None else []
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:

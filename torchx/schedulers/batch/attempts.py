@@ -9,15 +9,38 @@ from __future__ import annotations
 import functools
 import os
 
+from torchx.schedulers.kit.attempts import policy_of, refuse_parts
 from torchx.schedulers.kit.shell import read_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.kit.caps import Capabilities
+    from torchx.specs.api import AppDef
+    from torchx.specs.retries import RetryRules
 
 PROGRAM_FILE = "retry.pyz"
 _ROOMS = ("util", "specs", "plugins", "supervisor", "schedulers/failures", "schedulers/kit", "schedulers/batch")
 _COMMAND_S = 30.0
+
+
+def policy(app: AppDef, system: str, caps: Capabilities, *, no_memory: str = "") -> RetryRules | None:
+    """The job's policy; None when it has none.
+
+    Args:
+        system: its name as people write it; in small letters it is the backend's.
+        no_memory: what of this job keeps its next attempt from having more memory; empty: nothing.
+
+    Raises:
+        SpecError: it cannot be kept for this job.
+    """
+    rules = policy_of(app, system.lower(), caps)
+    if rules is None:
+        return None
+    refuse_parts(app, system)
+    if no_memory:
+        return rules.within(tuple(a for a in caps.retry_actions if a != "mem"), f"{system.lower()}, with {no_memory},")
+    return rules
 
 
 @functools.cache

@@ -105,10 +105,11 @@ class SpawnedProcess(InsideProcess):
             self._select.register(self._ended, selectors.EVENT_READ, _ENDED)
 
     def write(self, data: bytes) -> None:
-        left = memoryview(data)
+        left, stdin = memoryview(data), self._child.stdin
+        if stdin is None and self._master < 0:
+            raise BrokenPipeError("its terminal is closed")
         while left:
             try:
-                stdin = self._child.stdin
                 left = left[os.write(self._master, left) if stdin is None else stdin.write(left) :]
             except ValueError:
                 raise BrokenPipeError("its stdin is closed") from None

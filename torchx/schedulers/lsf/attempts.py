@@ -12,9 +12,10 @@ import re
 import sys
 import time
 
+from torchx.schedulers.batch import attempts
 from torchx.schedulers.batch.attempts import PROGRAM_FILE, ends_of, program, said
 from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, folder_name
-from torchx.schedulers.kit.attempts import BEGINS, begins_of, policy_of, put_down, refuse_parts
+from torchx.schedulers.kit.attempts import BEGINS, begins_of, put_down
 from torchx.schedulers.lsf.reasons import ENDED
 from torchx.schedulers.lsf.replicas import EXIT_FILE, SUBMIT_FILE
 from torchx.specs.api import AppState
@@ -42,18 +43,8 @@ _REASONS = {
 
 
 def policy(app: AppDef, opts: Opts, caps: Capabilities) -> RetryRules | None:
-    """The job's policy; None when it has none.
-
-    Raises:
-        SpecError: it cannot be kept for this job.
-    """
-    rules = policy_of(app, "lsf", caps)
-    if rules is None:
-        return None
-    refuse_parts(app, "LSF")
-    if opts.memory == "none":  # none is asked for
-        return rules.within(tuple(a for a in caps.retry_actions if a != "mem"), "lsf, with `memory=none`,")
-    return rules
+    """See :func:`torchx.schedulers.batch.attempts.policy`."""
+    return attempts.policy(app, "LSF", caps, no_memory="`memory=none`" if opts.memory == "none" else "")
 
 
 def files(opts: Opts) -> dict[str, str]:

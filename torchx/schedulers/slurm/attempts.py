@@ -6,8 +6,9 @@ import os
 import sys
 import time
 
+from torchx.schedulers.batch import attempts
 from torchx.schedulers.batch.attempts import ends_of, said
-from torchx.schedulers.kit.attempts import BEGINS, policy_of, put_down, refuse_parts
+from torchx.schedulers.kit.attempts import BEGINS, put_down
 from torchx.specs.retries import RETRY, Attempt, RetryRules
 
 TYPE_CHECKING = False
@@ -27,19 +28,10 @@ _STATES = {"failed": "FAILED", "timeout": "TIMEOUT"}
 
 
 def policy(app: AppDef, caps: Capabilities) -> RetryRules | None:
-    """The job's policy; None when it has none.
-
-    Raises:
-        SpecError: it cannot be kept for this job.
-    """
-    rules = policy_of(app, "slurm", caps)
-    if rules is None:
-        return None
-    refuse_parts(app, "Slurm")
-    if len({(r.resource.cpu, r.resource.memMB, r.resource.gpu) for r in app.roles}) > 1:
-        # the components of a heterogeneous job ask for memory each for itself
-        return rules.within(tuple(a for a in caps.retry_actions if a != "mem"), "slurm, with roles that differ,")
-    return rules
+    """See :func:`torchx.schedulers.batch.attempts.policy`."""
+    # The components of a heterogeneous job ask for memory each for itself.
+    differ = len({(r.resource.cpu, r.resource.memMB, r.resource.gpu) for r in app.roles}) > 1
+    return attempts.policy(app, "Slurm", caps, no_memory="roles that differ" if differ else "")
 
 
 def main() -> None:
