@@ -35,8 +35,8 @@ _PATCH = f"""
   if [ -n "$late" ]; then echo '{TOO_LATE}' >"$2.new"; fi
   if [ "$(wc -c <"$2.new")" -gt "$3" ]; then echo '{TOO_LARGE}' >"$2.new"; fi
   if [ -s "$2.new" ]; then mv -- "$2.new" "$2"; else rm -f -- "$2.new"; fi
-  rm -f -- "$2.index" "$2.start"
   find "${{2%/*}}" -name '*.patch*' -mtime +{KEPT_DAYS} -delete
+  rm -f -- "$2.index" "$2.start"
 ) </dev/null >/dev/null 2>&1 &
 """
 
