@@ -19,6 +19,7 @@ from .test_several_jobs import launch, state
 def test_it_asks_in_a_terminal(torchx: Call, project: Path, answer: str, after: str) -> None:
     """With what would be done, and what may come of it; Enter means no."""
     torchx("run", "utils.sh", "sleep", "600")
+    _until(lambda: state(torchx) == "RUNNING")
     child = spawn(project, "simulate", "preempt", "@last")
     child.expect("as if it were preempted; it has no policy for retries .*this may be its end")
     child.expect("simulate `preempt`")
@@ -36,6 +37,7 @@ def test_it_asks_in_a_terminal(torchx: Call, project: Path, answer: str, after: 
 def test_nobody_is_asked_elsewhere(torchx: Call, project: Path) -> None:
     """A script goes on; the class is in the JSON of the status."""
     torchx("run", "utils.sh", "sleep", "600")
+    _until(lambda: state(torchx) == "RUNNING")
     done = torchx("simulate", "timeout", "@last")
     assert done.code == 0
     assert "as if it had reached its time limit" in done.err
@@ -56,6 +58,7 @@ def test_nobody_is_asked_elsewhere(torchx: Call, project: Path) -> None:
 def test_what_is_not_there(torchx: Call, project: Path, words: list[str], code: int, said: str) -> None:
     """Usage, or nothing found; the job goes on."""
     torchx("run", "utils.sh", "sleep", "600")
+    _until(lambda: state(torchx) == "RUNNING")
     done = torchx("simulate", *words)
     assert done.code == code
     assert said in done.err
