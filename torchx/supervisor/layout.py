@@ -57,6 +57,8 @@ def folder_name(name: str) -> str:
     safe = "".join(c if c.isprintable() and c not in "/%\\" else _escaped(c) for c in name)
     if safe in ("", ".", "..") or safe.startswith("~"):
         safe = f"%{ord(safe[0]):02x}{safe[1:]}" if safe else "%00"
+    elif safe == "%00":  # that is the empty name
+        safe = "%u0000"
     if len(safe.encode()) <= 200:
         return safe
     import binascii
