@@ -111,6 +111,8 @@ def _isolated(_no_environment_leak: None, request: pytest.FixtureRequest, _homes
         for name in list(os.environ):
             if name in _REMOVED or name.startswith(_REMOVED_PREFIXES):
                 patch.delenv(name)
+        for name in ("COLUMNS", "LINES"):  # readline, which pytest imports, sets them behind Python's back
+            os.unsetenv(name)
         patch.setenv("HOME", str(home))
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # boto3 would ask the network who we are
         patch.setenv("TORCHX_HOME", str(home / ".torchx"))
