@@ -208,8 +208,8 @@ class InsideContract:
         ours = tmp_path / "ours"
         (ours / "sub" / "empty").mkdir(parents=True)
         (ours / "big").write_bytes(os.urandom(1 << 20) * 100)
-        (ours / "sub" / "grüße  木 'x'").write_text("x")
-        (ours / "link").symlink_to("sub/grüße  木 'x'")
+        (ours / "sub" / "grüße  木 'x' \\n").write_text("x")
+        (ours / "link").symlink_to("sub/grüße  木 'x' \\n")
         os.link(ours / "big", ours / "sub" / "also big")
         sent = Copied(3, 2 * (100 << 20) + 1, 0, [])
         assert upload(place.start, f"{ours}/", "files", archive=place.archive) == sent

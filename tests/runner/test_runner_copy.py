@@ -190,6 +190,30 @@ def test_errors(start: Any, there: Path, tmp_path: Path) -> None:
     same(there / "ckpt", tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", ["a\\b", "\\n", "\\\\", "\\101", "-T", "--checkpoint", " x ", '"'])
+def test_names_are_as_they_are(start: Any, there: Path, tmp_path: Path, name: str) -> None:
+    """Tar has a meaning for some of them where it reads names."""
+    (there / "odd").mkdir()
+    (there / "odd" / name).write_text("odd")
+    assert download(start, "odd", str(tmp_path / "out")).files == 1
+    same(there / "odd", tmp_path / "out")
+    assert upload(start, f"{tmp_path}/out", "in/").files == 1
+    same(there / "odd", there / "in/out")
+
+
+@pytest.mark.timeout(60)
+def test_more_errors_than_a_pipe_takes(start: Any, there: Path, tmp_path: Path) -> None:
+    """They are read while files are sent: tar waits for that. The first ones are shown."""
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(1500):
+        (many / f"{number:0100}").write_bytes(bytes(1000))
+        (there / f"in/{number:0100}/in the way").mkdir(parents=True)
+    with pytest.raises(BackendError, match="tar") as refused:
+        upload(start, f"{many}/", "in")
+    assert len(str(refused.value)) < 2000
+
+
 def test_second_names_of_a_file_are_files(start: Any, there: Path, tmp_path: Path) -> None:
     """Hard links, as caches have them: each name arrives, both ways."""
     os.link(there / "ckpt/a", there / "ckpt/sub/also a")

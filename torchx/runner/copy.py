@@ -61,7 +61,12 @@ pwd -P; echo "$(id -u) $(id -g) $([ -w . ] && echo w || echo r) $(stat -f -c %T 
 exec find "$@" -exec stat -c "%f %s %Y %n" {} +"""
 _GONE = "No such file"  # of `find` and `stat`: it is not there any more, or not yet
 _MOST_NAMES = 500
-_PACK = 'cd -- "$1" && exec tar -cf - --no-recursion -T -'
+_SAID = 4096
+# GNU tar unquotes the names that it reads, unless it is told not to; busybox never does.
+_PACK = """\
+cd -- "$1" || exit
+tar --no-unquote --version >/dev/null 2>&1 && set -- --no-unquote || set --
+exec tar -cf - --no-recursion "$@" -T -"""
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xf -'
 _IN_MEMORY = ("", "tmpfs", "ramfs")
 _AGAIN = "the same command goes on with what is missing"
@@ -112,7 +117,8 @@ def download(
     if wanted:
         folder = source if there.kind == "folder" else os.path.dirname(source) or "."
         with start(["sh", "-c", _PACK, "sh", folder]) as process:
-            _feed(process, "".join(f"./{n}\n" for n in wanted).encode("utf-8", "surrogateescape"))
+            names = "".join(f"./{n}\n" for n in wanted).encode("utf-8", "surrogateescape")
+            _beside(lambda: (process.write(names), process.close_stdin()))
             _unpack(process, taker, wanted, progress)
     return Copied(taker.files, taker.bytes, len(files) - taker.files, taker.left_out)
 
@@ -148,7 +154,7 @@ def upload(
         todo = found.missing(_look(start, target, chosen[:2], chosen, make="make"))
     if todo:
         with start(["sh", "-c", _UNPACK, "sh", chosen[0]]) as process:
-            found.send(process, todo, progress)
+            found.send(process, todo, progress, has_errors=True)
     sent = sum(found.files[n].st_size for n in files)
     return Copied(len(files), sent, len(found.files) - len(files), found.left_out)
 
@@ -261,11 +267,16 @@ class _Sent:
 
         return [n for n in self._paths if (not is_there(n) if n in self.files else everything or n not in there.files)]
 
-    def send(self, process: InsideProcess, names: list[str], progress: Progress) -> None:
-        """Writes them to a process that reads tar."""
+    def send(self, process: InsideProcess, names: list[str], progress: Progress, *, has_errors: bool = False) -> None:
+        """Writes them to a process that reads tar.
+
+        Args:
+            has_errors: it writes errors, and waits until they are read.
+        """
         import tarfile
 
         pipe: Any = _Pipe(process, progress)
+        drained = _beside(pipe.drain) if has_errors else pipe.drain
         refused = False
         try:
             packed: Any = tarfile.TarFile(mode="w", fileobj=pipe, format=tarfile.GNU_FORMAT, copybufsize=_CHUNK)
@@ -283,7 +294,7 @@ class _Sent:
             process.close_stdin()
         except BrokenPipeError:
             refused = True
-        _finish(process, pipe, names, "it does not take the files" if refused else "")
+        _finish(process, pipe, drained, names, "it does not take the files" if refused else "")
 
 
 def _unpack(process: InsideProcess, taker: Taker, wanted: Collection[str], progress: Progress) -> None:
@@ -299,22 +310,23 @@ def _unpack(process: InsideProcess, taker: Taker, wanted: Collection[str], progr
                     taker.take(tar, member)
     except tarfile.ReadError as e:
         cut = str(e) if pipe.read_any else ""
-    _finish(process, pipe, wanted, cut)
+    _finish(process, pipe, pipe.drain, wanted, cut)
 
 
-def _finish(process: InsideProcess, pipe: _Pipe, names: Collection[str], cut: str) -> None:
+def _finish(process: InsideProcess, pipe: _Pipe, drained: Callable[[], None], names: Collection[str], cut: str) -> None:
     """Waits for the end of a process that packs or unpacks, and says what is wrong.
 
     Args:
+        drained: waits until all that it has written is read.
         cut: why the stream is not whole; empty if it is.
     """
     try:
-        pipe.drain()
+        drained()
         code = process.wait()
     except BackendError as e:
         code, cut = 0, str(e)
     if code:
-        why = pipe.said.decode("utf-8", "replace").strip() or f"exit code {code}"
+        why = "; ".join(pipe.said.decode("utf-8", "replace").splitlines()[:3]) or f"exit code {code}"
         what = next(iter(names)) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         raise BackendError(f"`tar` inside the replica failed for `{what}`: {why}", hint=_AGAIN)
     if cut:
@@ -366,17 +378,23 @@ def _look(start: Open, path: str, itself: Sequence[str], below: Sequence[str], *
     )
 
 
-def _feed(process: InsideProcess, data: bytes) -> None:
+def _beside(work: Callable[[], object]) -> Callable[[], None]:
+    """Has it done by a thread; what is returned waits for its end, and raises its error."""
     import threading
+    from concurrent.futures import Future
 
-    def feed() -> None:
+    end: Future[None] = Future()
+
+    def run() -> None:
         try:
-            process.write(data)
-            process.close_stdin()
-        except OSError:
-            return  # it has ended, and says why
+            work()
+        except Exception as e:
+            end.set_exception(e)
+        else:
+            end.set_result(None)
 
-    threading.Thread(target=feed, daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()
+    return end.result
 
 
 class _Pipe:
@@ -395,7 +413,7 @@ class _Pipe:
                 self.read_any = True
                 self._progress(len(piece[1]))
                 return piece[1]
-            self.said += piece[1]
+            self.said = (self.said + piece[1])[:_SAID]
         return b""
 
     def drain(self) -> None:
