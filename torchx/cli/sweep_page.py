@@ -6,16 +6,14 @@ import sys
 import time
 
 from torchx.cli.render import RESET, duration, gray, state_text
-from torchx.specs.api import AppState
+from torchx.specs.api import AppState, AppStatus
 from torchx.specs.states import COLORS
-from torchx.specs.tasks import is_terminal_task
+from torchx.specs.tasks import TaskTable, is_terminal_task
 from torchx.util.term import fit, has_color, is_tty, printable, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner import Runner
-    from torchx.specs.api import AppStatus
-    from torchx.specs.tasks import TaskTable
 
 _BAR = 30  # characters
 _GROUPS = 12

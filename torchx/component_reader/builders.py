@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.component_reader.signature import location, read, unwrap
+from torchx.component_reader.signature import Signature, location, read, unwrap
 from torchx.errors import SpecError, TorchXError
 from torchx.specs.handles import make_app_handle
 from torchx.specs.mounts import parse_mounts
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from torchx.component_reader.signature import Signature
     from torchx.specs.api import AppDef
 else:
     from torchx.util.reexports import reexports

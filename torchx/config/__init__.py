@@ -30,10 +30,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torchx.config import files as config_files
-from torchx.config.files import CONFIG_FILE, active_profile, default_dirs, use_profile
+from torchx.config.files import CONFIG_FILE, ConfigFiles, active_profile, default_dirs, use_profile
 from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
 from torchx.specs.cfg_literals import join_options
@@ -43,10 +43,8 @@ from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any, TextIO
 
-    from torchx.config.files import ConfigFiles
     from torchx.config.ini import Entry
     from torchx.specs.api import CfgVal, runopts
 else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx.errors import EXIT_JOB_FAILED, NotFoundError, NotSupportedError, SpecError, TorchXError
 from torchx.specs.after import AFTER, WAIT, earlier_jobs, split_condition
-from torchx.specs.api import AppState, parse_app_handle
+from torchx.specs.api import AppDef, AppState, parse_app_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from torchx.runner import Runner
     from torchx.schedulers.kit.caps import Capabilities
-    from torchx.specs.api import AppDef
 
 _HINT = "`--after wait` as well: then this command waits for it"
 _ENDS = {"ok": "succeeded", "any": "ended", "fail": "failed"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 
-from torchx.runner.changes import TICK_S
+from torchx.runner.changes import TICK_S, News
 from torchx.runner.wait import WaitTimeoutError
 
 TYPE_CHECKING = False
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.runner.api import Runner
-    from torchx.runner.changes import News
     from torchx.runner.verbs import RunnerVerbs
     from torchx.specs.api import AppStatus
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from torchx.errors import NotFoundError
+from torchx.errors import BackendError, NotFoundError
 from torchx.specs.api import NONE, AppDef, AppState, AppStatus
 from torchx.specs.copies import copy_data
 from torchx.util.datetime import ago
@@ -14,7 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx.errors import BackendError
     from torchx.runs import Run
     from torchx.schedulers.api import DescribeAppResponse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, MissingDependencyError, TorchXError
-from torchx.specs.api import UnknownSchedulerException
+from torchx.specs.api import CfgVal, UnknownSchedulerException, runopts
 from torchx.specs.handles import FOREIGN
 
 TYPE_CHECKING = False
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import CfgVal, runopts
 
     T = TypeVar("T")
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from torchx.errors import SpecError
 from torchx.schedulers.kit.shell import is_name
-from torchx.specs.api import MISSING, BindMount, DeviceMount, VolumeMount
+from torchx.specs.api import MISSING, AppDef, BindMount, DeviceMount, Role, VolumeMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from torchx.specs.api import AppDef, Role
 
 MOST_REPLICAS = 1_000_000
 _DEEPEST = 100

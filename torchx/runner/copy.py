@@ -8,15 +8,13 @@ from collections import namedtuple
 from contextlib import suppress
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
-from torchx.schedulers.inside import STDOUT
+from torchx.schedulers.inside import STDOUT, InsideProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Collection, Iterator, Sequence
     from typing import Any, NamedTuple
-
-    from torchx.schedulers.inside import InsideProcess
 
     Open = Callable[[Sequence[str]], InsideProcess]
     """Starts a command inside the replica."""

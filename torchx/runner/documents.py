@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchx.errors import EXIT_GONE, EXIT_JOB_FAILED, EXIT_NOT_ENDED, EXIT_OK
-from torchx.specs.failures import parse_failure
+from torchx.specs.failures import Failure, parse_failure
 from torchx.util.term import iso
 
 TYPE_CHECKING = False
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torchx.runs import Run
     from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs import AppStatus, RoleStatus
-    from torchx.specs.failures import Failure
     from torchx.specs.retries import Attempt
     from torchx.specs.tasks import TaskTable
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 
 from torchx.errors import BackendError, ConfigError
-from torchx.schedulers.inside import STDOUT
+from torchx.schedulers.inside import STDOUT, InsideProcess
 from torchx.schedulers.inside.run import python_words
 
 TYPE_CHECKING = False
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from torchx.schedulers.inside import InsideProcess
 
 LOOPBACK = "127.0.0.1"
 

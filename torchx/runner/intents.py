@@ -12,7 +12,7 @@ import time
 
 from torchx.runner.backends import answers_within, is_near
 from torchx.runner.wait import warn
-from torchx.runs import submitter
+from torchx.runs import Run, RunRegistry, submitter
 from torchx.specs.api import make_app_handle
 
 TYPE_CHECKING = False
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from torchx.runs import Run, RunRegistry
     from torchx.schedulers.api import Scheduler
 
     Find = Callable[[str, str], Scheduler[Any]]

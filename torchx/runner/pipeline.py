@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from torchx.config import active_profile
+from torchx.config import Setting, active_profile
 from torchx.errors import NotSupportedError
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.after import AFTER
-from torchx.specs.api import Workspace, macros, make_app_handle
+from torchx.specs.api import AppDef, AppDryRunInfo, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
 from torchx.specs.scripts import SBATCH
 from torchx.specs.timeouts import TIMEOUT
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from torchx.config import Setting
     from torchx.config.files import ConfigFiles
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo
 
 _LITTLE_MB = 1024
 

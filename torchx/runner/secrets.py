@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from torchx.config.files import active_profile
+from torchx.config.files import ConfigFiles, active_profile
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.kit.secrets import check, is_value, revealed, split
 from torchx.schedulers.kit.secrets import look_up as find_value
@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from torchx.config.files import ConfigFiles
     from torchx.schedulers.api import Scheduler
     from torchx.specs.api import AppDryRunInfo, Role
 

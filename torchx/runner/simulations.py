@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError
 from torchx.schedulers.kit.abilities import Simulates
-from torchx.schedulers.kit.simulations import FAULTS
-from torchx.specs.api import AppState, is_terminal
+from torchx.schedulers.kit.simulations import FAULTS, Simulation
+from torchx.specs.api import AppState, AppStatus, is_terminal
 from torchx.specs.timeouts import TIMEOUT
 from torchx.util.strings import did_you_mean
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from torchx.runs import Run
     from torchx.schedulers.api import Scheduler
-    from torchx.schedulers.kit.simulations import Simulation
-    from torchx.specs.api import AppStatus
 
 
 def plan(

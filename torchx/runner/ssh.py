@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable
 
 from torchx.errors import ConfigError
 from torchx.schedulers.kit.shell import quote, read_script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _ENTRY = """\
 Host {name}

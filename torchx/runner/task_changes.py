@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 
 from torchx.runs.records import Change
-from torchx.specs.api import AppState, parse_app_handle
+from torchx.specs.api import AppState, AppStatus, parse_app_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from torchx.specs.api import AppStatus
     from torchx.specs.tasks import TaskTable
 
 _EVERY_S, _SHARE = 1.0, 10

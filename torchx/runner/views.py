@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.api import Scheduler
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
     from torchx.schedulers.kit.abilities import RunsTasks
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.api import AppDef, AppDryRunInfo

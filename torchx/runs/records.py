@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.specs.api import AppState, is_terminal
+from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from torchx.specs.api import AppDef
     from torchx.specs.tasks import TaskList
 
 

@@ -10,7 +10,7 @@ from torchx.runs import schema
 from torchx.runs.records import Change, NewRun, Run, RunQuery
 from torchx.runs.store import Store
 from torchx.settings import torchx_home
-from torchx.specs.api import AppState, is_terminal, parse_app_handle
+from torchx.specs.api import AppState, AppStatus, is_terminal, parse_app_handle
 from torchx.specs.handles import FOREIGN
 
 TYPE_CHECKING = False
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from torchx.specs.api import AppStatus
     from torchx.specs.tasks import TaskList
 
     _Strings = list[str]

@@ -5,23 +5,21 @@ from __future__ import annotations
 
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchx.errors import NotSupportedError, SpecError
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, HasWorkspaceOpts
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
-from torchx.specs.api import NONE, AppState, Workspace, runopts
+from torchx.specs.api import NONE, AppDef, AppDryRunInfo, AppState, CfgVal, Role, RoleStatus, Workspace, runopts
 from torchx.specs.structured_opts import StructuredOpts
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime
     from typing import Any, Generic, TypeVar
 
-    from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, RoleStatus
     from torchx.specs.retries import Attempt
     from torchx.specs.tasks import TaskTable
 

@@ -33,7 +33,7 @@ from torchx.schedulers.aws.tags import TAG_VERSION as TAG_TORCHX_VER
 from torchx.schedulers.ids import random_id
 from torchx.settings import ENV_IMAGE
 from torchx.specs.after import earlier_jobs
-from torchx.specs.api import MISSING, AppDryRunInfo, parse_app_handle, runopts
+from torchx.specs.api import MISSING, AppDef, AppDryRunInfo, CfgVal, parse_app_handle, runopts
 from torchx.specs.timeouts import timeout_s
 
 TYPE_CHECKING = False
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.facts import JobFacts
-    from torchx.specs.api import AppDef, CfgVal
 
     _Object = dict[str, Any]
     _Ids = list[str]  # within the class, `list` is a method

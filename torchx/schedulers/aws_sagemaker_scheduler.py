@@ -23,7 +23,7 @@ from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from torchx.schedulers.aws.sagemaker.reasons import JOB_STATE
 from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, render_job
 from torchx.schedulers.ids import random_id
-from torchx.specs.api import AppDryRunInfo, is_terminal, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, is_terminal, runopts
 from torchx.specs.timeouts import timeout_s
 from torchx.util.notices import logger
 from torchx.util.records import replace
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.aws.logs import Streams
     from torchx.schedulers.kit.facts import JobFacts
-    from torchx.specs.api import AppDef, CfgVal
 
     _Object = dict[str, Any]
     _Ids = list[str]  # within the class, `list` is a method

@@ -22,7 +22,7 @@ from torchx.errors import NotFoundError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.docker.answers import describe, listed
 from torchx.schedulers.docker.client import make_network, wait_for_end
-from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, LABEL_VERSION
+from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, LABEL_VERSION, Job
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.docker.jobs import EngineJobs
 from torchx.schedulers.docker.options import Opts
@@ -30,7 +30,7 @@ from torchx.schedulers.docker.reasons import CONTAINER_STATE
 from torchx.schedulers.docker.request import NAME_RULE, DockerContainer, DockerJob, render_job
 from torchx.schedulers.ids import make_unique
 from torchx.settings import ENV_IMAGE
-from torchx.specs.api import AppDryRunInfo, AppState, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.version import __version__
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from torchx.schedulers.docker.containers import Job
     from torchx.schedulers.docker.plain_http import EngineHttp
     from torchx.schedulers.ear import Ear
     from torchx.schedulers.findings import Check
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.metrics import ReplicaMetrics
-    from torchx.specs.api import AppDef, CfgVal
 
     _Jobs = list[ListAppResponse]
     _Metrics = list[ReplicaMetrics]

@@ -15,7 +15,7 @@ from torchx.schedulers.kubernetes.names import APPWRAPPER, OLD_APPWRAPPER, V1BET
 from torchx.schedulers.kubernetes.options import KubernetesMCADOpts
 from torchx.schedulers.kubernetes.pods import PodRules
 from torchx.schedulers.kubernetes.secrets import with_secret
-from torchx.specs.api import AppDef, AppDryRunInfo, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
 from torchx.specs.timeouts import timeout_s
 
 TYPE_CHECKING = False
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.findings import Check
-    from torchx.specs.api import CfgVal
 else:
     from torchx.util.reexports import reexports
 

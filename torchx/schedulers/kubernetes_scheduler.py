@@ -18,7 +18,7 @@ from torchx.errors import BackendError, SpecError
 from torchx.schedulers.kubernetes import kinds, queries, request, verbs
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler, split_id
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, TooLargeError, pack
+from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, Code, TooLargeError, pack
 from torchx.schedulers.kubernetes.names import (
     JOB,
     JOBSET,
@@ -34,7 +34,7 @@ from torchx.schedulers.kubernetes.pod_answers import read_pods
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.settings import ENV_WORKSPACE_HASH
-from torchx.specs.api import AppDef, AppDryRunInfo, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace, runopts
 from torchx.specs.images import set_workspace_hash
 from torchx.specs.retries import RETRY
 from torchx.util.notices import logger
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kubernetes.bucket_code import BucketCode
-    from torchx.schedulers.kubernetes.inline_code import Code
-    from torchx.specs.api import CfgVal, Role, Workspace
     from torchx.specs.tasks import TaskList
 else:
     from torchx.util.reexports import reexports

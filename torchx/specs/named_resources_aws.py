@@ -10,12 +10,12 @@ Resource(cpu=8, gpu=1, memMB=59963, capabilities={'node.kubernetes.io/instance-t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torchx.errors import SpecError
 from torchx.specs.api import Resource
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EFA_DEVICE = "vpc.amazonaws.com/efa"
 """Elastic Fabric Adapter, a network device."""

@@ -6,11 +6,9 @@ in ``[notify]`` of the config files of whoever submits.
 
 from __future__ import annotations
 
-from torchx.errors import SpecError
+from collections.abc import Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from torchx.errors import SpecError
 
 NOTIFY = "torchx/notify"
 """The key of ``AppDef.metadata`` that holds the ways, such as ``slack,exec:/home/me/hook.sh``."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable, Iterable
 
 from torchx.errors import NotSupportedError
 from torchx.specs.api import AppDef, Resource, Role
 from torchx.specs.sbatch_lines import Directive, directives
 from torchx.specs.scripts import SBATCH
 from torchx.specs.timeouts import TIMEOUT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 _OF_SLURM = (
     *("account", "acctg-freq", "comment", "error", "job-name", "no-requeue", "open-mode", "output", "parsable"),

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from torchx.errors import ConfigError
 from torchx.specs.cases import cases
-from torchx.specs.runopts import runopts
+from torchx.specs.runopts import CfgVal, runopts
 from torchx.util.records import is_record, own_annotations, record_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from typing_extensions import Self
-
-    from torchx.specs.runopts import CfgVal
 
 
 class StructuredOpts(Mapping[str, "CfgVal"]):

@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Mapping
 
 from torchx.supervisor import proctree
 from torchx.supervisor.follow import Follower
@@ -26,10 +27,6 @@ from torchx.supervisor.statefile import (
     parse_state,
     read_bytes,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _NAMED = 3  # of the replicas whose end nobody saw
 _GIVE_UP_S = 5.0  # a process in an uninterruptible wait does not even die of SIGKILL

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from torchx.errors import TransientError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torchx.errors import TorchXError
+from torchx.errors import TorchXError, TransientError
 
 OUTAGE_S = 600.0
 """What cannot be reached, for a reason that may pass, is asked again for so long by those who wait."""

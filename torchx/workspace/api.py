@@ -9,7 +9,7 @@ import types
 from abc import ABC, abstractmethod
 
 from torchx.errors import NotSupportedError
-from torchx.specs.api import runopts
+from torchx.specs.api import AppDef, CfgVal, Role, Workspace, runopts
 from torchx.util.records import dataclass
 from torchx.workspace.files import open_workspace, walk_workspace
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE
@@ -18,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Generic, TypeVar
-
-    from torchx.specs.api import AppDef, CfgVal, Role, Workspace
 
     T = TypeVar("T")
     PackageType = TypeVar("PackageType")

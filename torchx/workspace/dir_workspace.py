@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import ConfigError
-from torchx.specs.api import Workspace, runopts
+from torchx.specs.api import CfgVal, Role, Workspace, runopts
 from torchx.specs.images import set_workspace_hash
 from torchx.util.notices import logger
 from torchx.workspace.api import WorkspaceMixin
@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx.specs.api import CfgVal, Role
     from torchx.workspace.content import Entry
 else:
     from torchx.util.reexports import reexports

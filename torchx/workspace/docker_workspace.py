@@ -10,7 +10,7 @@ import os
 import sys
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
-from torchx.specs.api import runopts
+from torchx.specs.api import AppDef, CfgVal, Role, Workspace, runopts
 from torchx.util.records import dataclass
 from torchx.workspace.api import WorkspaceMixin
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, TextIO
 
-    from torchx.specs.api import AppDef, CfgVal, Role, Workspace
     from torchx.workspace.oci import ImageBuilder, Plan
 else:
     from torchx.util.reexports import reexports

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import os
 import time
+from types import TracebackType
 
 from torchx.workspace.content import Entry, sha256_of
 from torchx.workspace.images.cache import Cache
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import TracebackType
 
 # A file that was written to within this time may be written to again without any of its times changing: the clock
 # of a file system ticks every few milliseconds, that of an old NFS server every second.

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from torchx.util.strings import nearest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MOST = 100
 

@@ -12,7 +12,7 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.ecr import EcrLogins
 from torchx.schedulers.kit import verdict
-from torchx.specs.api import is_terminal
+from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 from torchx.workspace.images import registry_auth
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.findings import Check
     from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
     from torchx.schedulers.kit.logs import LogQuery
-    from torchx.specs.api import AppDryRunInfo, AppState, CfgVal
 
     _Object = dict[str, Any]
     _Jobs = list[ListAppResponse]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from torchx.errors import BackendError
-from torchx.schedulers.aws.client import call
+from torchx.schedulers.aws.client import Clients, call
 from torchx.schedulers.aws.errors import AwsError
 
 TYPE_CHECKING = False
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from torchx.schedulers.aws.client import Clients
     from torchx.workspace.images.registry_auth import Credentials
 
 _HOST = r"(?P<account>\d{12})\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.aws)"

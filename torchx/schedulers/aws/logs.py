@@ -9,14 +9,12 @@ from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.aws.client import call
 from torchx.schedulers.aws.errors import AwsError, is_missing
 from torchx.schedulers.kit.follow import Lines
-from torchx.schedulers.kit.logs import not_started_again
+from torchx.schedulers.kit.logs import LogQuery, not_started_again
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
-
-    from torchx.schedulers.kit.logs import LogQuery
 
     Streams = Mapping[tuple[str, int], tuple[str, list[str]]]
     """Role and number of replicas -> log group, and names of its streams, oldest first."""

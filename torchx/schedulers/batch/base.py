@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, CommandError, NotFoundError, TransientError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
-from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
+from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
 from torchx.schedulers.batch.queries import JobQueries, Known
 from torchx.schedulers.batch.site import Site
 from torchx.schedulers.batch.sites import (
@@ -28,19 +28,17 @@ from torchx.schedulers.batch.sites import (
 )
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
-from torchx.specs.api import CfgVal, is_terminal
+from torchx.specs.api import AppDryRunInfo, CfgVal, is_terminal
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from torchx.schedulers.batch.folders import LogPaths
     from torchx.schedulers.batch.logs import BatchLog, Growth
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.logs import LogQuery
-    from torchx.specs.api import AppDryRunInfo
 
     Answers = dict[str, DescribeAppResponse | None]
     _Jobs = list[ListAppResponse]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.api import Scheduler
+from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths
 from torchx.schedulers.foreign import ForeignJobs
-from torchx.schedulers.kit.facts import RoleFacts
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import replace
 
@@ -17,11 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.batch.base import BatchScheduler
     from torchx.schedulers.batch.site import Site
     from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
     from torchx.schedulers.kit.files import Files
 
     _Base = BatchScheduler

@@ -13,7 +13,7 @@ from torchx.errors import NotSupportedError
 from torchx.schedulers.api import Stream
 from torchx.schedulers.kit.files import MOST_GROWN
 from torchx.schedulers.kit.follow import Cursor, Follower
-from torchx.schedulers.kit.logs import not_started_again
+from torchx.schedulers.kit.logs import LogQuery, not_started_again
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.batch.folders import LogPaths
     from torchx.schedulers.kit.files import Files
-    from torchx.schedulers.kit.logs import LogQuery
 
     Times = list[tuple[float, int, int]]
 

@@ -6,10 +6,10 @@ import time
 
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchx.schedulers.docker import gangs
-from torchx.schedulers.docker.containers import LABEL_APP_NAME, LABEL_SESSION
+from torchx.schedulers.docker.containers import LABEL_APP_NAME, LABEL_SESSION, Container, Job
 from torchx.schedulers.kit import verdict
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
-from torchx.specs.api import AppState, is_terminal
+from torchx.specs.api import AppState, Role, is_terminal
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.docker.evidence import History
     from torchx.schedulers.docker.gangs import Step
-    from torchx.specs.api import Role
     from torchx.specs.retries import Attempt
 
 _CUT_SHORT_S = 600.0

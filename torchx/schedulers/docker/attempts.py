@@ -12,12 +12,12 @@ import sys
 from torchx.errors import NotSupportedError
 from torchx.schedulers.docker import evidence, gangs
 from torchx.schedulers.docker.client import side_by_side
-from torchx.schedulers.docker.containers import LABEL_APP_ID
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.errors import explanation
 from torchx.schedulers.docker.logs import seconds
 from torchx.schedulers.kit.attempts import PROGRESS_FILE, policy_of, put_down, refuse_parts
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
-from torchx.specs.api import AppState
+from torchx.specs.api import AppDef, AppState
 from torchx.specs.retries import Attempt, RetryRules, to_line
 from torchx.specs.timeouts import TIMEOUT, timeout_s
 from torchx.util.records import replace
@@ -26,9 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.kit.caps import Capabilities
-    from torchx.specs.api import AppDef
 
 _PROGRESS = "/tmp/torchx_progress"  # noqa: S108  # in the container, which nobody shares
 MARKS = {ENV_CHECKPOINT: "/tmp/torchx_checkpoint", ENV_PROGRESS: _PROGRESS}  # noqa: S108

@@ -12,7 +12,7 @@ from contextlib import closing
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.docker import secrets
 from torchx.schedulers.docker.container_names import join
-from torchx.schedulers.docker.containers import LABEL_APP_ID
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.errors import explanation, is_conflict, is_missing, translate
 from torchx.schedulers.docker.reasons import meaning_of
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any, TypeVar
 
-    from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.docker.request import DockerContainer
 
     T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from torchx.schedulers.docker.client import events, side_by_side
-from torchx.schedulers.docker.containers import LABEL_APP_ID
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.gangs import REPLICA, rules_of
 from torchx.schedulers.docker.logs import seconds, tail
 from torchx.schedulers.docker.reasons import NO_PROGRAM, meaning_of
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.specs.retries import Attempt

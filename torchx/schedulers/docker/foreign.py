@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from torchx.schedulers.api import Scheduler
+from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, parse_container, read_container
 from torchx.schedulers.docker.errors import engine_errors
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from torchx.schedulers.api import DescribeAppResponse
 
 _ID_CHARS = 12
 """Length of the ids that ``docker ps`` shows; a name may be used again by another container."""

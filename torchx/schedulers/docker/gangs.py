@@ -7,7 +7,7 @@ the watcher acts on it, and ``status`` shows it, whether or not a watcher has co
 from __future__ import annotations
 
 from torchx.schedulers.docker.container_names import Mark
-from torchx.specs.api import AppState, is_terminal
+from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.supervisor.gang import GIVE_UP, GO_ON, RESTART_APPLICATION, Gang, RoleRules
 from torchx.util.records import dataclass, field
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx.schedulers.docker.containers import Container, Job
-    from torchx.specs.api import AppDef
 
 LABEL_RULES = "torchx.pytorch.org/rules"
 """On each container, :class:`Rules` as JSON."""

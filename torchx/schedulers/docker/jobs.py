@@ -6,7 +6,7 @@ import os
 import sys
 
 from torchx.schedulers.docker import client, gangs, watchers
-from torchx.schedulers.docker.containers import LABEL_APP_ID, jobs_of
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, jobs_of
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.specs.api import AppState
 from torchx.util.notices import logger
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from torchx.schedulers.docker.containers import Job
 
 _CANCELS = 10  # a watcher may just start replicas again; and an engine lists an end a moment after it has reported it
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from torchx.errors import NotFoundError, TransientError
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.client import Stream, events, pause
-from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME
+from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, Container, Job
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.kit.follow import Lines, Piece, Seen, split_stamp, whole_lines, within
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from torchx.schedulers.docker.containers import Container, Job
 
 _RECONNECT = 60  # attempts, a second apart at most
 _TAIL_BYTES = 1 << 16

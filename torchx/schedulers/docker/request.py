@@ -24,7 +24,7 @@ from torchx.schedulers.kit.names import DNS_LABEL, NameRule
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.secrets import split
 from torchx.settings import ENV_IMAGE
-from torchx.specs.api import AppDef, BindMount, VolumeMount
+from torchx.specs.api import AppDef, BindMount, Resource, Role, VolumeMount
 from torchx.util.records import dataclass, field
 from torchx.version import __version__
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.docker.options import Opts
-    from torchx.specs.api import Resource, Role
 
 # https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate; 63 is DNS's.
 NAME_RULE = NameRule(63)

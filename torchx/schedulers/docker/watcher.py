@@ -31,9 +31,9 @@ import time
 from contextlib import closing
 
 from torchx.schedulers.docker import gangs
-from torchx.schedulers.docker.container_names import join
-from torchx.schedulers.docker.containers import LABEL_APP_ID, jobs_of
-from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, target
+from torchx.schedulers.docker.container_names import Mark, join
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, jobs_of
+from torchx.schedulers.docker.plain_http import EngineHttp, Events, RefusedError, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.schedulers.docker.watchers import hold
 from torchx.specs.api import AppState, is_terminal
@@ -43,10 +43,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from torchx.schedulers.docker.container_names import Mark
-    from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.docker.gangs import Step
-    from torchx.schedulers.docker.plain_http import Events
 
 LOOK_S = 30.0
 """The job is looked at this often even when the engine reports no event."""

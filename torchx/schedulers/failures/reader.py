@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from torchx.schedulers.failures.classes import classify, is_aftermath
-from torchx.schedulers.failures.torchrun import read_report, streams
-from torchx.schedulers.failures.tracebacks import HEADER, bounded, find_traces
+from torchx.schedulers.failures.torchrun import Report, Worker, read_report, streams
+from torchx.schedulers.failures.tracebacks import HEADER, Trace, bounded, find_traces
 from torchx.specs.failures import Failure, parse_failure
 from torchx.util.records import dataclass, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.failures.torchrun import Report, Worker
-    from torchx.schedulers.failures.tracebacks import Trace
 
 __all__ = ["Evidence", "is_aftermath", "read_failure", "signal_name"]
 

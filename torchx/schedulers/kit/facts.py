@@ -7,7 +7,7 @@ fold and what is said of it is the verdict's business. Facts are cheap to make; 
 
 from __future__ import annotations
 
-from torchx.specs.api import AppState
+from torchx.specs.api import AppState, Role
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from torchx.schedulers.failures.reader import Evidence
-    from torchx.specs.api import Role
     from torchx.specs.retries import Attempt
 
     class Look(Protocol):

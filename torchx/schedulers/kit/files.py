@@ -6,14 +6,13 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from torchx.errors import BackendError
 from torchx.settings import make_private, torchx_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from typing import Protocol
 
     class Files(Protocol):

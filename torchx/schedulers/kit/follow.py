@@ -22,7 +22,7 @@ from collections import deque
 from io import BytesIO, StringIO
 from operator import itemgetter
 
-from torchx.schedulers.kit.logs import stamped
+from torchx.schedulers.kit.logs import LogQuery, stamped
 from torchx.supervisor import lines as long_lines
 from torchx.supervisor.lines import Part
 from torchx.util.records import dataclass
@@ -30,8 +30,6 @@ from torchx.util.records import dataclass
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
-
-    from torchx.schedulers.kit.logs import LogQuery
 
     _Blocks = Iterator[tuple[Hashable, bytes, int]]
     """Names of streams, blocks of whole lines, and when they were written: nanoseconds since the epoch; 0: unknown."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torchx.errors import SpecError
 from torchx.schedulers.kit.attempts import policy_of
-from torchx.specs.retries import FREE, Attempt, RetryRule
+from torchx.specs.retries import FREE, Attempt, RetryRule, RetryRules
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.caps import Capabilities
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.specs.api import AppDef
-    from torchx.specs.retries import RetryRules
 
 __all__ = ["NativeRetries", "NativeSystem", "attempt_of"]
 

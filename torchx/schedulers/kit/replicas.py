@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from torchx.specs.api import macros
+from torchx.specs.api import AppDef, Role, macros
 from torchx.util.records import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.specs.api import AppDef, Role
 
 
 @dataclass

@@ -6,12 +6,10 @@ It makes the real thing happen: what a job hears, and what becomes of it, is wha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torchx.errors import NotSupportedError
 from torchx.util.records import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["FAULTS", "Simulation", "cannot"]
 

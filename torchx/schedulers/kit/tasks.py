@@ -5,16 +5,14 @@ from __future__ import annotations
 from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.api import NONE, DescribeAppResponse
 from torchx.schedulers.kit.shell import env_words, exports, quote
-from torchx.specs.api import AppState, is_terminal
-from torchx.specs.tasks import fill
+from torchx.specs.api import AppDef, AppState, Role, is_terminal
+from torchx.specs.tasks import TaskTable, fill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torchx.schedulers.kit.facts import Look, ReplicaFacts
-    from torchx.specs.api import AppDef, Role
-    from torchx.specs.tasks import TaskTable
 
 __all__ = ["check_numbers", "describe_sweep", "describe_task", "only_role", "shell_words", "values_line"]
 

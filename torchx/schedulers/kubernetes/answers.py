@@ -9,7 +9,7 @@ from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kubernetes import names, reasons
 from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods, unix_time
-from torchx.specs.api import AppState, is_terminal
+from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.util.records import dataclass, field, replace
 
 TYPE_CHECKING = False
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from torchx.specs.api import AppDef
     from torchx.specs.retries import Attempt
 
     _Object = dict[str, Any]

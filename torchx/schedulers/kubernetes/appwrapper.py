@@ -10,14 +10,12 @@ from torchx.schedulers.kubernetes import pods, request
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, RETRY_LIMIT, V1BETA2
 from torchx.schedulers.kubernetes.request import JobRules
 from torchx.schedulers.kubernetes.secrets import note as secret_note
-from torchx.specs.api import RetryPolicy
+from torchx.specs.api import AppDef, RetryPolicy, Role
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
 

@@ -12,8 +12,8 @@ from torchx.errors import BackendError, NotSupportedError, SpecError
 from torchx.schedulers.kit.attempts import policy_of, refuse_parts
 from torchx.schedulers.kit.native_retries import NativeRetries, NativeSystem, attempt_of
 from torchx.schedulers.kubernetes.names import ANNOTATION_ATTEMPTS, FAILURE_POLICY_SINCE, JOB, PER_INDEX_SINCE
-from torchx.schedulers.kubernetes.pod_answers import read_pod
-from torchx.specs.api import AppState, RetryPolicy
+from torchx.schedulers.kubernetes.pod_answers import Pod, read_pod
+from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts
 from torchx.util.records import replace
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.caps import Capabilities
-    from torchx.schedulers.kubernetes.pod_answers import Pod
-    from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
 

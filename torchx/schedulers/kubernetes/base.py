@@ -16,7 +16,7 @@ from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
-from torchx.specs.api import AppState, is_terminal, make_app_handle
+from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle
 from torchx.util.notices import logger
 from torchx.util.records import replace
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.kubernetes.logs import Glance, Seen
     from torchx.schedulers.metrics import ReplicaMetrics
-    from torchx.specs.api import AppDryRunInfo, CfgVal
 
     _Jobs = list[ListAppResponse]
     _Metrics = list[ReplicaMetrics]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kit.follow import split_stamp
-from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.logs import LogQuery
-    from torchx.schedulers.kubernetes.client import KubeApi
 
     _Object = dict[str, Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO
 from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kubernetes.answers import Found
-    from torchx.schedulers.kubernetes.client import KubeApi
 
     _Object = dict[str, Any]
 

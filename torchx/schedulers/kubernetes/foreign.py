@@ -7,11 +7,11 @@ of ours have, here and not in the cluster; after that they are read like those.
 from __future__ import annotations
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.api import Scheduler
+from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.foreign import ForeignJobs, Named
 from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.answers import Found
-from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH
 from torchx.schedulers.kubernetes.pod_answers import by_age, read_pods
 from torchx.schedulers.kubernetes.queries import name_of
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.kubernetes.base import KubeScheduler
-    from torchx.schedulers.kubernetes.client import KubeApi
     from torchx.schedulers.kubernetes.logs import Seen
 
     _Base = KubeScheduler

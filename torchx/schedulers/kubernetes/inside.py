@@ -9,7 +9,7 @@ from __future__ import annotations
 from torchx.errors import BackendError
 from torchx.schedulers.inside import STDERR, STDOUT, InsideProcess
 from torchx.schedulers.inside.marks import Mark, frame, kill_words
-from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.pod_answers import main_container, read_pod
 from torchx.specs.api import AppState
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.inside import Tty
-    from torchx.schedulers.kubernetes.client import KubeApi
 
     _Object = dict[str, Any]
 

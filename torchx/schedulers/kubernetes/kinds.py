@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from torchx.schedulers.kubernetes import request
-from torchx.schedulers.kubernetes.inline_code import attach
+from torchx.schedulers.kubernetes.inline_code import Code, attach
 from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, PYTORCH, VOLCANO
 
 TYPE_CHECKING = False
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kubernetes.bucket_code import BucketCode
-    from torchx.schedulers.kubernetes.inline_code import Code
     from torchx.schedulers.kubernetes.request import JobRules
     from torchx.specs.api import AppDef
 

@@ -11,11 +11,11 @@ from operator import itemgetter
 
 from torchx.errors import NotFoundError, NotSupportedError, TorchXError, TransientError
 from torchx.schedulers.kit.follow import Lines
-from torchx.schedulers.kit.logs import not_started_again
-from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kit.logs import LogQuery, not_started_again
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.container_logs import ContainerLog
 from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, label_value
-from torchx.schedulers.kubernetes.pod_answers import by_age, main_container, read_pod, replica_of
+from torchx.schedulers.kubernetes.pod_answers import Pod, by_age, main_container, read_pod, replica_of
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.util.outages import Outage
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kit.logs import LogQuery
-    from torchx.schedulers.kubernetes.client import KubeApi
     from torchx.schedulers.kubernetes.kept_logs import KeptLog
-    from torchx.schedulers.kubernetes.pod_answers import Pod
 
     _Object = dict[str, Any]
     _Lines = Iterator[tuple[int, bytes]]

@@ -18,7 +18,7 @@ from torchx.schedulers.kit.verdict import judge, role_state
 from torchx.schedulers.kubernetes import verbs
 from torchx.schedulers.kubernetes.answers import Found, number_of
 from torchx.schedulers.kubernetes.attempts import recorded
-from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_ATTEMPTS,
     ANNOTATION_CANCELLED,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.facts import JobFacts, Look
-    from torchx.schedulers.kubernetes.client import KubeApi
 
     _Object = dict[str, Any]
 

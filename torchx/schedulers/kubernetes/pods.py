@@ -32,7 +32,7 @@ from torchx.schedulers.kubernetes.names import (
     label_value,
 )
 from torchx.schedulers.kubernetes.placement import Placement
-from torchx.specs.api import BindMount, DeviceMount, Role, VolumeMount
+from torchx.specs.api import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount
 from torchx.specs.overlays import JOIN, apply_overlay, get_overlay, validate_overlay
 from torchx.util.records import dataclass, field
 
@@ -40,8 +40,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
-
-    from torchx.specs.api import AppDef, Resource
 
     _Object = dict[str, Any]
 

@@ -6,7 +6,7 @@ import time
 
 from torchx.errors import NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes.answers import Found, is_elastic, read_owner
-from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_SWEEP,
     LABEL_ORGANIZATION,
@@ -21,8 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
-
-    from torchx.schedulers.kubernetes.client import KubeApi
 
     _Object = dict[str, Any]
 

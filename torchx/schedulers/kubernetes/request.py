@@ -28,7 +28,7 @@ from torchx.schedulers.kubernetes.pods import PodRules, render_pod
 from torchx.schedulers.kubernetes.secrets import note as secret_note
 from torchx.schedulers.kubernetes.secrets import render_secret, secret_variables
 from torchx.settings import ENV_JOB_ID
-from torchx.specs.api import RetryPolicy, macros
+from torchx.specs.api import AppDef, RetryPolicy, Role, macros
 from torchx.specs.timeouts import timeout_s
 from torchx.util.records import dataclass, field
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.native_retries import NativeRetries
-    from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
 

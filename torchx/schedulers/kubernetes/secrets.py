@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from torchx.schedulers.kit.secrets import is_value, revealed, split
 from torchx.schedulers.kubernetes import pods
-from torchx.specs.api import macros
+from torchx.specs.api import AppDef, Role, macros
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
 

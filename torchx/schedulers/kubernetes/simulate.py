@@ -10,17 +10,14 @@ from functools import partial
 
 from torchx.errors import BackendError
 from torchx.schedulers.kit.simulations import Simulation, cannot
-from torchx.schedulers.kubernetes.client import path_of
-from torchx.schedulers.kubernetes.pod_answers import read_pods
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.specs.api import AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
-
-    from torchx.schedulers.kubernetes.client import KubeApi
-    from torchx.schedulers.kubernetes.pod_answers import Pod
 
     _Object = dict[str, Any]
 

@@ -17,7 +17,7 @@ from torchx.schedulers.kit.tasks import (
     values_line,
 )
 from torchx.schedulers.kubernetes.answers import definition, read_owner
-from torchx.schedulers.kubernetes.client import path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.inline_code import AUTO, metadata_of_part
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_SKIPPED,
@@ -27,8 +27,8 @@ from torchx.schedulers.kubernetes.names import (
     PER_INDEX_SINCE,
 )
 from torchx.schedulers.kubernetes.pods import literal
-from torchx.specs.api import AppState, is_terminal
-from torchx.specs.tasks import TaskTable, placeholders
+from torchx.specs.api import AppDef, AppState, is_terminal
+from torchx.specs.tasks import TaskList, TaskTable, placeholders
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
@@ -38,11 +38,8 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.kit.facts import Look
-    from torchx.schedulers.kubernetes.client import KubeApi
     from torchx.schedulers.kubernetes.pod_answers import Pod
     from torchx.schedulers.kubernetes.request import KubernetesJob
-    from torchx.specs.api import AppDef
-    from torchx.specs.tasks import TaskList
 
     _Object = dict[str, Any]
 

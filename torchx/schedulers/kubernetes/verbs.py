@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
-from torchx.schedulers.kubernetes.answers import is_suspended, read_owner
-from torchx.schedulers.kubernetes.client import kind_of, path_of
+from torchx.schedulers.kubernetes.answers import Found, is_suspended, read_owner
+from torchx.schedulers.kubernetes.client import KubeApi, kind_of, path_of
 from torchx.schedulers.kubernetes.events import queue_of, workloads
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_CANCELLED,
@@ -22,9 +22,6 @@ from torchx.specs.api import is_terminal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from torchx.schedulers.kubernetes.answers import Found
-    from torchx.schedulers.kubernetes.client import KubeApi
 
     _Object = dict[str, Any]
 

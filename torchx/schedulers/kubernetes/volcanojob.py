@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from torchx.schedulers.kubernetes import pods, request
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID
-from torchx.specs.api import RetryPolicy
+from torchx.specs.api import AppDef, RetryPolicy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kubernetes.request import JobRules
-    from torchx.specs.api import AppDef
 
     _Object = dict[str, Any]
 

@@ -9,7 +9,7 @@ from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
 from torchx.supervisor.layout import WATCHED, replica_folder
-from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TASKS, TERMINAL
+from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TASKS, TERMINAL, JobState, ReplicaLine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.failures.reader import Evidence
     from torchx.specs.retries import Attempt
     from torchx.specs.tasks import TaskTable
-    from torchx.supervisor.statefile import JobState, ReplicaLine
 
 RETRY_FACT = "retry"
 """The key in a state file's header of a job with a retry policy."""

@@ -7,11 +7,7 @@ import os
 from torchx.schedulers.kit.export import CODE, MACHINERY, Export
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
-from torchx.schedulers.local.request import RoleRules
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.local.request import PopenRequest, ReplicaParam
+from torchx.schedulers.local.request import PopenRequest, ReplicaParam, RoleRules
 
 SCRIPT = "job.sh"
 

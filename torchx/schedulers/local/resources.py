@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES
+from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, ReplicaParam
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from torchx.schedulers.local.request import ReplicaParam
     from torchx.specs.api import AppDef
 
 

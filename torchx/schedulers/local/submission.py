@@ -8,7 +8,7 @@ import os
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.local.path import program_path
-from torchx.schedulers.local.request import check_scripts, move_logs, replica_requests
+from torchx.schedulers.local.request import PopenRequest, check_scripts, move_logs, replica_requests
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, SAMPLE_S, torchx_home
 from torchx.supervisor.layout import (
     ANSWER_FILE,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.local.jobs import LocalJobs
-    from torchx.schedulers.local.request import PopenRequest
     from torchx.specs.api import AppDef, AppDryRunInfo
 
 SCHEME = "local_cwd"

@@ -9,7 +9,7 @@ from torchx.errors import BackendError
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, only_role
 from torchx.schedulers.local.answers import replica_facts, state_of_sweep, table_of
-from torchx.schedulers.local.request import ENV_ERROR_FILE, check_scripts, move_logs, replica_requests
+from torchx.schedulers.local.request import ENV_ERROR_FILE, PopenRequest, check_scripts, move_logs, replica_requests
 from torchx.schedulers.local.submission import (
     base_environment,
     discard_folder,
@@ -18,9 +18,9 @@ from torchx.schedulers.local.submission import (
     write_request,
 )
 from torchx.settings import ENV_JOB_ID, torchx_home
-from torchx.specs.tasks import ENV_TASK, fill
+from torchx.specs.tasks import ENV_TASK, TaskList, fill
 from torchx.supervisor.layout import task_log
-from torchx.supervisor.statefile import TASKS
+from torchx.supervisor.statefile import TASKS, JobState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,10 +33,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.local.jobs import LocalJobs
     from torchx.schedulers.local.logs import LogIterator
-    from torchx.schedulers.local.request import PopenRequest
     from torchx.specs.api import AppDryRunInfo
-    from torchx.specs.tasks import TaskList
-    from torchx.supervisor.statefile import JobState
 
 
 def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:

@@ -11,7 +11,7 @@ from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.verdict import describe, state_of
 from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state, term, why_ended, why_pending
 from torchx.schedulers.lsf.rows import Row, job_name, report_end, rows
-from torchx.specs.api import AppState
+from torchx.specs.api import AppState, Role
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 from torchx.util.records import dataclass
 
@@ -19,7 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx.specs.api import Role
     from torchx.specs.retries import Attempt
 
     Exits = Mapping[tuple[int, int], "Exit"]

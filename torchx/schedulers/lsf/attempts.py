@@ -18,7 +18,7 @@ from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, folder_name
 from torchx.schedulers.kit.attempts import BEGINS, begins_of, put_down
 from torchx.schedulers.lsf.reasons import ENDED
 from torchx.schedulers.lsf.replicas import EXIT_FILE, SUBMIT_FILE
-from torchx.specs.api import AppState
+from torchx.specs.api import AppDef, AppState
 from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts
 from torchx.util.records import replace
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.caps import Capabilities
     from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
     from torchx.schedulers.lsf.options import Opts
-    from torchx.specs.api import AppDef
 
 OPTIONS_FILE = "retry.json"
 CANCELLED_FILE = "cancelled"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 
 from torchx.errors import BackendError, CommandError
-from torchx.schedulers.kit.commands import LocalCommandRunner
+from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
 from torchx.schedulers.lsf.rows import FORMAT, Row, free_host, group_of, rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx.schedulers.kit.commands import Completed
     from torchx.specs.api import Role
 
 NO_LSF = 127

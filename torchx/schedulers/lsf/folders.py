@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
-from torchx.schedulers.batch.folders import JOB_FILE, roles_of
+from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, roles_of
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.lsf.answers import Exit, facts_of, left_row, nothing_left
@@ -15,7 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.kit.files import Files
     from torchx.schedulers.lsf.rows import Row
     from torchx.specs.api import Role

@@ -20,7 +20,7 @@ from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.lsf.rows import group_of, job_name
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
-from torchx.specs.api import BindMount, DeviceMount, RetryPolicy, VolumeMount
+from torchx.specs.api import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from torchx.specs.mounts import format_mount
 from torchx.specs.retries import RETRY
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torchx.schedulers.kit.replicas import Replica
-    from torchx.specs.api import AppDef, Role
 
 REPLICAS_FILE = "replicas.sh"
 SUBMIT_FILE = "submit.sh"

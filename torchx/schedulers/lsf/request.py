@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.batch.folders import SECRETS_FILE
 from torchx.schedulers.kit.names import NameRule
-from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.kit.replicas import Replica, replicas
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.lsf.client import NO_LSF
-from torchx.schedulers.lsf.options import in_docker
+from torchx.schedulers.lsf.options import Opts, in_docker
 from torchx.schedulers.lsf.replicas import (
     ATTEMPT_FILE,
     ENV_RANK0_HOST,
@@ -25,16 +26,8 @@ from torchx.schedulers.lsf.replicas import (
     render_secrets,
 )
 from torchx.schedulers.lsf.rows import group_of, job_name, name_parts
-from torchx.specs.api import parse_app_handle
+from torchx.specs.api import AppDef, Role, parse_app_handle
 from torchx.util.records import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.kit.replicas import Replica
-    from torchx.schedulers.lsf.options import Opts
-    from torchx.specs.api import AppDef, Role
 
 RANK0_HOST = "RANK0_HOST"
 """Stands for the host of replica 0 as long as LSF has not chosen it."""

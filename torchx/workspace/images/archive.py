@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from torchx.workspace.content import DIRECTORY, LINK
+from collections.abc import Iterable, Iterator
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from torchx.workspace.content import Entry
+from torchx.workspace.content import DIRECTORY, LINK, Entry
 
 _BLOCK = 512
 _CHUNK = 1 << 20

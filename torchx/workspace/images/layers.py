@@ -8,6 +8,7 @@ the same. It is compressed where a sample says that this pays: most of what is l
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from torchx.errors import SpecError
 from torchx.settings import make_private, torchx_home
@@ -16,10 +17,6 @@ from torchx.workspace.content import FILE, LINK, Entry, sha256_of
 from torchx.workspace.hashes import identity
 from torchx.workspace.images import archive
 from torchx.workspace.images.registry import Blob
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 # 1981: what zip archives, and so wheels that a job builds, can hold in every time zone.
 TIME = 347155200

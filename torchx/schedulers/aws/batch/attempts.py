@@ -5,7 +5,7 @@ https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
 
 from __future__ import annotations
 
-from torchx.schedulers.kit.native_retries import NativeSystem, attempt_of
+from torchx.schedulers.kit.native_retries import NativeRetries, NativeSystem, attempt_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kit.native_retries import NativeRetries
     from torchx.specs.retries import Attempt
 
     _Object = dict[str, Any]

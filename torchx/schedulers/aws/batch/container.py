@@ -10,14 +10,12 @@ from enum import Enum
 
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.devices import get_device_mounts
-from torchx.specs.api import BindMount, DeviceMount, Resource, VolumeMount
+from torchx.specs.api import BindMount, DeviceMount, Resource, Role, VolumeMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
-
-    from torchx.specs.api import Role
 
     _Object = dict[str, Any]
 

@@ -11,7 +11,7 @@ from torchx.schedulers.aws.batch import container as parts
 from torchx.schedulers.aws.batch import node_command
 from torchx.schedulers.aws.batch.client import PREFIX
 from torchx.schedulers.aws.batch.fargate import to_fargate
-from torchx.schedulers.aws.batch.options import AUTO, DEFAULT_USER, FARGATE, check
+from torchx.schedulers.aws.batch.options import AUTO, DEFAULT_USER, FARGATE, AWSBatchOpts, check
 from torchx.schedulers.aws.tags import (
     ENV_RANK0_HOST,
     ENV_REPLICA_ID,
@@ -22,7 +22,7 @@ from torchx.schedulers.aws.tags import (
 )
 from torchx.schedulers.kit.names import NameRule
 from torchx.settings import ENV_IMAGE
-from torchx.specs.api import macros
+from torchx.specs.api import AppDef, Role, macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
 from torchx.specs.secret import Secret
 from torchx.util.notices import logger
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from torchx.schedulers.aws.batch.options import AWSBatchOpts
     from torchx.schedulers.aws.batch.queues import Queue
     from torchx.schedulers.kit.native_retries import NativeRetries
-    from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
 

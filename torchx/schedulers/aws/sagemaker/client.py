@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.schedulers.aws.client import call, pages
+from torchx.schedulers.aws.client import Clients, call, pages
 from torchx.schedulers.aws.errors import AwsError, is_missing
 from torchx.schedulers.aws.sagemaker.answers import state_of
 from torchx.schedulers.aws.sagemaker.request import DEFAULT_OUTPUT, MANAGED_BY, NAME_RULE, TAG_MANAGED_BY
@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
-
-    from torchx.schedulers.aws.client import Clients
 
     _Object = dict[str, Any]
 

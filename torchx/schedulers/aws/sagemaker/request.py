@@ -9,11 +9,11 @@ import re
 
 from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.schedulers.aws.sagemaker import command, source
-from torchx.schedulers.aws.sagemaker.options import DEFAULT_MAX_RUN_S, check
+from torchx.schedulers.aws.sagemaker.options import DEFAULT_MAX_RUN_S, AWSSageMakerOpts, check
 from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_ROLE_NAME, REPLICA, tags
 from torchx.schedulers.kit.names import NameRule
 from torchx.settings import ENV_IMAGE
-from torchx.specs.api import macros
+from torchx.specs.api import AppDef, Role, macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
@@ -22,9 +22,6 @@ from torchx.util.secrets import mask_args
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-    from torchx.specs.api import AppDef, Role
 
     _Object = dict[str, Any]
 

@@ -14,7 +14,7 @@ import os
 import re
 
 from torchx.errors import ConfigError, NotSupportedError, SpecError, TorchXError
-from torchx.schedulers.aws.client import call
+from torchx.schedulers.aws.client import Clients, call
 from torchx.schedulers.aws.errors import AwsError
 from torchx.schedulers.aws.sagemaker import command
 from torchx.schedulers.aws.tags import REPLICA
@@ -25,8 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import IO, Any
-
-    from torchx.schedulers.aws.client import Clients
 
     _Object = dict[str, Any]
 

@@ -19,7 +19,7 @@ from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.shell import quote
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
-from torchx.workspace.content import DIRECTORY, LINK, content_hash, entries
+from torchx.workspace.content import DIRECTORY, LINK, Entry, content_hash, entries
 from torchx.workspace.hashes import FileHashes
 
 TYPE_CHECKING = False
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
     from torchx.specs.api import Workspace
-    from torchx.workspace.content import Entry
 
 _NOT_EMPTY = 45  # exit code of our script
 _SEND_S = 3600.0

@@ -5,14 +5,13 @@ from __future__ import annotations
 from torchx.schedulers.batch.site import Site
 from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-from torchx.specs.api import runopts
+from torchx.specs.api import CfgVal, runopts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx.schedulers.inside import InsideProcess, Tty
-    from torchx.specs.api import CfgVal
 
 SITE_OPTS = runopts()
 SITE_OPTS.add(
