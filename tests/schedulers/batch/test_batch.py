@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, TransientError
+from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.batch import logs as batch_logs
 from torchx.schedulers.batch.base import PATIENCE_S, BatchScheduler, Site, Submission
@@ -245,6 +246,18 @@ def test_those_who_wait_share_their_questions(toy: Toy, fake: FakeCommandRunner)
     toy.fresh_s = 0
     toy.describe("a")
     assert fake.argvs("ask")[-1] == ["ask", "a", "b"]
+
+
+def test_who_asks_about_one_job_after_the_other_asks_twice(toy: Toy, fake: FakeCommandRunner) -> None:
+    """With the second question the others that are on record are asked about, too, however they are asked for."""
+    ids = [f"j{k}" for k in range(100)]
+    for app_id in ids:
+        run = NewRun(scheduler="toy", session="test", name="job")
+        default_registry().submitted(default_registry().begin(run), f"toy://test/{app_id}")
+    fake.on("ask", stdout="".join(f"{app_id} RUNNING\n" for app_id in ids))
+    toy.fresh_s = 3600
+    assert all(toy.describe(app_id).state is AppState.RUNNING for app_id in ids)
+    assert [len(argv) - 1 for argv in fake.argvs("ask")] == [1, 100]
 
 
 def test_cancel_and_delete(toy: Toy, fake: FakeCommandRunner) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.batch import queries as batch_queries
 from torchx.schedulers.batch.queries import JobQueries
 from torchx.specs import AppState
 
@@ -31,3 +36,20 @@ def test_ten_times_the_jobs_are_ten_times_the_work() -> None:
         )
     assert len(found) == 1000
     assert _Id.compared < 50 * len(ids)
+
+
+def test_a_slow_scheduler_is_asked_about_the_others_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks about one job after the other is known by how soon the next question comes, however long an answer takes."""
+    clock, asked = [100.0], []
+    monkeypatch.setattr(batch_queries, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def ask(ids: list[str]) -> dict[str, DescribeAppResponse | None]:
+        clock[0] += 5
+        asked.append(len(ids))
+        return {i: DescribeAppResponse(i, AppState.PENDING) for i in ids}
+
+    jobs = [str(number) for number in range(50)]
+    queries = JobQueries()
+    for job in jobs:
+        queries.of([job], ask, fresh_s=0.5, others=lambda _: jobs)
+    assert asked == [1, 50]

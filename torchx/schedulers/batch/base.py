@@ -321,7 +321,7 @@ class BatchScheduler(SiteScheduler):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         # not by `describe_many`: a subclass with a `describe` that calls this one has that by way of its own
-        return self._queries.of([app_id], self._ask, fresh_s=self.fresh_s)[app_id]
+        return self._queries.of([app_id], self._ask, fresh_s=self.fresh_s, others=self._others)[app_id]
 
     def describe_many(self, app_ids: Iterable[str]) -> Answers:
         """The jobs, by one query for each site. Jobs that are being waited for are asked about along with them."""

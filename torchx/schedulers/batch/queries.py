@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Answers = dict[str, DescribeAppResponse | None]
 
 _WATCHED_S = 60.0
-_ROW_S = 0.5  # between two questions of one who asks about one job after the other
+_ROW_S = 0.5  # from an answer to the next question of one who asks about one job after the other
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,8 @@ class JobQueries:
             also = [i for i, until in self._watched.items() if until > now and i not in wanted]
             if now - self._asked < _ROW_S:
                 also += [i for i in others(missing) if i not in self._watched and i not in wanted]
-            self._asked = now
-            found, answered = ask([*missing, *also]), time.monotonic()
-            self._answers.update({i: (answered, found.get(i)) for i in (*missing, *also)})
+            found, self._asked = ask([*missing, *also]), time.monotonic()
+            self._answers.update({i: (self._asked, found.get(i)) for i in (*missing, *also)})
         answers = {app_id: self._answers[app_id][1] for app_id in wanted}
         for app_id, answer in answers.items():
             if answer is not None and not is_terminal(answer.state):
