@@ -433,7 +433,7 @@ def launch(
 ) -> None:
     """Submits a job, says what it is called, and looks at it for as long as is asked for."""
     waits = wait or with_logs
-    follows = not (waits or as_json or detach) and scheduler in _LOCAL and _someone_looks()
+    follows = not (waits or as_json or detach) and scheduler in _LOCAL and is_tty(sys.stdout) and is_tty(sys.stderr)
     if waits or follows:  # imported before the submission: from its end on, Ctrl-C has to find someone who waits
         from torchx.cli.waiting import wait_for
     handle = submit()
@@ -443,10 +443,6 @@ def launch(
         print(document(handle_fields(handle)))
     else:
         _announce(handle)
-
-
-def _someone_looks() -> bool:
-    return is_tty(sys.stdout) and is_tty(sys.stderr)
 
 
 def _announce(handle: str) -> None:

@@ -48,7 +48,7 @@ def status_html(status: AppStatus, handle: str = "") -> str:
     if failure is not None:
         trace = "\n".join(failure.traceback.strip("\n").splitlines()[-_TRACEBACK_LINES:])
         parts += [f'<pre style="{_PRE}">{_text(trace)}</pre>'] if trace else []
-    parts += [_roles_table(status.roles)] if status.roles else []
+    parts += [_table(("role", "replicas", "where"), [_row(role) for role in status.roles])] if status.roles else []
     return _card(state, handle, "".join(parts))
 
 
@@ -104,10 +104,6 @@ def _facts(status: AppStatus) -> Iterator[str]:
     url = status.ui_url or ""
     if url.startswith(("http://", "https://")):  # nothing else that a scheduler says becomes a link
         yield f'<div><a href="{_text(url)}" target="_blank" rel="noopener noreferrer">{_text(url)}</a></div>'
-
-
-def _roles_table(roles: list[RoleStatus]) -> str:
-    return _table(("role", "replicas", "where"), [_row(role) for role in roles])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -99,7 +99,7 @@ def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int
         unknown = _strangers(folder) if fresh else {p: q for p, q in _children().items() if p not in named}
         in_doubt = False
         for pid, process in unknown.items():
-            whose = _task_of(pid)
+            whose = proctree.environment(pid, proctree.ENV_REPLICA)
             if process.group == pid and (whose == str(k) or (process.state in "ZX" and not fresh)):
                 return {k: pid}
             in_doubt |= whose is None and process.state not in "ZX"
@@ -130,10 +130,6 @@ def _strangers(folder: str) -> dict[int, proctree.Process]:
         if os.fsencode(folder) in words and any(w.endswith(b"task_guard.py") for w in words) and process.pid != me:
             found[process.pid] = process
     return found
-
-
-def _task_of(pid: int) -> str | None:
-    return proctree.environment(pid, proctree.ENV_REPLICA)
 
 
 def _prepare(folder: str) -> int:

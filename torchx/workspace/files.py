@@ -206,7 +206,7 @@ def _inner_link(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | 
     home = os.path.realpath(root)
     here = os.path.realpath(os.path.dirname(path))
     real = os.path.realpath(os.path.join(here, destination))
-    if not destination or not _is_below(real, home):
+    if not destination or not (real == home or real.startswith(home.rstrip("/") + "/")):
         _warn("`%s` is left out: it links to `%s`, outside the workspace", path, destination)
         return None
     if os.path.isabs(destination) or _goes_above(os.path.relpath(here, home), destination):
@@ -222,10 +222,6 @@ def _goes_above(folder: str, destination: str) -> bool:
         if depth < 0:
             return True
     return False
-
-
-def _is_below(path: str, home: str) -> bool:
-    return path == home or path.startswith(home.rstrip("/") + "/")
 
 
 def _join(folder: str, name: str) -> str:
