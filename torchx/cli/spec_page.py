@@ -137,7 +137,7 @@ def _resource(resource: Resource) -> str:
 
 
 def _pairs(mapping: Mapping[str, Any]) -> str:
-    return "\n".join(printable(f"{key}={_value(value)}") for key, value in mapping.items())
+    return "\n".join(f"{printable(key)}={_value(value)}" for key, value in mapping.items())
 
 
 def _value(value: Any) -> str:

@@ -210,9 +210,9 @@ def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, Cf
     >>> masked_settings(None, {"api_key": "abc"})
     {'api_key': {'value': '********', 'source': 'code'}}
     """
-    if settings is None:
-        return {key: {"value": mask_value(key, value), "source": "code"} for key, value in cfg.items()}
-    return {key: {"value": mask_value(key, s.value), "source": s.source} for key, s in settings.items()}
+    values = cfg if settings is None else {key: setting.value for key, setting in settings.items()}
+    shown = mask_value("", dict(values))
+    return {key: {"value": shown[key], "source": settings[key].source if settings else "code"} for key in shown}
 
 
 def tell(event: log_event, *, info: AppDryRunInfo[Any] | None = None, handle: str = "") -> None:
