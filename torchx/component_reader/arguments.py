@@ -15,6 +15,7 @@ from __future__ import annotations
 from torchx.component_reader.signature import Parameter, Signature
 from torchx.component_reader.types import decode
 from torchx.errors import SpecError
+from torchx.specs.cfg_literals import FALSE, TRUE
 from torchx.util.notices import logger
 from torchx.util.strings import did_you_mean, nearest
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HELP = "--help"
-_BOOL_WORDS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
 class HelpRequested(Exception):
@@ -129,7 +129,7 @@ def _value(
 ) -> str | None:
     """The word after an option as its text; None for a bool that stands alone."""
     if parameter.shape.required().kind == "bool":
-        is_word = following is not None and following.strip().lower() in _BOOL_WORDS
+        is_word = following is not None and following.strip().lower() in (*TRUE, *FALSE)
         return following if is_word or (following == "None" and parameter.shape.optional) else None
     if following is None or following == "--" or _option(following, flags)[0] is not None:
         raise SpecError(

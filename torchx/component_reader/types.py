@@ -25,6 +25,8 @@ from __future__ import annotations
 import sys
 import types
 
+from torchx.specs.cfg_literals import FALSE, TRUE, pieces, unquote
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
@@ -42,8 +44,6 @@ SUPPORTED = (
     "str, int, float, bool, list[...], tuple[...], dict[..., ...], Literal[...], and `| None` or a union of these"
 )
 
-_TRUE = ("true", "yes", "on", "1")
-_FALSE = ("false", "no", "off", "0")
 _NEVER_IN_NAMES = frozenset(" \t\n,;'\"$`(){}<>|&*?!\\")  # what no name of a pair has in it
 _EXACT_FIRST = ("literal", "int", "float", "bool", "dict", "tuple", "list", "any", "str")
 _MANY = "..."
@@ -366,7 +366,7 @@ def _from_text(text: str, shape: Shape) -> Any:
         return _dict_from_text(text, *shape.args)
     try:
         if kind == "bool":
-            return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[text.strip().lower()]
+            return {**dict.fromkeys(TRUE, True), **dict.fromkeys(FALSE, False)}[text.strip().lower()]
         if kind == "literal":
             return {str(v): v for v in shape.args}[text]
         if kind == "int":
@@ -447,47 +447,19 @@ def _described(shape: Shape) -> str:
 
 
 def _split(text: str, separators: str) -> list[tuple[str, str]]:
-    r"""The pieces, each with the separator before it; one in a quoted item or value, or after a backslash, does not
-    divide."""
-    pieces: list[tuple[str, str]] = []
-    before = ""
-    begin = at = 0
-    fresh = True  # at the first character of an item, or of a value
-    while at < len(text):
-        char = text[at]
-        if fresh and char in "\"'":
-            end = _closing(text, at, separators)
-            if end:
-                at = end
-                fresh = False
-                continue
-        if char == "\\" and text[at + 1 : at + 2] == ",":
-            at += 1
-        elif char in separators:
-            pieces.append((before, text[begin:at]))
-            before, begin = char, at + 1
-        # Only the first `=` of an item begins a value.
-        fresh = char in separators or (fresh and char.isspace()) or (char == "=" and "=" not in text[begin:at])
-        at += 1
-    return [*pieces, (before, text[begin:])] if text.strip() else []
-
-
-def _closing(text: str, at: int, separators: str = ",;") -> int:
-    """One past the quote that closes the one at ``at``: a separator or the end follows it. 0 when none does."""
-    quote, i = text[at], at + 1
-    while i < len(text):
-        if text[i] == "\\" and text[i + 1 : i + 2] in (quote, "\\"):
-            i += 1
-        elif text[i] == quote and text[i + 1 :].lstrip()[:1] in ("", *separators):
-            return i + 1
-        i += 1
-    return 0
+    """The pieces, each with the separator before it; a comma after a backslash does not divide."""
+    found: list[tuple[str, str]] = []
+    for separator, piece in pieces(text, separators, "=") if text.strip() else ():
+        if separator == "," and found[-1][1].endswith("\\"):
+            before, begun = found.pop()
+            found.append((before, f"{begun},{piece}"))
+        else:
+            found.append((separator, piece))
+    return found
 
 
 def _unquoted(text: str, *, strip: bool = True) -> tuple[str, bool]:
     """The text without the quotes around it, and whether there were any."""
     bare = text.strip()
-    if len(bare) > 1 and bare[0] in "\"'" and _closing(bare, 0) == len(bare):
-        quote = bare[0]
-        return bare[1:-1].replace(f"\\{quote}", quote).replace("\\\\", "\\"), True
-    return (bare if strip else text), False
+    inner = unquote(bare)
+    return (inner, True) if inner != bare else (bare if strip else text, False)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from torchx.specs.runopts import CfgVal
 
-_TRUE = ("true", "1", "yes", "on")
-_FALSE = ("false", "0", "no", "off")
+TRUE = ("true", "1", "yes", "on")
+FALSE = ("false", "0", "no", "off")
 
 
 def split_options(text: str, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -27,7 +27,7 @@ def split_options(text: str, known: Mapping[str, Any]) -> Iterator[tuple[str, st
     """
     name = ""
     value = ""
-    for separator, piece in _pieces(text):
+    for separator, piece in pieces(text):
         found, eq, rest = piece.partition("=")
         found = found.strip()
         if eq and _is_name(found) and (separator != ";" or found in known or not name):
@@ -60,12 +60,12 @@ def cast(text: str, tp: Any) -> CfgVal:
     (True, {'A': '1', 'B': 'x=y'})
     """
     if tp == list[str]:
-        return [_unquote(item) for item in _items(text)]
+        return [unquote(item) for item in _items(text)]
     if tp == dict[str, str]:
         return dict(_pair(item, text) for item in _items(text))
     if tp is str:
-        return _unquote(text)
-    plain = _unquote(text.strip())
+        return unquote(text)
+    plain = unquote(text.strip())
     if tp is bool:
         return _bool(plain)
     try:
@@ -77,15 +77,15 @@ def cast(text: str, tp: Any) -> CfgVal:
 
 
 def _bool(text: str) -> bool:
-    if text.lower() in _TRUE:
+    if text.lower() in TRUE:
         return True
-    if text.lower() in _FALSE:
+    if text.lower() in FALSE:
         return False
     raise ConfigError(f"`{text}` is not true or false", hint="write `true` or `false`")
 
 
 def _items(text: str) -> list[str]:
-    return [piece.strip() for _, piece in _pieces(text) if piece.strip()]
+    return [piece.strip() for _, piece in pieces(text) if piece.strip()]
 
 
 def _pair(item: str, text: str) -> tuple[str, str]:
@@ -94,36 +94,59 @@ def _pair(item: str, text: str) -> tuple[str, str]:
     at = min((i for i in (item.find(":", start), item.find("=", start)) if i >= 0), default=-1)
     if at < 0:
         raise ConfigError(f"`{item}` in `{text}` is not of the form `KEY:value`", hint="write `KEY:value;KEY2:value2`")
-    return _unquote(item[:at].strip()), _unquote(item[at + 1 :].strip())
+    return unquote(item[:at].strip()), unquote(item[at + 1 :].strip())
 
 
 def _is_name(text: str) -> bool:
     return bool(text) and text.replace("_", "a").replace("-", "a").replace(".", "a").isalnum()
 
 
-def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Pieces between separators outside quotes, each with the separator before it."""
+def pieces(text: str, separators: str = ",;", marks: str = "=:") -> Iterator[tuple[str, str]]:
+    """The pieces of a text, each with the separator before it. One in quotes does not divide.
+
+    Args:
+        marks: what ends a name: quotes stand around a whole piece, or begin behind a mark.
+
+    >>> [piece for _, piece in pieces("a='1,2',b,\\"c;d\\"")]
+    ["a='1,2'", 'b', '"c;d"']
+    """
     separator = ""
     start = i = 0
     opening = True  # a quote here would open a value or an item, it is not just a character in it
     while i < len(text):
         char = text[i]
         if opening and char in "'\"":
-            end = _closing_quote(text, i)
-            i = end + 1 if end else i + 1
+            i = (_closing_quote(text, i, separators + marks) or i) + 1
             opening = False
             continue
-        if char in ",;":
+        if char in separators:
             yield separator, text[start:i]
             separator, start, opening = char, i + 1, True
         else:
-            opening = char in "=:" or (opening and char == " ")
+            opening = char in marks or (opening and char.isspace())
         i += 1
     yield separator, text[start:]
 
 
-def _closing_quote(text: str, start: int) -> int:
-    """Where the quote that opens at ``start`` closes; 0 when it does not, or closes in the middle of a word."""
+def unquote(text: str) -> str:
+    """The text without the quotes around it, if there are any; a backslash in them keeps a quote or a backslash.
+
+    >>> unquote('"a, b"'), unquote("it's")
+    ('a, b', "it's")
+    """
+    if len(text) < 2 or _closing_quote(text, 0) != len(text) - 1:
+        return text
+    import re
+
+    return re.sub(rf"\\([\\{text[0]}])", r"\1", text[1:-1])
+
+
+def _closing_quote(text: str, start: int, after: str = ",;:=") -> int:
+    """Where the quote that opens at ``start`` closes; 0 when it does not, or closes in the middle of a word.
+
+    Args:
+        after: what may stand behind it, if it is not the end.
+    """
     quote = text[start : start + 1]
     if quote not in ("'", '"'):
         return 0
@@ -133,26 +156,9 @@ def _closing_quote(text: str, start: int) -> int:
             i += 2
             continue
         if text[i] == quote:
-            return i if text[i + 1 :].lstrip(" ")[:1] in ("", ",", ";", ":", "=") else 0
+            return i if text[i + 1 :].lstrip()[:1] in ("", *after) else 0
         i += 1
     return 0
-
-
-def _unquote(text: str) -> str:
-    if len(text) >= 2 and _closing_quote(text, 0) == len(text) - 1:
-        return _unescape(text[1:-1], text[0])
-    return text
-
-
-def _unescape(text: str, quote: str) -> str:
-    chars: list[str] = []
-    i = 0
-    while i < len(text):
-        if text[i] == "\\" and text[i + 1 : i + 2] in (quote, "\\"):
-            i += 1
-        chars.append(text[i])
-        i += 1
-    return "".join(chars)
 
 
 def _literal(value: CfgVal) -> str:
