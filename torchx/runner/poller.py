@@ -75,15 +75,15 @@ def interval_s(jobs: int, took_s: float, *, near: bool, before_s: float = MOST_S
     """Seconds between two questions about so many jobs, to a scheduler that took so long to answer the last one.
 
     Args:
-        before_s: the interval before; one slow answer is not yet a slow site, so that this is at most doubled.
+        before_s: the interval before; one slow answer is not yet a slow site: for its sake this is at most doubled.
 
     >>> interval_s(10, 0.05, near=False), interval_s(10_000, 0.5, near=False), interval_s(10, 8.0, near=False)
     (2.0, 20.0, 60.0)
-    >>> interval_s(10, 8.0, near=False, before_s=2.0)
-    4.0
+    >>> interval_s(10, 8.0, near=False, before_s=2.0), interval_s(10_000, 4.0, near=False, before_s=0.0)
+    (4.0, 20.0)
     """
-    least = LEAST_NEAR_S if near else LEAST_S
-    return min(max(least, jobs / _JOBS_A_SECOND, _ANSWER_TIMES * took_s), max(2 * before_s, least), MOST_S)
+    slow = min(_ANSWER_TIMES * took_s, 2 * before_s)
+    return min(max(LEAST_NEAR_S if near else LEAST_S, jobs / _JOBS_A_SECOND, slow), MOST_S)
 
 
 class Poller:
@@ -169,11 +169,12 @@ class Poller:
         notices.send_due(self._scheduler, self._registry)
         pause = interval_s(len(runs), took, near=near, before_s=0.0 if beat is None else beat.every)
         self._asked = {run.app_id: run for run in runs if not run.is_terminal()}
-        self._again = time.monotonic() + pause
+        self._again = _next(now, pause)
         if self._hears_all():
             pause = _HEARING_S
-        self._files.write(self._beat_of(runs, pause))
-        return min(pause, _STANDBY_S)
+        beat = self._beat_of(runs, _next(now, pause), pause)
+        self._files.write(beat)
+        return min(beat.due - time.monotonic(), _STANDBY_S)
 
     def _hears_all(self) -> bool:
         """Whether all jobs that go on are of one scheduler that hears of every change."""
@@ -217,14 +218,18 @@ class Poller:
                 self._once_more[run.app_id] = now + _ONCE_MORE_S
         return interval_s(len(runs), time.monotonic() - asked, near=True)
 
-    def _beat_of(self, runs: list[Run], pause: float) -> Beat:
+    def _beat_of(self, runs: list[Run], due: float, every: float) -> Beat:
         from torchx.specs.api import AppState
 
         unknown = [run.app_id for run in runs if run.note and run.state is AppState.UNKNOWN]
         self._asked_again.update(dict.fromkeys(unknown, time.monotonic() + _UNKNOWN_EVERY_S))
         errors = [run.note for run in runs if run.note and run.state is not AppState.UNKNOWN]
-        due = time.monotonic() + pause
-        return Beat(os.getpid(), due, errors[0] if errors else "", tuple(unknown), every=pause)
+        return Beat(os.getpid(), due, errors[0] if errors else "", tuple(unknown), every=every)
+
+
+def _next(asked: float, every: float) -> float:
+    """When to ask again: it counts from the question, but half of the time the scheduler is left alone."""
+    return max(asked + every, time.monotonic() + every / 2)
 
 
 class _Files:

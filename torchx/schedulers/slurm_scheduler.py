@@ -30,7 +30,7 @@ from torchx.schedulers.slurm.answers import bare, facts_of
 from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
 from torchx.schedulers.slurm.ends import EndsOfJobs
 from torchx.schedulers.slurm.events import SLURM_LOG
-from torchx.schedulers.slurm.folders import LegacyFolder, choose_previous, files_of, job_id_in
+from torchx.schedulers.slurm.folders import LegacyFolder, Waiting, choose_previous, files_of, job_id_in
 from torchx.schedulers.slurm.options import SlurmOpts
 from torchx.schedulers.slurm.reasons import SLURM_STATES, appstate_from_slurm_state, get_appstate_from_job
 from torchx.schedulers.slurm.request import (
@@ -124,6 +124,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("slurm", session_name, **parts)
         self._asked: dict[int, SlurmQueries] = {}
+        self._waiting = Waiting()
 
     def _run_opts(self) -> runopts:
         opts = super()._run_opts()
@@ -263,13 +264,15 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         records = self._heard_of(site, folders)
         if left := [i for i in asked if i not in records]:
             records.update(slurm.jobs(left))
-        jobs = files_of(site.files, records, folders)
+        known = self._waiting.as_before(records, folders)
+        folders = {i: folder for i, folder in folders.items() if i not in known}
+        jobs = files_of(site.files, {i: found for i, found in records.items() if i not in known}, folders)
         dead = [i for i, job in jobs.items() if job.state is AppState.FAILED and job.was_killed]
         steps = slurm.sacct(dead, steps=True) if dead else {}
         for app_id in dead:
             jobs[app_id].steps = steps.get(app_id, ())
         scripts = [app_id for app_id, job in jobs.items() if is_script(job.roles)]
-        known = {app_id: Known(facts_of(job), job.folder) for app_id, job in jobs.items()}
+        known.update({i: self._waiting.keep(job, folders.get(i)) for i, job in jobs.items() if i not in scripts})
         return known if not scripts else {**known, **self.foreign()._facts(site, scripts, {})}
 
     def _slurm(self, site: Site) -> SlurmQueries:

@@ -338,6 +338,36 @@ def test_thousands_of_jobs_are_one_question(scheduler: SlurmScheduler, fake: Fak
     ]
 
 
+def test_jobs_that_wait_on_are_not_looked_into_again(
+    scheduler: SlurmScheduler, fake: FakeCommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job that has never started no file is read while Slurm says the same of it; of all others they are."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=2)]))
+    fake._scripts = [s for s in fake._scripts if s.prefix[0] != "sbatch"]
+    other = submitted(scheduler, fake, AppDef("b", [role()]), "8")
+    read: list[str] = []
+    whole = LocalFiles.read
+    monkeypatch.setattr(LocalFiles, "read", lambda self, path, *more: read.append(path) or whole(self, path, *more))
+
+    def look(*rows: str) -> Any:
+        read.clear()
+        says(fake, "".join(rows))
+        return scheduler.describe_many(["7", "8"])
+
+    waits = row("7", "PENDING", "Priority", folder=str(folder))
+    late = row("8", "PENDING", "Resources", folder=str(other), start="99999999999")
+    first = look(waits, late)
+    assert look(waits, late) == first
+    assert (str(folder / "events") in read, str(other / "events") in read) == (False, True)
+    assert look(waits.replace("Priority", "Resources"))["7"].msg != first["7"].msg
+    (folder / "events").write_text("100 start 0 7\n101 up w/0 n1\n101 up w/1 n2\n105 down w/0 0\n")
+    states = [r.state for r in look(row("7", "RUNNING", folder=str(folder)))["7"].roles_statuses[0].replicas]
+    assert states == [AppState.SUCCEEDED, AppState.RUNNING]
+    for _ in range(2):  # put back into the queue: what it has written may grow
+        assert look(row("7", "PENDING", "Priority", folder=str(folder)))["7"].num_restarts == 1
+        assert str(folder / "events") in read
+
+
 def test_a_job_that_was_not_taken_is_submitted_again(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
     """Slurm does not know the name: the same submission is made once more."""
     fake.on("sbatch", returncode=1, stderr="sbatch: error: Unable to contact slurm controller (connect failure)")

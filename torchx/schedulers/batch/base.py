@@ -160,7 +160,8 @@ class BatchScheduler(SiteScheduler):
         from torchx.schedulers.kit.verdict import describe
 
         return {
-            app_id: describe(known.facts, functools.partial(self._look, known.folder) if known.folder else None)
+            app_id: known.answer
+            or describe(known.facts, functools.partial(self._look, known.folder) if known.folder else None)
             for app_id, known in self._facts(site, app_ids, folders).items()
         }
 

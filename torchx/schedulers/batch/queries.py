@@ -27,10 +27,12 @@ class Known:
     Attributes:
         facts: the verdict is drawn from them.
         folder: where its replicas left more; None where that is not known.
+        answer: the verdict, where it has been drawn.
     """
 
     facts: JobFacts
     folder: JobFolder | None = None
+    answer: DescribeAppResponse | None = None
 
 
 class JobQueries:

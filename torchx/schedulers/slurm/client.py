@@ -10,6 +10,7 @@ from torchx.schedulers.slurm.records import (
     SACCT_FIELDS,
     SEPARATOR,
     SQUEUE_FIELDS,
+    lines_of,
     parse_sacct,
     parse_squeue,
     settled,
@@ -125,6 +126,7 @@ class SlurmQueries:
     def __init__(self, run: Callable[..., Completed]) -> None:
         self._run = run
         self._has_accounting = True
+        self._seen: dict[str, JobRecord] = {}  # the last answer about all of the user's jobs, by line
 
     def jobs(self, app_ids: Sequence[str] | None, *, tasks: bool = False) -> Records:
         """Jobs that Slurm knows, by id; all of the user's when None. Others are left out.
@@ -152,7 +154,10 @@ class SlurmQueries:
             done = self._run(squeue_argv(ids))
             if done.returncode and NO_SUCH_JOB.search(done.stderr):
                 return []  # the answer when none of them is in its memory
-            return parse_squeue(done.check().stdout)
+            found = parse_squeue(done.check().stdout, self._seen)
+            if not ids:
+                self._seen = dict(zip(lines_of(done.stdout), found, strict=True))
+            return found
 
         if app_ids is None or len(app_ids) <= _MOST_IDS:
             return self._ask(app_ids, ask)

@@ -6,7 +6,7 @@ import posixpath
 
 from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
-from torchx.schedulers.slurm.answers import Job, telling_files
+from torchx.schedulers.slurm.answers import Job, facts_of, telling_files
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events, starts_of
 from torchx.specs.retries import read_attempts
 
@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from torchx.schedulers.batch.queries import Known
     from torchx.schedulers.kit.files import Files
     from torchx.schedulers.slurm.records import JobRecord
 
@@ -57,6 +58,43 @@ def files_of(
         )
     _read_more(files, jobs.values())
     return jobs
+
+
+class Waiting:
+    """Jobs that wait as they did when they were asked about before: of thousands, nothing is read or judged again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[object, Known]] = {}
+
+    def as_before(
+        self, records: Mapping[str, Sequence[JobRecord]], folders: Mapping[str, JobFolder]
+    ) -> dict[str, Known]:
+        """Those of these jobs; arguments as of :func:`files_of`."""
+        found = {i: self._known[i] for i in records if i in self._known}
+        return {i: known for i, (seen, known) in found.items() if seen == _seen(records[i], folders.get(i))}
+
+    def keep(self, job: Job, folder: JobFolder | None) -> Known:
+        """What is known of a job, from now on without a look at its files, where it has never started.
+
+        Args:
+            folder: as it was known without Slurm.
+        """
+        from torchx.schedulers.batch.queries import Known
+        from torchx.schedulers.kit.verdict import describe
+
+        facts = facts_of(job)
+        # What Slurm expects it says relative to now; a job that has started once may still write.
+        idle = all(r.state == "PENDING" and r.started is None and not r.restarts for r in job.records)
+        if not (idle and job.records) or job.events.starts or job.attempts:
+            self._known.pop(job.app_id, None)
+            return Known(facts, job.folder)
+        known = Known(facts, job.folder, describe(facts))
+        self._known[job.app_id] = (_seen(job.records, folder), known)
+        return known
+
+
+def _seen(records: Sequence[JobRecord], folder: JobFolder | None) -> object:
+    return list(records), folder and folder.path
 
 
 def _read_more(files: Files, jobs: Iterable[Job]) -> None:

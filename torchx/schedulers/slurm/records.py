@@ -14,7 +14,7 @@ from torchx.util.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 SEPARATOR = "\x1f"  # in no name
 _PUT_BACK = ("PREEMPTED", "NODE_FAIL", "REQUEUED")
@@ -66,13 +66,22 @@ class JobRecord:
     max_rss: int = 0
 
 
-def parse_squeue(text: str) -> list[JobRecord]:
+def parse_squeue(text: str, seen: Mapping[str, JobRecord] | None = None) -> list[JobRecord]:
     """The answer of ``squeue`` with :data:`SQUEUE_FIELDS`.
+
+    Args:
+        seen: records of an answer before, by line, which are not read again: of thousands of jobs that wait few change.
 
     Raises:
         ParseError: a line has too few fields.
     """
-    return [_of_row(row) for row in _rows(text, SQUEUE_FIELDS, "squeue")]
+    known = seen or {}
+    return [known.get(line) or _of_row(_row(line, SQUEUE_FIELDS, "squeue", text)) for line in lines_of(text)]
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of an answer, one for each record."""
+    return [line for line in text.split("\n") if line.strip()]
 
 
 def parse_sacct(text: str) -> list[JobRecord]:
@@ -81,7 +90,7 @@ def parse_sacct(text: str) -> list[JobRecord]:
     Raises:
         ParseError: a line has too few fields.
     """
-    return [_of_row(row) for row in _rows(text, SACCT_FIELDS, "sacct")]
+    return [_of_row(_row(line, SACCT_FIELDS, "sacct", text)) for line in lines_of(text)]
 
 
 def _of_row(row: Mapping[str, str]) -> JobRecord:
@@ -166,16 +175,13 @@ def parse_size(text: str) -> int:
         return 0
 
 
-def _rows(text: str, fields: tuple[str, ...], command: str) -> Iterable[dict[str, str]]:
-    for line in text.split("\n"):
-        if not line.strip():
-            continue
-        # In some answers the last field ends with a separator, too; and a name may hold some.
-        whole = line.removesuffix(SEPARATOR) if line.count(SEPARATOR) >= len(fields) else line
-        row = whole.split(SEPARATOR, len(fields) - 1)
-        if len(row) != len(fields):
-            raise ParseError(f"a line of `{command}` cannot be read: `{line}`", text=text)
-        yield {field: cell.strip() for field, cell in zip(fields, row, strict=True)}
+def _row(line: str, fields: tuple[str, ...], command: str, text: str) -> dict[str, str]:
+    # In some answers the last field ends with a separator, too; and a name may hold some.
+    whole = line.removesuffix(SEPARATOR) if line.count(SEPARATOR) >= len(fields) else line
+    row = whole.split(SEPARATOR, len(fields) - 1)
+    if len(row) != len(fields):
+        raise ParseError(f"a line of `{command}` cannot be read: `{line}`", text=text)
+    return {field: cell.strip() for field, cell in zip(fields, row, strict=True)}
 
 
 def _exit_of_text(text: str) -> tuple[int | None, int]:
