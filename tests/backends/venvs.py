@@ -57,6 +57,12 @@ def torchserve() -> Path:
         return made("components", packages, beside=True)
 
 
+def trainers() -> Path:
+    """Lightning and the Hugging Face Trainer, beside our torchx and PyTorch."""
+    with _or_skip():
+        return made("trainers", ["lightning==2.6.6", "transformers==5.23.0", "accelerate>=1.1"], beside=True)
+
+
 @contextlib.contextmanager
 def _or_skip() -> Iterator[None]:
     """For a fixture: the test is skipped without them, but not in continuous integration."""
@@ -70,14 +76,15 @@ def _or_skip() -> Iterator[None]:
 
 def _make(venv: Path, packages: list[str], beside: bool) -> None:
     run(sys.executable, "-m", "venv", "--clear", str(venv), timeout_s=900)
+    if beside:  # pip does not install again what fits
+        (site,) = venv.glob("lib/python*/site-packages")
+        (site / "beside.pth").write_text(f"{_BESIDE}\n")
     pip = (f"{venv}/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check")
     # The one that comes with Python takes three times as long to choose versions.
     run(*pip, "--upgrade", "pip", timeout_s=900)
     run(*pip, *packages, timeout_s=900)
     if not beside:
         return
-    (site,) = venv.glob("lib/python*/site-packages")
-    (site / "beside.pth").write_text(f"{_BESIDE}\n")
     for name, module in (("torchx", "torchx.cli.main"), ("torchrun", "torch.distributed.run")):
         script = venv / "bin" / name
         script.write_text(f"#!{venv}/bin/python\nimport sys\nfrom {module} import main\nsys.exit(main())\n")
