@@ -19,6 +19,7 @@ from tests.backends.training.held import Held
 from torchx.errors import NotSupportedError
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs.retries import RETRY
 from torchx.specs.timeouts import TIMEOUT
 
 AGAIN = "import os, time; print('up', flush=True); time.sleep(0 if os.environ.get('SLURM_RESTART_COUNT') else 9999)"
@@ -49,30 +50,34 @@ def test_slurm_puts_the_job_back(scheduler: SlurmScheduler, cancelled: list[str]
     assert [(a.kind, a.again) for a in found.attempts] == [(kind, True)]
 
 
-def test_a_step_is_killed(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
-    """The replica that is named, and not the one whose step was started first; the job says who it was."""
+@pytest.mark.parametrize("together", [2, 1], ids=["one node", "two nodes"])
+def test_a_step_is_killed(scheduler: SlurmScheduler, cancelled: list[str], together: int) -> None:
+    """The replica that is named, and not the one whose step was started first; the job says who it was, and not that
+    somebody has cancelled it.
+    """
     code = "import time; print('up', flush=True); time.sleep(9999)"
     role = Role("w", "", entrypoint=sys.executable, args=["-c", code], num_replicas=2, resource=Resource(1, 0, 50))
-    app_id = scheduler.submit(AppDef("killed", [role]), {"replicas_per_node": 2})
-    cancelled.append(app_id)
+    app = AppDef("killed", [role], metadata={RETRY: "standard"})
+    cancelled.append(app_id := scheduler.submit(app, {"replicas_per_node": together}))
     until(scheduler, app_id, lambda f: all(list(scheduler.log_iter(app_id, "w", k)) for k in (0, 1)))
     scheduler.simulate(app_id, "kill", ("w", 1)).make()
     found = ended(scheduler, app_id, LONG_S)
     assert found.state is AppState.FAILED
     assert "w/1" in found.msg
     assert "SIGKILL" in found.msg
+    assert [attempt.kind for attempt in found.attempts] == ["unknown"]
 
 
 def test_a_step_is_stopped(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
-    """It writes nothing any more, the job runs on, and its time limit ends it with the class `timeout`."""
+    """On one of two nodes: it writes nothing any more, the job runs on, and its time limit ends it with the class `timeout`."""
     code = "import time\nwhile True: print(time.time(), flush=True); time.sleep(0.2)"
-    role = Role("w", "", entrypoint=sys.executable, args=["-c", code], resource=Resource(1, 0, 50))
+    role = Role("w", "", entrypoint=sys.executable, args=["-c", code], num_replicas=2, resource=Resource(1, 0, 50))
     app_id = scheduler.submit(AppDef("hung", [role], metadata={TIMEOUT: "1m"}), {})
     cancelled.append(app_id)
-    _up(scheduler, app_id)
-    scheduler.simulate(app_id, "hang", ("w", 0)).make()
+    until(scheduler, app_id, lambda f: all(list(scheduler.log_iter(app_id, "w", k)) for k in (0, 1)))
+    scheduler.simulate(app_id, "hang", ("w", 1)).make()
     found = ended(scheduler, app_id, LONG_S)
-    lines = [float(line) for line in scheduler.log_iter(app_id, "w")]
+    lines = [float(line) for line in scheduler.log_iter(app_id, "w", 1)]
     assert found.ended_at is not None
     assert found.ended_at - lines[-1] > 5
     assert found.state is AppState.FAILED

@@ -8,7 +8,11 @@ from torchx.errors import BackendError, CommandError, NotSupportedError
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.simulations import Simulation
+from torchx.schedulers.slurm.options import SlurmOpts
+from torchx.schedulers.slurm.request import make_request, render
 from torchx.schedulers.slurm.simulate import simulation
+from torchx.specs.api import AppDef, Role
+from torchx.specs.retries import RetryRules
 
 SHOWN = "JobId=7 JobName=x UserId=me(1) JobState=RUNNING Requeue={requeue} RunTime={ran} TimeLimit={limit} WorkDir={folder}\n"
 STEPS = "7.batch|n1|batch\n7.1|n2|replica.0\n7.0|n1|replica.1\n"
@@ -50,7 +54,7 @@ class Slurm:
         ("preempt", ["scontrol requeue 7"]),
         ("timeout", ["scontrol update JobId=7 TimeLimit=1"]),
         ("kill", ["scancel --signal=KILL 7.1"]),
-        ("hang", ["scancel --signal=STOP 7.1"]),
+        ("hang", ["scancel --ctld --signal=STOP 7.1"]),
         (
             "node",
             [
@@ -84,7 +88,15 @@ def test_the_replica_that_is_named() -> None:
 )
 def test_a_limit_leaves_time_for_the_checkpoint(tmp_path, ran: str, early: int, minutes: int) -> None:
     """As many seconds before it as the job's script is told of it; without a policy it comes at once."""
-    (tmp_path / "job.sh").write_text(f"#!/bin/bash\nearly={early}\n")
+    role = Role("w", "", entrypoint="true")
+    request = make_request(
+        AppDef("x", [role]),
+        SlurmOpts(signal=f"USR1@{early}"),
+        name="x",
+        cwd="/",
+        retry=RetryRules.parse("timeout:1") if early else None,
+    )
+    (tmp_path / "job.sh").write_text(render(request))
     slurm = Slurm(ran=ran, folder=str(tmp_path))
     slurm.plan("timeout").make()
     assert slurm.did == [f"scontrol update JobId=7 TimeLimit={minutes}"]

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     _Replica = tuple[str, int]
     _Run = Callable[[list[str]], Completed]
 
-_SIGNALS = {"kill": "KILL", "hang": "STOP"}
+# By itself scancel asks all nodes of the job, and fails if one has nothing of the step. The controller asks the right
+# one, but of a step that it has killed it writes down that it was cancelled.
+_SIGNALS = {"kill": ["--signal=KILL"], "hang": ["--ctld", "--signal=STOP"]}
 
 
 def simulation(
@@ -55,8 +57,9 @@ def simulation(
     step, host = _step(run, job_id, list(replicas).index(replica))
     if fault == "node":
         return _node_fails(run, host)
-    argv = ["scancel", f"--signal={_SIGNALS[fault]}", step]
-    says = f"`{' '.join(argv)}`: the processes of replica {replica[0]}/{replica[1]} on {host} get SIG{_SIGNALS[fault]}"
+    argv = ["scancel", *_SIGNALS[fault], step]
+    signal = argv[-2].replace("--signal=", "SIG")
+    says = f"`{' '.join(argv)}`: the processes of replica {replica[0]}/{replica[1]} on {host} get {signal}"
     return Simulation(says, partial(_do, run, argv))
 
 
@@ -89,7 +92,7 @@ def _sooner(shown: dict[str, str], early_s: int) -> int:
 def _early_s(files: Files, folder: str) -> int:
     """By how much the limit is announced to the job's script."""
     script = files.read(posixpath.join(folder, SCRIPT_FILE)) if folder else None
-    found = re.search(rb"^early=(\d+)$", script or b"", re.MULTILINE)
+    found = re.search(rb"^early=(\d+)\b", script or b"", re.MULTILINE)
     return int(found[1]) if found else 0
 
 
