@@ -34,7 +34,7 @@ _MIB = 1 << 20
 # What slurmstepd says in the log of a step; the first is of jobacct_gather, the others of cgroups.
 _OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit(?: \((\d+) > (\d+)\))?", re.IGNORECASE)
 _OOM_KILL = re.compile(r"oom[-_ ]?kill|OOM Killed|out[- ]of[- ]memory", re.IGNORECASE)
-_NODE_FAILURE = re.compile(r"Node failure on (\S+)")
+NODE_FAILURE = re.compile(r"Node failure on (\S+)")
 _SAID = re.compile(r"^(?:slurmstepd\S*|srun|sbatch|slurmd\S*|torchx): (?:error: |fatal: )?(.*)$", re.MULTILINE)
 _NO_NEWS = re.compile(
     r"^Job step aborted|^\*\*\*|task \S+: (Exited with exit code|Killed|Terminated)|^got SIGCONT|^forcing job"
@@ -263,7 +263,7 @@ def telling_files(job: Job) -> list[str]:
 
 def _where(job: Job) -> str:
     """The node that failed, as the steps of replicas say; else the nodes of the job."""
-    named = [found[1] for text in job.texts.values() if (found := _NODE_FAILURE.search(text))]
+    named = [found[1] for text in job.texts.values() if (found := NODE_FAILURE.search(text))]
     if named:
         return f": {named[0]}"
     nodes = ",".join(record.nodes for record in job.records if record.nodes)

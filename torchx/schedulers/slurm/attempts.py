@@ -112,12 +112,25 @@ def _hosts(job: Job, kind: str, failure: Failure | None) -> list[str]:
     if kind != "node":
         return [failure.host] if failure and failure.host else []
     known = sorted({e.host for e in job.events.replicas.values() if e.host})
-    named = [host for host in known if any(host in text for text in job.texts.values())]
+    named = _named(job).intersection(known)
     if named or not known:
-        return named
+        return sorted(named)
     rows = [line.split() for line in said("sinfo", "-h", "-N", "-n", ",".join(known), "-o", "%N %t")]
     down = sorted({row[0] for row in rows if len(row) == 2 and row[1].lower().startswith(_DOWN)})
     return down or (known if len(known) == 1 else [])
+
+
+def _named(job: Job) -> set[str]:
+    """The hosts that have failed, as the steps of replicas say: Slurm ends the others, too, and for the same reason."""
+    from torchx.schedulers.batch.folders import TAIL_BYTES
+    from torchx.schedulers.slurm.answers import NODE_FAILURE
+    from torchx.schedulers.slurm.events import STEP_LOG
+
+    if job.folder is None:
+        return set()
+    paths = [os.path.join(job.folder.path, path, STEP_LOG) for path in job.events.replicas]
+    logs = job.folder.files.grown(dict.fromkeys(paths, -TAIL_BYTES)).values()
+    return {host for log in logs for host in NODE_FAILURE.findall(log.decode("utf-8", "replace"))}
 
 
 def _number_of_hosts() -> int:
