@@ -84,17 +84,36 @@ def test_queues_that_take_no_jobs(change: dict[str, Any], fix: str) -> None:
     assert (found.verdict, fix in found.fix) == (BAD, True)
 
 
-def test_a_job_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("status", ["CREATING", "UPDATING"])
+@pytest.mark.parametrize("cpu", [0, 4])
+def test_a_queue_that_is_being_made_or_changed(status: str, cpu: int, no_images: None) -> None:
+    """It may take jobs a minute later: no more than a doubt, with how to look again."""
+    cloud = Cloud()
+    cloud.queues["q"]["status"] = status
+    found = ask(cloud, cpu=cpu)["queue"]
+    assert found.verdict == UNKNOWN
+    assert status.lower() in found.said
+    assert "--query 'jobQueues[].status'" in found.fix
+    cloud.queues["q"]["state"] = "DISABLED"
+    assert ask(cloud)["queue"].verdict == BAD
+
+
+def test_a_job_that_is_too_large(no_images: None) -> None:
     """No environment of the queue has so many vCPUs."""
+    assert ask(Cloud(), cpu=256)["queue"].verdict == GOOD
+    found = ask(Cloud(), cpu=300)
+    assert (found["queue"].verdict, "maxvCpus" in found["queue"].said) == (BAD, True)
+    assert found["image of role `r`"].verdict == BAD
+
+
+@pytest.fixture
+def no_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry that is not asked over a network, and has none."""
 
     def manifest(self: Registry, image: Any) -> Any:
         raise NotFoundError("no such image")
 
     monkeypatch.setattr(Registry, "manifest", manifest)
-    assert ask(Cloud(), cpu=256)["queue"].verdict == GOOD
-    found = ask(Cloud(), cpu=300)
-    assert (found["queue"].verdict, "maxvCpus" in found["queue"].said) == (BAD, True)
-    assert found["image of role `r`"].verdict == BAD
 
 
 @pytest.mark.parametrize("option", ["job_role_arn", "execution_role_arn"])

@@ -47,6 +47,9 @@ def _queue(clients: Clients, name: str, roles: Sequence[Role]) -> str | Finding:
         queues.refuse_closed(queue)
     except BackendError as e:
         return bad(str(e), e.hint)
+    if queue.status in ("CREATING", "UPDATING"):
+        look = f"`aws batch describe-job-queues --job-queues {name} --query 'jobQueues[].status'`"
+        return doubt(f"`{name}` is {queue.status.lower()}", f"wait until it is VALID: {look}")
     why = queues.why_stuck(queue, max((int(role.resource.cpu) for role in roles), default=1), [])
     if why:
         return bad(f"no job could start: {why}", f"another queue: `-cfg queue=NAME`, not `{name}`")
