@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.api import DescribeAppResponse
-    from torchx.schedulers.batch.logs import BatchLog
     from torchx.schedulers.findings import Check
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.commands import Completed
@@ -455,7 +454,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             return super().log_replicas(app_id)
         return replica_names(sweep.folder.roles(), sweep.count) if sweep.count else None
 
-    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[BatchLog]:
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         if (sweep := self._sweep(app_id)) is None:
             return super().open_logs(app_id, replicas, query)
         if sweep.is_whole():

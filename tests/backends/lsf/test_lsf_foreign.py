@@ -88,7 +88,7 @@ def test_why_it_waits(runner: Runner, bsub: Bsub) -> None:
 def test_adopted(runner: Runner, bsub: Bsub) -> None:
     """All verbs know it by its name; it is ended by force alone."""
     job = bsub("-o", "out", "sh", "-c", "'echo begun; sleep 1000'")
-    eventually(lambda: runner.why(job).status.state is AppState.RUNNING)
+    eventually(lambda: list(runner.why(job).lines) == ["begun\n"])  # which LSF keeps until the end
     handle = runner.adopt(job, name="bert")
     assert runner.resolve("@bert") == handle
     with pytest.raises(NotSupportedError):

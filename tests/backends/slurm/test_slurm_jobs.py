@@ -14,6 +14,7 @@ import pytest
 
 from tests.backends.slurm.conftest import Job, becomes, command, ended, lines, running, start_now, until, wait_for
 from torchx.errors import NotFoundError, NotSupportedError
+from torchx.schedulers.batch.logs import BatchLog
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role, macros
@@ -260,7 +261,9 @@ def test_logs_by_time_stream_and_end(scheduler: SlurmScheduler, submit: Job, tmp
     assert lines(scheduler, app_id) == ["one\n", "two\n", "three\n", "four"]
     assert lines(scheduler, app_id, since=second) == ["three\n", "four"]
     assert lines(scheduler, app_id, until=first) == ["one\n"]
-    assert list(scheduler.open_logs(app_id, [("r", 0)], LogQuery())[0].last(2)) == ["three\n", "four"]
+    (opened,) = scheduler.open_logs(app_id, [("r", 0)], LogQuery())
+    assert isinstance(opened, BatchLog)
+    assert list(opened.last(2)) == ["three\n", "four"]
     assert lines(scheduler, app_id, regex="^t") == ["two\n", "three\n"]
 
 

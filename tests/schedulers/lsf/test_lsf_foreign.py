@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,39 @@ def test_paths(fake: FakeCommandRunner) -> None:
     """Relative to where it was submitted; LSF shows a home directory as `$HOME`."""
     paths = view(fake, {"output_file": "log/%J.out", "error_file": "/x/%I"})._outputs("7").log_paths("job", 0)
     assert (paths.stdout, paths.stderr) == ("/home/ann/work/log/7.out", "/x/0")
+
+
+def test_a_folder(fake: FakeCommandRunner) -> None:
+    """A name that ends in a slash is a folder, in which LSF names the files by the job."""
+    paths = view(fake, {"output_file": "log/", "error_file": "/x/"})._outputs("7").log_paths("job", 0)
+    assert (paths.stdout, paths.stderr) == ("/home/ann/work/log/7.out", "/x/7.err")
+    merged = view(FakeCommandRunner(), {"output_file": "log/"})._outputs("7").log_paths("job", 0)
+    assert (merged.stdout, merged.stderr) == ("/home/ann/work/log/7.out", "")
+
+
+RUNS = {"stat": "RUN", "exit_code": "-", "finish_time": "-"}
+PEEKED = "<< output from stdout >>\nepoch 1\nepoch 2\n<< output from stderr >>\nslow\n"
+
+
+@pytest.mark.parametrize("output", [{}, {"output_file": "out.%J"}])
+def test_what_lsf_keeps_until_the_end(fake: FakeCommandRunner, tmp_path: Path, output: dict[str, str]) -> None:
+    """Of a job that runs, `bpeek` has the output until it is in the file, or where it goes by mail."""
+    jobs = view(fake, {"sub_cwd": str(tmp_path), **RUNS, **output})
+    fake.on("bpeek", stdout=PEEKED)
+    assert list(jobs.open_logs("7", [("job", 0)], LogQuery())[0]) == ["epoch 1\n", "epoch 2\n", "slow\n"]
+    assert list(jobs.open_logs("7", [("job", 0)], LogQuery(regex=re.compile("ch 1")))[0]) == ["epoch 1\n"]
+    assert [call.argv for call in fake.calls if call.argv[0] == "bpeek"] == [["bpeek", "7"]] * 2
+
+
+def test_output_that_is_written_at_once(fake: FakeCommandRunner, tmp_path: Path) -> None:
+    """With LSB_STDOUT_DIRECT the file has it; of an array, an element without one is asked for by its index."""
+    (tmp_path / "7_1").write_text("begun\n")
+    elements = [{"jobindex": str(k), "sub_cwd": str(tmp_path), "output_file": "%J_%I", **RUNS} for k in (1, 2)]
+    jobs = view(fake, *elements)
+    fake.on("bpeek", stdout=PEEKED)
+    first, second = jobs.open_logs("7", [("task", 1), ("task", 2)], LogQuery(last=5))
+    assert (list(first), list(second)[-1]) == (["begun\n"], "slow\n")
+    assert [call.argv for call in fake.calls if call.argv[0] == "bpeek"] == [["bpeek", "7[2]"]]
 
 
 def test_output_by_mail(fake: FakeCommandRunner) -> None:

@@ -35,7 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from torchx.schedulers.batch.logs import BatchLog, Growth
+    from torchx.schedulers.batch.logs import Growth
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.logs import LogQuery
@@ -366,7 +366,7 @@ class BatchScheduler(SiteScheduler):
         roles = folder.roles() if folder is not None else []
         return [(role.name, k) for role in roles for k in range(role.num_replicas)] or super().log_replicas(app_id)
 
-    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[BatchLog]:
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         from torchx.schedulers.batch.logs import BatchLog, Growth
 
         ((site, _),) = self._by_site([app_id])

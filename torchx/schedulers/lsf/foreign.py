@@ -12,15 +12,17 @@ from torchx.schedulers.batch.foreign import ForeignAtSites, Outputs, task_facts
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.foreign import Named
 from torchx.schedulers.kit.facts import JobFacts, RoleFacts
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.lsf.answers import replica_facts
 from torchx.schedulers.lsf.client import NOTHING
+from torchx.schedulers.lsf.reasons import app_state
 from torchx.schedulers.lsf.rows import FIELDS, Row, cells, custom_format, group_of, name_parts, row_of
 from torchx.specs.api import AppState
 from torchx.util.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.batch.site import Site
@@ -39,8 +41,9 @@ _MORE = (
 )  # the last may have anything in it
 _FORMAT = custom_format((*FIELDS, *_MORE))
 _REFERENCE = re.compile(r"(\d+)(?:\[(\d+)\])?")
-_NO_FILE = "without `bsub -o FILE` LSF sends it by mail; `bpeek` shows that of a job that runs"
+_NO_FILE = "without `bsub -o FILE` LSF sends it by mail, when the job has ended"
 _REPORT = re.compile(r"^(?:-{20,}\n)?Sender: LSF System.*?^(The output \(if any\) [^\n]*)$", re.MULTILINE | re.DOTALL)
+_PEEKED = re.compile(r"^<< output from std(?:out|err) >>\n", re.MULTILINE)
 _TRAILER = re.compile(r"\s+PS:\s+Read file <[^\n]*> for stderr output of this job\.\s*\Z")
 
 
@@ -62,6 +65,8 @@ class Job:
     def path(self, field: str) -> str:
         """The name of a file of its own: https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bsub.o.1.html."""
         name = self.told.get(field, "").replace("%J", self.row.jobid).replace("%I", str(self.index))
+        if name.endswith("/"):  # a folder, in which LSF names the files
+            name += f"{self.row.jobid}.{'err' if field == 'error_file' else 'out'}"
         return posixpath.join(self.folder, name) if name else ""
 
     @property
@@ -135,6 +140,22 @@ class ForeignLsfJobs(ForeignAtSites):
     def _outputs(self, app_id: str) -> Outputs:
         ((site, _),) = self._by_site([app_id])
         return ReportedOutputs(site.files, app_id, self._asked(app_id))
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
+        """From the files. Where a job runs and has none yet, and is not to be followed, what `bpeek` shows."""
+        ((site, _),) = self._by_site([app_id])
+        plain = query == LogQuery(regex=query.regex, last=query.last)
+        jobs = {(job.role, job.row.k): job for job in self._asked(app_id)} if plain else {}
+        files = {r: job.path("output_file") for r, job in jobs.items() if app_state(job.row.stat) is AppState.RUNNING}
+        sizes = site.files.sizes([files[r] for r in replicas if files.get(r)])
+        peeked = {r: self._peeked(site, jobs[r], query) for r in replicas if r in files and not sizes.get(files[r])}
+        others = iter(super().open_logs(app_id, [r for r in replicas if r not in peeked], query))
+        return [peeked[r] if r in peeked else next(others) for r in replicas]
+
+    def _peeked(self, site: Site, job: Job, query: LogQuery) -> Sequence[str]:
+        element = f"{job.row.jobid}[{job.index}]" if job.index else job.row.jobid
+        lines = _PEEKED.sub("", self.run_command(site, ["bpeek", element]).stdout).splitlines(keepends=True)
+        return [*query.matching(lines)]
 
     def _asked(self, app_id: str) -> list[Job]:
         ((site, _),) = self._by_site([app_id])
