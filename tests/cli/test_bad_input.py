@@ -100,7 +100,7 @@ MALFORMED: dict[str, Case] = {
     "replicas": (["log", "local_cwd://torchx/x/y/1-"], 2, "`1-`", "REPLICA_IDS"),
     "replica range": (["log", "local_cwd://torchx/x/y/3-1"], 2, "`3-1`", "REPLICA_IDS"),
     "too many parts": (["log", "local_cwd://torchx/x/y/1/2"], 2, "local_cwd://torchx/x/y/1/2", "REPLICA_IDS"),
-    "log without scheduler": (["log", "://torchx/x"], 2, "`://torchx/x`", "SCHEDULER"),
+    "log without scheduler": (["log", "://torchx/x"], 2, "`://torchx/x`", "scheduler://session/app_id"),
     "-j": (["run", "dist.ddp", "-j", "2y2", "--script", "mine.py"], 2, "2y2", "-j 2x8"),
     "-j of none": (["run", "dist.ddp", "-j", "0x2", "--script", "mine.py"], 2, "0x2", "1 or more"),
     "mount": (["run", "utils.sh", "--mounts", "type=bnd,src=/a,dst=/b", "--", "ls"], 2, "`bnd`", "`bind`"),

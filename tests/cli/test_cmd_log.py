@@ -15,7 +15,7 @@ from torchx.cli.cmd_log import find_role_replicas, get_logs, print_log_lines, va
 from torchx.cli.log_targets import parse_target
 from torchx.errors import HandleError
 from torchx.runner import get_runner
-from torchx.specs import AppDef, AppState, Role
+from torchx.specs import AppDef, AppState, MalformedAppHandleException, Role
 
 from .conftest import Call
 
@@ -151,6 +151,13 @@ def test_validate_refuses(identifier: str) -> None:
     """What is not an identifier, by the one error that programs catch."""
     with pytest.raises(HandleError):
         validate(identifier)
+
+
+def test_a_job_as_its_own_system_calls_it() -> None:
+    """It is refused as by all verbs, with the handle that they take."""
+    with pytest.raises(MalformedAppHandleException) as e:
+        parse_target("slurm://4711")
+    assert "`slurm://foreign/4711`" in e.value.hint
 
 
 def test_no_range_takes_all_memory() -> None:

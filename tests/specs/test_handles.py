@@ -59,6 +59,13 @@ def test_malformed(handle: str) -> None:
     assert "://" in e.value.hint
 
 
+def test_a_job_as_its_own_system_calls_it() -> None:
+    """Without a session it is no handle; the hint has the one that all verbs take."""
+    with pytest.raises(MalformedAppHandleException) as e:
+        parse_app_handle("slurm://4711")
+    assert "`slurm://foreign/4711`" in e.value.hint
+
+
 def test_the_parts_have_names() -> None:
     """The parsed handle unpacks, and has attributes."""
     parsed = parse_app_handle("kubernetes://torchx/ns:my_job")

@@ -6,6 +6,7 @@ from collections import namedtuple
 
 from torchx.cli.failures import error
 from torchx.errors import HandleError, NotFoundError, TorchXError
+from torchx.specs.handles import MalformedAppHandleException
 from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
@@ -46,7 +47,7 @@ def parse_target(identifier: str) -> LogTarget:
     if separator:
         session, slash, rest = rest.partition("/")
         if not (scheduler and slash and rest):
-            raise _malformed(identifier, "a handle has a scheduler, a session and an app id")
+            raise MalformedAppHandleException(identifier)
     else:
         rest = identifier
     app_id, *path = rest.rstrip("/").split("/") if rest.strip("/") else [""]

@@ -113,5 +113,7 @@ def _diagnose(text: str) -> tuple[str, str]:
         return "no scheduler stands before `://`", shape
     _, slash, _ = rest.partition("/")
     if not slash:
-        return "no `/` stands between session and app id", f"write `{scheduler}://SESSION/{rest or 'APP_ID'}`"
+        app_id = rest or "APP_ID"
+        others = f"; `{scheduler}://{FOREIGN}/{app_id}` is one that torchx did not launch"
+        return "no `/` stands between session and app id", f"write `{scheduler}://SESSION/{app_id}`{others}"
     return "the app id is empty", shape
