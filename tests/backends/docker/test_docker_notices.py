@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import docker
 import pytest
 
 from tests.backends import leftovers
@@ -64,6 +65,37 @@ def test_one_notice_of_each_ending(docker_image: str, shell: Shell, tmp_path: Pa
             watching.communicate()
         print(f"{ENDINGS} endings, {kills} kills")
         assert sorted(d["handle"] for d in hooks.got) == sorted(handles)
+
+
+def test_adopted_containers(docker_image: str, shell: Shell, tmp_path: Path, eventually: Eventually) -> None:
+    """One notice of each end, whoever sees it, be they several at once; none of one that is off the record again."""
+    client = docker.from_env()
+    made = []
+    try:
+        with http_sink() as hooks:
+            mine = configured(shell, tmp_path, hooks.port)
+            for code in (0, 3, 4):
+                script = f"until [ -e /go ]; do sleep 0.1; done; exit {code}"
+                name = f"torchx-adopted-{os.getpid()}-{code}"
+                made.append(client.containers.run(docker_image, ["sh", "-c", script], name=name, detach=True))
+            handles = [mine.torchx("adopt", c.name, "--name", f"w{i}").strip() for i, c in enumerate(made)]
+            mine.torchx("adopt", "--undo", "@w2")
+            watching = [mine.start("watch", *handles[:2]) for _ in range(2)]
+            for container in made:
+                container.exec_run(["touch", "/go"])
+            for watcher in watching:
+                watcher.communicate(timeout=180)
+            assert "FAILED" in mine.torchx("status", handles[2], check=False)
+            for handle in handles[:2]:
+                mine.torchx("watch", handle)
+            folder = Path(os.environ["TORCHX_HOME"], "notices")
+            eventually(lambda: not list(folder.glob("*.json")), timeout_s=120, every_s=0.2)
+            said = sorted((d["handle"], d["state"], "exit code 3" in d["text"]) for d in hooks.got)
+            assert said == sorted([(handles[0], "SUCCEEDED", False), (handles[1], "FAILED", True)])
+    finally:
+        for container in made:
+            container.remove(force=True)
+        client.close()
 
 
 def elapsed(seconds: float) -> Callable[[], bool]:
