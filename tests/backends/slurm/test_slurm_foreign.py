@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.slurm.conftest import PATIENCE_S, becomes, command
+from tests.backends.slurm.conftest import PATIENCE_S, becomes, command, start_now
 from torchx.components import utils
 from torchx.errors import NotSupportedError
 from torchx.runner import Runner
@@ -137,14 +137,21 @@ def test_a_heterogeneous_job(runner: Runner, sbatch: Submit) -> None:
 
 
 def test_requeued(runner: Runner, sbatch: Submit, folder: Path) -> None:
-    """A job that was put back into the queue was started again, and waits for that."""
+    """A job that was put back into the queue waits to be started again; then its second attempt says why it failed."""
     go = folder / "go"
-    job = sbatch(f'until [ -e "{go}" ]; do sleep 0.1; done; exit 3\n', "--mem=100", "--requeue")
+    text = f'echo try $SLURM_RESTART_COUNT; until [ -e "{go}" ]; do sleep 0.1; done; echo "no frobs left" >&2; exit 3\n'
+    job = sbatch(text, "--mem=100", "--requeue")
     over(runner, job, lambda found: found.status.state is AppState.RUNNING)
     command("scontrol", "requeue", job)
     found = over(runner, job, lambda found: found.status.state is AppState.PENDING and found.status.num_restarts > 0)
     assert found.status.num_restarts == 1
     assert "just requeued" in found.status.msg
+    go.touch()
+    start_now(job)
+    found = over(runner, job)
+    assert (found.status.state, found.status.num_restarts) == (AppState.FAILED, 1)
+    assert found.status.msg.endswith("exit code 3: no frobs left; after 1 restart")
+    assert list(found.lines).count("try 1\n") == 1
 
 
 def test_why_it_waits(runner: Runner, sbatch: Submit) -> None:
