@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,18 +43,47 @@ def http_sink() -> Iterator[Sink]:
 
 
 @contextlib.contextmanager
-def smtp_sink() -> Iterator[Sink]:
-    """Speaks as much of SMTP as a client without login needs (RFC 5321)."""
+def smtp_sink(*, tls: ssl.SSLContext | None = None) -> Iterator[Sink]:
+    """Speaks as much of SMTP as a client needs (RFC 5321).
+
+    Args:
+        tls: of a server that has STARTTLS (RFC 3207), and takes mail only after a login as `me`, `hunter2` (RFC 4954).
+    """
     sink = Sink()
 
     class Handler(socketserver.StreamRequestHandler):
         def say(self, code: int, text: str = "ok") -> None:
             self.wfile.write(f"{code} {text}\r\n".encode())
 
+        def finish(self) -> None:
+            super().finish()
+            self.request.close()  # the server closes the one that it has made itself
+
         def handle(self) -> None:
             self.say(220)
+            secure = known = False
             while line := self.rfile.readline():
                 word = line[:4].upper().strip()
+                if tls is not None and word == b"EHLO":
+                    self.wfile.write(b"250-sink\r\n")
+                    self.say(250, "AUTH PLAIN" if secure else "STARTTLS")
+                    continue
+                if tls is not None and word == b"STAR":
+                    self.say(220)
+                    try:
+                        self.request = tls.wrap_socket(self.request, server_side=True)
+                    except ssl.SSLError:
+                        return  # it does not trust us
+                    self.rfile, self.wfile = self.request.makefile("rb"), self.request.makefile("wb", 0)
+                    secure = True
+                    continue
+                if word == b"AUTH":
+                    known = secure and base64.b64decode(line.split()[2]) == b"\0me\0hunter2"
+                    self.say(235 if known else 535, "no")
+                    continue
+                if tls is not None and word == b"MAIL" and not known:
+                    self.say(530, "who are you")
+                    continue
                 if word == b"QUIT":
                     self.say(221)
                     return

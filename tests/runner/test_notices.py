@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
+import subprocess
 import threading
 from pathlib import Path
 from typing import ClassVar
@@ -211,6 +213,30 @@ def test_mail_is_tried_again(mail, codes, sent):
     said = deliver("mail", settings, NOTICE, pauses_s=(0, 0))
     assert (len(mail.got), said == "") == (sent, bool(sent))
     assert sent or "not now" in said
+
+
+def test_a_login_goes_over_tls_to_whom_we_trust(mail, monkeypatch, tmp_path):
+    """A certificate that nobody vouches for gets no password, and a server without TLS neither; no second try."""
+    pair = [str(tmp_path / name) for name in ("key", "crt")]
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2", "-nodes")
+    words = ("openssl", "req", "-x509", "-newkey", "rsa:2048", *subject, "-keyout", pair[0], "-out", pair[1])
+    subprocess.run(words, check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pair[1], pair[0])
+    with smtp_sink(tls=tls) as sink:
+        settings = {"to": "a@b.c", "from": "a@b.c", "server": f"localhost:{sink.port}", "user": "me"}
+
+        def said(password: str = "hunter2", **other: str) -> str:
+            return deliver("mail", {**settings, "password": password, **other}, NOTICE, pauses_s=())
+
+        assert said() == "the server's certificate is not trusted here: self-signed certificate"
+        monkeypatch.setenv("SSL_CERT_FILE", pair[1])
+        assert said("guess").startswith("the server answered 535")
+        assert said(server=f"127.0.0.1:{sink.port}").startswith("the server's certificate is not trusted here: IP")
+        assert said(server=f"127.0.0.1:{mail.port}").startswith("the server offers no login over TLS")
+        assert sink.got == mail.got == []
+        assert said() == ""
+        assert NOTICE.title in sink.got[0]
 
 
 def test_nobody_listens(hooks):

@@ -150,6 +150,7 @@ def _post(url: str, document: dict[str, str]) -> None:
 
 def _mail(settings: dict[str, Any], notice: Notice) -> None:
     import smtplib
+    import ssl
     from email.message import EmailMessage
     from urllib.parse import urlsplit
 
@@ -159,12 +160,17 @@ def _mail(settings: dict[str, Any], notice: Notice) -> None:
     message["Subject"] = " ".join(f"torchx: {notice.title}".split())
     message["From"], message["To"] = settings["from"], settings["to"]
     message.set_content(notice.text)
-    kind = smtplib.SMTP_SSL if parts.scheme == "smtps" else smtplib.SMTP
+    where = (parts.hostname or "localhost", parts.port or 0)
+    trust = ssl.create_default_context()  # without one smtplib takes any certificate, and tells anybody the password
     try:
-        with kind(parts.hostname or "localhost", parts.port or 0, timeout=_ANSWER_S) as smtp:
+        with (
+            smtplib.SMTP_SSL(*where, timeout=_ANSWER_S, context=trust)
+            if parts.scheme == "smtps"
+            else smtplib.SMTP(*where, timeout=_ANSWER_S)
+        ) as smtp:
             if settings["user"]:
-                if kind is smtplib.SMTP:
-                    smtp.starttls()  # no password goes over a line that is open
+                if parts.scheme != "smtps":
+                    smtp.starttls(context=trust)  # no password goes over a line that is open
                 smtp.login(settings["user"], settings["password"])
             smtp.send_message(message)
     except smtplib.SMTPResponseException as e:
@@ -175,6 +181,10 @@ def _mail(settings: dict[str, Any], notice: Notice) -> None:
         codes = {code for code, _ in e.recipients.values()}
         text = f"the server refuses {', '.join(e.recipients)}"
         raise (_PassesError if all(400 <= code < 500 for code in codes) else _RefusedError)(text) from None
+    except smtplib.SMTPNotSupportedError as e:
+        raise _RefusedError(f"the server offers no login over TLS: {e}") from None
+    except ssl.SSLCertVerificationError as e:
+        raise _RefusedError(f"the server's certificate is not trusted here: {e.verify_message}") from None
     except OSError as e:
         raise _PassesError(f"the server cannot be reached: {e}") from None
 
