@@ -171,7 +171,7 @@ class Poller:
         self._asked = {run.app_id: run for run in runs if not run.is_terminal()}
         self._again = _next(now, pause)
         if self._hears_all():
-            pause = _HEARING_S
+            pause = max(pause, _HEARING_S)
         beat = self._beat_of(runs, _next(now, pause), pause)
         self._files.write(beat)
         return min(beat.due - time.monotonic(), _STANDBY_S)

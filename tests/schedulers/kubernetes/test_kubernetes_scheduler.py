@@ -17,6 +17,7 @@ from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupported
 from torchx.schedulers.api import Stream
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kubernetes import client as kube_api
+from torchx.schedulers.kubernetes import queries
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 
@@ -323,6 +324,20 @@ def test_many_jobs_are_asked_for_together():
     found = scheduler.describe_many([first, "default:nobody", second])
     assert [answer and answer.state for answer in found.values()] == [AppState.PENDING, None, AppState.PENDING]
     assert [path.rpartition("/")[2] for _, path, _ in cluster.calls].count("pods") == 1
+
+
+def test_very_many_jobs_are_a_list_of_all(monkeypatch: pytest.MonkeyPatch):
+    """Then others of torchx are listed, too; of those nothing is said, and nothing more is asked."""
+    monkeypatch.setattr(queries, "MANY", 4)
+    monkeypatch.setattr(queries, "AT_ONCE", 2)
+    cluster = Cluster()
+    scheduler, first = submit(cluster)
+    wanted = [first, *(scheduler.submit(app(), {}) for _ in range(4))]
+    for asked, lists in ((wanted[:3], 2), (wanted[:4], 1)):
+        cluster.calls.clear()
+        found = scheduler.describe_many(asked)
+        assert {app_id: answer.state for app_id, answer in found.items()} == dict.fromkeys(asked, AppState.PENDING)
+        assert [path.rpartition("/")[2] for _, path, _ in cluster.calls].count("pods") == lists
 
 
 def test_who_may_see_but_one_kind_is_told_of_it():

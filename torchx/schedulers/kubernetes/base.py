@@ -155,8 +155,9 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         for app_id in ids:
             together.setdefault((id(self._api_of(app_id)), split_id(app_id)[0]), []).append(app_id)
         for (_, namespace), group in together.items():
-            for i in range(0, len(group), queries.AT_ONCE):
-                chunk = {split_id(app_id)[1]: app_id for app_id in group[i : i + queries.AT_ONCE]}
+            most = queries.AT_ONCE if len(group) < queries.MANY else len(group)
+            for i in range(0, len(group), most):
+                chunk = {split_id(app_id)[1]: app_id for app_id in group[i : i + most]}
                 api = self._api_of(group[0])
                 there = queries.look(api, namespace, chunk, self._likeliest(group))
                 for name, app_id in chunk.items():

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 AT_ONCE = 50
 """Jobs of one question: their names are part of its address."""
 
+MANY = 500
+"""From this many on, jobs are asked for by a list of all that are torchx's."""
+
 _OURS = f"{LABEL_ORGANIZATION}={ORGANIZATION}"
 _GONE = 410
 _PAUSE_S = 2.0
@@ -34,7 +37,7 @@ _SILENCE_S = 600.0
 
 
 def look(
-    api: KubeApi, namespace: str, names: Iterable[str], choice: Iterable[str], *, pods: bool = True
+    api: KubeApi, namespace: str, wanted: Iterable[str], choice: Iterable[str], *, pods: bool = True
 ) -> dict[str, Found]:
     """Jobs of one namespace by name, however many: one list for each kind of owners, and one of their pods.
 
@@ -46,21 +49,23 @@ def look(
     Raises:
         BackendError: the cluster does not answer, or lets us see none of the kinds.
     """
-    wanted = list(names)
-    query = selector(wanted)
+    names = set(wanted)
+    query = _chosen(sorted(names))
     found: dict[str, Found] = {}
     for kind, _, items, version in _owners(api, choice, [namespace], query):
         for item in items:
-            found.setdefault(name_of(item), Found(kind, version=version)).owners.append(item)
-        if found.keys() >= set(wanted):
+            if name_of(item) in names:
+                found.setdefault(name_of(item), Found(kind, version=version)).owners.append(item)
+        if found.keys() >= names:
             break
     sweeps = [name for name, job in found.items() if any(map(is_sweep, job.owners))]
-    others = [name for name in wanted if name not in sweeps]
+    others = sorted(names.difference(sweeps))
     items = parts_of(api, "Pod", namespace, others) if pods and others else []
     if pods and sweeps:  # their Jobs know those that have succeeded, however many
-        items += api.items(path_of("Pod", namespace), {**selector(sweeps), "fieldSelector": "status.phase!=Succeeded"})
+        items += api.items(path_of("Pod", namespace), {**_chosen(sweeps), "fieldSelector": "status.phase!=Succeeded"})
     for pod in items:
-        found.setdefault(name_of(pod), Found(next(iter(choice)))).pods.append(pod)
+        if name_of(pod) in names:
+            found.setdefault(name_of(pod), Found(next(iter(choice)))).pods.append(pod)
     return {name: job for name, job in found.items() if job.owners or not all(map(_goes, job.pods))}
 
 
@@ -107,7 +112,12 @@ def _owners(
 
 def parts_of(api: KubeApi, kind: str, namespace: str | None, names: Sequence[str]) -> list[_Object]:
     """All objects of a kind that belong to these jobs; of pods, those that were replaced, too."""
-    return list(api.items(path_of(kind, namespace), selector(names)))
+    return list(api.items(path_of(kind, namespace), _chosen(names)))
+
+
+def _chosen(names: Sequence[str]) -> dict[str, object]:
+    """A query that these jobs answer; where they are very many others of torchx do, too."""
+    return selector(names) if len(names) < MANY else {"labelSelector": _OURS}
 
 
 def selector(names: Sequence[str]) -> dict[str, object]:
