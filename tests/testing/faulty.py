@@ -146,6 +146,7 @@ class Good(Scheduler[Mapping[str, Any]]):
 class Contract(SchedulerContract):
     can_run = True
     raw_states = STATES
+    gather = "sleep 0.1"  # all run as soon as the job is submitted
     make: type[Good] = Good
 
     def create_scheduler(self, folder: str) -> Scheduler[Any]:

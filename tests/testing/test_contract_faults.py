@@ -55,13 +55,13 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         "pytest",
         "-q",
         "-n",
-        "4",
+        "0",
         "-p",
         "no:cacheprovider",
         "--tb=no",
         "-rfE",
         "--noconftest",
-    ]  # many wait
+    ]
     done = subprocess.run(
         [*argv, "-c", os.devnull, "--rootdir", str(folder), "--basetemp", str(folder / "tmp"), faulty],
         env={**os.environ, "FAULTY_FOLDER": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])},

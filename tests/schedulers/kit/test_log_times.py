@@ -179,6 +179,12 @@ def test_the_attempt_before_the_last_start(local: Any, starts: tuple[int, ...], 
     assert "".join(local("one\ntwo\nthree\n", [(1.0, 14)], starts, previous=True)) == shown
 
 
+def test_an_attempt_that_ended_within_a_line_ends_with_its_own_times(local: Any) -> None:
+    """What was written later is not what the end of its last line is dated by."""
+    text, times = "one\ntwthree\n", [(1.0, 4), (2.0, 6), (3.0, 12)]
+    assert list(local(text, times, (6,), previous=True, timestamps=True)) == [f"{at(1)} one\n", f"{at(2)} tw"]
+
+
 def test_one_attempt_has_none_before_it(local: Any, batch: Any) -> None:
     """That is said, and nothing else is shown in its place."""
     for log in (local("one\n", [], previous=True), batch("one\n", "", previous=True)):
@@ -238,3 +244,12 @@ def test_pieces_of_a_bar_are_passed_on_where_it_is_shown() -> None:
     pieces = [Piece(2, 1, b"\r1%"), Piece(2, 2, b"\r2%"), Piece(2, 3, b"\n")]
     assert [line.text for line in whole_lines([Piece(p.stream, p.time, p.text) for p in pieces])] == [b"\r1%\r2%\n"]
     assert [line.text for line in whole_lines(pieces, live=True)] == [b"\r1%", b"\r2%", b"\n"]
+
+
+def test_a_long_line_is_passed_on_as_it_comes() -> None:
+    """It is not held until its end, which may never come; nor is what follows of it, however short."""
+    from torchx.supervisor.lines import LONG_LINE
+
+    pieces = [Piece(1, 1, b"x" * LONG_LINE), Piece(1, 2, b"y"), Piece(1, 3, b"z\n"), Piece(1, 4, b"next")]
+    found = [(line.text[-1:], type(line.text)) for line in whole_lines(iter(pieces))]
+    assert found == [(b"x", Part), (b"y", Part), (b"\n", bytes), (b"t", bytes)]

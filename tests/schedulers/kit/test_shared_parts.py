@@ -13,8 +13,10 @@ from torchx.schedulers.api import Stream
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import DNS_LABEL, FILE_NAME
 from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.kit.tasks import describe_sweep
 from torchx.schedulers.kit.verdict import fold
 from torchx.specs.api import AppDef, AppState, BindMount, Role
+from torchx.specs.tasks import TaskTable
 
 S, F, R, P, C, U = (
     AppState.SUCCEEDED,
@@ -106,3 +108,14 @@ def test_a_query_in_the_words_of_log_iter() -> None:
     assert list(query.matching(["abc\n", "ab\n", "cbd"])) == ["abc\n", "cbd"]
     with pytest.raises(ConfigError):
         LogQuery.of(regex="[", since=None, until=None, should_tail=False, streams=None)
+
+
+def test_a_sweep_ends_with_the_last_of_its_tasks() -> None:
+    """Its end is theirs; while one runs, and where no time is known, it has none."""
+    over, running = [AppState.SUCCEEDED, AppState.FAILED], [AppState.RUNNING, AppState.FAILED]
+
+    def ended_at(states: list[AppState], *ended: float, state: AppState | None = None) -> float | None:
+        return describe_sweep("a", TaskTable(states=states, exit_codes=[0, 1], ended=[*ended]), state).ended_at
+
+    assert [ended_at(over, 5.0, 3.0), ended_at(over, 0.0, 0.0), ended_at(running, 0.0, 3.0)] == [5.0, None, None]
+    assert ended_at(running, 0.0, 3.0, state=AppState.FAILED) == 3.0

@@ -179,6 +179,7 @@ def test_states(facts: JobFacts, state: AppState) -> None:
         (_of(_one(R), _one(F, replica=1, exit_code=1), state=F, unattended=True), [R, F]),
         (_of(_one(P), state=S), [S]),
         (_of(_one(P), state=F), [C]),
+        (_of(_one(P), _one(F, replica=1, exit_code=1), state=F, unattended=True), [C, F]),
         (_of(_one(F, exit_code=1, ended=1.0), _one(F, replica=1, signal="SIGKILL", ended=2.0)), [F, C]),
         (_of(_one(F, exit_code=1, ended=1.0), _one(F, replica=1, exit_code=1, ended=2.0)), [F, F]),
         (_of(_one(F, exit_code=1, stopped=True), state=C), [C]),

@@ -192,6 +192,48 @@ def test_no_last_lines_and_what_follows(log, job, tmp_path) -> None:
     assert (polled.poll(), matching.poll(), missing.poll()) == (b"new\n", b"new\n", b"")
 
 
+def test_no_last_lines_of_a_line_that_goes_on(log, tmp_path) -> None:
+    """Nor is what was there of it searched."""
+    polled = log(b"open", "e", follow=True).last(0)
+    with open(tmp_path / "log", "ab") as f:
+        f.write(b" line\nshut\nend\n")
+    assert polled.poll() == b" line\nend\n"
+
+
+def test_an_open_line_waits_for_its_end_wherever_it_begins(log, tmp_path) -> None:
+    """Its own length makes it a long one, not that of what stands before it."""
+    polled = log(b"x" * (2 * MIB) + b"\nopen", follow=True)
+    blocks = iter(polled.poll, b"")
+    assert b"".join(blocks) == b"x" * (2 * MIB) + b"\n"
+    with open(tmp_path / "log", "ab") as f:
+        f.write(b" line\n")
+    assert polled.poll() == b"open line\n"
+
+
+def test_between_two_looks_no_file_is_open(log, tmp_path) -> None:
+    """Thousands of replicas are followed by a process that may open a thousand files."""
+    polled = log(b"one\n", follow=True)
+    assert [polled.poll(), polled.poll()] == [b"one\n", b""]
+    assert polled._fd == -1
+    with open(tmp_path / "log", "ab") as f:
+        f.write(b"two\n")
+    assert polled.poll() == b"two\n"
+    assert polled._fd >= 0
+    assert polled.poll() == b""
+    assert polled._fd == -1
+
+
+def test_whoever_has_read_to_the_end_has_let_go(log, job) -> None:
+    """Of the file, whichever way it was read."""
+    whole = log(b"one\n")
+    assert list(whole) == ["one\n"]
+    followed = log(b"one\n", follow=True)
+    assert followed.poll() == b"one\n"
+    job.state = AppState.SUCCEEDED
+    assert b"".join(filter(None, iter(followed.poll, None))) == b""
+    assert (whole._fd, followed._fd) == (-1, -1)
+
+
 # -- lines that match --------------------------------------------------------------------------------
 
 
