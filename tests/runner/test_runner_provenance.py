@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 
 from torchx.errors import BackendError, TransientError
@@ -118,3 +121,15 @@ def test_a_request_that_somebody_holds_keeps_its_folder(folders, tmp_path):
     with pytest.raises(BackendError):
         folders.schedule(info)
     assert (tmp_path / "job" / "a.py").exists()
+
+
+def test_a_refused_job_leaves_no_git_behind(tmp_path, monkeypatch):
+    """What looks at the code beside a submission is waited for when that fails, too: its pipe is closed."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    monkeypatch.chdir(tmp_path)
+    before = set(os.listdir("/proc/self/fd"))
+    with Runner("test", {"memory": MemoryScheduler}) as runner:
+        backend(runner).refuses = BackendError("no")
+        with pytest.raises(BackendError):
+            runner.run(echo_app(), "memory")
+    assert set(os.listdir("/proc/self/fd")) <= before

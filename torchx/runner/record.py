@@ -81,6 +81,8 @@ class Recorder:
         if plan is not None and run.handle:
             info._at_end = plan.arm(run.handle)
         run_id = registry.begin(run)
+        if source is not None and not source.done:
+            self._sources.append((run_id, source))
         try:
             app_id = backend.schedule(info) if tasks is None else _runs_tasks(backend).submit_tasks(info, tasks)
         except TransientError:
@@ -94,8 +96,6 @@ class Recorder:
         handle = make_app_handle(scheduler, self._session, app_id)
         digests, hashes = reported_image_digests(info), reported_workspace_hashes(info)
         registry.submitted(run_id, handle, image_digests=digests, workspace_hashes=hashes)
-        if source is not None and not source.done:
-            self._sources.append((run_id, source))
         if plan is not None:
             plan.submitted(handle)
         return handle
