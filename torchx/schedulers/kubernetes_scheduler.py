@@ -237,12 +237,13 @@ class KubernetesScheduler(KubeScheduler):
 
     def submit_tasks(self, dryrun_info: AppDryRunInfo[KubernetesJob], tasks: TaskList) -> str:
         """Makes one Indexed Job, and the ConfigMap with the values."""
+        from torchx.schedulers.kit.tasks import as_replicas
         from torchx.schedulers.kubernetes import sweeps
 
         job, app = dryrun_info.request, dryrun_info._app
         assert app is not None  # the Runner's own dry run
         api = self._api(job.opts.context)
-        resource = self._render(JOB, sweeps.as_replicas(app, tasks), job.app_id, job.opts, api.version())
+        resource = self._render(JOB, as_replicas(app, tasks), job.app_id, job.opts, api.version())
         return self._make(api, dryrun_info, sweeps.with_values(resource["items"], tasks))
 
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:

@@ -11,6 +11,7 @@ room, not as a gang: those that run wait for the others. Tested on a look-alike,
 
 from __future__ import annotations
 
+import copy
 import functools
 import posixpath
 import re
@@ -64,11 +65,14 @@ from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
+    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.kit.export import Export
+    from torchx.specs.tasks import TaskList
 
     _Jobs = list[ListAppResponse]
 else:
@@ -101,6 +105,7 @@ JOB_STATE: dict[str, AppState] = STATES
 """LSF's states to ours."""
 
 _BSUB_S = 0.5  # at most, on the average
+_BSUB = "\nbsub "
 _END_S = 30  # JOB_TERMINATE_INTERVAL, between the signals of bkill, is 10 s unless the site says otherwise
 
 
@@ -166,13 +171,15 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _submission(self, info: AppDryRunInfo[LsfBsub], site: Site) -> Submission:
         request = info.request
         folder = self.folders(site).place(request.app_id, request.jobdir)
-        files = {SUBMIT_FILE: request.materialize(), REPLICAS_FILE: request.replicas()}
+        script = request.materialize()
+        files = {SUBMIT_FILE: script, REPLICAS_FILE: request.replicas()}
+        files.update(request.arrays.files() if request.arrays is not None else {})
         if request.app.metadata.get(RETRY):
             from torchx.schedulers.lsf import attempts
 
             files.update(attempts.files(request.cfg))
         argv = [*request.cmd, posixpath.join(folder, SUBMIT_FILE)]
-        time_s = COMMAND_TIMEOUT_S + _BSUB_S * sum(role.num_replicas for role in request.app.roles)
+        time_s = COMMAND_TIMEOUT_S + _BSUB_S * script.count(_BSUB)
         without = dict.fromkeys(name for role in request.app.roles for name in sources(role.env))
         return Submission(request.app_id, argv, folder, files, timeout_s=time_s, without=[*without])
 
@@ -222,8 +229,8 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         return None
 
     def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:
-        size = sum(role.num_replicas for role in folder.roles())
-        if age_s <= self.submission_s + size * _BSUB_S:  # its script may be at it still
+        script = site.files.read(posixpath.join(folder.path, SUBMIT_FILE)) or b""
+        if age_s <= self.submission_s + script.count(_BSUB.encode()) * _BSUB_S:  # its script may be at it still
             return token if was_let_go(self._bjobs(site, [token])) else None
         started = posixpath.join(folder.path, STARTED_FILE)  # where LSF has forgotten it
         return self._find_submitted(site, token) or (token if site.files.sizes([started])[started] else "")
@@ -239,7 +246,43 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _query_all(self, site: Site) -> _Jobs:
         found = by_app(self._bjobs(site, []))
         folders = {i: JobFolder(site.files, of[0].folder) for i, of in found.items() if of[0].folder}
-        return [line_of(job.facts) for job in jobs_of(site.files, found, folders, now=time.time()).values()]
+        return [line_of(job) for job in jobs_of(site.files, found, folders, now=time.time()).values()]
+
+    # -- sweeps ----------------------------------------------------------------------------------
+
+    def check_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
+        from torchx.schedulers.lsf.sweeps import check
+
+        check(dryrun_info._app, dryrun_info.request.cfg)
+
+    def submit_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> str:
+        from torchx.schedulers.kit.tasks import as_replicas
+        from torchx.schedulers.lsf.sweeps import Arrays, most_tasks
+
+        info = copy.copy(dryrun_info)
+        run = functools.partial(self.run_command, self._site_of(info._cfg))
+        info.request = replace(info.request, arrays=Arrays(tasks=tasks, size=most_tasks(run)))
+        info._app = as_replicas(info.request.app, tasks)
+        return self.schedule(info)
+
+    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
+        from torchx.schedulers.lsf.sweeps import describe_some
+
+        known = self._known(app_id)
+        if known is None or known.answer is None or known.folder is None:
+            return None
+        return describe_some(known.facts, numbers, functools.partial(self._look, known.folder))
+
+    def _known(self, app_id: str) -> Known | None:
+        ((site, _),) = self._by_site([app_id])
+        folder = self.folders(site).of(app_id)
+        return self._facts(site, [app_id], {app_id: folder} if folder is not None else {}).get(app_id)
+
+    def cancel_task(self, app_id: str, number: int) -> None:
+        ((site, _),) = self._by_site([app_id])
+        if row := next((row for row in self._bjobs(site, [app_id]) if row.k == number), None):
+            self._accept_cancel(self.run_command(site, ["bkill", row.jobid]))
+            self._queries.forget(app_id)
 
     def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
         known = super()._log_folder(site, app_id)

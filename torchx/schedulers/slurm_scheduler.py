@@ -46,7 +46,7 @@ from torchx.schedulers.slurm.request import (
 )
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_handle, runopts
 from torchx.specs.scripts import is_script
-from torchx.specs.tasks import is_terminal_task, replica_names, replica_of
+from torchx.specs.tasks import replica_names, replica_of
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
@@ -461,13 +461,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             roles = sweep.folder.roles()
             wanted = [replica_of(roles, replica) for replica in replicas]
             return [super(SlurmScheduler, self).open_logs(f"{app_id}/{k}", [r], query)[0] for k, r in wanted]
-        return [
-            sweep.open_log(role, k, query, functools.partial(self._is_task_over, app_id, k)) for role, k in replicas
-        ]
-
-    def _is_task_over(self, app_id: str, number: int) -> bool:
-        found = self.describe(app_id)
-        return found is None or found.tasks is None or is_terminal_task(found.tasks.states[number])
+        return [sweep.open_log(role, k, query, functools.partial(self._is_over, app_id, k)) for role, k in replicas]
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -1,13 +1,22 @@
-"""Sweeps on the look-alike of LSF: each task is a job of its own."""
+"""Sweeps on the look-alike of LSF: job arrays; tasks of several replicas are single jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.backends.lsf.conftest import command, eventually
+from tests.backends.lsf.lookalike.cluster import running
+from tests.backends.lsf.lookalike.config import Config
 from tests.backends.sweeps import Ground, SweepContract, sweeps_of
+from torchx.errors import CommandError
+from torchx.schedulers.api import Stream
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.lsf.sweeps import Arrays
 from torchx.schedulers.lsf_scheduler import LsfScheduler
+from torchx.specs import AppState
 from torchx.specs.api import Resource, Role
 
 
@@ -18,9 +27,88 @@ def role_of(script: str, n: int) -> Role:
 
 @pytest.fixture
 def ground(scheduler: LsfScheduler) -> Iterator[Ground]:
-    with sweeps_of("test", "lsf", role_of) as made:
+    with sweeps_of("test", "lsf", role_of, native=True) as made:
         yield made
 
 
 class TestSweepsOnLsf(SweepContract):
     """The contract."""
+
+    def test_it_is_one_array(self, ground: Ground, cluster: Config) -> None:
+        """One job id; `torchx list` has the sweep once; both streams are apart; a waiting task says why it waits."""
+        handle = ground.sweep("echo {k}; echo oops >&2; exec sleep 600", 3, 1)
+        ground.until(handle, lambda t: t.states[0] is AppState.RUNNING)
+        eventually(lambda: ground.lines(f"{handle}/0"))
+        lines = command("bjobs", "-noheader", "-o", "jobid jobindex job_name delimiter=','").splitlines()
+        ids = {line.split(",")[0] for line in lines}
+        app_id = handle.rpartition("/")[2]
+        assert len(ids) == 1
+        assert [line.partition(",")[2] for line in lines] == [f"{k},{app_id}.0-r.0[{k}]" for k in (1, 2, 3)]
+        waits = ground.runner.status(f"{handle}/2")
+        assert waits is not None
+        assert (waits.state, waits.msg) == (AppState.PENDING, "as many tasks of the sweep run as may at the same time")
+        listed = [job for job in ground.runner.list("lsf") if job.app_handle == handle]
+        assert [job.state for job in listed] == [AppState.RUNNING]
+        errors = ground.runner.open_logs(f"{handle}/0", [("r", 0)], LogQuery(stream=Stream.STDERR))
+        assert [line for some in errors for line in some] == ["oops\n"]
+
+    def test_lsf_forgets_it(self, ground: Ground, scheduler: LsfScheduler, tmp_path: Path) -> None:
+        """What tasks wrote down is left, and LSF's reports on those that were killed."""
+        mark = tmp_path / "failed"
+        handle = ground.sweep(f"case {{k}} in v1) echo bad; touch {mark}; exit 7;; v2) exec sleep 600;; esac", 4, 0)
+        eventually(mark.exists)
+        ground.until(handle, lambda t: t.states[2] is AppState.RUNNING)
+        ground.runner.cancel(f"{handle}/2")
+        before = ground.ended(handle)
+        assert [s.name for s in before.states] == ["SUCCEEDED", "FAILED", "CANCELLED", "SUCCEEDED"]
+        folder = scheduler.folders(scheduler._here).of(handle.rpartition("/")[2])
+        assert folder is not None
+        scheduler._bjobs = lambda *_: []  # type: ignore[method-assign]  # CLEAN_PERIOD is over
+        after = scheduler.describe(handle.rpartition("/")[2])
+        assert after is not None
+        assert after.tasks is not None
+        assert (after.tasks.states, after.tasks.exit_codes[:2]) == (before.states, [0, 7])
+        found = scheduler.describe_tasks(after.app_id, [1])
+        assert found is not None
+        assert "bad" in found[0].msg
+
+
+@pytest.mark.parametrize("with_index", [False, True])
+def test_several_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_index: bool) -> None:
+    """More tasks than an array may have: with a limit one array after the other; none runs before all are there.
+
+    A site may show the index of an element with its id, or not.
+    """
+    folder = str(tmp_path / "lsf")
+    monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "home"))
+    with running(folder, array_size=3, with_index=with_index) as config:
+        monkeypatch.setenv("LSF_ENVDIR", folder)
+        monkeypatch.setenv("PATH", f"{config.bindir}:/usr/local/bin:/usr/bin:/bin")
+        with sweeps_of("test", "lsf", role_of, native=True) as ground:
+            running_now = f"n=$(ls {tmp_path}/now* 2>/dev/null | wc -l); echo {{k}} $n"
+            script = f"touch {tmp_path}/now$TORCHX_TASK; {running_now}; sleep 0.2; rm {tmp_path}/now$TORCHX_TASK"
+            handle = ground.sweep(script, 8, 2)
+            table = ground.ended(handle)
+            assert table.counts() == {AppState.SUCCEEDED: 8}
+            told = [line.split() for line in ground.lines(handle)]
+            assert sorted(value for value, _ in told) == [f"v{k}" for k in range(8)]
+            assert max(int(n) for _, n in told) <= 2
+            assert len(set(command("bjobs", "-a", "-noheader", "-o", "jobid").replace("[", " ").split())) >= 3
+            waiting = ground.sweep("exec sleep 600", 7, 0)
+            ground.until(waiting, lambda t: t.counts().get(AppState.RUNNING, 0) == 7)
+            ground.runner.cancel(f"{waiting}/6")
+            ground.until(waiting, lambda t: t.states[6] is AppState.CANCELLED)
+            ground.runner.cancel(waiting)
+            assert ground.ended(waiting).counts() == {AppState.CANCELLED: 7}
+
+
+def test_a_refused_array_leaves_nothing(scheduler: LsfScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two arrays is refused: the first, on hold until then, is gone."""
+    made = Arrays.bsubs
+    monkeypatch.setattr("torchx.schedulers.lsf.sweeps.most_tasks", lambda _: 2)
+    monkeypatch.setattr(Arrays, "bsubs", lambda *words: [*made(*words)[:1], "bsub -q nowhere true"])
+    with sweeps_of("test", "lsf", role_of, native=True) as ground:
+        with pytest.raises(CommandError, match="nowhere: No such queue"):
+            ground.sweep("true", 3, 0)
+        told = command("bjobs", "-a", "-noheader", "-o", "stat start_time delimiter=','").splitlines()
+        assert told[-2:] == ["EXIT,-", "EXIT,-"]

@@ -29,6 +29,7 @@ from torchx.schedulers.batch.sites import (
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
 from torchx.specs.api import AppDryRunInfo, CfgVal, is_terminal
+from torchx.specs.tasks import is_terminal_task
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -377,17 +378,19 @@ class BatchScheduler(SiteScheduler):
                 hint="`torchx list` shows the jobs; logs go with `torchx delete`",
             )
         growth = self._growth.get(id(site)) or self._growth.setdefault(id(site), Growth(site.files))
-        is_over = functools.partial(self._is_over, app_id)
         paths = [folder.log_paths(role, k) for role, k in replicas]
         if query.previous:
             self._choose_previous(folder, paths)
-        return [BatchLog(growth, where, query, is_over) for where in paths]
+        over = (functools.partial(self._is_over, app_id, k) for _, k in replicas)
+        return [BatchLog(growth, where, query, is_over) for where, is_over in zip(paths, over, strict=True)]
 
     def _choose_previous(self, folder: JobFolder, paths: Sequence[LogPaths]) -> None:
         """Limits what is read of replicas to the attempt before the last restart; for ``log_previous``."""
 
-    def _is_over(self, app_id: str) -> bool:
+    def _is_over(self, app_id: str, task: int = 0) -> bool:
         found = self.describe(app_id)
+        if found is not None and found.tasks is not None:
+            return is_terminal_task(found.tasks.states[task])
         return found is None or is_terminal(found.state)
 
     # -- the end ---------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.api import NONE, DescribeAppResponse
 from torchx.schedulers.kit.shell import env_words, exports, quote
 from torchx.specs.api import AppDef, AppState, Role, is_terminal
-from torchx.specs.tasks import TaskTable, fill
+from torchx.specs.tasks import TaskList, TaskTable, fill
+from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.kit.facts import Look, ReplicaFacts
 
-__all__ = ["check_numbers", "describe_sweep", "describe_task", "only_role", "shell_words", "values_line"]
+__all__ = ["as_replicas", "check_numbers", "describe_sweep", "describe_task", "only_role", "shell_words", "values_line"]
 
 
 def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Role:
@@ -41,6 +42,12 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
     if app is not None and TIMEOUT in app.metadata and not timeout:
         raise NotSupportedError(f"the tasks of a sweep on `{backend}` have no time limit")
     return roles[0]
+
+
+def as_replicas(app: AppDef, tasks: TaskList) -> AppDef:
+    """The job, with a replica for each task."""
+    (role,) = app.roles
+    return replace(app, roles=[replace(role, num_replicas=len(tasks.points))])
 
 
 def describe_sweep(app_id: str, table: TaskTable, state: AppState | None = None) -> DescribeAppResponse:

@@ -72,12 +72,6 @@ def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tupl
         raise NotSupportedError(f"the values are longer than the {MOST_BYTES // 1000} kB of a ConfigMap")
 
 
-def as_replicas(app: AppDef, tasks: TaskList) -> AppDef:
-    """The job, with a replica for each task."""
-    (role,) = app.roles
-    return replace(app, roles=[replace(role, num_replicas=len(tasks.points))])
-
-
 def with_values(objects: list[_Object], tasks: TaskList) -> list[_Object]:
     """The objects of a job, whose pods fill in their values, and the ConfigMap that these come from.
 

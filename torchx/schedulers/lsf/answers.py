@@ -7,6 +7,7 @@ import posixpath
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.verdict import describe, state_of
 from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state, term, why_ended, why_pending
@@ -215,7 +216,7 @@ def bjobs_msg_to_describe(app_id: str, msg: str) -> DescribeAppResponse | None:
 
 def bjobs_msg_to_list(msg: str) -> list[ListAppResponse]:
     """All jobs in the answer of ``bjobs -a -o FORMAT``."""
-    return [line_of(facts_of(app_id, found)) for app_id, found in by_app(rows(msg)).items()]
+    return [line_of(Known(facts_of(app_id, found))) for app_id, found in by_app(rows(msg)).items()]
 
 
 def by_app(found: Iterable[Row]) -> dict[str, list[Row]]:
@@ -226,11 +227,10 @@ def by_app(found: Iterable[Row]) -> dict[str, list[Row]]:
     return apps
 
 
-def line_of(facts: JobFacts) -> ListAppResponse:
+def line_of(job: Known) -> ListAppResponse:
     """A job in a list."""
-    return ListAppResponse(
-        app_id=facts.app_id, state=state_of(facts), name=facts.app_id.rpartition("-")[0] or facts.app_id
-    )
+    app_id, state = job.facts.app_id, state_of(job.facts) if job.answer is None else job.answer.state
+    return ListAppResponse(app_id=app_id, state=state, name=app_id.rpartition("-")[0] or app_id)
 
 
 def bjobs_msg_to_log_file(app_id: str, role_name: str, k: int = 0, streams: Stream | None = None, msg: str = "") -> str:

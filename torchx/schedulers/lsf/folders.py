@@ -9,6 +9,7 @@ from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.lsf.answers import Exit, facts_of, left_row, nothing_left
 from torchx.schedulers.lsf.replicas import ENDED_FILE, EXIT_FILE, REPORTS, RESTARTS_FILE, STARTED_FILE, SUBMITTED_FILE
+from torchx.schedulers.lsf.sweeps import SWEEP_FILE, describe, ends_of, report_name, size_of
 from torchx.specs.retries import read_attempts
 
 TYPE_CHECKING = False
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Position = tuple[int, int]
 
-_SMALL = (JOB_FILE, ATTEMPTS_FILE, RESTARTS_FILE, SUBMITTED_FILE, STARTED_FILE, ENDED_FILE)
+_SMALL = (JOB_FILE, ATTEMPTS_FILE, RESTARTS_FILE, SUBMITTED_FILE, STARTED_FILE, ENDED_FILE, SWEEP_FILE)
 _KNOWN_AFTER_S = 120.0
 
 
@@ -37,7 +38,8 @@ def jobs_of(
     """
     texts = files.grown({posixpath.join(f.path, name): 0 for f in folders.values() for name in _SMALL})
     roles = {app_id: roles_of(texts.get(posixpath.join(f.path, JOB_FILE))) for app_id, f in folders.items()}
-    exits, reports = _ends(files, found, folders, roles)
+    sweeps = {i: size_of(texts.get(posixpath.join(f.path, SWEEP_FILE), b"").decode()) for i, f in folders.items()}
+    exits, reports = _ends(files, found, folders, roles, {app_id: size for app_id, (_, size) in sweeps.items()})
     jobs = {}
     for app_id, members in found.items():
         folder = folders.get(app_id)
@@ -68,7 +70,8 @@ def jobs_of(
                 attempts=attempts,
                 times=(_number(text(STARTED_FILE)), _number(text(ENDED_FILE))),
             )
-            jobs[app_id] = Known(facts, folder)
+            width, size = sweeps[app_id]
+            jobs[app_id] = Known(facts, folder, describe(facts, width) if size else None)
     return jobs
 
 
@@ -83,10 +86,22 @@ def _ends(
     found: Mapping[str, Sequence[Row]],
     folders: Mapping[str, JobFolder],
     roles: Mapping[str, Sequence[Role]],
+    sizes: Mapping[str, int],
 ) -> tuple[dict[str, dict[Position, Exit]], dict[str, dict[Position, str]]]:
-    """How replicas ended that failed or are forgotten: what their scripts wrote down, and LSF's reports."""
+    """How replicas ended that failed or are forgotten: what their scripts wrote down, and LSF's reports.
+
+    Args:
+        sizes: of the arrays of a sweep, whose tasks write into one file a host; 0 of other jobs.
+    """
     places: dict[str, tuple[str, Position]] = {}
+    exits: dict[str, dict[Position, Exit]] = {i: ends_of(f) if sizes[i] else {} for i, f in folders.items()}
     for app_id, folder in folders.items():
+        if size := sizes[app_id]:
+            for who in _forgotten(found[app_id], roles[app_id]):
+                left = exits[app_id].get(who)
+                if left is None or left.killed:
+                    places[posixpath.join(folder.path, REPORTS, report_name(who[1], size))] = (app_id, who)
+            continue
         failed = {(row.role, row.k) for row in found[app_id] if row.stat == "EXIT" and row.role < len(roles[app_id])}
         forgotten = _forgotten(found[app_id], roles[app_id])
         for index, k in failed | forgotten:
@@ -94,7 +109,6 @@ def _ends(
             places[result] = (app_id, (index, k))
         for index, k in forgotten:
             places[posixpath.join(folder.path, REPORTS, f"{index}.{k}")] = (app_id, (index, k))
-    exits: dict[str, dict[Position, Exit]] = {app_id: {} for app_id in folders}
     reports: dict[str, dict[Position, str]] = {app_id: {} for app_id in folders}
     for path, data in (files.grown(dict.fromkeys(places, 0)) if places else {}).items():
         app_id, who = places[path]

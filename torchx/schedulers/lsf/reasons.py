@@ -45,6 +45,8 @@ PENDING: dict[str, str] = {
     "The job has a specified start time": "it has a start time that has not come yet",
     "Job dependency condition not satisfied": "it waits for another job: replica 0, or one of `--after`",
     "Dependency condition invalid or never satisfied": "the job it waits for is gone: it will never start",
+    "The job array has reached its running element limit": "as many tasks of the sweep run as may at the same time",
+    "Job array has reached its running element limit": "as many tasks of the sweep run as may at the same time",
     "Migrating job is waiting for rescheduling": "it was moved off its host and waits for another one",
     "Requeued job is waiting for rescheduling": "it was put back into the queue after a failed attempt",
     "Requeue the job for the next run": "it was put back into the queue after a failed attempt",

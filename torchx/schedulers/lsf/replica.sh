@@ -122,17 +122,23 @@ torchx_container() { # NAME COMMAND...: when LSF's SIGKILL takes the client, its
     exit "$code"
 }
 
-torchx_run() {
-    dir=$job/$folder
-    mkdir -p "$dir" || exit 73
-    exec </dev/null
+torchx_take_part() { # in the attempt that is the current one
     runs=$(($(torchx_number "$dir/runs") + 1)); echo "$runs" >"$dir/runs"
     attempt=$(torchx_number "$scope/attempt")
-    suffix=
     [ -z "$python" ] || torchx_begin "$1"
     while echo "${LSB_MCPU_HOSTS%% *}" >"$scope/run.$attempt.$LSB_JOBID"; [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; do
         torchx_go_on; attempt=$(torchx_number "$scope/attempt")
     done
+}
+
+torchx_note() { printf '%s %s %(%s)T\n' "$code" "$killed" -1 >"$dir/exit"; }
+
+torchx_run() {
+    dir=$job/$folder
+    mkdir -p "$dir" || exit 73
+    exec </dev/null
+    suffix=
+    torchx_take_part "$1"
     export TORCHELASTIC_ERROR_FILE="${TORCHELASTIC_ERROR_FILE:-$dir/error.json}"
     rm -f "$dir/exit" "$dir/error.json"; rm -rf "$job/over/$role.$k"
     (set -C; printf '%(%s)T' -1 >"$job/started") 2>/dev/null
@@ -149,7 +155,7 @@ torchx_run() {
         torchx_current || exit "$code" # another attempt was submitted
         [ "$code" != 0 ] || [ ! -e "$dir/due" ] || code=143
     fi
-    printf '%s %s %(%s)T\n' "$code" "$killed" -1 >"$dir/exit"
+    torchx_note
     printf '%(%s)T' -1 >"$job/ended"
     [ "$code" = 0 ] || torchx_failed
     torchx_over

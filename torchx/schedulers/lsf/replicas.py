@@ -42,7 +42,7 @@ ATTEMPT_FILE = "attempt"
 REQUEUE_CODE = 99
 _LEFT_OUT = "# ... (torchx_run and its functions: the same in every job)"
 # Variables that bash lets nobody set; `env` does.
-_READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
 
@@ -97,7 +97,7 @@ def _replica(
     rank0 = job_name(app_id, index, role.name, 0)
     plain, secret = split(role.env)
     words = env_words(plain)
-    fixed = [f"{name}={quote(value)}" for name, value in plain.items() if name in _READ_ONLY]
+    fixed = [f"{name}={quote(value)}" for name, value in plain.items() if name in READ_ONLY]
     words += fixed if words or not fixed else ["env", *fixed]
     return [
         f"{index}.{k})",
@@ -106,7 +106,7 @@ def _replica(
         + (" scope=$job" if everybody else f" scope=$job/{quote(folder)}"),
         f"cwd={quote(role.image)}" if posixpath.isabs(role.image) else "cwd=$PWD",
         "torchx_program() {",
-        *exports({name: value for name, value in plain.items() if name not in _READ_ONLY}),
+        *exports({name: value for name, value in plain.items() if name not in READ_ONLY}),
         *(["torchx_secrets"] if secret else []),
         " ".join([f"torchx_container {_container(name)}" if docker else "exec --", *words, command(name, role)]),
         "}",

@@ -29,6 +29,10 @@ from torchx.schedulers.lsf.rows import group_of, job_name, name_parts
 from torchx.specs.api import AppDef, Role, parse_app_handle
 from torchx.util.records import dataclass
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.schedulers.lsf.sweeps import Arrays
+
 RANK0_HOST = "RANK0_HOST"
 """Stands for the host of replica 0 as long as LSF has not chosen it."""
 
@@ -55,6 +59,7 @@ class LsfBsub:
         app: the job, its macros not yet replaced.
         cmd: the program that reads the submission script.
         after: what has to become of other jobs before this one starts, as of ``bsub -w``; empty: nothing.
+        arrays: the tasks of a sweep, each of which is what the only replica is otherwise.
     """
 
     jobdir: str | None
@@ -63,6 +68,7 @@ class LsfBsub:
     cfg: Opts
     cmd: list[str]
     after: str = ""
+    arrays: Arrays | None = None
 
     def check(self) -> None:
         """Refuses what cannot be written as a script. One replica of each role shows it: they differ by macros alone.
@@ -83,7 +89,7 @@ class LsfBsub:
         Args:
             rank0_host: put replica 0 on this host; default: where LSF finds room.
         """
-        return get_submit_script(self.app_id, self.cmd, self.app, self.cfg, rank0_host, self.after)
+        return get_submit_script(self.app_id, self.cmd, self.app, self.cfg, rank0_host, self.after, self.arrays)
 
     def secrets(self, known: dict[str, str]) -> str:
         """What the replicas read to have their secrets; empty when there are none. ``known``: values looked up."""
@@ -94,6 +100,8 @@ class LsfBsub:
 
     def replicas(self, *, whole: bool = True) -> str:
         """The script that the LSF jobs run; not ``whole``: without what is the same in every job."""
+        if self.arrays is not None:
+            return self.arrays.script(self.app_id, self._members()[0].role)
         return render_replicas(
             self.app_id,
             self.app,
@@ -135,15 +143,23 @@ def after(app: AppDef) -> str:
 
 
 def get_submit_script(  # noqa: PLR0917  # the signature is part of the public interface
-    app_id: str, cmd: list[str], app: AppDef, cfg: Opts, rank0_host: str, after: str = ""
+    app_id: str,
+    cmd: list[str],
+    app: AppDef,
+    cfg: Opts,
+    rank0_host: str,
+    after: str = "",
+    arrays: Arrays | None = None,
 ) -> str:
     """The script that submits all replicas, or none; it lies in the folder of the job, next to ``replicas.sh``.
 
     Args:
         cmd: the program that runs it.
         rank0_host: host for replica 0 of the first role; :data:`RANK0_HOST`: any.
+        arrays: what is submitted instead of the only replica.
     """
     first = job_name(app_id, 0, app.roles[0].name, 0)
+    held = f"-J {first}" if arrays is None else f"-g {group_of(app_id)}"
     alone = sum(role.num_replicas for role in app.roles) == 1
     again: list[str] = []
     if app.metadata:
@@ -151,7 +167,10 @@ def get_submit_script(  # noqa: PLR0917  # the signature is part of the public i
 
         again = bsub_words(app, cfg)
     lines = []
-    for index, role in enumerate(app.roles):
+    if arrays is not None:
+        lines = [f"{line} || give_up" for line in arrays.bsubs(app_id, app.roles[0], cfg)]
+        alone = len(lines) == 1
+    for index, role in enumerate(app.roles if arrays is None else ()):
         head = job_name(app_id, index, role.name, 0)
         for k in range(role.num_replicas):
             name = job_name(app_id, index, role.name, k)
@@ -169,7 +188,7 @@ def get_submit_script(  # noqa: PLR0917  # the signature is part of the public i
             "trap give_up HUP INT TERM",
             f'mkdir -p "$job/{REPORTS}" && date +%s >"$job/{SUBMITTED_FILE}" || exit 1',
             *lines,
-            *([] if alone else [f"bresume -J {first} 0 || give_up"]),
+            *([] if alone else [f"bresume {held} 0 || give_up"]),
             f"echo {app_id}",
             "",
         ]
@@ -185,23 +204,25 @@ def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
     head_job_host: str,
     after: str = "",
     again: Sequence[str] = (),
+    elements: str = "",
 ) -> str:
-    """The ``bsub`` of one replica, as a line of the submission script.
+    """The ``bsub`` of one replica, or of an array, as a line of the submission script.
 
     Args:
         head_job_name: the job that has to start first. The job itself: it is submitted on hold. Empty: none.
         head_job_host: host for the job of that name; :data:`RANK0_HOST` or empty: any.
         after: what has to become of jobs that come before, see :func:`after`.
         again: options of a job with a policy for retries by cause; the job is told the number of its attempt then.
+        elements: indices of an array, and how many of them run at the same time: ``[1-9]%2``.
     """
-    words = ["bsub", "-J", job_name, "-g", group_of(app_id)]
+    words = ["bsub", "-J", f"{job_name}{elements}", "-g", group_of(app_id)]
     conditions = [after] if after else []
     if head_job_name == job_name:
         words += ["-H"]
     elif head_job_name:
         conditions.insert(0, f'started("{head_job_name}")')
     words += ["-w", " && ".join(conditions)] if conditions else []
-    words += ["-ti"] if after else []  # one that can never start is removed
+    words += ["-ti"] if after and not elements else []  # one that can never start is removed
     bound = head_job_host not in ("", RANK0_HOST) and job_name == head_job_name
     for option, value in (("-q", cfg.lsf_queue), ("-P", cfg.project), ("-app", cfg.app), ("-W", cfg.time)):
         words += [option, value] if value else []
@@ -212,7 +233,7 @@ def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
     words += _extra_words(cfg)
     parts = name_parts(job_name)
     number = parts[1:] if parts else ("0", "0")
-    report = f'"$job/{REPORTS}/{".".join(number)}"'
+    report = f'"$job/{REPORTS}/{".".join(number)}{".%I" if elements else ""}"'
     return " ".join([*map(quote, words), "-oo", report, f'"$run {" ".join(number)}{" $attempt" if again else ""}"'])
 
 

@@ -11,8 +11,8 @@ from torchx.util.records import dataclass
 
 # https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bjobs.o.1.html : only the last may have the delimiter in it
 FIELDS = (
-    *("jobid", "stat", "job_group", "job_name", "exec_host", "exit_code", "submit_time", "start_time", "finish_time"),
-    *("output_file", "exit_reason", "pend_reason"),
+    *("jobid", "jobindex", "stat", "job_group", "job_name", "exec_host", "exit_code"),
+    *("submit_time", "start_time", "finish_time", "output_file", "exit_reason", "pend_reason"),
 )
 DELIMITER = "|"
 
@@ -30,6 +30,7 @@ class Row:
     """One job of LSF, which is one replica of ours. Fields that LSF leaves open (``-``) are empty.
 
     Attributes:
+        jobid: as LSF's commands take it: of an element of an array with its index, ``7[3]``.
         app_id: the id of our job, from the name of the LSF job; empty of one that is not ours.
         role: number of the role.
         k: number of the replica.
@@ -77,15 +78,33 @@ def rows(text: str, *, now: float | None = None) -> list[Row]:
     Args:
         now: Unix time; years, which LSF does not tell, are guessed from it.
     """
-    found: dict[str, Row] = {}
+    found: dict[tuple[str, int], tuple[int, Row]] = {}
     for values in cells(text):
-        name = name_parts(values.get("job_name", ""))
-        if name is None or values.get("job_group") != group_of(name[0]) or not values.get("jobid", "").isdecimal():
+        # Some sites show the index with the id (LSB_BJOBS_DISPLAY_ENH); the table of bjobs has it behind the name.
+        number, inner = _indexed(values.get("jobid", ""))
+        shown, outer = _indexed(values.get("job_name", ""))
+        parts = name_parts(shown)
+        if parts is None or values.get("job_group") != group_of(parts[0]) or not number.isdecimal():
             continue
-        row = row_of(values, now, app_id=name[0], role=int(name[1]), k=int(name[2]))
-        if row.name not in found or int(row.jobid) > int(found[row.name].jobid):
-            found[row.name] = row
-    return list(found.values())
+        told = values.get("jobindex", "")
+        index = int(told) if told.isdecimal() else inner or outer
+        place = {"jobid": f"{number}[{index}]" if index else number, "job_name": shown}
+        k = int(parts[2]) + max(index - 1, 0)  # an array is called by its first task, and its indices begin with 1
+        row = row_of({**values, **place}, now, app_id=parts[0], role=int(parts[1]), k=k)
+        known = found.get((shown, index))
+        if known is None or int(number) > known[0]:
+            found[shown, index] = (int(number), row)
+    return [row for _, row in found.values()]
+
+
+def _indexed(text: str) -> tuple[str, int]:
+    """A word and the index in brackets behind it; 0 where there is none.
+
+    >>> _indexed("train[3]"), _indexed("train")
+    (('train', 3), ('train', 0))
+    """
+    found = re.fullmatch(r"(.*)\[(\d{1,9})\]", text)
+    return (found[1], int(found[2])) if found else (text, 0)
 
 
 def cells(text: str) -> list[dict[str, str]]:
@@ -104,9 +123,11 @@ def cells(text: str) -> list[dict[str, str]]:
 
 
 def was_let_go(found: Iterable[Row]) -> bool:
-    """Whether the submission of these replicas is complete: the first is on hold until all the others are there."""
-    first = next((row for row in found if row.role == row.k == 0), None)
-    return first is not None and first.stat != "PSUSP" and (first.stat != "EXIT" or bool(first.hosts))
+    """Whether the submission of these replicas is complete: the first, and all arrays of a sweep, are on hold until
+    the others are there.
+    """
+    held = (row for row in found if row.role == row.k == 0 or "[" in row.jobid)
+    return any(row.stat != "PSUSP" and (row.stat != "EXIT" or bool(row.hosts)) for row in held)
 
 
 _NAME = re.compile(r"(?P<app>[A-Za-z][A-Za-z0-9_-]*)\.(?P<role>\d{1,6})-[^.]*\.(?P<k>\d{1,9})")

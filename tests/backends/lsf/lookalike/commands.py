@@ -14,7 +14,7 @@ from .show import show_history, show_jobs
 
 NAMES = (
     *("bsub", "bjobs", "bhist", "bpeek", "bkill", "brequeue", "bstop", "bresume"),
-    *("bgadd", "bgdel", "bjgroup", "bhosts", "bqueues", "badmin", "lsid"),
+    *("bgadd", "bgdel", "bjgroup", "bhosts", "bqueues", "bparams", "badmin", "lsid"),
 )
 
 # Options that take a value. Of bsub those that are here are understood; others are refused.

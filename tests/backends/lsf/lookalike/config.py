@@ -18,6 +18,8 @@ class Config:
         terminate_interval_s: JOB_TERMINATE_INTERVAL of lsb.params.
         clean_period_s: CLEAN_PERIOD: how long bjobs knows a job that has ended.
         unit: LSF_UNIT_FOR_LIMITS.
+        array_size: MAX_JOB_ARRAY_SIZE.
+        with_index: LSB_BJOBS_DISPLAY_ENH: the index of an element stands behind its id.
     """
 
     envdir: str
@@ -28,6 +30,8 @@ class Config:
     terminate_interval_s: float = 10
     clean_period_s: float = 3600
     unit: str = "KB"
+    array_size: int = 1000
+    with_index: bool = False
     name: str = "lookalike"
 
     @property
@@ -42,20 +46,20 @@ class Config:
     def history(self) -> str:
         return os.path.join(self.envdir, "lsb.events")
 
-    def spool(self, job_id: int) -> str:
+    def spool(self, job: Job) -> str:
         """Where a job's output is until it has ended, less its ending."""
-        return os.path.join(self.envdir, "spool", str(job_id))
+        return os.path.join(self.envdir, "spool", job.reference)
 
     def archive(self, job: Job) -> None:
         """What bhist still tells when bjobs has forgotten the job."""
         with open(self.history, "a") as file:
-            file.write(json.dumps({"id": job.id, "header": header(job), "events": job.events}) + "\n")
+            file.write(json.dumps({"id": job.reference, "header": header(job), "events": job.events}) + "\n")
 
 
 def header(job: Job) -> str:
     """The first line of ``bhist -l``, not yet folded."""
     return (
-        f"Job <{job.id}>, Job Name <{job.name}>, User <{job.user}>, Project <{job.project}>, "
+        f"Job <{job.reference}>, Job Name <{job.full_name}>, User <{job.user}>, Project <{job.project}>, "
         f"Job Group <{job.group}>, Command <{job.command}>"
     )
 

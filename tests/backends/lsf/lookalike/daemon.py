@@ -135,7 +135,7 @@ class Daemon:
         for job in list(self.cluster.jobs.values()):
             if job.finished and now >= job.finished + self.config.clean_period_s:
                 self.config.archive(job)
-                del self.cluster.jobs[job.id]
+                del self.cluster.jobs[job.reference]
 
     # -- one job ----------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Daemon:
         job.gpu_ids = [(first.name, g) for g in self.cluster.free_gpus(first)[: job.resources.gpus]]
         job.stat, job.started, job.runs, job.pend, job.term = "RUN", time.time(), job.runs + 1, "", ""
         job.exit_code, job.warned = None, False
-        spool = self.config.spool(job.id)
+        spool = self.config.spool(job)
         os.makedirs(os.path.dirname(spool), exist_ok=True)
         for stream in ("out", "err"):
             with contextlib.suppress(FileNotFoundError):
@@ -171,8 +171,8 @@ class Daemon:
             **job.env,
             "LSB_JOBID": str(job.id),
             "LSB_BATCH_JID": str(job.id),
-            "LSB_JOBINDEX": "0",
-            "LSB_JOBNAME": job.name,
+            "LSB_JOBINDEX": str(job.index),
+            "LSB_JOBNAME": job.full_name,
             "LSB_QUEUE": job.queue,
             "LSB_HOSTS": " ".join(job.hosts),
             "LSB_MCPU_HOSTS": " ".join(f"{h} {job.hosts.count(h)}" for h in dict.fromkeys(job.hosts)),

@@ -68,7 +68,12 @@ class Resources:
 
 @dataclass
 class Job:
-    """One job of the cluster."""
+    """One job of the cluster, or an element of a job array.
+
+    Attributes:
+        index: within its array; 0 of a job that is in none.
+        most: how many elements of the array may run at the same time; 0: there is no limit.
+    """
 
     id: int
     user: str
@@ -99,6 +104,18 @@ class Job:
     signals: list[tuple[float, int]] = field(default_factory=list)
     warned: bool = False
     requeue: bool = False
+    index: int = 0
+    most: int = 0
+
+    @property
+    def reference(self) -> str:
+        """As commands name it: ``7``, or ``7[3]``."""
+        return f"{self.id}[{self.index}]" if self.index else str(self.id)
+
+    @property
+    def full_name(self) -> str:
+        """As bjobs shows it: of an element, with its index."""
+        return f"{self.name}[{self.index}]" if self.index else self.name
 
     def log(self, text: str) -> None:
         """A line of ``bhist``."""
@@ -114,6 +131,9 @@ class Job:
         """As bjobs and bhist show it."""
         return f"{self.term}: {TERM[self.term]}" if self.term else ""
 
+
+Jobs = dict[str, Job]
+"""Jobs and elements of arrays by their references."""
 
 _UNITS = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
@@ -172,7 +192,29 @@ def _section(found: Resources, section: str, body: str, unit: str) -> None:
 _CONDITION = re.compile(r"(started|done|ended|exit)\(\s*\"?([^\s\")]+)\"?\s*\)|&&|\|\||!|\(|\)")
 
 
-def dependency(text: str, jobs: dict[int, Job]) -> bool:
+def elements(spec: str, most: int) -> tuple[str, list[int], int]:
+    """Name, indices and limit of ``-J``; index 0 alone of a job that is no array.
+
+    https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=options-j
+
+    >>> elements("a[1-3,7]%2", 10)
+    ('a', [1, 2, 3, 7], 2)
+    """
+    match = re.fullmatch(r"(.*)\[([^\]]*)\](?:%(\d+))?", spec)
+    if match is None:
+        return spec, [0], 0
+    found: list[int] = []
+    for part in match[2].split(","):
+        ends = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?::(\d+))?)?\s*", part)
+        if ends is None or int(ends[1]) < 1:
+            raise LsfError(f"{spec}: Bad job array index list. Job not submitted.")
+        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1, int(ends[3] or 1))
+    if len(spec) > 255 or not found or max(found) > most:
+        raise LsfError(f"{spec}: Job array index too large. Job not submitted.")
+    return match[1], sorted(set(found)), int(match[3] or 0)
+
+
+def dependency(text: str, jobs: Jobs) -> bool:
     """Whether a ``-w`` expression holds now.
 
     Raises:
@@ -189,12 +231,12 @@ def dependency(text: str, jobs: dict[int, Job]) -> bool:
     return bool(eval(" ".join(words), {"__builtins__": {}}))
 
 
-def _named(word: str, jobs: dict[int, Job]) -> list[Job]:
+def _named(word: str, jobs: Jobs) -> list[Job]:
     begins = word.removesuffix("*") if word.endswith("*") else None
     found = [
         j
         for j in jobs.values()
-        if str(j.id) == word or j.name == word or (begins is not None and j.name.startswith(begins))
+        if word in (str(j.id), j.reference, j.name, j.full_name) or (begins is not None and j.name.startswith(begins))
     ]
     if not found:
         raise LsfError("Dependency condition invalid or never satisfied. Job not submitted.")
@@ -211,7 +253,7 @@ def _holds(condition: str, jobs: list[Job]) -> bool:
     return all(j.stat in wanted for j in jobs)
 
 
-def is_orphan(text: str, jobs: dict[int, Job]) -> bool:
+def is_orphan(text: str, jobs: Jobs) -> bool:
     """Whether a ``-w`` expression can never hold: it does not, and the jobs that it names have all ended."""
     try:
         if dependency(text, jobs):

@@ -14,14 +14,14 @@ def path_of(job: Job, *flags: str) -> str:
     """The output file of a job, its ``%J`` replaced; empty when there is none."""
     for flag in flags:
         if flag in job.options:
-            name = job.options[flag].replace("%J", str(job.id)).replace("%I", "0")
+            name = job.options[flag].replace("%J", str(job.id)).replace("%I", str(job.index))
             return os.path.join(job.cwd, name)
     return ""
 
 
 def job_report(config: Config, job: Job) -> None:
     """Delivers a finished job's output, and the report on it, to its files."""
-    spool = config.spool(job.id)
+    spool = config.spool(job)
     out, err = path_of(job, "-o", "-oo"), path_of(job, "-e", "-eo")
     if out:
         _deliver(out, _report(config, job, _read(f"{spool}.out")), overwrite="-oo" in job.options)
@@ -41,9 +41,9 @@ def _report(config: Config, job: Job, output: str) -> str:
     end = "Successfully completed." if job.stat == "DONE" else f"Exited with exit code {job.exit_code}."
     reason = f"{job.exit_reason}.\n" if job.term else ""
     return f"""Sender: LSF System <lsfadmin@{job.hosts[0]}>
-Subject: Job {job.id}: <{job.name}> in cluster <{config.name}> {word}
+Subject: Job {job.reference}: <{job.full_name}> in cluster <{config.name}> {word}
 
-Job <{job.name}> was submitted from host <{job.from_host}> by user <{job.user}> in cluster <{config.name}> at {when(job.submitted)}
+Job <{job.full_name}> was submitted from host <{job.from_host}> by user <{job.user}> in cluster <{config.name}> at {when(job.submitted)}
 Job was executed on host(s) <{job.hosts[0]}>, in queue <{job.queue}>, as user <{job.user}> in cluster <{config.name}> at {when(job.started)}
 <{job.env.get("HOME", "/")}> was used as the home directory.
 <{job.cwd}> was used as the working directory.

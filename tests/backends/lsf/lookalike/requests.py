@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from . import processes
-from .model import STARTED, Job, LsfError, dependency, resources
+from .model import STARTED, Job, LsfError, dependency, elements, resources
 
 if TYPE_CHECKING:
     from .daemon import Daemon
@@ -40,25 +40,30 @@ def _submit(daemon: Daemon, request: dict[str, Any]) -> Answer:
         dependency(options["-w"], cluster.jobs)
     if len(request["job"]) > 4094:
         raise LsfError("Command is too long. Job not submitted.")
-    job = Job(
-        id=daemon.next_id,
-        user=request["user"],
-        command=request["job"],
-        name=options.get("-J", request["job"]),
-        queue=queue,
-        from_host=request["host"],
-        cwd=options.get("-cwd", request["cwd"]),
-        env=request["env"],
-        options=options,
-        resources=wanted,
-        group=_group(daemon, options["-g"], request["user"]) if "-g" in options else "",
-        project=options.get("-P", "default"),
-    )
+    name, indices, most = elements(options.get("-J", ""), daemon.config.array_size)
+    group = _group(daemon, options["-g"], request["user"]) if "-g" in options else ""
+    for index in indices:
+        job = Job(
+            id=daemon.next_id,
+            user=request["user"],
+            command=request["job"],
+            name=name or request["job"],
+            queue=queue,
+            from_host=request["host"],
+            cwd=options.get("-cwd", request["cwd"]),
+            env=request["env"],
+            options=options,
+            resources=wanted,
+            group=group,
+            project=options.get("-P", "default"),
+            index=index,
+            most=most,
+        )
+        cluster.jobs[job.reference] = job
+        if "-H" in options:
+            job.stat, job.pend = "PSUSP", "The job was suspended by the user while pending;"
+        job.log(f"Submitted from host <{job.from_host}>, to Queue <{queue}>, CWD <{job.cwd}>")
     daemon.next_id += 1
-    cluster.jobs[job.id] = job
-    if "-H" in options:
-        job.stat, job.pend = "PSUSP", "The job was suspended by the user while pending;"
-    job.log(f"Submitted from host <{job.from_host}>, to Queue <{queue}>, CWD <{job.cwd}>")
     default = "" if "-q" in options else "default "
     return {"out": [f"Job <{job.id}> is submitted to {default}queue <{queue}>."]}
 
@@ -77,12 +82,21 @@ def _select(daemon: Daemon, request: dict[str, Any]) -> list[Job]:
     if "-g" in chosen:
         jobs = [j for j in jobs if j.group == chosen["-g"] or j.group.startswith(chosen["-g"].rstrip("/") + "/")]
     if "-J" in chosen:
-        jobs = [j for j in jobs if j.name == chosen["-J"]]
+        jobs = [j for j in jobs if chosen["-J"] in (j.name, j.full_name)]
     if "-q" in chosen:
         jobs = [j for j in jobs if j.queue == chosen["-q"]]
     if chosen.get("-u", request["user"]) != "all":
         jobs = [j for j in jobs if j.user == chosen.get("-u", request["user"])]
-    return [j for j in jobs if str(j.id) in ids] if ids else jobs
+    return [j for j in jobs if _is_named(j, ids)] if ids else jobs
+
+
+def _is_named(job: Job, ids: list[str]) -> bool:
+    """``7`` is a job, or all elements of an array; ``7[3]`` and ``7[1-4]`` are some."""
+    for word in ids:
+        number, bracket, _ = word.partition("[")
+        if number == str(job.id) and (not bracket or job.index in elements(word, 1 << 31)[1]):
+            return True
+    return False
 
 
 def _query(daemon: Daemon, request: dict[str, Any]) -> Answer:
@@ -91,19 +105,19 @@ def _query(daemon: Daemon, request: dict[str, Any]) -> Answer:
     found = [j for j in _select(daemon, request) if finished or j.unfinished]
     if "-p" in request["options"]:
         found = [j for j in found if j.stat in ("PEND", "PSUSP")]
-    known = {str(j.id) for j in daemon.cluster.jobs.values()}
-    missing = [i for i in request["ids"] if i != "0" and i not in known]
-    return {"rows": [_row(daemon, job) for job in sorted(found, key=lambda j: j.id)], "missing": missing}
+    every = list(daemon.cluster.jobs.values())
+    missing = [i for i in request["ids"] if i != "0" and not any(_is_named(j, [i]) for j in every)]
+    return {"rows": [_row(daemon, job) for job in sorted(found, key=lambda j: (j.id, j.index))], "missing": missing}
 
 
 def _row(daemon: Daemon, job: Job) -> dict[str, Any]:
     limit = daemon._run_limit_s(job)
     return {
-        "jobid": str(job.id),
+        "jobid": job.reference if daemon.config.with_index else str(job.id),
         "stat": job.stat,
         "user": job.user,
         "queue": job.queue,
-        "job_name": job.name,
+        "job_name": job.full_name,
         "job_description": job.options.get("-Jd", ""),
         "proj_name": job.project,
         "application": job.options.get("-app", ""),
@@ -126,7 +140,7 @@ def _row(daemon: Daemon, job: Job) -> dict[str, Any]:
         "error_file": job.options.get("-e") or job.options.get("-eo") or "",
         "sub_cwd": job.cwd,
         "exec_home": job.env.get("HOME", "/") if job.started else "",
-        "jobindex": "0",
+        "jobindex": str(job.index),
         "memlimit": f"{job.resources.mem_limit_mb:g} M" if job.resources.mem_limit_mb else "",
         "max_mem": f"{job.max_mem_mb:.0f} Mbytes" if job.max_mem_mb else "",
         "gpu_num": str(job.resources.gpus) if job.resources.gpus else "",
@@ -140,19 +154,19 @@ def _kill(daemon: Daemon, request: dict[str, Any]) -> Answer:
     everything = "0" in request["ids"]
     if not request["ids"] and not everything:
         jobs = jobs[-1:]
-    known = {str(j.id) for j in jobs}
-    err += [f"Job <{i}>: No matching job found" for i in request["ids"] if i != "0" and i not in known]
+    unknown = [i for i in request["ids"] if i != "0" and not any(_is_named(j, [i]) for j in jobs)]
+    err += [f"Job <{i}>: No matching job found" for i in unknown]
     for job in jobs:
         if job.unfinished:
             force = "-r" in options or options.get("-s", "") in ("KILL", "SIGKILL", "9")
             if "-s" in options and not force:
                 processes.send(job.pid, getattr(signal, f"SIG{options['-s'].removeprefix('SIG')}"))
-                out.append(f"Job <{job.id}> is being signaled")
+                out.append(f"Job <{job.reference}> is being signaled")
                 continue
             daemon.kill(job, "TERM_FORCE_OWNER" if "-r" in options else "TERM_OWNER", now_only=force)
-            out.append(f"Job <{job.id}> is being terminated")
+            out.append(f"Job <{job.reference}> is being terminated")
         elif not everything:
-            err.append(f"Job <{job.id}>: Job has already finished")
+            err.append(f"Job <{job.reference}>: Job has already finished")
     if everything and not out:
         err.append("Job <0>: No matching job found")
     return {"out": out, "err": err, "code": 255 if err and not out else 0}
@@ -173,9 +187,9 @@ def _requeue(daemon: Daemon, request: dict[str, Any]) -> Answer:
             job.pend = "Requeued job is waiting for rescheduling;"
             job.log("Pending: Requeued job is waiting for rescheduling")
         else:
-            err.append(f"Job <{job.id}>: Job has already finished")
+            err.append(f"Job <{job.reference}>: Job has already finished")
             continue
-        out.append(f"Job <{job.id}> is being requeued")
+        out.append(f"Job <{job.reference}> is being requeued")
     return {"out": out, "err": err, "code": 255 if not out else 0}
 
 
@@ -190,7 +204,7 @@ def _stop(daemon: Daemon, request: dict[str, Any]) -> Answer:
         else:
             continue
         job.log("Suspended by the user or administrator")
-        out.append(f"Job <{job.id}> is being stopped")
+        out.append(f"Job <{job.reference}> is being stopped")
     return {"out": out, "code": 0 if out else 255}
 
 
@@ -204,7 +218,7 @@ def _resume(daemon: Daemon, request: dict[str, Any]) -> Answer:
             processes.send(job.pid, signal.SIGCONT)
         else:
             continue
-        out.append(f"Job <{job.id}> is being resumed")
+        out.append(f"Job <{job.reference}> is being resumed")
     return {"out": out, "code": 0 if out else 255}
 
 
@@ -271,6 +285,10 @@ def _queues(daemon: Daemon, request: dict[str, Any]) -> Answer:
     return {"out": lines}
 
 
+def _params(daemon: Daemon, request: dict[str, Any]) -> Answer:
+    return {"out": ["", f"MAX_JOB_ARRAY_SIZE = {daemon.config.array_size}", ""]}
+
+
 def _admin(daemon: Daemon, request: dict[str, Any]) -> Answer:
     verb, *names = request["ids"]
     for name in names:
@@ -296,7 +314,7 @@ def _peek(daemon: Daemon, request: dict[str, Any]) -> Answer:
     job = jobs[-1]
     lines = ["<< output from stdout >>"]
     for stream in ("out", "err"):
-        path = f"{daemon.config.spool(job.id)}.{stream}"
+        path = f"{daemon.config.spool(job)}.{stream}"
         if os.path.exists(path):
             with open(path, errors="replace") as file:
                 lines += file.read().splitlines()
@@ -307,7 +325,7 @@ def _history(daemon: Daemon, request: dict[str, Any]) -> Answer:
     from .config import header
 
     rows = [
-        {"id": j.id, "header": header(j), "events": j.events}
+        {"id": j.reference, "header": header(j), "events": j.events}
         for j in _select(daemon, {**request, "options": {**request["options"], "-u": "all"}})
     ]
     return {"rows": rows, "history": daemon.config.history, "now": time.time()}
@@ -325,6 +343,7 @@ _HANDLERS = {
     "bjgroup": _groups,
     "bhosts": _hosts,
     "bqueues": _queues,
+    "bparams": _params,
     "badmin": _admin,
     "bpeek": _peek,
     "bhist": _history,

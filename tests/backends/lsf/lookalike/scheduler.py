@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from .model import STARTED, Host, Job, LsfError, Queue, dependency
+from .model import STARTED, Host, Job, Jobs, LsfError, Queue, dependency
 
 
 class Cluster:
@@ -14,7 +14,7 @@ class Cluster:
     def __init__(self, hosts: Iterable[Host], queues: Iterable[Queue]) -> None:
         self.hosts = {h.name: h for h in hosts}
         self.queues = {q.name: q for q in queues}
-        self.jobs: dict[int, Job] = {}
+        self.jobs: Jobs = {}
         self.groups: dict[str, str] = {}
 
     def started(self, host: str = "") -> list[Job]:
@@ -24,7 +24,7 @@ class Cluster:
     def waiting(self) -> list[Job]:
         """Jobs that may be dispatched, the most urgent first."""
         pending = [j for j in self.jobs.values() if j.stat == "PEND"]
-        return sorted(pending, key=lambda j: (-self.queues[j.queue].priority, j.submitted, j.id))
+        return sorted(pending, key=lambda j: (-self.queues[j.queue].priority, j.submitted, j.id, j.index))
 
     def place(self, job: Job) -> list[str]:
         """The slots of a job that may start now; none, and its pending reason set, when it may not."""
@@ -67,6 +67,8 @@ class Cluster:
                     return "Job dependency condition not satisfied;"
             except LsfError:
                 return "Dependency condition invalid or never satisfied;"
+        if job.most and sum(j.id == job.id for j in self.started()) >= job.most:
+            return "The job array has reached its running element limit;"
         if queue.user_slots:
             mine = sum(len(j.hosts) for j in self.started() if j.queue == job.queue and j.user == job.user)
             if mine + job.resources.slots > queue.user_slots:
