@@ -11,6 +11,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from torchx.runner import get_runner
+
 from .conftest import Call
 from .test_cmd_run import _until, spawn
 
@@ -47,6 +49,13 @@ def test_the_streams_and_the_exit_code_are_the_commands(job: str, project: Path)
 def test_which_replica(job: str, project: Path, suffix: str, replica: int) -> None:
     """The first one, unless another is named."""
     assert run(project, job + suffix, "--", *REPLICA) == (replica, b"%d\n" % replica, b"")
+
+
+def test_the_first_replica_is_that_of_the_runner_too(job: str, project: Path) -> None:
+    """``Runner.exec``: the first role, and of it the first replica."""
+    with get_runner() as runner:
+        assert [runner.exec(job, REPLICA, **more).stdout for more in ({}, {"k": 2})] == [b"0\n", b"2\n"]
+        assert runner.exec(job, ["cat"], stdin=b"text").stdout == b"text"
 
 
 def test_all_replicas(job: str, project: Path) -> None:

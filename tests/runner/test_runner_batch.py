@@ -91,7 +91,10 @@ def test_what_is_refused(runner: Runner) -> None:
     """No apps, and apps of different shapes; nothing is submitted."""
     bigger = app("true")
     bigger.roles[0].resource = Resource(cpu=2, gpu=0, memMB=10)
-    for apps in ([], [app("true"), app("true", "1")], [app("true"), bigger], [app("true"), app("true", A="1")]):
+    more = app("true")
+    more.roles.append(Role("s", "", entrypoint="true"))
+    unlike = [app("true", "1"), bigger, app("true", A="1"), more]
+    for apps in ([], *([app("true"), other] for other in unlike), *([other, app("true")] for other in unlike)):
         with pytest.raises(SpecError):
             runner.run_many(apps, "local_cwd")
     assert not runner.runs()

@@ -16,6 +16,7 @@ from torchx.errors import (
     BackendError,
     ConfigError,
     MissingDependencyError,
+    NotSupportedError,
     SpecError,
 )
 from torchx.runner import Runner, get_runner
@@ -29,6 +30,7 @@ from torchx.specs import (
     Workspace,
     macros,
 )
+from torchx.specs.watchdog import WATCHDOG
 from torchx.workspace import WorkspaceMixin
 
 from .memory_backend import MemoryScheduler, backend, echo_app
@@ -383,3 +385,12 @@ def test_a_component_or_argument_that_does_not_exist(runner, name, args):
         runner.run_component(name, args, "memory")
     assert e.value.hint
     assert runner.runs() == []
+
+
+def test_a_scheduler_that_cannot_watch_refuses_to(runner):
+    """A watchdog that nobody would hear is not taken along in silence; a job without one is."""
+    app = echo_app()
+    assert runner.dryrun(app, "memory")
+    app.metadata[WATCHDOG] = "10m"
+    with pytest.raises(NotSupportedError, match="`memory` cannot watch whether a job is silent"):
+        runner.dryrun(app, "memory")

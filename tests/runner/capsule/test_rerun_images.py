@@ -96,3 +96,16 @@ def test_a_parent_run_stays(runner):
     handle = runner.run(echo_app(), "memory", parent_run_id="experiment")
     new = again(runner, again(runner, runner.recorded(handle)))
     assert new.parent_run_id == "experiment"
+
+
+def test_code_in_an_image_outlives_the_folder_that_it_came_from(runner, tmp_path, monkeypatch):
+    """The job is launched from here."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    run = launched(runner)
+    monkeypatch.chdir(tmp_path)
+    gone.rmdir()
+    with pytest.raises(NotFoundError, match="is gone"):
+        again(runner, run, code=NOW)
+    assert again(runner, run, code=THEN).cwd == str(tmp_path)

@@ -1,0 +1,64 @@
+"""A task of a sweep as a job: what looks after one asks the sweep's scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchx.errors import NotSupportedError
+from torchx.runner.views import TaskOf
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.specs import AppState
+
+from .memory_backend import MemoryScheduler, echo_app
+
+
+class Sweeping(MemoryScheduler):
+    """Its sweeps have three tasks, of which each says which it is."""
+
+    wait_hint = 7.0
+
+    def __init__(self) -> None:
+        super().__init__("test")
+        self.cancelled = []
+
+    def check_tasks(self, dryrun_info, tasks): ...
+
+    def submit_tasks(self, dryrun_info, tasks): ...
+
+    def describe_tasks(self, app_id, numbers):
+        known = [n for n in numbers if app_id == "sweep" and n < 3]
+        return [DescribeAppResponse(f"{app_id}/{n}", AppState.RUNNING) for n in known]
+
+    def log_replicas(self, app_id):
+        return [("echo", n) for n in range(3)] if app_id == "sweep" else None
+
+    def cancel_task(self, app_id, number):
+        self.cancelled.append((app_id, number))
+
+
+def test_a_task_is_asked_for_in_its_sweep() -> None:
+    """Its state, its replica; and how often that makes sense."""
+    task = TaskOf(Sweeping(), "sweep", 2)
+    assert task.describe("sweep/2").app_id == "sweep/2"
+    assert TaskOf(Sweeping(), "sweep", 3).describe("sweep/3") is None
+    assert task.log_replicas("sweep/2") == [("echo", 2)]
+    assert TaskOf(Sweeping(), "other", 2).log_replicas("other/2") is None
+    assert task.wait_hint == 7.0
+
+
+def test_what_is_not_about_one_task_is_as_ever() -> None:
+    """Submissions, and lists."""
+    backend = Sweeping()
+    task = TaskOf(backend, "sweep", 2)
+    app_id = task.schedule(task.submit_dryrun(echo_app(), {"queue": "any"}))
+    assert [job.app_id for job in task.list()] == [job.app_id for job in backend.list()] == [app_id]
+
+
+def test_a_task_is_cancelled_alone_and_deleted_with_its_sweep() -> None:
+    """A sweep has no room for tasks that never were."""
+    backend = Sweeping()
+    task = TaskOf(backend, "sweep", 2)
+    task.cancel("sweep/2")
+    assert backend.cancelled == [("sweep", 2)]
+    with pytest.raises(NotSupportedError, match="cannot be deleted alone"):
+        task.delete("sweep/2")
