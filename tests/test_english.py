@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import torchx
+from tests.trees import walk
 
 ROOT = Path(torchx.__file__).parent.parent
 BANNED = {
@@ -34,7 +35,7 @@ def texts() -> list[tuple[str, str]]:
 
 def _texts() -> Iterator[tuple[str, str]]:
     for path in sorted((ROOT / "torchx").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):

@@ -54,7 +54,7 @@ def test_which_replica(job: str, project: Path, suffix: str, replica: int) -> No
 def test_the_first_replica_is_that_of_the_runner_too(job: str, project: Path) -> None:
     """``Runner.exec``: the first role, and of it the first replica."""
     with get_runner() as runner:
-        assert [runner.exec(job, REPLICA, **more).stdout for more in ({}, {"k": 2})] == [b"0\n", b"2\n"]
+        assert [runner.exec(job, REPLICA).stdout, runner.exec(job, REPLICA, k=2).stdout] == [b"0\n", b"2\n"]
         assert runner.exec(job, ["cat"], stdin=b"text").stdout == b"text"
 
 

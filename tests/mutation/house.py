@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from functools import cache
 
+from tests.trees import walk
+
 _NOT_FOR_THIS = (
     "backends",
     "mutation",
@@ -74,7 +76,7 @@ def imported(top: str, path: str) -> tuple[str, ...]:
     with open(os.path.join(top, path), encoding="utf-8") as f:
         tree = ast.parse(f.read())
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -95,7 +97,7 @@ def mentions(top: str, names: tuple[str, ...]) -> dict[str, set[int]]:
         if not any(name in text for name in wanted):
             continue
         lines = set()
-        for node in ast.walk(ast.parse(text)):
+        for node in walk(ast.parse(text)):
             if getattr(node, "id", None) in wanted or getattr(node, "attr", None) in wanted:
                 lines.add(node.lineno)  # type: ignore[attr-defined]  # a name or an attribute
         if lines:

@@ -180,6 +180,7 @@ def test_survivors_are_printed_and_the_checkout_is_not_touched(tmp_path: Path) -
     )
     subprocess.run(["git", "init", "-q"], cwd=top, check=True)
     shutil.copytree(os.path.join(TOP, "tests/mutation"), top / "tests/mutation")
+    shutil.copy(os.path.join(TOP, "tests/trees.py"), top / "tests")
     (top / "tests/__init__.py").touch()
     command = [sys.executable, "-m", "tests.mutation", "toy", "--n", "100", "--jobs", "1"]
     done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False, timeout=300)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from torchx.errors import NotSupportedError
@@ -36,20 +38,24 @@ class Sweeping(MemoryScheduler):
         self.cancelled.append((app_id, number))
 
 
+def task_of(backend: Any, sweep: str = "sweep", number: int = 2) -> TaskOf:
+    return TaskOf(backend, sweep, number)
+
+
 def test_a_task_is_asked_for_in_its_sweep() -> None:
     """Its state, its replica; and how often that makes sense."""
-    task = TaskOf(Sweeping(), "sweep", 2)
+    task = task_of(Sweeping())
     assert task.describe("sweep/2").app_id == "sweep/2"
-    assert TaskOf(Sweeping(), "sweep", 3).describe("sweep/3") is None
+    assert task_of(Sweeping(), number=3).describe("sweep/3") is None
     assert task.log_replicas("sweep/2") == [("echo", 2)]
-    assert TaskOf(Sweeping(), "other", 2).log_replicas("other/2") is None
+    assert task_of(Sweeping(), "other").log_replicas("other/2") is None
     assert task.wait_hint == 7.0
 
 
 def test_what_is_not_about_one_task_is_as_ever() -> None:
     """Submissions, and lists."""
     backend = Sweeping()
-    task = TaskOf(backend, "sweep", 2)
+    task = task_of(backend)
     app_id = task.schedule(task.submit_dryrun(echo_app(), {"queue": "any"}))
     assert [job.app_id for job in task.list()] == [job.app_id for job in backend.list()] == [app_id]
 
@@ -57,7 +63,7 @@ def test_what_is_not_about_one_task_is_as_ever() -> None:
 def test_a_task_is_cancelled_alone_and_deleted_with_its_sweep() -> None:
     """A sweep has no room for tasks that never were."""
     backend = Sweeping()
-    task = TaskOf(backend, "sweep", 2)
+    task = task_of(backend)
     task.cancel("sweep/2")
     assert backend.cancelled == [("sweep", 2)]
     with pytest.raises(NotSupportedError, match="cannot be deleted alone"):

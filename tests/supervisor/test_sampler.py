@@ -85,6 +85,20 @@ def test_a_short_job_leaves_nothing(job: str) -> None:
     assert (Sampler(0, {}, 5.0).due, Sampler(15.0, {}, 5.0).due) == (None, 20.0)
 
 
+@pytest.mark.parametrize("every", [15.0, 0.5])
+def test_when_the_next_look_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float) -> None:
+    """So long after the last; where there are GPUs, a second after they were asked, or sooner if looks are."""
+    monkeypatch.setattr(metrics, "_SHARE", 0)
+    plain, gpus = Sampler(every, {"PATH": ""}, 100.0), Sampler(every, _smi(tmp_path / "bin", "#!/bin/sh\n"), 100.0)
+    for sampler in (plain, gpus):
+        sampler.look([], 99.9 + every)
+        assert sampler.due == 100.0 + every
+        sampler.look([], 200.0)
+    assert (plain.due, gpus.due) == (200.0 + every, 200.0 + min(every, 1.0))
+    gpus.look([], 201.0)
+    assert gpus.due == 201.0 + every
+
+
 # -- GPUs ------------------------------------------------------------------------------------------
 
 SMI = """#!/bin/sh

@@ -1,0 +1,27 @@
+"""The program that says whether a job is started again: what it is given, and how long it may take."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from torchx.supervisor import again
+from torchx.supervisor.again import may_start_again
+
+
+def test_it_speaks_by_its_exit_code_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    """It has its variables and nothing to read, and whatever it prints is not the job's."""
+    script = 'read line && exit 1; echo out; echo error >&2; test "$A" = b'
+    assert may_start_again(["/bin/sh", "-c", script], {"A": "b"})
+    assert not may_start_again(["/bin/sh", "-c", script], {"A": "c"})
+    assert capfd.readouterr() == ("", "")
+
+
+def test_one_that_is_killed_or_never_ends_says_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a job that is over already nobody waits for it for long."""
+    assert not may_start_again(["/bin/sh", "-c", "kill -9 $$"], {})
+    monkeypatch.setattr(again, "_PATIENCE_S", 0.1)
+    began = time.monotonic()
+    assert not may_start_again(["/bin/sleep", "600"], {})
+    assert 0.1 <= time.monotonic() - began < 60
