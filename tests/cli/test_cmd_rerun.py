@@ -93,6 +93,36 @@ def test_the_same_again(torchx: Call, repo: Path) -> None:
     assert f"rerun of:    {first}\n" in torchx("describe", "@last").out
 
 
+def test_a_sweep(torchx: Call, repo: Path, tmp_path: Path) -> None:
+    """All its tasks run again, with their values; a task alone, or an export of it, is refused."""
+    torchx(
+        "sweep",
+        "-s",
+        "local_cwd",
+        "--grid",
+        "lr=1,2",
+        "--max-parallel",
+        "1",
+        "utils.python",
+        "--script",
+        "train.py",
+        "--",
+        "{lr}",
+    )
+    torchx("wait", "@last")
+    again = torchx("rerun", "@last", "--set", "env.EXTRA=x", "--wait")
+    assert "all 2 tasks run again" in again.err
+    for k in (0, 1):
+        assert torchx("log", f"@last/{k}").out == f"train/{k} one {k + 1}\n"
+    old, new = (json.loads(torchx("describe", ref, "--json").out) for ref in ("@last~1", "@last"))
+    assert old["handle"] != new["handle"]
+    assert json.loads(torchx("status", "@last", "--json").out)["tasks"]["max_parallel"] == 1
+    assert "sweeps as a whole" in torchx("rerun", "@last/1").hint()
+    refused = torchx("export", "@last", "-o", str(tmp_path / "out"))
+    assert (refused.code, "is a sweep of 2 tasks" in refused.err) == (5, True)
+    assert not (tmp_path / "out").exists()
+
+
 def test_other_arguments(torchx: Call, repo: Path) -> None:
     """Behind `--` stand arguments of the program; those of the component stay, in a rerun of a rerun, too."""
     torchx("run", "--wait", "comp.py:job", "--text", "hi", "--", "a", "b")

@@ -196,13 +196,16 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         from torchx import config
         from torchx.runner.capsule import rerun
 
-        run = self.recorded(reference)
-        if run is None:
-            raise NotFoundError(f"`{reference}` is not on record", hint="`torchx list` lists what is")
+        run = self._on_record(reference)
         wish = rerun.Rerun() if wish is None else wish
         files = config.load_files()
         settings = {} if wish.scheduler else self._settings(run.scheduler, None, files)
         return rerun.plan(run, wish, files=files, backend=self._scheduler, settings=settings)
+
+    def _on_record(self, reference: str) -> Run:
+        if (run := self.recorded(reference)) is None:
+            raise NotFoundError(f"`{reference}` is not on record", hint="`torchx list` has runs, and sweeps as a whole")
+        return run
 
     def rerun_dryrun(self, plan: Plan) -> AppDryRunInfo[Any]:
         """The request of a plan; to be asked for within its ``surroundings()``."""
@@ -216,7 +219,7 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         from torchx.runner.events import log_event
 
         with log_event("run", plan.scheduler) as event, plan.surroundings():
-            return self._schedule_or_discard(self.rerun_dryrun(plan), event)
+            return plan.submit(self, self.rerun_dryrun(plan), event)
 
     def export(self, dryrun_info: AppDryRunInfo[Any], folder: str, workspace: str = "") -> Export:
         """Writes what :meth:`dryrun` returned down as files with which the job is run without torchx.
@@ -236,10 +239,7 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         from torchx.runner.capsule.differences import compare
 
         found = []
-        for reference in (a, b):
-            run = self.recorded(reference)
-            if run is None:
-                raise NotFoundError(f"`{reference}` is not on record", hint="`torchx list` lists what is")
+        for run in map(self._on_record, (a, b)):
             if not run.is_terminal() and (status := self.status(run.handle)) is not None:
                 run.state, run.msg, run.ended_at = status.state, status.msg, status.ended_at
             found.append(run)

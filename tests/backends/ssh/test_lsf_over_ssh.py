@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -59,6 +60,27 @@ def test_a_job_with_its_workspace(laptop: Shell, node: Sshd) -> None:
     laptop.torchx("cancel", sleeper)
     assert "CANCELLED" in ended(laptop, sleeper)
     assert node.logins() == 1
+
+
+@pytest.mark.parametrize("job_dir", [False, True])
+def test_again(laptop: Shell, node: Sshd, there: Path, job_dir: bool) -> None:
+    """With the code as it is now, or as it was then; a folder for the code is a new one beside that of the run."""
+    git = ["git", "-c", "user.name=n", "-c", "user.email=n@example.org"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], cwd=laptop.cwd, check=True)
+    (laptop.cwd / "hello.py").write_text("print('then')\n")
+    cfg = f"ssh=login{f',jobdir={there}/code' if job_dir else ''}"
+    first = laptop.launch("-s", "lsf", "-cfg", cfg, "utils.sh", "python", "hello.py")
+    assert "SUCCEEDED" in ended(laptop, first)
+    (laptop.cwd / "hello.py").write_text("print('now')\n")
+    for code in ("now", "then"):
+        handle = laptop.torchx("rerun", first, "--code", code).split()[-1]
+        assert "SUCCEEDED" in ended(laptop, handle)
+        assert laptop.torchx("log", "--no-prefix", handle) == f"{code}\n"
+    again = laptop.torchx("rerun", handle).split()[-1]  # a rerun of a rerun, from where the first was launched
+    assert "SUCCEEDED" in ended(laptop, again)
+    assert laptop.torchx("log", "--no-prefix", again) == "now\n"
+    assert len([path for path in there.iterdir() if path.name.startswith("code")]) == (4 if job_dir else 0)
 
 
 def test_a_cut_while_submitting(laptop: Shell, node: Sshd, there: Path, eventually: Callable[..., object]) -> None:

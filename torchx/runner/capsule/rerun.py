@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-from torchx.errors import NotFoundError, SpecError
+from torchx.errors import NotFoundError, NotSupportedError, SpecError
 from torchx.runner.capsule import code as old_code
 from torchx.runner.capsule.changes import changed
 from torchx.runner.capsule.masks import fill, fill_options, without_values
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from torchx.config import Setting
     from torchx.config.files import ConfigFiles
     from torchx.runner.capsule.masks import Ask
+    from torchx.runner.events import log_event
+    from torchx.runner.verbs import RunnerVerbs
     from torchx.runs import Run
     from torchx.schedulers.api import Scheduler
     from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role
+    from torchx.specs.tasks import TaskList
 
 THEN, NOW = "then", "now"
 _FOLDERS = ("job_dir", "jobdir")
@@ -63,6 +66,7 @@ class Plan:
         hashes: role to hash of the code that its image holds.
         tags: what is to be on record of it, see :class:`torchx.runs.records.NewRun`.
         notes: what a person should know, a sentence part each.
+        tasks: of a sweep.
     """
 
     run: Run
@@ -75,6 +79,15 @@ class Plan:
     hashes: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    tasks: TaskList | None = None
+
+    def submit(self, runner: RunnerVerbs, info: AppDryRunInfo[Any], event: log_event) -> str:
+        """Submits the request of this plan; returns its handle."""
+        if self.tasks is None:
+            return runner._schedule_or_discard(info, event)
+        from torchx.runner.sweeps import submit
+
+        return submit(runner, info, self.tasks)
 
     def surroundings(self) -> AbstractContextManager[None]:
         """The folder that it was launched from is the current one, for schedulers that look at it."""
@@ -125,7 +138,9 @@ def plan(
         NotFoundError: something that the run needs is gone.
         ConfigError: a value is masked on record.
         SpecError: a change does not fit.
+        NotSupportedError: a sweep is to be exported.
     """
+    from torchx.runs import default_registry
     from torchx.settings import ENV_JOB_ID
     from torchx.specs.api import Workspace
 
@@ -133,7 +148,16 @@ def plan(
     if app is None:
         raise NotFoundError(f"what `{run.app_id}` was made of is not on record", hint="launch it with `torchx run`")
     scheduler = wish.scheduler or run.scheduler
-    new = Plan(run=run, app=app, scheduler=scheduler, cfg={}, cwd=run.cwd)
+    new = Plan(run=run, app=app, scheduler=scheduler, cfg={}, cwd=run.cwd, tasks=default_registry().tasks(run))
+    if new.tasks is not None and wish.export:
+        raise NotSupportedError(
+            f"`{run.app_id}` is a sweep of {len(new.tasks.points)} tasks, which no export has",
+            hint="`torchx run --export DIR` with the values of one writes that one down",
+        )
+    if new.tasks is not None:
+        new.notes.append(
+            f"all {len(new.tasks.points)} tasks run again; `torchx sweep --retry-failed` is for those that failed"
+        )
     if scheduler == run.scheduler:
         new.cfg = _options(run, settings, set(wish.cfg), new.notes)
     new.cfg.update(wish.cfg)

@@ -1,4 +1,4 @@
-"""Exported jobs of AWS Batch: AWS's own command registers and submits them at moto, with the same outcome and output."""
+"""Jobs of AWS Batch again: with the code that they had, and exported, by AWS's own command, with the same outcome and output."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.backends.aws.conftest import reached
 from tests.backends.docker.engine import IMAGE
 from tests.backends.docker.registry import Registry, running
 from torchx.runner import Runner
+from torchx.runner.capsule.rerun import Rerun
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler, create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.images import NamesOnly
@@ -66,3 +67,25 @@ def test_aws_alone(queue: str, batch: AWSBatchScheduler, aws: str, tmp_path: Pat
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert json.loads(shown.stdout)["jobs"][0]["jobName"] == info.request.name
+
+
+def test_the_code_of_then(queue: str, batch: AWSBatchScheduler, tmp_path: Path) -> None:
+    """By the digest of the image that has it, though its tag may have moved; `now` builds another one."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "data.txt").write_text("then\n")
+    role = Role("r", IMAGE, entrypoint="cat", args=["data.txt"], resource=Resource(cpu=1, gpu=0, memMB=128))
+    with running(Registry(tmp_path / "registry")) as registry, Runner("t", {"aws_batch": create_scheduler}) as runner:
+        cfg = {"queue": queue, "image_repo": f"{registry.host}/team/train"}
+        first = runner.run(AppDef("again", [role]), "aws_batch", cfg, workspace=f"file://{project}")
+        (project / "data.txt").write_text("now\n")
+        made = {code: runner.rerun(first, Rerun(code=code)) for code in ("then", "now")}
+        made["a rerun of a rerun"] = runner.rerun(made["then"], Rerun(code="then"))
+        said = {}
+        for code, handle in made.items():
+            app_id = handle.partition("://")[2].partition("/")[2]
+            assert reached(batch, app_id, AppState.SUCCEEDED, AppState.FAILED).state is AppState.SUCCEEDED
+            said[code] = list(batch.log_iter(app_id, "r"))
+        assert said == {"then": ["then\n"], "now": ["now\n"], "a rerun of a rerun": ["then\n"]}
+        digests = [runner.recorded(handle).image_digests for handle in (first, made["then"])]
+        assert digests[0] == digests[1] != {}
