@@ -199,7 +199,7 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         run = self._on_record(reference)
         wish = rerun.Rerun() if wish is None else wish
         files = config.load_files()
-        settings = {} if wish.scheduler else self._settings(run.scheduler, None, files)
+        settings = {} if wish.scheduler else self._settings(run.scheduler, rerun.needed(run, self._scheduler), files)
         return rerun.plan(run, wish, files=files, backend=self._scheduler, settings=settings)
 
     def _on_record(self, reference: str) -> Run:

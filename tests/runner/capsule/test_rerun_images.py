@@ -44,6 +44,23 @@ def again(runner, run, **wish):
     return runner.recorded(runner.rerun(run.handle, Rerun(**wish)))
 
 
+def test_an_option_that_has_no_default(tmp_path, monkeypatch):
+    """It is taken from the record, though no config file has it; one that is given goes before it."""
+
+    class Queued(MemoryScheduler):
+        def _run_opts(self):
+            opts = super()._run_opts()
+            opts.add("queue", type_=str, default=None, required=True, help="where it waits")
+            return opts
+
+    monkeypatch.chdir(tmp_path)
+    with Runner("test", {"memory": Queued}) as runner:
+        run = runner.recorded(runner.run(echo_app(), "memory", {"queue": "q"}))
+        new = again(runner, run)
+        assert new.cfg["queue"] == run.cfg["queue"] == {"value": "q", "source": "code"}
+        assert again(runner, new, cfg={"queue": "other"}).cfg["queue"]["value"] == "other"
+
+
 def test_the_code_of_now_goes_onto_the_image_below(runner):
     """Not onto the image that was built: files that are gone by now would be in there."""
     run = launched(runner)

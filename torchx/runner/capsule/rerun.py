@@ -132,7 +132,7 @@ def plan(
     Args:
         files: the config files.
         backend: the scheduler of a name.
-        settings: the run options as they would be if none were given.
+        settings: the run options as they would be if none but those were given that are :func:`needed`.
 
     Raises:
         NotFoundError: something that the run needs is gone.
@@ -177,6 +177,16 @@ def plan(
         without_values(new.app)
     new.notes += fill(new.app, files, wish.ask)
     return new
+
+
+def needed(run: Run, backend: Callable[[str], Scheduler[Any]]) -> dict[str, Any]:
+    """The run options on record that have no default; arguments are those of :func:`plan`."""
+    opts = backend(run.scheduler).run_opts()
+    return {
+        key: recorded["value"]
+        for key, recorded in run.cfg.items()
+        if (option := opts.get(key)) is not None and option.is_required
+    }
 
 
 def _options(run: Run, settings: Mapping[str, Setting], given: set[str], notes: list[str]) -> dict[str, Any]:
