@@ -142,12 +142,17 @@ def _docker(where: stage.Stage, env: Mapping[str, str]) -> Place:
     return Place(handle, ["docker", "exec", container], [[*copy, *out], [*copy, *into]])
 
 
-def _slurm(where: stage.Stage, env: Mapping[str, str]) -> Place:
+def cluster_up(where: stage.Stage) -> None:
+    """Has a Slurm cluster; one that is started for it is stopped in the end."""
     from tests.backends.slurm import cluster
 
     if not cluster.is_up():
         where.at_last(cluster.down)
     cluster.up()
+
+
+def _slurm(where: stage.Stage, env: Mapping[str, str]) -> Place:
+    cluster_up(where)
     handle = _job(where, env, "-s", "slurm", "--workspace=", "utils.sh", "--memMB", "100")
     srun = ["srun", f"--jobid={handle.rpartition('/')[2]}", "--overlap", "-N1", "-n1", "-QQ", "--mem=0"]
     script = "{} sh -c 'cat {}' {}"

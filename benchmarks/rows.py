@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks import images, inside, stage, tracking
+from benchmarks import images, inside, many, stage, tracking
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.timing import Cannot, Sample, Samples, command, measure, program
 
@@ -245,5 +245,15 @@ ROWS = (
         )
         for scheduler, tool in (("local_cwd", "`cp`"), ("local_docker", "`docker cp`"), ("slurm", "`srun cat`"))
     ),
+    *(
+        Row(what, 1, many.on_slurm(name, size, allowed_s), "what is allowed", weight=0.1)
+        for what, name, size, allowed_s in (
+            ("`Runner.run` on `slurm`, above `sbatch`", "single", "slurm_runs", 0.01),
+            ("`Runner.status` of {slurm_jobs} Slurm jobs, one after the other", "statuses", "slurm_jobs", 0.2),
+            ("`torchx sweep` of {slurm_tasks} tasks on `slurm`, until the prompt", "prompt", "slurm_tasks", 3.0),
+            ("`torchx status` of that sweep, above `squeue`", "table", "slurm_tasks", 0.3),
+        )
+    ),
+    Row("sweep of {tasks} times `true` on `local_cwd`", 2, many.here, "a pool of threads", weight=0.1),
 )
 """In the order of the table."""

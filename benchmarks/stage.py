@@ -21,6 +21,10 @@ SIZES = {
     "replicas": 1_000,
     "workspace_mb": 500,
     "copied_mb": 500,
+    "slurm_runs": 30,
+    "slurm_jobs": 100,
+    "slurm_tasks": 10_000,
+    "tasks": 10_000,
 }
 QUICK = {
     "runs": 1_000,
@@ -33,6 +37,10 @@ QUICK = {
     "replicas": 100,
     "workspace_mb": 50,
     "copied_mb": 50,
+    "slurm_runs": 5,
+    "slurm_jobs": 20,
+    "slurm_tasks": 1_000,
+    "tasks": 500,
 }
 _HANDLE = re.compile(r"\blocal\w*://\S+")
 

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
-    from torchx.schedulers.slurm.sweeps import Sweep
     from torchx.specs.tasks import TaskList
 
     _Answers = list[DescribeAppResponse]
@@ -414,16 +413,6 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
 
     def _site(self, app_id: str) -> Site:
         return super()._site(app_id.partition("/")[0])
-
-    def _sweep(self, app_id: str) -> Sweep | None:
-        from torchx.schedulers.slurm.sweeps import PREFIX, Sweep
-
-        if not app_id.startswith(PREFIX):
-            return None
-        app_id = app_id.partition("/")[0]
-        ((site, _),) = self._by_site([app_id])
-        folder = self.folders(site).of(app_id)
-        return None if folder is None else Sweep(app_id, folder, functools.partial(self.run_command, site))
 
     def _query(
         self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def submit(scheduler: SlurmScheduler, script: str, count: int, *, width: int = 0
 
 
 def test_a_sweep_is_submitted_in_arrays(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """As many tasks each as the cluster's arrays may have; all end, and one question says so."""
+    """As many tasks each as the cluster's arrays may have; all note their ends, so that nobody is asked."""
     app_id = submit(scheduler, "echo {k} $TORCHX_TASK; test {k} != 7", 12)
     assert app_id.startswith("sweep-")
     assert [line.split()[:2] for line in cluster.asked("sbatch")] == [["0-4", "0"], ["0-4", "5"], ["0-1", "10"]]
@@ -111,10 +112,29 @@ def test_a_sweep_is_submitted_in_arrays(cluster: Cluster, scheduler: SlurmSchedu
     found = scheduler.describe(app_id)
     assert found is not None
     assert found.tasks is not None
-    assert len(cluster.asked("squeue")) == asked + 1
+    assert len(cluster.asked("squeue")) == asked
     assert not cluster.asked("sacct")
     assert (found.state, found.tasks.failed(), found.tasks.exit_codes[7]) == (AppState.FAILED, [7], 1)
     assert found.msg == "11 of 12 tasks succeeded, 1 failed"
+
+
+def test_the_end_of_a_sweep_is_heard_of(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """By what its tasks note, at once, and without a question; not before the last one has."""
+    app_id = submit(scheduler, "true", 7)
+    ends = Path(scheduler._sweep(app_id).folder.path, "ends.n1")
+    lines = ends.read_text().splitlines(keepends=True)
+    ends.write_text("".join([*lines[:6], lines[0]]))  # one was started again, the last one goes on
+    asked = len(cluster.asked("squeue"))
+    assert scheduler.changed([app_id, "4711"], 0) == set()
+    writes = threading.Timer(0.3, ends.write_text, ["".join(lines)])
+    writes.start()
+    began = time.monotonic()
+    assert scheduler.changed([app_id], 60) == {app_id}
+    assert time.monotonic() - began < 30
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.state is AppState.SUCCEEDED
+    assert len(cluster.asked("squeue")) == asked
 
 
 def test_a_width_holds_across_arrays(cluster: Cluster, scheduler: SlurmScheduler) -> None:

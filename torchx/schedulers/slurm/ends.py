@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import time
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.schedulers.slurm.request import SlurmBatchRequest
+    from torchx.schedulers.slurm.sweeps import Sweep
     from torchx.specs.api import AppDryRunInfo
 
 SAMPLER_FILE = "metrics.py"
+_SWEEP = "sweep-"  # as in torchx.schedulers.slurm.sweeps
 _LAST_LINE = 128
 _MOST_HEARD = 500
 _LOOK_S = 0.2
@@ -42,22 +45,38 @@ class EndsOfJobs(BatchScheduler):
         self._ended: set[str] = set()  # as their files say, which are believed for one look
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
-        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: jobs here that run write down how they end."""
+        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: jobs and tasks here write down how they end."""
         deadline = time.monotonic() + most_s
-        running = self._queries.running(app_ids)[:_MOST_HEARD]
+        sweeps = [i for i in app_ids if i.startswith(_SWEEP)]
+        heard = dict.fromkeys([*self._queries.running(app_ids)[:_MOST_HEARD], *sweeps[:_MOST_HEARD]])
         folders = {
             folder.path: i
-            for site, ids in self._by_site(running)
+            for site, ids in self._by_site([*heard])
             if not site.name
             for i, folder in self.folders(site).of_many(ids).items()
             if folder is not None
         }
-        while not (ended := self._ends.look(folders)) and (left := deadline - time.monotonic()) > 0:
+        going = [sweep for i in folders.values() if (sweep := self._sweep(i)) is not None]
+        while True:
+            ended = self._ends.look(folders) | {sweep.app_id for sweep in going if sweep.is_over()}
+            if ended or (left := deadline - time.monotonic()) <= 0:
+                break
             time.sleep(min(_LOOK_S, left))
         for app_id in ended:
             self._queries.forget(app_id)
         self._ended = ended
         return ended
+
+    def _sweep(self, app_id: str) -> Sweep | None:
+        """The sweep that this is, or of which it is a task; None where it is none, or its folder is not known."""
+        if not app_id.startswith(_SWEEP):
+            return None
+        from torchx.schedulers.slurm.sweeps import Sweep
+
+        app_id = app_id.partition("/")[0]
+        ((site, _),) = self._by_site([app_id])
+        folder = self.folders(site).of(app_id)
+        return None if folder is None else Sweep(app_id, folder, functools.partial(self.run_command, site))
 
     def _heard_of(self, site: Site, folders: Mapping[str, JobFolder]) -> dict[str, list[JobRecord]]:
         """Jobs that have succeeded, as their own files say, in Slurm's words: it need not be asked about them."""
@@ -109,7 +128,7 @@ class EndsOfJobs(BatchScheduler):
 
         ((site, _),) = self._by_site([app_id])
         folder = self.folders(site).of(app_id)
-        if folder is None or app_id.startswith("sweep-"):  # of sweeps there are none
+        if folder is None or app_id.startswith(_SWEEP):  # of sweeps there are none
             return None
         replicas = [(role.name, k) for role in folder.roles() for k in range(role.num_replicas)]
         return read_kept(site.files, {(role, k): folder.replica(role, k) for role, k in replicas})

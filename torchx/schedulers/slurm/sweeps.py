@@ -189,20 +189,21 @@ class Sweep:
         self.chunks = self._chunks()
 
     def look(self) -> TaskTable | None:
-        """What became of the tasks, by one question to Slurm; None when the folder is gone.
+        """What became of the tasks, by one question to Slurm, or none once all have noted their ends; None when the
+        folder is gone.
 
-        Tasks that ended without a word, for they were killed, cost a second one. Slurm is asked first: what ends after
-        that is in the notes.
+        Tasks that ended without a word, for they were killed, cost a second one.
         """
         count = self.count
         if not count:
             return None
-        active = self._active()
+        ends, active = self._ends(), {}
+        if len(ends) < count:
+            active, ends = self._active(), self._ends()  # in this order: what ends after the question is in the notes
         states = [AppState.PENDING] * count
         table = TaskTable(states=states, exit_codes=[None] * count, ended=[0.0] * count, max_parallel=self._width)
         cancelled, skipped = self._cancelled()
         submitted = sum(n for _, n, _ in self.chunks)
-        ends = self._ends()
         unseen = []
         for k in range(count):
             if k in ends:
@@ -220,6 +221,12 @@ class Sweep:
         if unseen:
             self._settle(table, unseen, cancelled=cancelled, skipped=skipped)
         return table
+
+    def is_over(self) -> bool:
+        """Whether every task has noted its end."""
+        notes = [self._read(name) for name in self._files.names(self.folder.path) if name.startswith(_ENDS)]
+        # a task that was started again may have noted two
+        return 0 < self.count <= sum(text.count("\n") for text in notes) and len(self._ends()) >= self.count
 
     def more(self, table: TaskTable) -> None:
         """Has the arrays submitted that are still to come, where the last task of those before did not do so."""
