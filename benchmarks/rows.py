@@ -251,7 +251,7 @@ ROWS = (
             ("`Runner.run` on `slurm`, above `sbatch`", "single", "slurm_runs", 0.01),
             ("`Runner.status` of {slurm_jobs} Slurm jobs, one after the other", "statuses", "slurm_jobs", 0.2),
             ("`torchx sweep` of {slurm_tasks} tasks on `slurm`, until the prompt", "prompt", "slurm_tasks", 3.0),
-            ("`torchx status` of that sweep, above `squeue`", "table", "slurm_tasks", 0.3),
+            ("`torchx status` of those {slurm_tasks} tasks on `slurm`, above `squeue`", "table", "slurm_tasks", 0.3),
         )
     ),
     Row("sweep of {tasks} times `true` on `local_cwd`", 2, many.here, "a pool of threads", weight=0.1),

@@ -31,6 +31,7 @@ SAMPLER_FILE = "metrics.py"
 _SWEEP = "sweep-"  # as in torchx.schedulers.slurm.sweeps
 _LAST_LINE = 128
 _MOST_HEARD = 500
+_MOST_SWEEPS = 20  # their notes are read whole at each look
 _LOOK_S = 0.2
 
 
@@ -47,8 +48,8 @@ class EndsOfJobs(BatchScheduler):
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
         """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: jobs and tasks here write down how they end."""
         deadline = time.monotonic() + most_s
-        sweeps = [i for i in app_ids if i.startswith(_SWEEP)]
-        heard = dict.fromkeys([*self._queries.running(app_ids)[:_MOST_HEARD], *sweeps[:_MOST_HEARD]])
+        sweeps = [i for i in app_ids if i.startswith(_SWEEP)][:_MOST_SWEEPS]
+        heard = dict.fromkeys([*self._queries.running(app_ids)[:_MOST_HEARD], *sweeps])
         folders = {
             folder.path: i
             for site, ids in self._by_site([*heard])
@@ -56,7 +57,8 @@ class EndsOfJobs(BatchScheduler):
             for i, folder in self.folders(site).of_many(ids).items()
             if folder is not None
         }
-        going = [sweep for i in folders.values() if (sweep := self._sweep(i)) is not None]
+        near = set(folders.values())
+        going = [sweep for i in sweeps if i in near and (sweep := self._sweep(i)) is not None]
         while True:
             ended = self._ends.look(folders) | {sweep.app_id for sweep in going if sweep.is_over()}
             if ended or (left := deadline - time.monotonic()) <= 0:
