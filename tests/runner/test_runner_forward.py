@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests import ports
 from torchx.cli.cmd_forward import parse_ports
 from torchx.cli.failures import UsageError
 from torchx.errors import BackendError, ConfigError
@@ -27,7 +28,7 @@ def echo() -> Iterator[int]:
 
     def serve(connection: socket.socket) -> None:
         with connection:
-            data = b""
+            data = bytearray()
             while piece := connection.recv(1 << 16):
                 data += piece
             connection.sendall(hashlib.sha256(data).digest() + data)
@@ -51,9 +52,7 @@ def echo() -> Iterator[int]:
 @pytest.fixture
 def forwarding(echo: int) -> Iterator[Forwarding]:
     """That port, and one on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        closed = taken.getsockname()[1]
-    made = Forwarding(SpawnedProcess(relay_words()), [(echo, 0), (closed, 0)])
+    made = Forwarding(SpawnedProcess(relay_words()), [(echo, 0), (ports.free(), 0)])
 
     def run() -> None:
         with contextlib.suppress(BackendError):
@@ -72,11 +71,11 @@ def ask(port: int, data: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port)) as connection:
         sending = threading.Thread(target=lambda: (connection.sendall(data), connection.shutdown(socket.SHUT_WR)))
         sending.start()
-        answer = b""
+        answer = bytearray()
         while piece := connection.recv(1 << 16):
             answer += piece
         sending.join()
-    return answer
+    return bytes(answer)
 
 
 def test_fifty_connections_at_once(forwarding: Forwarding) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
+from tests.supervisor.forks import in_fork, role, started, state, until_dead
 from torchx.supervisor import again
 from torchx.supervisor.again import may_start_again
 
@@ -25,3 +27,19 @@ def test_one_that_is_killed_or_never_ends_says_no(monkeypatch: pytest.MonkeyPatc
     began = time.monotonic()
     assert not may_start_again(["/bin/sleep", "600"], {})
     assert 0.1 <= time.monotonic() - began < 60
+
+
+def test_what_it_reads_of_the_job_is_written_by_then(tmp_path: Path) -> None:
+    """Which replica has failed, and how, stands in the file of the job's state."""
+    job = str(tmp_path / "job")
+
+    def steps() -> None:
+        supervisor = started(job, role("exit 7", retries=1, policy="ROLE"))
+        supervisor._again = ["/bin/sh", "-c", f"cp -r '{job}' '{tmp_path}/seen'; exit 1"]
+        until_dead(supervisor.replicas[0].line.pid)
+        supervisor._reap(1000.0)
+        supervisor._settle(set(), 1000.0)
+
+    in_fork(steps)
+    [replica] = state(str(tmp_path / "seen")).replicas
+    assert (replica.state, replica.exit) == ("FAILED", 7)

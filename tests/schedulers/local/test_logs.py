@@ -151,7 +151,7 @@ def test_the_last_lines(log, lines: list[bytes], count: int, regex: str | None) 
         return log(data, regex)
 
     wanted = b"".join(matching().chunks())
-    ends = [i + 1 for i, byte in enumerate(wanted) if byte == 10]
+    ends = [found.end() for found in re.finditer(b"\n", wanted)]
     ends += [len(wanted)] if wanted and not wanted.endswith(b"\n") else []
     begin = len(wanted) if not count else 0 if len(ends) <= count else ends[-count - 1]
     found = b"".join(matching().last(count).chunks())
