@@ -20,8 +20,9 @@ def test_it_speaks_by_its_exit_code_alone(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr() == ("", "")
 
 
-def test_one_that_is_killed_or_never_ends_says_no(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_not_there_is_killed_or_never_ends_says_no(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a job that is over already nobody waits for it for long."""
+    assert not may_start_again(["/no/such/program"], {})
     assert not may_start_again(["/bin/sh", "-c", "kill -9 $$"], {})
     monkeypatch.setattr(again, "_PATIENCE_S", 0.1)
     began = time.monotonic()

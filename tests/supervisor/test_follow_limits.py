@@ -261,7 +261,9 @@ def test_a_progress_bar_needs_no_line_end_before_the_other_stream(tmp_path, out)
     assert _combined(tmp_path) == b"50%\re"
 
 
-@pytest.mark.parametrize(("written", "ends"), [(b"", True), (b"a", False), (b"a\n", True), (b"a\r", True)])
+@pytest.mark.parametrize(
+    ("written", "ends"), [(b"", True), (b"a", False), (b"\n", True), (b"a\n", True), (b"a\r", True)]
+)
 def test_how_a_file_ends(tmp_path, out, written, ends) -> None:
     """As a line does, at the length that is asked for; so does what is not there."""
     out.write_bytes(written + b"more")

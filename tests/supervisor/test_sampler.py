@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +98,18 @@ def test_when_the_next_look_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (plain.due, gpus.due) == (200.0 + every, 200.0 + min(every, 1.0))
     gpus.look([], 201.0)
     assert gpus.due == 201.0 + every
+    gpus.look([], 300.0)
+    assert gpus.due == 300.0 + min(every, 1.0), "and asked anew"
+
+
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.001, 15.0), (0.1, 100.0)])
+def test_looks_that_take_long_are_seldom(monkeypatch: pytest.MonkeyPatch, took_s: float, pause_s: float) -> None:
+    """Whatever is asked for, a thousandth of the time is the most that is spent on them."""
+    times = iter([5.0, 5.0 + took_s])
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(thread_time=lambda: next(times), time=lambda: 0.0))
+    sampler = Sampler(15.0, {"PATH": ""}, 100.0)
+    sampler.look([], 200.0)
+    assert sampler.due == pytest.approx(200.0 + pause_s)
 
 
 # -- GPUs ------------------------------------------------------------------------------------------
@@ -163,6 +176,14 @@ def test_old_samples_are_thinned_out(tmp_path: Path) -> None:
     assert [s.at for s in found.samples] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
     assert (found.memory_peak(), found.memory_limit) == (99, 5)
     assert [(a.attempt, a.memory) for a in found.summary()] == [(0, 2), (1, 99)]
+
+
+def test_of_few_samples_none_is_left_out(tmp_path: Path) -> None:
+    """The older half of two or three is one."""
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"t": float(i), "a": 0, "cpu": 1.0, "mem": i, "gpu": []} for i in range(3)]
+    path.write_text("\n".join(['{"memory_limit":5,"cpus":1}', *map(json.dumps, rows)]) + "\n")
+    assert thin_out(str(path)) == 3
 
 
 def test_a_file_stays_small(tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ def test_silence_is_looked_into_once(watched: Watchdog, tmp_path: Path, log: Pat
     watched.turn(210.0)
     answer(tmp_path, "again")
     assert watched.turn(211.0) == "no output for 11 s: again"
+    log.write_text("more, and more")
+    assert watched.turn(320.0) == "it went on after 2 min; then there was no output for 11 s: again"
 
 
 @pytest.mark.parametrize("name", ["stdout.log", "mark"])
