@@ -41,6 +41,7 @@ INTERNAL = {
     "TORCHX_TIMEOUT_EXIT_CODE": "between a component and the process monitor",
     "TORCHX_TRY": "between two starts of a Slurm job's script",
     "TORCHX_USER": "a tag, not a variable",
+    "TORCHX_VALUES": "gives the tasks of a sweep on AWS Batch their values; not for programs",
     "TORCHX_VER": "a tag, not a variable",
     "TORCHX_LOCAL_JOB": "marks the processes of a local job",
     "TORCHX_LOCAL_REPLICA": "marks the processes of a local job",

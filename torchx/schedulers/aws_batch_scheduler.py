@@ -13,6 +13,8 @@ the role's command: Batch cannot replace it.
 
 from __future__ import annotations
 
+import copy
+
 from torchx.errors import NotFoundError, TorchXError
 from torchx.schedulers.api import Capabilities
 from torchx.schedulers.aws.base import AwsScheduler
@@ -38,18 +40,23 @@ from torchx.specs.timeouts import timeout_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Any
 
+    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.aws.logs import Streams
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.facts import JobFacts
+    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.specs.tasks import TaskList
 
     _Object = dict[str, Any]
     _Ids = list[str]  # within the class, `list` is a method
     _Ours = list[tuple[str, _Object]]
+    _Answers = list[DescribeAppResponse]
+    _Replicas = list[tuple[str, int]]
 else:
     from torchx.util.reexports import reexports
 
@@ -135,6 +142,7 @@ class AWSBatchScheduler(AwsScheduler):
         clients = clients or Clients({"batch": client, "logs": log_client})
         super().__init__("aws_batch", session_name, docker_client, clients=clients)
         self._ids: dict[str, str] = {}
+        self._arrays: dict[str, int] = {}  # of those, how many tasks the arrays have
 
     def _run_opts(self) -> runopts:
         return AWSBatchOpts.as_runopts()
@@ -208,6 +216,13 @@ class AWSBatchScheduler(AwsScheduler):
 
     # -- what became of it -----------------------------------------------------------------------
 
+    def _answer(self, app_id: str, job: _Object, *, closely: bool) -> DescribeAppResponse:
+        if app_id not in self._arrays:
+            return super()._answer(app_id, job, closely=closely)
+        from torchx.schedulers.aws.batch.sweeps import describe
+
+        return describe(self._client, app_id, job)
+
     def _facts(self, app_id: str, job: _Object, *, closely: bool) -> JobFacts:
         if not closely:
             return answers.facts_of(app_id, job, {}, region=self._region)
@@ -231,7 +246,7 @@ class AWSBatchScheduler(AwsScheduler):
         for queue in names:
             for job in calls.ours(self._client, queue):
                 app_id = f"{queue}:{job['jobName']}"
-                self._ids[app_id] = str(job["jobId"])
+                self._learn(app_id, job)
                 yield app_id, job
 
     def _of_user(self, lines: _Ours, user: str) -> _Ours:
@@ -242,6 +257,48 @@ class AWSBatchScheduler(AwsScheduler):
 
     def _streams(self, job: _Object, replicas: Sequence[tuple[str, int]]) -> Streams:
         return logs.streams(self._client, job, replicas)
+
+    # -- sweeps ----------------------------------------------------------------------------------
+
+    def check_tasks(self, dryrun_info: AppDryRunInfo[BatchJob], tasks: TaskList) -> None:
+        from torchx.schedulers.aws.batch.sweeps import check
+
+        check(dryrun_info.request, dryrun_info._app, tasks)
+
+    def submit_tasks(self, dryrun_info: AppDryRunInfo[BatchJob], tasks: TaskList) -> str:
+        from torchx.schedulers.aws.batch.sweeps import with_values
+
+        info = copy.copy(dryrun_info)
+        info.request = with_values(info.request, tasks)
+        app_id = self.schedule(info)
+        self._arrays[app_id] = len(tasks.points)
+        return app_id
+
+    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> _Answers | None:
+        """A child of an array is to Batch a job like any other."""
+        from torchx.schedulers.kit.tasks import check_numbers
+
+        job = self._look(app_id)
+        if job is None:
+            return None
+        check_numbers(app_id, numbers, answers.array_size(job))
+        found = [self.describe(f"{app_id}/{k}") for k in numbers]
+        return [answer for answer in found if answer is not None]
+
+    def cancel_task(self, app_id: str, number: int) -> None:
+        self._cancel_existing(f"{app_id}/{number}")
+
+    def log_replicas(self, app_id: str) -> _Replicas | None:
+        own = super().log_replicas(app_id)
+        size = self._arrays.get(app_id, 0)
+        return [(role, k) for role, _ in own for k in range(size)] if own and size else own
+
+    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
+        if app_id not in self._ids:
+            self._look(app_id)
+        if app_id not in self._arrays:
+            return super().open_logs(app_id, replicas, query)
+        return [super(AWSBatchScheduler, self).open_logs(f"{app_id}/{k}", [(r, 0)], query)[0] for r, k in replicas]
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -263,15 +320,19 @@ class AWSBatchScheduler(AwsScheduler):
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
         """Ids are looked up once: they do not change."""
         unknown: dict[str, list[str]] = {}
-        for app_id in app_ids:
-            queue, _, name = app_id.rpartition(":")
-            if queue and app_id not in self._ids:
+        places = {app_id: _place(app_id) for app_id in app_ids}
+        for whole, _ in places.values():
+            queue, _, name = whole.rpartition(":")
+            if queue and whole not in self._ids:
                 unknown.setdefault(queue, []).append(name)
         for queue, names in unknown.items():
             self._learn_ids(queue, names)
-        wanted = {app_id: self._ids[app_id] for app_id in app_ids if app_id in self._ids}
+        wanted = {a: f"{self._ids[whole]}{task}" for a, (whole, task) in places.items() if whole in self._ids}
         found = calls.details(self._client, wanted.values()) if wanted else {}
-        return {a: found[i] for a, i in wanted.items() if i in found and calls.is_ours(found[i])}
+        ours = {i: job for i, job in found.items() if calls.is_ours({**job, "jobId": i.partition(":")[0]})}
+        here = {a: ours[i] for a, i in wanted.items() if i in ours}
+        self._arrays.update((a, size) for a, job in here.items() if (size := answers.array_size(job)))
+        return here
 
     def _learn_ids(self, queue: str, names: _Ids) -> None:
         if len(names) == 1:
@@ -280,7 +341,22 @@ class AWSBatchScheduler(AwsScheduler):
                 self._ids[f"{queue}:{names[0]}"] = found
             return
         for job in calls.ours(self._client, queue):
-            self._ids[f"{queue}:{job['jobName']}"] = str(job["jobId"])
+            self._learn(f"{queue}:{job['jobName']}", job)
+
+    def _learn(self, app_id: str, job: _Object) -> None:
+        self._ids[app_id] = str(job["jobId"])
+        if size := answers.array_size(job):
+            self._arrays[app_id] = size
+
+
+def _place(app_id: str) -> tuple[str, str]:
+    """The app id of a sweep, and what the id of a child has behind that of its array; of other jobs that is empty.
+
+    >>> _place("queue:train-x1/17"), _place("queue:train-x1")
+    (('queue:train-x1', ':17'), ('queue:train-x1', ''))
+    """
+    name, _, task = app_id[app_id.rfind(":") :].partition("/")
+    return (app_id[: -len(task) - 1], f":{task}") if task and name else (app_id, "")
 
 
 def create_scheduler(

@@ -7,8 +7,9 @@ As a program::
 
 State lies below ``$TORCHX_BACKENDS`` (default ``/var/tmp/torchx-backends``), in ``aws``.
 
-Two things that Batch does and moto 5.2 leaves out are added by :data:`_LAUNCHER`: AWS_BATCH_JOB_NODE_INDEX in the
-containers of a multi-node job, and the exit code in DescribeJobs (moto tells it in ListJobs). Moto has neither descriptions
+What Batch does and moto 5.2 leaves out is added by :data:`_LAUNCHER`: AWS_BATCH_JOB_NODE_INDEX in the containers of a
+multi-node job and AWS_BATCH_JOB_ARRAY_INDEX in those of an array, the end of an array one of whose tasks failed, that its
+tasks are terminated with it, and the exit code in DescribeJobs (moto tells it in ListJobs). Moto has neither descriptions
 nor log streams of single nodes: those are shown by the tests of answers, in ``tests/schedulers``.
 """
 
@@ -49,17 +50,29 @@ def describe_with_exit_code(self):
     result = describe(self)
     if self.job_stopped and self.exit_code is not None and "container" in result:
         result["container"] = {**result["container"], "exitCode": self.exit_code}
+    children = {child.status for child in self._child_jobs or ()}
+    if children and children <= {"SUCCEEDED", "FAILED"}:
+        self.status = result["status"] = "FAILED" if "FAILED" in children else "SUCCEEDED"
+    elif children:
+        self.status = result["status"] = "PENDING"
     return result
 
+def terminate_with_children(self, reason):
+    terminate(self, reason)
+    for child in self._child_jobs or ():
+        if child.status not in ("SUCCEEDED", "FAILED"):
+            child.terminate(reason)
+
+terminate, Job.terminate = Job.terminate, terminate_with_children
 Job.describe = describe_with_exit_code
 run = ContainerCollection.run
 UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 def run_node(self, image, command=None, **kwargs):
-    """A node's container is called `<job>-<id>-<index>`; a single one `<job>-<id>`."""
+    """The container of a node, or of a task, is called `<job>-<id>-<index>`; a single one `<job>-<id>`."""
     found = re.search(UUID + r"-(\\\\d+)$", kwargs.get("name") or "")
     if found:
-        kwargs["environment"]["AWS_BATCH_JOB_NODE_INDEX"] = found[1]
+        kwargs["environment"].update(AWS_BATCH_JOB_NODE_INDEX=found[1], AWS_BATCH_JOB_ARRAY_INDEX=found[1])
     return run(self, image, command, **kwargs)
 
 ContainerCollection.run = run_node

@@ -153,9 +153,16 @@ class Cloud:
             extra = rest.get("containerOverrides", {}).get("environment", [])
             job["container"] = {**container, "environment": [*container["environment"], *extra]}
         self.jobs[job_id] = job
+        for k in range(rest.get("arrayProperties", {}).get("size", 0)):
+            self.jobs[f"{job_id}:{k}"] = {**job, "jobId": f"{job_id}:{k}", "arrayProperties": {"index": k}}
+        if rest.get("arrayProperties"):
+            job["arrayProperties"] = dict(rest["arrayProperties"])
         return {"jobName": jobName, "jobId": job_id}
 
-    def _list_jobs(self, jobQueue, filters, maxResults, nextToken=None):
+    def _list_jobs(self, maxResults, jobQueue="", filters=(), nextToken=None, arrayJobId="", jobStatus=""):
+        if arrayJobId:
+            found = [j for i, j in self.jobs.items() if i.startswith(f"{arrayJobId}:") and j["status"] == jobStatus]
+            return self._page(found, maxResults, nextToken)
         if jobQueue not in self.queues:
             raise refusal("ClientException", f"Job queue {jobQueue} does not exist")
         (wanted,) = filters
@@ -169,16 +176,26 @@ class Cloud:
         found = [
             job
             for job in self.jobs.values()
-            if "#" not in job["jobId"] and job["jobQueue"].endswith(f"/{jobQueue}") and matches(job)
+            if not {"#", ":"} & set(job["jobId"]) and job["jobQueue"].endswith(f"/{jobQueue}") and matches(job)
         ]
+        return self._page(found, maxResults, nextToken)
+
+    @staticmethod
+    def _page(found, maxResults, nextToken):
         start = int(nextToken or 0)
-        keys = ("jobId", "jobName", "jobDefinition", "status", "statusReason", "isTerminated")
+        known = ("jobId", "jobName", "jobDefinition", "status", "statusReason", "isTerminated")
+        keys = (*known, "container", "stoppedAt", "arrayProperties")
         page = [{k: job[k] for k in keys if k in job} for job in found[start : start + maxResults]]
         more = {"nextToken": str(start + maxResults)} if start + maxResults < len(found) else {}
         return {"jobSummaryList": page, **more}
 
     def _describe_jobs(self, jobs):
         assert len(jobs) <= PAGE
+        for i in jobs:
+            children = [j["status"] for name, j in self.jobs.items() if name.startswith(f"{i}:")]
+            if children:
+                summary = {status: children.count(status) for status in set(children)}
+                self.jobs[i]["arrayProperties"]["statusSummary"] = summary
         return {"jobs": [self.jobs[i] for i in jobs if i in self.jobs]}
 
     def _terminate_job(self, jobId, reason):
@@ -192,7 +209,10 @@ class Cloud:
 
     def job(self, app_id):
         name = app_id.rpartition(":")[2]
-        return next(j for j in self.jobs.values() if j["jobName"] == name and "#" not in j["jobId"])
+        return next(j for j in self.jobs.values() if j["jobName"] == name and not {"#", ":"} & set(j["jobId"]))
+
+    def child(self, app_id, k):
+        return self.jobs[f"{self.job(app_id)['jobId']}:{k}"]
 
     def node(self, app_id, index):
         return self.jobs[f"{self.job(app_id)['jobId']}#{index}"]

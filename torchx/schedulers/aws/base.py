@@ -139,17 +139,18 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         job = self._look(app_id)
-        if job is None:
-            return None
-        return verdict.describe(
-            self._facts(app_id, job, closely=True), lambda replicas: self._left_behind(job, replicas)
-        )
+        return None if job is None else self._answer(app_id, job, closely=True)
+
+    def _answer(self, app_id: str, job: _Object, *, closely: bool) -> DescribeAppResponse:
+        """The verdict; arguments as of :meth:`_facts`."""
+        look = (lambda replicas: self._left_behind(job, replicas)) if closely else None
+        return verdict.describe(self._facts(app_id, job, closely=closely), look)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """A hundred jobs a call; causes as far as the service names them without being asked again."""
         wanted = list(app_ids)
         found = self._find(wanted)
-        return {a: verdict.describe(self._facts(a, found[a], closely=False)) if a in found else None for a in wanted}
+        return {a: self._answer(a, found[a], closely=False) if a in found else None for a in wanted}
 
     def _state(self, app_id: str, job: _Object) -> AppState:
         return verdict.state_of(self._facts(app_id, job, closely=False))

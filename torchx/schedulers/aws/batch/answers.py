@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     _Object = dict[str, Any]
 
 LOG_GROUP = "/aws/batch/job"
+_BEGUN = ("STARTING", "RUNNING", "SUCCEEDED", "FAILED")
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,17 @@ def facts_of(app_id: str, job: _Object, nodes: Mapping[int, _Object], *, region:
 
 
 def state_of(job: Mapping[str, Any]) -> AppState:
-    """The state of a job, a node, or a line of ListJobs."""
+    """The state of a job, a node, or a line of ListJobs. To Batch an array waits until all of its tasks have ended."""
     state = JOB_STATE.get(str(job.get("status")), AppState.UNKNOWN)
+    if array_size(job) and state in (AppState.SUBMITTED, AppState.PENDING):
+        counts = job["arrayProperties"].get("statusSummary") or {}
+        return AppState.RUNNING if any(counts.get(status) for status in _BEGUN) else state
     return AppState.CANCELLED if state is AppState.FAILED and _ended_by_hand(job) else state
+
+
+def array_size(job: Mapping[str, Any]) -> int:
+    """How many tasks an array job has; 0 of any other."""
+    return int((job.get("arrayProperties") or {}).get("size") or 0)
 
 
 def _ended_by_hand(job: Mapping[str, Any]) -> bool:

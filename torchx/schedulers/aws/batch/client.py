@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PREFIX = "torchx-"
 """Begins the name of each job definition of ours: by it jobs of ours are found."""
 _PER_CALL = 100  # of DescribeJobs and, with a filter, ListJobs
+_CHILDREN_PER_CALL = 1000
 # ListJobs may know a job a moment later than SubmitJob.
 _LOOKS_S = (0.0, 1.0, 2.0, 4.0)
 
@@ -96,7 +97,7 @@ def find_id(client: Any, queue: str, name: str) -> str | None:
     """Id of the job of that name; None when there is none, or no such queue."""
     wanted = [{"name": "JOB_NAME", "values": [name]}]
     found = summaries(client, queue, wanted)
-    return next((str(job["jobId"]) for job in found if job["jobName"] == name), None)
+    return next((str(job["jobId"]) for job in found if job["jobName"] == name and ":" not in str(job["jobId"])), None)
 
 
 def ours(client: Any, queue: str) -> Iterator[_Object]:
@@ -118,10 +119,17 @@ def summaries(client: Any, queue: str, filters: list[_Object]) -> Iterator[_Obje
             raise
 
 
+def children(client: Any, array_id: str, status: str) -> Iterator[_Object]:
+    """Lines of ListJobs for the children of an array job that are in this status."""
+    doing = f"tasks of `{array_id}` cannot be listed"
+    wanted = {"arrayJobId": array_id, "jobStatus": status, "maxResults": _CHILDREN_PER_CALL}
+    yield from pages(client, "list_jobs", doing, "jobSummaryList", **wanted)
+
+
 def is_ours(job: _Object) -> bool:
-    """Whether a job, or a line of ListJobs, was submitted by torchx."""
+    """Whether a job, or a line of ListJobs, was submitted by torchx: not a node, nor the child of an array."""
     definition = str(job.get("jobDefinition") or "").rpartition("/")[2]
-    return definition.startswith(PREFIX) and "#" not in str(job.get("jobId"))
+    return definition.startswith(PREFIX) and not {"#", ":"} & set(str(job.get("jobId")))
 
 
 def details(client: Any, ids: Iterable[str]) -> dict[str, _Object]:

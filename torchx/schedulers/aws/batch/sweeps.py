@@ -1,0 +1,99 @@
+"""Sweeps on AWS Batch: one array job, if a job definition has room for its values and all tasks may run at a time.
+
+https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
+"""
+
+from __future__ import annotations
+
+from torchx.errors import NotSupportedError
+from torchx.schedulers.aws.batch import answers
+from torchx.schedulers.aws.batch.client import children
+from torchx.schedulers.aws.batch.container import variables
+from torchx.schedulers.aws.batch.request import with_name
+from torchx.schedulers.kit.shell import read_script
+from torchx.schedulers.kit.tasks import describe_sweep, only_role, shell_words, values_line
+from torchx.specs.api import AppState
+from torchx.specs.tasks import TaskTable, placeholders
+from torchx.util.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.aws.batch.request import BatchJob
+    from torchx.specs.api import AppDef
+    from torchx.specs.tasks import TaskList
+
+    _Object = dict[str, Any]
+
+# https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
+MOST_TASKS = 10_000
+MOST_BYTES = 22_000
+"""Of a job definition, of which Batch takes 24 KiB."""
+ENV_VALUES = "TORCHX_VALUES"
+# In the order in which a job goes through them: one that goes on while they are listed is seen at its later place.
+_STATUSES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED", "FAILED")
+
+
+def check(job: BatchJob, app: AppDef | None, tasks: TaskList) -> None:
+    """Refuses what cannot be one array job.
+
+    Raises:
+        NotSupportedError: says why.
+    """
+    import json
+
+    only_role(app, "aws_batch", timeout=True)
+    count = len(tasks.points)
+    if job.job_def["type"] != "container":
+        raise NotSupportedError("an instance type is asked for: only a multi-node job takes one, which is not an array")
+    if not 2 <= count <= MOST_TASKS:
+        raise NotSupportedError(f"an array job of Batch has 2 to {MOST_TASKS:,} tasks")
+    if 0 < tasks.max_parallel < count:
+        raise NotSupportedError("Batch does not limit how many tasks of an array job run at the same time")
+    if len(json.dumps(with_values(job, tasks).job_def)) > MOST_BYTES:
+        raise NotSupportedError(f"the values do not fit into the {MOST_BYTES // 1000} kB of a job definition")
+
+
+def with_values(job: BatchJob, tasks: TaskList) -> BatchJob:
+    """The job as an array, whose tasks find their values in their environment."""
+    container = dict(job.job_def["containerProperties"])
+    late = (job.overrides.get("containerOverrides") or {}).get("environment") or []
+    env = {item["name"]: item["value"] for item in [*container["environment"], *late]}
+    own = {name: value for name, value in env.items() if placeholders(value)}
+    assignments, words = shell_words(tasks.names, own, container["command"])
+    script = "\n".join([read_script(__file__, "task.sh").strip(), *assignments, f"exec {' '.join(words)}"])
+    kept = {item["name"]: item["value"] for item in container["environment"] if item["name"] not in own}
+    values = "".join(map(values_line, tasks.points))
+    container.update(command=["sh", "-c", script], environment=variables({**kept, ENV_VALUES: values}))
+    overrides = {**job.overrides, "arrayProperties": {"size": len(tasks.points)}}
+    if late:
+        overrides["containerOverrides"] = {"environment": [item for item in late if item["name"] not in own]}
+    definition = {**job.job_def, "containerProperties": container}
+    return replace(job, job_def=with_name(definition, job.name.rpartition("-")[0]), overrides=overrides)
+
+
+# -- what became of them ------------------------------------------------------------------------------------
+
+
+def table_of(client: Any, job: _Object) -> TaskTable:
+    """What became of the tasks, by a page of ListJobs for a thousand of a status."""
+    count = answers.array_size(job)
+    table = TaskTable(states=[AppState.PENDING] * count, exit_codes=[None] * count, ended=[0.0] * count)
+    there = (job.get("arrayProperties") or {}).get("statusSummary") or dict.fromkeys(_STATUSES, 1)
+    for status in _STATUSES:
+        for line in children(client, str(job["jobId"]), status) if there.get(status) else ():
+            k = int(str(line["jobId"]).rpartition(":")[2])
+            table.states[k] = answers.state_of(line)
+            table.exit_codes[k] = answers.exit_code(line)
+            table.ended[k] = (line.get("stoppedAt") or 0) / 1000
+    table.states[:] = [AppState.PENDING if state is AppState.SUBMITTED else state for state in table.states]
+    return table
+
+
+def describe(client: Any, app_id: str, job: _Object) -> DescribeAppResponse:
+    """The answer for the sweep."""
+    answer = describe_sweep(app_id, table_of(client, job))
+    answer.roles = [answers.role_of(group, 0) for group in answers.groups(job)]
+    return answer
