@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 
 import pytest
 
+from tests.golden_apps import SCRIPTS, golden_apps
+from tests.schedulers.kubernetes.test_kubernetes_golden import built_in
 from torchx.errors import NotSupportedError
 from torchx.runner import get_runner
 from torchx.runner.capsule.export import FORMATS
@@ -74,14 +78,53 @@ def test_each_format_has_a_scheduler_that_exports():
 @pytest.mark.parametrize("scheduler", FORMATS.values())
 def test_every_app_in_every_format(runner, tmp_path, app, scheduler):
     """The folder is whole: scripts that bash can read, a README that names each file, the code, nothing of torchx imported."""
-    out = tmp_path / "out"
+    check_folder(runner, APPS[app], scheduler, tmp_path / "out")
+
+
+NOT_MACHINERY = ("run.sh", "job.sh", "submit.sh")
+
+
+@pytest.mark.parametrize("scheduler", FORMATS.values())
+def test_golden_apps_in_every_format(runner, tmp_path, scheduler):
+    """As above; shellcheck finds nothing in what is about the job, and manifests are as the schemas of Kubernetes have them."""
+    for name in SCRIPTS:
+        (tmp_path / "project" / name).write_text("print(1)\n")
+    folders = []
+    for name, app in golden_apps().items():
+        out = tmp_path / name
+        for role in app.roles if scheduler not in ("local_cwd", "slurm", "lsf") else []:
+            role.image = role.image if ":" in role.image else "base:1"  # a folder
+        if check_folder(runner, app, scheduler, out):
+            folders.append(out)
+    assert len(folders) >= (20 if scheduler != "aws_batch" else 10)
+    scripts = [str(path) for out in folders for path in out.glob("*.sh") if path.name in NOT_MACHINERY]
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    if shellcheck := shutil.which("shellcheck", path=path):
+        # words of the user's program, empty values, loops over one name, what is set or read in files beside it
+        argv = [shellcheck, "-S", "warning", "-e", "SC2016,SC1007,SC2043,SC2034,SC1091,SC2154", *scripts]
+        assert subprocess.run(argv, capture_output=True, text=True, check=False).stdout == ""
+    if scheduler == "kubernetes":
+        _validate(folders)
+
+
+def _validate(folders):
+    yaml = pytest.importorskip("yaml")
+    validate = pytest.importorskip("kubernetes_validate")
+    for out in folders:
+        for item in yaml.safe_load_all((out / "job.yaml").read_text()):
+            for part in built_in(item):
+                validate.validate(part, "1.37", strict=True)
+
+
+def check_folder(runner, app, scheduler, out):
+    """False where the scheduler refuses such an app."""
     try:
-        export(runner, APPS[app], scheduler, out)
+        export(runner, app, scheduler, out)
     except Exception as e:  # what the scheduler refuses, such as two roles on Batch, is refused for an export, too
         assert type(e).__name__ in ("SpecError", "NotSupportedError", "ConfigError"), e
         with NamesOnly(), pytest.raises(type(e)):
-            runner.dryrun(APPS[app], scheduler, CFG.get(scheduler, {}))
-        return
+            runner.dryrun(app, scheduler, CFG.get(scheduler, {}))
+        return False
     for script in out.glob("*.sh"):
         subprocess.run(["bash", "-n", str(script)], check=True)
         assert "import torchx" not in script.read_text()
@@ -92,6 +135,7 @@ def test_every_app_in_every_format(runner, tmp_path, app, scheduler):
     )
     assert (out / "code" / "train.py").read_text() == "print(1)\n"
     assert "to-be-built:" not in "".join(p.read_text() for p in out.iterdir() if p.suffix in (".yaml", ".sh"))
+    return True
 
 
 @pytest.mark.parametrize("scheduler", [name for name in FORMATS.values() if name != "aws_batch"])

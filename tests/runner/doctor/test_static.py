@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import torchx
+from tests.golden_apps import SCRIPTS as SCRIPTS_OF_GOLDEN
+from tests.golden_apps import golden_apps
 from torchx.components.dist import ddp, torchrun
 from torchx.components.utils import python
 from torchx.errors import SpecError
@@ -314,6 +316,16 @@ def test_good_jobs_have_no_finding(home: Path, scheduler: str) -> None:
         assert found(app, scheduler, ".", **GOOD_CFGS.get(scheduler, {})) == [], what
         if scheduler in FOLDERS:
             assert found(app, scheduler, ".") == [], what  # in the folder that they are submitted from
+
+
+@pytest.mark.parametrize("scheduler", [*CONTAINERS, *FOLDERS, "local_cwd"])
+def test_golden_jobs_are_not_stopped(home: Path, scheduler: str) -> None:
+    """Jobs of the recorded scripts, and of each component, for each scheduler, with and without a folder for the code."""
+    write(home, *SCRIPTS_OF_GOLDEN, torchxignore="*.ckpt\nout\n")
+    for cfg in ({}, GOOD_CFGS.get(scheduler, {})):
+        for name, app in golden_apps().items():
+            doubts = found(app, scheduler, ".", **cfg)
+            assert [f for f in doubts if f.verdict == BAD] == [], name
 
 
 def test_a_resource_without_figures(home: Path) -> None:
