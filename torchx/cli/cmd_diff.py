@@ -97,7 +97,7 @@ def _print_page(found: Comparison, *, full: bool) -> None:
 
 
 def _sections(rows: Iterable[Difference], *, color: bool) -> list[str]:
-    from torchx.cli.render import bold, gray
+    from torchx.cli.render import bold, gray, value_text
     from torchx.util.term import text_width
 
     blocks: dict[str, list[Difference]] = {}
@@ -106,7 +106,7 @@ def _sections(rows: Iterable[Difference], *, color: bool) -> list[str]:
     parts = []
     for title, block in blocks.items():
         lines = [bold(title, color=color)]
-        texts = [(row.name, "" if _is_file(row) else _text(row.a), _text(row.b)) for row in block]
+        texts = [(row.name, "" if _is_file(row) else value_text(row.a), value_text(row.b)) for row in block]
         first = min(max(text_width(name) for name, _, _ in texts), 40)
         second = min(max(text_width(a) for _, a, _ in texts), 40)
         for (name, a, b), row in zip(texts, block, strict=True):
@@ -128,18 +128,6 @@ def _title(row: Difference) -> str:
 def _is_file(row: Difference) -> bool:
     """A file of the code: what changed in it is one text, not two values."""
     return row.section == "code" and row.a is None and not row.role and row.name != "commit"
-
-
-def _text(value: Any) -> str:
-    from torchx.util.term import printable
-
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return printable(value) if value else '""'
-    import json
-
-    return printable(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _coloured(line: str, *, color: bool) -> str:

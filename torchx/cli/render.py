@@ -31,6 +31,7 @@ __all__ = [
     "state_text",
     "table",
     "table_lines",
+    "value_text",
 ]
 
 BOLD = "\033[1m"
@@ -131,6 +132,17 @@ def fields(pairs: Sequence[tuple[str, str]], *, indent: str = "", color: bool = 
         lines.append(f"{indent}{gray(f'{label}:', color=color)}{' ' * (column - len(label) - 1)}{_GAP}{first}".rstrip())
         lines += [f"{indent}{' ' * column}{_GAP}{line}" for line in rest]
     return "\n".join(lines)
+
+
+def value_text(value: Any) -> str:
+    """A value of a run option or of a job, in one line: text as it is, else JSON."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return printable(value) if value else '""'
+    import json
+
+    return printable(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def document(data: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from torchx.cli.failures import note
-from torchx.cli.render import bold, document, fields, gray
+from torchx.cli.render import bold, document, fields, gray, value_text
 from torchx.util.secrets import MASK, is_secret_name, mask_text
 from torchx.util.shlex import join
 from torchx.util.term import has_color, is_tty, printable
@@ -79,7 +79,7 @@ def app_page(
 
 def cfg_page(cfg: Mapping[str, Mapping[str, Any]], *, title: str, color: bool = False) -> str:
     """Run options, their values, and where each comes from."""
-    rows = [(key, _value(setting.get("value")), str(setting.get("source", ""))) for key, setting in cfg.items()]
+    rows = [(key, value_text(setting.get("value")), str(setting.get("source", ""))) for key, setting in cfg.items()]
     name_width = max((len(key) for key, _, _ in rows), default=0) + 1
     value_width = min(max((len(value) for _, value, _ in rows), default=0), 40)
     lines = [bold(title, color=color)]
@@ -137,17 +137,7 @@ def _resource(resource: Resource) -> str:
 
 
 def _pairs(mapping: Mapping[str, Any]) -> str:
-    return "\n".join(f"{printable(key)}={_value(value)}" for key, value in mapping.items())
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return printable(value) if value else '""'
-    import json
-
-    return printable(json.dumps(value, ensure_ascii=False, default=str))
+    return "\n".join(f"{printable(key)}={value_text(value)}" for key, value in mapping.items())
 
 
 def _indent(text: str) -> str:

@@ -223,22 +223,12 @@ def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = F
 
 
 def load_files(dirs: Iterable[str] | None = None) -> ConfigFiles:
-    """What the config files in force say. A file is read again only when it has changed.
-
-    Raises:
-        ConfigError: a file cannot be read, or is malformed.
-    """
+    """What the config files in force say; see :func:`torchx.config.files.load_files`."""
     return config_files.load_files(_dirs(dirs))
 
 
 def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
-    """Paths of the config files in force, in order of precedence, the highest first.
-
-    ``$TORCHXCONFIG``, when set, names the only one; ``/dev/null`` switches config files off.
-
-    Raises:
-        ConfigError: ``$TORCHXCONFIG`` names no file.
-    """
+    """Paths of the config files in force; see :func:`torchx.config.files.find`."""
     return config_files.find(_dirs(dirs))
 
 

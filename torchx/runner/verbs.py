@@ -414,9 +414,7 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         tasks = run_registry().tasks(run) if run is not None else None
         status = self.status(app_handle) if tasks is not None else None
         if run is None or tasks is None or status is None or status.tasks is None:
-            raise NotFoundError(
-                f"`{app_handle}` is not a sweep on record", hint="`torchx list` shows the runs on record"
-            )
+            raise _no_sweep(app_handle)
         app, cfg, more = sweeps.again(run, tasks, status.tasks, max_parallel)
         return self.dryrun(app, run.scheduler, cfg=cfg, parent_run_id=run.parent_run_id or None), more
 
@@ -437,14 +435,11 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         Raises:
             NotFoundError: there is no such sweep on record.
         """
-        from torchx.errors import NotFoundError
         from torchx.runner.results import read_results
 
         found = read_results(self.resolve(app_handle), tracker)
         if found is None:
-            raise NotFoundError(
-                f"`{app_handle}` is not a sweep on record", hint="`torchx list` shows the runs on record"
-            )
+            raise _no_sweep(app_handle)
         return found
 
     def copy(  # as of `open`, between two ends
@@ -490,6 +485,10 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         from torchx.runner.forward import Forwarding, relay_words
 
         return Forwarding(self.open(app_handle, relay_words(), role_name, k), ports)
+
+
+def _no_sweep(handle: str) -> NotFoundError:
+    return NotFoundError(f"`{handle}` is not a sweep on record", hint="`torchx list` shows the runs on record")
 
 
 def run_registry() -> RunRegistry:

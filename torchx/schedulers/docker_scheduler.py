@@ -239,9 +239,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         """What the replicas wrote, all their attempts."""
         from torchx.schedulers.docker.logs import JobView, ReplicaLog
 
-        job = self._find(app_id, _NO_LOG)
-        if job is None:
-            raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
+        job = self._need(app_id, _NO_LOG)
         view = JobView(job, lambda: self._find(app_id, _NO_LOG))
         return [ReplicaLog(self._client, view, role, k, query) for role, k in replicas]
 
@@ -264,9 +262,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         """The way to the engine, and the container of a replica, which runs."""
         from torchx.schedulers.docker.inside import way_to
 
-        job = self._find(app_id, "`%s` cannot be entered")
-        if job is None:
-            raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
+        job = self._need(app_id, "`%s` cannot be entered")
         return way_to(self._on_engine.environment(), job.need(role, k))
 
     def archive(self, app_id: str, role: str, k: int, path: str, *, into: bool) -> InsideProcess:
@@ -285,6 +281,12 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
     def _find(self, app_id: str, doing: str) -> Job | None:
         return self._on_engine.find(app_id, doing % app_id)
 
+    def _need(self, app_id: str, doing: str) -> Job:
+        job = self._find(app_id, doing)
+        if job is None:
+            raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
+        return job
+
     def foreign(self) -> ForeignJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
         from torchx.schedulers.docker.foreign import ForeignContainers
@@ -295,9 +297,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
         from torchx.schedulers.docker.simulate import simulation
 
-        job = self._find(app_id, "the state of `%s` is not known")
-        if job is None:
-            raise NotFoundError(f"the engine has no job `{app_id}`", hint="`torchx list` shows the jobs")
+        job = self._need(app_id, "the state of `%s` is not known")
         return simulation(self._client, job, fault, replica)
 
     # -- the end ---------------------------------------------------------------------------------

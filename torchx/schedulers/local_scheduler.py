@@ -295,9 +295,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         from torchx.schedulers.local.logs import JobEnd, open_log
 
-        job = self._find(app_id)
-        if job is None:
-            raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
+        job = self._need(app_id)
         end = JobEnd()
         state = job.read()
         if state is not None and TASKS in state.facts:
@@ -311,9 +309,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         from torchx.schedulers.local.inside import enter
 
-        job = self._find(app_id)
-        if job is None:
-            raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
+        job = self._need(app_id)
         return enter(job, role, k, argv, tty)
 
     def metrics(self, app_id: str) -> _Metrics | None:
@@ -361,9 +357,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
         from torchx.schedulers.local.simulate import simulation
 
-        job = self._find(app_id)
-        if job is None:
-            raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
+        job = self._need(app_id)
         return simulation(job, fault, replica)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -400,6 +394,12 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if job is not None and job.read() is None:
             self._apps.pop(app_id, None)
             return None
+        return job
+
+    def _need(self, app_id: str) -> _LocalAppDef:
+        job = self._find(app_id)
+        if job is None:
+            raise NotFoundError(f"there is no local job `{app_id}`", hint="`torchx list` shows the jobs")
         return job
 
     def _known(self, app_id: str) -> _LocalAppDef | None:
