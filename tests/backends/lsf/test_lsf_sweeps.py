@@ -10,14 +10,15 @@ import pytest
 from tests.backends.lsf.conftest import command, eventually
 from tests.backends.lsf.lookalike.cluster import running
 from tests.backends.lsf.lookalike.config import Config
-from tests.backends.sweeps import Ground, SweepContract, sweeps_of
+from tests.backends.sweeps import PATIENCE_S, Ground, SweepContract, sweeps_of
 from torchx.errors import CommandError
 from torchx.schedulers.api import Stream
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.lsf.sweeps import Arrays
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppState
-from torchx.specs.api import Resource, Role
+from torchx.specs.after import AFTER
+from torchx.specs.api import AppDef, Resource, Role
 
 
 def role_of(script: str, n: int) -> Role:
@@ -51,6 +52,22 @@ class TestSweepsOnLsf(SweepContract):
         assert [job.state for job in listed] == [AppState.RUNNING]
         errors = ground.runner.open_logs(f"{handle}/0", [("r", 0)], LogQuery(stream=Stream.STDERR))
         assert [line for some in errors for line in some] == ["oops\n"]
+
+    def test_a_job_after_it(self, ground: Ground) -> None:
+        """It starts when the last task has ended, whatever became of the others."""
+        handle = ground.sweep("test {k} = v0 || exec sleep 600", 3, 0)
+        ground.until(handle, lambda t: t.counts() == {AppState.SUCCEEDED: 1, AppState.RUNNING: 2})
+        later = AppDef("later", [role_of("echo later", 1)], metadata={AFTER: f"any:{handle}"})
+        job = ground.runner.run(later, "lsf")
+        ground.runner.cancel(f"{handle}/1")
+        ground.until(handle, lambda t: t.states[1] is AppState.CANCELLED)
+        waits = ground.runner.status(job)
+        assert waits is not None
+        assert (waits.state, "waits for another job" in waits.msg) == (AppState.PENDING, True)
+        ground.runner.cancel(f"{handle}/2")
+        ended = ground.runner.wait(job, wait_interval=1, timeout=PATIENCE_S)
+        assert ended is not None
+        assert ended.state is AppState.SUCCEEDED
 
     def test_lsf_forgets_it(self, ground: Ground, scheduler: LsfScheduler, tmp_path: Path) -> None:
         """What tasks wrote down is left, and LSF's reports on those that were killed."""
