@@ -8,22 +8,55 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.golden_apps import golden_apps
 from torchx.runner import Runner
 from torchx.schedulers.docker_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, Resource, Role, Secret
+from torchx.specs.images import NamesOnly
 
 SCRIPT = 'cat data.txt; echo "$A it\'s ${REPLICA}"; echo oops >&2; [ "$TOKEN" = "a\'b \\$" ] || exit 4; '
+
+
+def compose() -> list[str]:
+    """The words of the command; the test is skipped without."""
+    if shutil.which("docker-compose"):
+        return ["docker-compose"]
+    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
+        pytest.skip("there is no docker compose here: apt-get install docker-compose")
+    return ["docker", "compose"]
+
+
+def test_compose_reads_all_golden_apps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it makes of each is what was written: the words, the environment, the name of the image."""
+    words, wrong = compose(), list[tuple[object, ...]]()
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    with Runner("test", {"local_docker": create_scheduler}) as runner, NamesOnly():
+        for i, (name, app) in enumerate(golden_apps().items()):
+            for role in app.roles:
+                role.image = role.image if ":" in role.image else "base:1"  # a folder
+            info = runner.dryrun(app, "local_docker")
+            runner.export(info, str(tmp_path / str(i)))
+            written = yaml.safe_load((tmp_path / str(i) / "compose.yaml").read_text())["services"]
+            argv = [*words, "-f", str(tmp_path / str(i) / "compose.yaml"), "config"]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            if done.returncode:
+                wrong.append((name, done.stderr))
+                continue
+            read = yaml.safe_load(done.stdout)["services"]
+            for service, given in written.items():
+                for key in ("image", "entrypoint", "command"):
+                    if read[service][key] != given[key]:
+                        wrong.append((name, key, given[key], read[service][key]))
+    assert wrong == []
 
 
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("[ $REPLICA = 0 ] && sleep 1000; exit 7", 7)])
 def test_compose_alone(docker_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int) -> None:
     """Two replicas with code, a secret and a mount, from a folder that was moved; the first failure ends the others."""
-    if (
-        shutil.which("docker-compose") is None
-        and subprocess.run(["docker", "compose", "version"], check=False).returncode
-    ):
-        pytest.skip("there is no docker compose here: apt-get install docker-compose")
+    compose()
     project = tmp_path / "project"
     project.mkdir()
     (project / "data.txt").write_text("data\n")
@@ -39,8 +72,6 @@ def test_compose_alone(docker_image: str, tmp_path: Path, monkeypatch: pytest.Mo
         resource=Resource(cpu=1, gpu=0, memMB=100),
         mounts=[BindMount(str(tmp_path), "/mnt dir", read_only=True)],
     )
-    from torchx.specs.images import NamesOnly
-
     with Runner("test", {"local_docker": create_scheduler}) as runner, NamesOnly():
         info = runner.dryrun(AppDef("exported", [role]), "local_docker", workspace=f"file://{project}")
         runner.export(info, str(tmp_path / "out"))
