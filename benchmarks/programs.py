@@ -141,6 +141,25 @@ def runner() -> Any:
     return get_runner()
 
 
+def checks(count: int) -> float:
+    """Seconds of what `run` checks by itself, the first time in a process, of a script among ``count`` files."""
+    from torchx.components.utils import python
+    from torchx.specs import Workspace
+
+    with tempfile.TemporaryDirectory() as folder, runner() as it:
+        for name in [*(f"{k}.py" for k in range(count)), ".torchxignore"]:
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write("*.ckpt\n" if name.startswith(".") else "")
+        app, backend = python("--lr", "0.1", script=f"{count - 1}.py"), it._scheduler("kubernetes")
+        app.roles[0].workspace = Workspace.from_str(f"file://{folder}")
+        started = time.perf_counter()
+        from torchx.runner.doctor import static
+
+        static.refuse_scripts(app, backend, {})
+        static.refuse_names(app, backend)
+        return time.perf_counter() - started
+
+
 def application(*argv: str, replicas: int = 1) -> Any:
     from torchx.specs import AppDef, Resource, Role
 
@@ -163,6 +182,7 @@ PROGRAMS: dict[str, Callable[[int], float]] = {
     "status_running": status_running,
     "status_ended": status_ended,
     "log_lines": log_lines,
+    "checks": checks,
     "floor_run": floor_run,
     "floor_replicas": floor_replicas,
     "floor_log_lines": floor_log_lines,

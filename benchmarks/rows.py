@@ -143,6 +143,13 @@ def resident(contestant: Contestant | None, where: stage.Stage) -> Sample:
     return sample
 
 
+def within(
+    allowed_s: float, sampler: Callable[[Contestant | None, stage.Stage], Sample]
+) -> Callable[[Contestant | None, stage.Stage], Sample]:
+    """Seconds of that; the base is what is allowed."""
+    return lambda contestant, where: (lambda: allowed_s) if contestant is None else sampler(contestant, where)
+
+
 def bare_python(where: stage.Stage) -> Sample:
     return command([sys.executable, "-c", "pass"], where.env(None), where.folder)
 
@@ -252,6 +259,14 @@ ROWS = (
             ("`Runner.status` of {slurm_jobs} Slurm jobs, one after the other", "statuses", "slurm_jobs", 0.2),
             ("`torchx sweep` of {slurm_tasks} tasks on `slurm`, until the prompt", "prompt", "slurm_tasks", 3.0),
             ("`torchx status` of those {slurm_tasks} tasks on `slurm`, above `squeue`", "table", "slurm_tasks", 0.3),
+        )
+    ),
+    *(
+        Row(what, 1, within(allowed_s, sampler), "what is allowed", weight=0.6)
+        for what, allowed_s, sampler in (
+            ("what `torchx run` checks by itself of a script among {files} files", 0.05, api("checks", "files")),
+            ("`torchx doctor`", 1.0, cli("doctor", expect="cannot be told")),
+            ("`torchx run --check utils.echo`", 3.0, cli("run", "--check", "utils.echo", expect="0 bad")),
         )
     ),
     Row("sweep of {tasks} times `true` on `local_cwd`", 2, many.here, "a pool of threads", weight=0.1),

@@ -25,6 +25,7 @@ SIZES = {
     "slurm_jobs": 100,
     "slurm_tasks": 10_000,
     "tasks": 10_000,
+    "files": 1_000,
 }
 QUICK = {
     "runs": 1_000,
@@ -41,6 +42,7 @@ QUICK = {
     "slurm_jobs": 20,
     "slurm_tasks": 1_000,
     "tasks": 500,
+    "files": 1_000,
 }
 _HANDLE = re.compile(r"\blocal\w*://\S+")
 
