@@ -135,11 +135,17 @@ class InsideContract:
             assert rest_of(process) == b""
             assert process.wait() == 0
 
-    def test_what_is_closed_is_ended(self, place: Place) -> None:
-        """Nobody is left behind in the replica."""
-        with place.open("sh", "-c", "echo $$; exec sleep 12345") as process:
-            pid = read_until(process, rb"\d+\n").split()[0].decode()
-        while place.run("sh", "-c", f"tr '\\0' ' ' </proc/{pid}/cmdline | grep '^sleep 12345'").exit_code == 0:
+    @pytest.mark.parametrize("heard", [True, False])
+    def test_what_is_closed_is_ended(self, place: Place, heard: bool) -> None:
+        """Nobody is left behind in the replica, be it that nothing of it was read yet."""
+        pid = b""
+        with place.open("sh", "-c", "echo $$; echo $$ >closed.pid; exec sleep 12345") as process:
+            if heard:
+                read_until(process, rb"\d+\n")
+            while not pid.endswith(b"\n"):
+                pid = place.run("sh", "-c", "cat closed.pid 2>/dev/null").stdout
+        look = f"tr '\\0' ' ' </proc/{pid.decode().strip()}/cmdline | grep '^sleep 12345'"
+        while place.run("sh", "-c", look).exit_code == 0:
             pass
 
     def test_a_terminal(self, place: Place) -> None:

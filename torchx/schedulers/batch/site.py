@@ -6,7 +6,8 @@ from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.inside import Tty
+    from torchx.schedulers.inside.spawned import SpawnedProcess
     from torchx.schedulers.kit.commands import CommandRunner
     from torchx.schedulers.kit.files import Files
 
@@ -23,7 +24,7 @@ class Site:
     files: Files
     name: str = ""
 
-    def spawn(self, argv: list[str], tty: Tty | None) -> InsideProcess:
+    def spawn(self, argv: list[str], tty: Tty | None) -> SpawnedProcess:
         """Starts a command with its streams.
 
         Raises:

@@ -31,6 +31,9 @@ class SpawnedProcess(InsideProcess):
         argv: the program, with what it needs to be found.
         env: its environment; that of this process when None.
         beside: pid of a process whose resource limits it gets, and with which it ends; 0: none.
+
+    Attributes:
+        patience_s: what is read has ended when nothing comes for so long; None: only when it ends.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class SpawnedProcess(InsideProcess):
         self._wake, self._waker = os.pipe()
         self._select.register(self._wake, selectors.EVENT_READ, _WAKE)
         self._ended = -1
-        self._patience_s: float | None = None
+        self.patience_s: float | None = None
         self._other = -1
         if beside and sys.platform == "linux":
             with suppress(ProcessLookupError):
@@ -119,12 +122,16 @@ class SpawnedProcess(InsideProcess):
             self._child.stdin.close()
 
     def read(self) -> tuple[int, bytes] | None:
-        with self._reading:
+        if not self._reading.acquire(timeout=-1 if self.patience_s is None else self.patience_s):
+            return None  # another thread reads, and waits
+        try:
             return self._read()
+        finally:
+            self._reading.release()
 
     def _read(self) -> tuple[int, bytes] | None:
         while not self._closed and self._select.get_map().keys() - {self._other, self._wake}:
-            ready = {key.data: key.fd for key, _ in self._select.select(self._patience_s)}
+            ready = {key.data: key.fd for key, _ in self._select.select(self.patience_s)}
             if (
                 not ready or self._closed
             ):  # it has ended, and others have its terminal open; or another thread closes it
@@ -136,7 +143,7 @@ class SpawnedProcess(InsideProcess):
                 continue
             if stream == _ENDED:  # what it has written last may come a moment later
                 self._select.unregister(ready[stream])
-                self._patience_s = _LAST_WORDS_S
+                self.patience_s = _LAST_WORDS_S
                 continue
             try:
                 data = os.read(ready[stream], CHUNK)
@@ -145,7 +152,7 @@ class SpawnedProcess(InsideProcess):
             if data:
                 return stream, data
             self._select.unregister(ready[stream])
-            if self._ended >= 0 and self._patience_s is None:
+            if self._ended >= 0 and self.patience_s is None:
                 self._select.unregister(self._ended)
         return None
 

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from torchx.errors import NotFoundError
     from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.inside import Tty
+    from torchx.schedulers.inside.spawned import SpawnedProcess
     from torchx.schedulers.kit.commands import Completed
 
     Run = Callable[[list[str]], Completed]
-    Spawn = Callable[[list[str], Tty | None], InsideProcess]
+    Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
 
 _SCRIPT_FILE = "inside.sh"
+_START_S = 10.0
 
 
 def host_of(folder: JobFolder, role: str, k: int) -> str:
@@ -110,6 +112,9 @@ class Step(InsideProcess):
         return code or 137  # the step was ended from outside
 
     def close(self) -> None:
+        if not self._over:  # of a login node, srun goes on when its connection is closed
+            self._srun.patience_s = _START_S
+            self._mark.seek(self._srun.read)
         if not self._over and self._mark.who:
             self._over = True
             self._run(["scancel", self._mark.who])

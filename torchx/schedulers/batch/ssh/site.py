@@ -11,7 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.inside import Tty
+    from torchx.schedulers.inside.spawned import SpawnedProcess
 
 SITE_OPTS = runopts()
 SITE_OPTS.add(
@@ -33,7 +34,7 @@ class LoginNode(Site):
 
     commands: SSHCommandRunner
 
-    def spawn(self, argv: list[str], tty: Tty | None) -> InsideProcess:
+    def spawn(self, argv: list[str], tty: Tty | None) -> SpawnedProcess:
         from torchx.schedulers.batch.ssh.inside import RemoteProcess
 
         return RemoteProcess(self.commands, argv, tty)
