@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from tests.backends import leftovers
 from tests.backends.docker import engine
 
 # crun refuses machines with both versions of cgroups, and not every root may raise limits.
@@ -87,4 +88,7 @@ class Podman:
             if self.process is not None:
                 os.kill(self.process.pid, signal.SIGTERM)
                 self.process.wait(120)
+        for left in leftovers.living(f"{self.state}/root"):  # it keeps a process for five minutes after each exec
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left.pid, signal.SIGKILL)
         engine.unmount(self.state)

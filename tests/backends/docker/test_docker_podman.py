@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.docker import engine
+from tests.backends.docker import test_docker_inside as inside
 from tests.backends.docker import test_docker_jobs as jobs
 from tests.backends.docker import test_docker_retries as retries
 from tests.backends.docker import test_docker_watcher as watcher
@@ -36,6 +37,11 @@ test_waiting = jobs.test_waiting_is_told_of_the_end
 test_policy = retries.test_a_gang_starts_again_once_and_the_same_bug_ends_it
 test_failed_replica = watcher.test_a_failed_replica_ends_the_others
 test_elastic = watcher.test_an_elastic_role_goes_on
+test_files_in_memory = inside.test_files_that_the_engine_does_not_see
+test_files_of_a_user = inside.test_files_belong_to_who_runs_there
+place = inside.place
+users_image = inside.users_image
+TestInside = inside.TestInsideDocker
 attempts = watcher.attempts
 TestRetries = watcher.TestRetries
 TestWithoutWatcher = watcher.TestWithoutWatcher
