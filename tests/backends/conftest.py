@@ -64,6 +64,7 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         shared.close()
         deadline = time.monotonic() + 60
         while (processes := leftovers.living()) and time.monotonic() < deadline:
+            leftovers.reap()
             time.sleep(0.05)
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)

@@ -43,6 +43,14 @@ def living(word: str = "") -> list[Left]:
     return [p for p in descendants() if p.state not in "ZX" and word in p.command]
 
 
+def reap() -> None:
+    """Lets go of children that have ended: one that was adopted keeps its namespaces, and who waits for those, alive."""
+    for process in descendants():
+        if process.state == "Z" and process.parent == os.getpid():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+
+
 def gone(word: str, within_s: float = 120.0) -> None:
     """Wait until no descendant with ``word`` in its command line runs; the launcher of our own jobs does not count."""
     deadline = time.monotonic() + within_s

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.backends.inside import InsideContract, Place
 from tests.backends.slurm import releases
 from tests.backends.slurm.cluster import NoClusterHereError
 from tests.backends.slurm.conftest import becomes, ended, lines, running
@@ -149,3 +150,28 @@ def test_a_container_that_is_cancelled_says_its_last_words(scheduler: SlurmSched
     assert (first, set(last)) == ("up\n", {"saving\n"})
     assert ended(scheduler, app_id).state is AppState.CANCELLED
     scheduler.delete(app_id)
+
+
+@pytest.fixture
+def place(scheduler: SlurmScheduler, images: Path, tmp_path: Path) -> Iterator[Place]:
+    """A replica whose image has no programs but busybox's: those of the node are mounted."""
+    env = {"GREETING": "hello, 世界", "MARK_FILE": "mark"}
+    mounts = [BindMount(path, path, read_only=True) for path in ("/usr", "/lib", "/lib64")]
+    app_id = run(scheduler, images / "image.sif", f"cd {tmp_path}; : >mark; exec sleep 1000", env=env, mounts=mounts)
+    running(scheduler, app_id)
+    becomes((tmp_path / "mark").exists, True)
+
+    def end() -> None:
+        scheduler.cancel(app_id)
+        ended(scheduler, app_id)
+
+    yield Place(scheduler, app_id, "r", end)
+    end()
+
+
+class TestInsideApptainer(InsideContract):
+    """The contract, in containers."""
+
+    def test_it_is_the_image(self, place: Place) -> None:
+        """Whose files are seen."""
+        assert place.run("cat", "/etc/what").stdout == b"the image\n"
