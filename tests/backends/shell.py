@@ -41,3 +41,34 @@ class Shell:
     def start(self, *args: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
         return subprocess.Popen(["torchx", *args], cwd=self.cwd, env=self.env, stdout=pipe, stderr=pipe, text=True)
+
+    def session(self, *args: str) -> str:
+        """A session, by somebody at a terminal who interrupts a command there and changes the window's size.
+
+        Returns:
+            The handle of the job, which ends with the shell.
+        """
+        import pexpect
+
+        words = ["run", *args]
+        child = pexpect.spawn(
+            "torchx", words, cwd=str(self.cwd), env=self.env, encoding="utf-8", timeout=300, dimensions=(24, 90)
+        )
+        try:
+            child.expect(r"(\w+://\S+)\r\n")
+            handle = str(child.match.group(1))
+            child.sendline("stty size; sh -c 'echo up-$((40 + 2)); exec sleep 1000'")
+            child.expect("24 90\r\n")
+            child.expect("up-42\r\n")
+            child.sendintr()
+            child.sendline("echo code=$?")
+            child.expect("code=130")
+            child.setwinsize(31, 77)
+            child.sendline("until [ \"$(stty size)\" = '31 77' ]; do sleep 0.05; done; exit 5")
+            child.expect("has ended")
+            child.expect(pexpect.EOF)
+            child.wait()
+            assert child.exitstatus == 5, child.before
+        finally:
+            child.close(force=True)
+        return handle

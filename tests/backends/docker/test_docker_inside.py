@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.backends.docker.conftest import SESSION, Job, ended, lines, role_of, running
 from tests.backends.inside import CutContract, InsideContract, Place
+from tests.backends.shell import Shell
 from tests.backends.ssh.sshd import Link
 from torchx.errors import BackendError, NotSupportedError
 from torchx.runner.copy import download, upload
@@ -101,6 +102,13 @@ def test_files_belong_to_who_runs_there(scheduler: DockerScheduler, users_image:
     with pytest.raises(BackendError, match="Permission denied"):
         upload(place.start, str(tmp_path / "a"), "/etc/a", archive=place.archive)
     assert place.run("test", "-e", "/etc/a").exit_code == 1
+
+
+def test_a_session(docker_image: str, shell: Shell, eventually: Callable[..., object]) -> None:
+    """A shell in a container that ends with it."""
+    handle = shell.session("-s", "local_docker", "--workspace=", "utils.session", "--image", docker_image)
+    eventually(lambda: "CANCELLED" in shell.torchx("status", handle, check=False))
+    shell.torchx("delete", handle)
 
 
 def test_a_command_in_a_container(place: Place) -> None:

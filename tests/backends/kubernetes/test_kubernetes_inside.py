@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.backends.inside import InsideContract, Place
 from tests.backends.kubernetes.jobs import Gate, Jobs
+from tests.backends.shell import Shell
 from torchx.specs import AppState
 
 
@@ -28,3 +30,11 @@ def place(jobs: Jobs, gate: Gate, tmp_path: Path, eventually: Callable[..., obje
 
 class TestInsideKubernetes(InsideContract):
     """The contract."""
+
+
+def test_a_session(torchx: object, image: str, shell: Shell, eventually: Callable[..., object]) -> None:
+    """A shell in a pod that ends with it."""
+    shell.env.update({name: value for name, value in os.environ.items() if name.startswith(("KUBE", "TORCHX_"))})
+    words = ["-s", "kubernetes", "--workspace=", "utils.session", "--image", image, "--memMB", "64"]
+    handle = shell.session(*words)
+    eventually(lambda: "CANCELLED" in shell.torchx("status", handle, check=False))

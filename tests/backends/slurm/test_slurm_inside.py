@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.inside import InsideContract, Place
+from tests.backends.shell import Shell
 from tests.backends.slurm.conftest import Job, becomes, ended, running
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs.api import AppDef, Resource, Role
@@ -62,3 +63,9 @@ def test_roles_of_a_heterogeneous_job(scheduler: SlurmScheduler, tmp_path: Path)
     finally:
         scheduler.cancel(app_id)
         ended(scheduler, app_id)
+
+
+def test_a_session(shell: Shell) -> None:
+    """A shell on a node, and a job that ends with it."""
+    handle = shell.session("-s", "slurm", "--workspace=", "utils.session", "--memMB", "100")
+    becomes(lambda: "CANCELLED" in shell.torchx("status", handle, check=False), True)
