@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,7 +49,9 @@ def create_scheduler(session_name, **kwargs):
 
 
 @pytest.fixture(autouse=True)
-def strangers(install_plugin) -> None:
+def strangers(install_plugin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only scheduler that knows jobs of that number: a Slurm of this machine might, too."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     install_plugin("strangers", {"torchx.schedulers": ["strangers = strangers:create_scheduler"]}, STRANGERS)
 
 
