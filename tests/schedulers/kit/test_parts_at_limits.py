@@ -13,12 +13,14 @@ import pytest
 from torchx.errors import BackendError, CommandError, ConfigError, SpecError, TransientError
 from torchx.schedulers.kit import files as files_module
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
+from torchx.schedulers.kit.export import bases_of
 from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
 from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
+from torchx.schedulers.kit.manifests import to_yaml
 from torchx.schedulers.kit.names import DNS_LABEL, FILE_NAME, NameRule
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.shell import env_words, exports, is_name, quote, read_script
-from torchx.specs.api import AppDef, Role
+from torchx.specs.api import AppDef, AppDryRunInfo, Role
 from torchx.testing import FakeClock
 
 # -- names -----------------------------------------------------------------------------------------
@@ -115,6 +117,15 @@ def test_folders(tmp_path: Path) -> None:
         files.remove(str(tmp_path / "f" / "x"))
     with pytest.raises(BackendError, match="cannot be made"):
         files.make_folder(str(tmp_path / "f" / "x"))
+
+
+def test_what_a_process_of_the_same_number_left_behind_is_written_over(tmp_path: Path) -> None:
+    """A file that was cut short by its death is no part of the new one."""
+    path = str(tmp_path / "f")
+    (tmp_path / f"f.{os.getpid()}.new").write_bytes(b"longer than what comes")
+    LocalFiles().write(path, b"new")
+    assert LocalFiles().read(path) == b"new"
+    assert os.listdir(tmp_path) == ["f"]
 
 
 def test_sizes(tmp_path: Path) -> None:
@@ -254,3 +265,21 @@ def test_replicas_are_counted_through_all_roles() -> None:
     assert [(r.role.name, r.k, r.index) for r in found] == [("x", 0, 0), ("x", 1, 1), ("y", 0, 2)]
     assert [r.role.args for r in found[:2]] == [["/root 0"], ["/root 1"]]
     assert asked == ["x", "y"]
+
+
+# -- requests ----------------------------------------------------------------------------------------
+
+
+def test_texts_of_several_lines_are_shown_line_by_line_to_people() -> None:
+    """A request for a program has them as one string."""
+    assert to_yaml({"a": "x\ny\n", "b": "é"}, in_lines=True) == "a: |\n  x\n  y\nb: é\n"
+    assert to_yaml({"a": "x\ny\n", "b": "é"}) == "a: 'x\n\n  y\n\n  '\nb: \"\\xE9\"\n"
+
+
+def test_images_below_code() -> None:
+    """Of roles whose code was built into theirs; another role's image is its own."""
+    roles = [Role(name, image, entrypoint="true") for name, image in (("a", "new"), ("b", "old"), ("c", "same"))]
+    info = AppDryRunInfo("", str)
+    info._app = AppDef("app", roles)
+    info._tags.update({"image.a": "base", "image.c": "same"})
+    assert bases_of(info) == {"new": "base"}
