@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.supervisor.forks import eventually
 from torchx.errors import BackendError, NotFoundError, NotSupportedError, SpecError
 from torchx.runner import get_runner
 from torchx.schedulers.kit.logs import LogQuery
@@ -228,6 +229,39 @@ def test_an_array_that_was_not_written_down(cluster: Cluster, scheduler: SlurmSc
     assert path.read_text() == first + second
     assert len(cluster.asked("sbatch")) == submitted
     assert re.search(r"--name=job-\w+\+2\+2 ", cluster.asked("squeue")[-1])
+
+
+def test_a_submission_that_outlives_its_script(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """`sbatch` waits for minutes where the queue is full: who was killed meanwhile leaves it, and it may yet submit."""
+    cluster.says(scontrol="MaxArraySize = 2")
+    cluster.most(2)
+    sbatch = (cluster.folder / "bin" / "sbatch").read_text()
+    cluster.program("sbatch", sbatch.replace("range(last + 1 if", "range(last + 1 if words != ['0'] or"))
+    app_id = submit(scheduler, "true", 4)
+    path = Path(chunks(scheduler, app_id))
+    first, second = path.read_text().splitlines(keepends=True)
+    path.write_text(first)
+    slow = f"#!/bin/sh\ntouch {cluster.folder}/asks; until [ -e {cluster.folder}/go ]; do sleep 0.02; done\n"
+    cluster.program("sbatch", slow)
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    script = [str(path.parent / "array.sh"), "more", app_id.removeprefix("sweep-")]
+    killed = subprocess.Popen(["bash", *script])
+    eventually((cluster.folder / "asks").exists)
+    killed.kill()
+    killed.wait()
+    cluster.program("sbatch", f"#!/bin/sh\ntouch {cluster.folder}/twice; echo 99\n")
+    sweep.submit_more()
+    assert not (cluster.folder / "twice").exists()
+    (cluster.folder / "go").touch()
+    cluster.says(squeue=second.split()[2])
+
+    def is_written_down() -> bool:
+        sweep.submit_more()
+        return path.read_text() == first + second
+
+    eventually(is_written_down)
+    assert not (cluster.folder / "twice").exists()
 
 
 def test_values_and_variables_arrive(cluster: Cluster, scheduler: SlurmScheduler, tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ lock() {  # one process of all nodes: a link that names it; of one that was kill
   ln -sT "$HOSTNAME $$ $(started $$)" more.lock 2>/dev/null && return
   owner=$(readlink more.lock) && read -r host pid began <<<"$owner" || return
   if [[ $host == "$HOSTNAME" ]]; then
-    [[ $(started "$pid") != "$began" ]] || return
+    # Its `sbatch` may outlive it, waiting until Slurm takes jobs again, and submit the array then.
+    if [[ $(started "$pid") == "$began" ]] || grep -qsz "^--job-name=$name+" /proc/[0-9]*/cmdline; then return 1; fi
   else
     [[ -n $(find more.lock -maxdepth 0 -mmin +10 2>/dev/null) ]] || return
   fi
