@@ -30,11 +30,11 @@ class Paper(Scheduler):
 
 class View(ForeignJobs, Paper):
     def find(self, reference):
-        return Named(reference) if reference == "4711" else None
+        return Named(reference) if reference == "x4711" else None
     def about(self, app_id):
         return {"name": "my train", "user": "ann", "command": "train.sbatch --token abcdefgh"}
     def describe(self, app_id):
-        if app_id != "4711":
+        if app_id != "x4711":
             return None
         failure = Failure("no such frob", 3, role="job", replica=0, kind="error", host="n1")
         role = RoleStatus("job", [ReplicaStatus(0, AppState.FAILED, "job", "n1", failure.to_structured_msg())])
@@ -57,24 +57,24 @@ def strangers(install_plugin, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page(torchx: Call) -> None:
     """What it is, its state and cause, and the end of its log; secrets masked, nothing that moves the cursor."""
-    page = torchx("why", "4711").out
-    for line in ("app:", "strangers://foreign/4711", "name:", "my train", "job/0 on n1: exit code 3: no such frob"):
+    page = torchx("why", "x4711").out
+    for line in ("app:", "strangers://foreign/x4711", "name:", "my train", "job/0 on n1: exit code 3: no such frob"):
         assert line in page
     assert "train.sbatch --token ********" in page
     assert ", after 1 min" in page
     assert "job/0, the end of its log:\n  epoch 1\n" in page
     assert "\x1b" not in page
-    assert torchx("list").out.count("4711") == 0
+    assert torchx("list").out.count("x4711") == 0
 
 
 def test_json(torchx: Call) -> None:
     """The document is as its schema says."""
-    found = check("why", torchx("why", "4711", "--json").out)
+    found = check("why", torchx("why", "x4711", "--json").out)
     assert (found["foreign"], found["on_record"], found["state"]) == (True, False, "FAILED")
     assert found["cause"]["class"] == "error"
     assert found["log"]["lines"][0] == "epoch 1"
     assert "abcdefgh" not in str(found)
-    assert check("why", torchx("why", "-n", "0", "4711", "--json").out)["log"] is None
+    assert check("why", torchx("why", "-n", "0", "x4711", "--json").out)["log"] is None
 
 
 def test_refusals(torchx: Call) -> None:
@@ -84,14 +84,14 @@ def test_refusals(torchx: Call) -> None:
         3,
         "torchx: error: no job is called `nobody`, neither on record nor where torchx can look",
     )
-    assert torchx("why", "-n", "-1", "4711").code == 2
-    assert torchx("why", "-s", "no-such", "4711").code == 3
-    assert torchx("adopt", "4711", "--name", "a b").code == 2
+    assert torchx("why", "-n", "-1", "x4711").code == 2
+    assert torchx("why", "-s", "no-such", "x4711").code == 3
+    assert torchx("adopt", "x4711", "--name", "a b").code == 2
 
 
 def test_adopted(torchx: Call) -> None:
     """All verbs know it; it is left alone without `--force`, by `--all`, too; and it is given back."""
-    assert torchx("adopt", "4711", "--name", "bert").out == "strangers://foreign/4711\n"
+    assert torchx("adopt", "x4711", "--name", "bert").out == "strangers://foreign/x4711\n"
     page = torchx("status", "@bert").out
     assert "adopted:" in page
     assert "exit code 3" in page
@@ -105,7 +105,7 @@ def test_adopted(torchx: Call) -> None:
         assert "--force" in refused.hint()
     strangers = importlib.import_module("strangers")
     assert strangers.ENDED == []
-    assert torchx("adopt", "--undo", "@bert").out == "strangers://foreign/4711\n"
+    assert torchx("adopt", "--undo", "@bert").out == "strangers://foreign/x4711\n"
     assert torchx("status", "@bert").code == 3
-    assert torchx("cancel", "--force", "strangers://foreign/4711").code == 0
-    assert strangers.ENDED == ["4711"]
+    assert torchx("cancel", "--force", "strangers://foreign/x4711").code == 0
+    assert strangers.ENDED == ["x4711"]
