@@ -71,10 +71,9 @@ class CmdExport(SubCommand):
             scheduler = FORMATS.get(args.format, "")
             if run is not None and scheduler in (run.scheduler, f"{run.scheduler}_cwd"):
                 scheduler = ""  # with the options of the run
-            named = scheduler or (run.scheduler if run is not None else "")
             wish = Rerun(
                 scheduler=scheduler,
-                cfg=runner.cfg_from_str(named, *args.cfg) if args.cfg and named else {},
+                cfg_literals=args.cfg,
                 code=args.code,
                 changes=args.set,
                 export=True,

@@ -91,12 +91,9 @@ class CmdRerun(SubCommand):
             raise UsageError(f"`--code {code}`", hint="write `--code then` or `--code now`")
         with get_runner() as runner:
             run = runner.recorded(job)
-            scheduler = given.get("scheduler", "")
-            literals = given.get("cfg", [])
-            named = scheduler or (run.scheduler if run is not None else "")
             wish = Rerun(
-                scheduler=scheduler,
-                cfg=runner.cfg_from_str(named, *literals) if literals and named else {},
+                scheduler=given.get("scheduler", ""),
+                cfg_literals=given.get("cfg", []),
                 code=code,
                 changes=given.get("set", []),
                 command=_command(runner, run, arguments) if run is not None and arguments is not None else None,

@@ -193,14 +193,9 @@ class RunnerVerbs(DoctorVerbs, _Parts):
 
     def rerun_plan(self, reference: str, wish: Rerun | None = None) -> Plan:
         """What :meth:`rerun` would launch, and what is to be said of it."""
-        from torchx import config
         from torchx.runner.capsule import rerun
 
-        run = self._on_record(reference)
-        wish = rerun.Rerun() if wish is None else wish
-        files = config.load_files()
-        settings = {} if wish.scheduler else self._settings(run.scheduler, rerun.needed(run, self._scheduler), files)
-        return rerun.plan(run, wish, files=files, backend=self._scheduler, settings=settings)
+        return rerun.plan(self, self._on_record(reference), rerun.Rerun() if wish is None else wish)
 
     def _on_record(self, reference: str) -> Run:
         if (run := self.recorded(reference)) is None:

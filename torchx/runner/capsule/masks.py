@@ -44,7 +44,9 @@ def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
     for role in app.roles:
         for name, value in role.env.items():
             if MASK in value:
-                role.env[name] = _variable(name, value, files, told) or _unmasked(value, f"`{name}`", answer)
+                hint = f"set it: `export {name}=...`, or `--set env.{name}=VALUE`"
+                known = _variable(name, value, files, told)
+                role.env[name] = known or value.replace(MASK, answer(f"`{name}`", hint))
         _fill_args(role, answer)
     for where, mapping in [("the app", app.metadata), *((f"role `{r.name}`", r.metadata) for r in app.roles)]:
         if MASK in str(mapping):
@@ -57,7 +59,6 @@ def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
 def without_values(app: AppDef) -> None:
     """Puts references in place of variables that are masked on record: an export has no values of secrets."""
     from torchx.specs.secret import Secret
-    from torchx.util.redaction import MASK
 
     for role in app.roles:
         for name, value in role.env.items():
@@ -94,11 +95,6 @@ def _variable(name: str, recorded: str, files: ConfigFiles, told: dict[str, None
         told[f"`{name}` from this environment"] = None
         return value
     return ""
-
-
-def _unmasked(recorded: str, what: str, answer: Callable[[str, str], str]) -> str:
-    name = what.strip("`")
-    return recorded.replace(MASK, answer(what, f"set it: `export {name}=...`, or `--set env.{name}=VALUE`"))
 
 
 def _fill_args(role: Role, answer: Callable[[str, str], str]) -> None:

@@ -14,12 +14,11 @@ from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Any
 
     from torchx.config import Setting
-    from torchx.config.files import ConfigFiles
     from torchx.runner.capsule.masks import Ask
     from torchx.runner.events import log_event
     from torchx.runner.verbs import RunnerVerbs
@@ -40,6 +39,7 @@ class Rerun:
     Attributes:
         scheduler: another one; empty: the same.
         cfg: run options that go before those on record.
+        cfg_literals: such options as on the command line.
         code: ``then``: the code that the run had; ``now``: the code as it is.
         changes: see :func:`torchx.runner.capsule.changes.changed`.
         command: an app whose commands replace those on record.
@@ -49,6 +49,7 @@ class Rerun:
 
     scheduler: str = ""
     cfg: Mapping[str, CfgVal] = field(default_factory=dict)
+    cfg_literals: Sequence[str] = ()
     code: str = NOW
     changes: Sequence[str] = ()
     command: AppDef | None = None
@@ -119,20 +120,8 @@ def inside(folder: str) -> Iterator[None]:
         os.chdir(before)
 
 
-def plan(
-    run: Run,
-    wish: Rerun,
-    *,
-    files: ConfigFiles,
-    backend: Callable[[str], Scheduler[Any]],
-    settings: Mapping[str, Setting],
-) -> Plan:
+def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
     """Makes a run ready to be launched again.
-
-    Args:
-        files: the config files.
-        backend: the scheduler of a name.
-        settings: the run options as they would be if none but those were given that are :func:`needed`.
 
     Raises:
         NotFoundError: something that the run needs is gone.
@@ -140,6 +129,7 @@ def plan(
         SpecError: a change does not fit.
         NotSupportedError: a sweep is to be exported.
     """
+    from torchx.config.files import load_files
     from torchx.runs import default_registry
     from torchx.settings import ENV_JOB_ID
     from torchx.specs.api import Workspace
@@ -158,9 +148,14 @@ def plan(
         new.notes.append(
             f"all {len(new.tasks.points)} tasks run again; `torchx sweep --retry-failed` is for those that failed"
         )
+    files, backend = load_files(), runner._scheduler
+    given = {**(runner.cfg_from_str(scheduler, *wish.cfg_literals) if wish.cfg_literals else {}), **wish.cfg}
     if scheduler == run.scheduler:
-        new.cfg = _options(run, settings, set(wish.cfg), new.notes)
-    new.cfg.update(wish.cfg)
+        opts = backend(scheduler).run_opts()
+        needed = {k: r["value"] for k, r in run.cfg.items() if (option := opts.get(k)) and option.is_required}
+        settings = {} if wish.scheduler else runner._settings(scheduler, needed, files)
+        new.cfg = _options(run, settings, set(given), new.notes)
+    new.cfg.update(given)
     for role in app.roles:
         role.env.pop(ENV_JOB_ID, None)
         if text := run.tags.get(f"workspace.{role.name}"):  # of a rerun that built nothing
@@ -177,16 +172,6 @@ def plan(
         without_values(new.app)
     new.notes += fill(new.app, files, wish.ask)
     return new
-
-
-def needed(run: Run, backend: Callable[[str], Scheduler[Any]]) -> dict[str, Any]:
-    """The run options on record that have no default; arguments are those of :func:`plan`."""
-    opts = backend(run.scheduler).run_opts()
-    return {
-        key: recorded["value"]
-        for key, recorded in run.cfg.items()
-        if (option := opts.get(key)) is not None and option.is_required
-    }
 
 
 def _options(run: Run, settings: Mapping[str, Setting], given: set[str], notes: list[str]) -> dict[str, Any]:
