@@ -14,9 +14,10 @@ import pytest
 
 from tests.backends.shell import Shell
 from tests.backends.slurm.conftest import ended, until
-from tests.backends.slurm.test_slurm_retries import LONG_S, submit
+from tests.backends.slurm.test_slurm_retries import LONG_S, show, submit
 from tests.backends.training.held import Held
 from torchx.errors import NotSupportedError
+from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.retries import RETRY
@@ -84,19 +85,28 @@ def test_a_step_is_stopped(scheduler: SlurmScheduler, cancelled: list[str]) -> N
     assert "time limit" in found.msg
 
 
-def test_a_limit_is_made_to_come(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
-    """A job of an hour: the program is asked for a checkpoint, answers, and goes on in the next attempt."""
+def test_a_limit_is_made_to_come_twice(scheduler: SlurmScheduler, cancelled: list[str]) -> None:
+    """A gang on two nodes is asked for a checkpoint, answers, and goes on; an hour is the limit of each attempt."""
     code = (
-        "import os, time; print('up', flush=True); n = os.environ.get('SLURM_RESTART_COUNT')\n"
-        "while not n and not os.path.exists(os.environ['TORCHX_CHECKPOINT_NOW']): time.sleep(0.1)\n"
-        "open(os.environ['TORCHX_PROGRESS'], 'w').close(); time.sleep(0 if n else 9999)"
+        "import os, time; print('up', flush=True); n = os.environ.get('SLURM_RESTART_COUNT', '0')\n"
+        "while n < '2' and not os.path.exists(os.environ['TORCHX_CHECKPOINT_NOW']): time.sleep(0.1)\n"
+        "open(os.environ['TORCHX_PROGRESS'], 'w').close(); time.sleep(0 if n == '2' else 9999)"
     )
-    cancelled.append(app_id := submit(scheduler, "timeout:free:checkpoint", code, time="60", signal="USR1@30"))
-    _up(scheduler, app_id)
-    scheduler.simulate(app_id, "timeout", ("w", 0)).make()
+    role = Role("w", "", entrypoint=sys.executable, args=["-c", code], num_replicas=2, resource=Resource(1, 0, 50))
+    app = AppDef("late", [role], metadata={RETRY: "timeout:free:checkpoint"})
+    cancelled.append(app_id := scheduler.submit(app, {"time": "60"}))
+
+    def up(found: DescribeAppResponse) -> bool:
+        lines = [len(list(scheduler.log_iter(app_id, "w", k))) for k in (0, 1)]
+        return found.state is AppState.RUNNING and min(lines) > len(found.attempts)
+
+    for _ in range(2):
+        until(scheduler, app_id, up, LONG_S)
+        assert "TimeLimit=01:00:00 " in show(app_id)
+        scheduler.simulate(app_id, "timeout", ("w", 0)).make()
     found = ended(scheduler, app_id, LONG_S)
     assert found.state is AppState.SUCCEEDED, found
-    assert [(a.kind, a.progress, a.again) for a in found.attempts] == [("timeout", True, True)]
+    assert [(a.kind, a.progress, a.again) for a in found.attempts] == [("timeout", True, True)] * 2
 
 
 def test_what_cannot_be_done(scheduler: SlurmScheduler, cancelled: list[str]) -> None:

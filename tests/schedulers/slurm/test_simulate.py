@@ -83,23 +83,22 @@ def test_the_replica_that_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ran", "early", "minutes"),
-    [("00:00:30", 0, 1), ("00:05:30", 0, 5), ("00:05:30", 120, 8), ("1-00:00:01", 90, 1442), ("00:00:00", 120, 2)],
+    ("ran", "policy", "command"),
+    [
+        ("00:00:30", "", "scontrol update JobId=7 TimeLimit=1"),
+        ("00:05:30", "oom:1", "scontrol update JobId=7 TimeLimit=5"),
+        ("1-00:00:01", "timeout:1", "scancel --batch --signal=USR1 7"),
+    ],
 )
-def test_a_limit_leaves_time_for_the_checkpoint(tmp_path, ran: str, early: int, minutes: int) -> None:
-    """As many seconds before it as the job's script is told of it; without a policy it comes at once."""
-    role = Role("w", "", entrypoint="true")
-    request = make_request(
-        AppDef("x", [role]),
-        SlurmOpts(signal=f"USR1@{early}"),
-        name="x",
-        cwd="/",
-        retry=RetryRules.parse("timeout:1") if early else None,
-    )
+def test_a_limit_that_the_script_hears_of(tmp_path, ran: str, policy: str, command: str) -> None:
+    """It is told, and the limits of later attempts stay as they are; for a job that hears nothing it comes at once."""
+    app = AppDef("x", [Role("w", "", entrypoint="true")])
+    retry = RetryRules.parse(policy) if policy else None
+    request = make_request(app, SlurmOpts(), name="x", cwd="/", retry=retry)
     (tmp_path / "job.sh").write_text(render(request))
     slurm = Slurm(ran=ran, folder=str(tmp_path))
     slurm.plan("timeout").make()
-    assert slurm.did == [f"scontrol update JobId=7 TimeLimit={minutes}"]
+    assert slurm.did == [command]
 
 
 def test_a_limit_that_is_near_is_left_alone() -> None:

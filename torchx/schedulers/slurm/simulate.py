@@ -51,8 +51,11 @@ def simulation(
         says = f"`scontrol requeue {job_id}`: Slurm ends the job and puts it back into its queue, as preemption does"
         return Simulation(says, partial(_do, run, ["scontrol", "requeue", job_id]))
     if fault == "timeout":
-        limit = _sooner(shown, _early_s(files, shown.get("WorkDir", "")))
-        argv = ["scontrol", "update", f"JobId={job_id}", f"TimeLimit={limit}"]
+        if _hears_of_it(files, shown.get("WorkDir", "")):
+            argv = ["scancel", "--batch", "--signal=USR1", job_id]
+            says = f"`{' '.join(argv)}`: its script is told that its time limit is near, and ends this attempt"
+            return Simulation(says, partial(_do, run, argv))
+        argv = ["scontrol", "update", f"JobId={job_id}", f"TimeLimit={_sooner(shown)}"]
         return Simulation(f"`{' '.join(argv)}`: Slurm sees to it within a minute or two", partial(_do, run, argv))
     step, host = _step(run, job_id, list(replicas).index(replica))
     if fault == "node":
@@ -73,8 +76,8 @@ def _shown(run: _Run, job_id: str) -> dict[str, str]:
     return dict(re.findall(r"(\w+)=(\S*)", said))
 
 
-def _sooner(shown: dict[str, str], early_s: int) -> int:
-    """The limit in minutes that comes next: now, but for the time that the job has to write a checkpoint.
+def _sooner(shown: dict[str, str]) -> int:
+    """The limit in minutes that comes next.
 
     Raises:
         BackendError: the job's own limit is as near.
@@ -82,18 +85,20 @@ def _sooner(shown: dict[str, str], early_s: int) -> int:
     from torchx.schedulers.slurm.options import seconds_of
 
     ran_s = seconds_of(shown.get("RunTime", ""))
-    limit = max(1, -(-(ran_s + early_s) // 60) if early_s else ran_s // 60)
+    limit = max(1, ran_s // 60)
     own_s = seconds_of(shown.get("TimeLimit", ""))
     if own_s and limit * 60 >= own_s:
         raise BackendError(f"its time limit comes by itself: it has run for {ran_s} s of {own_s} s")
     return limit
 
 
-def _early_s(files: Files, folder: str) -> int:
-    """By how much the limit is announced to the job's script."""
+def _hears_of_it(files: Files, folder: str) -> bool:
+    """Whether the job's script hears of the limit before it comes, and sees to it.
+
+    A limit that was lowered would stay so for all attempts: only operators raise one.
+    """
     script = files.read(posixpath.join(folder, SCRIPT_FILE)) if folder else None
-    found = re.search(rb"^early=(\d+)\b", script or b"", re.MULTILINE)
-    return int(found[1]) if found else 0
+    return re.search(rb"^early=[1-9]", script or b"", re.MULTILINE) is not None
 
 
 def _step(run: _Run, job_id: str, index: int) -> tuple[str, str]:
