@@ -135,6 +135,16 @@ def test_a_gang_of_two_roles_starts_again_as_a_whole():
     assert [len(r.replicas) for r in job.look().roles_statuses] == [2, 2]
 
 
+def test_the_last_attempt_ends_as_a_whole():
+    """A bug in one role, which is not retried: whoever looks ends the other, which would run for ever."""
+    job = Submitted("oom:1:mem*2", role("a"), role("b"))
+    job.cluster.run_pods(job.jobs()["-b"], RUNNING)
+    job.ends("-a", failed(BAD_BATCH))
+    job.look()
+    assert job.jobs()["-b"]["spec"]["suspend"]
+    assert len(job.jobs()) == 2
+
+
 def test_two_clients_at_once_make_one():
     """The other one looks just before the first makes the Job: there is one of each role, and both say the same."""
     job = Submitted("oom:2:mem*2", role("a"), role("b"))

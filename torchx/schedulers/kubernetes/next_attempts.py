@@ -66,9 +66,9 @@ def go_on(api: KubeApi, found: Found, facts: JobFacts, look: Look) -> Attempt | 
     if not any(role_state(role, at_its_end=True) is AppState.FAILED for role in facts.roles):
         return None
     attempt = _judged(last, facts, look)
+    verbs.stop_the_others(api, Found(JOB, last.owners, failed=True))
     if attempt.again:
         try:
-            verbs.stop_the_others(api, Found(JOB, last.owners, failed=True))
             complete(api, last, [*facts.attempts, attempt])
         except TorchXError as e:
             attempt.again, attempt.why = False, f"the next attempt could not be made: {e}"
