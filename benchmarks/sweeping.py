@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PACKAGES = ("submitit==1.5.4", "slurmgrid==0.2.0")
+PACKAGES = ("submitit==1.5.4", "slurmgrid==0.2.0", "turm==0.17.0")
 _OF_DAEMONS = re.compile(r"COMPLETE|STEP|REGISTRATION|MESSAGE_|PING|EPILOG|PROLOG")
 
 _SUBMITIT = """

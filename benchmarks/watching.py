@@ -7,8 +7,8 @@ Run as root beside a cluster that nobody else uses, with Slurm's commands on the
 Jobs are submitted held, each by itself, and put on record in a home of their own; those that an earlier run has left
 (``--keep``) are taken first. Then as many processes as ``--watchers`` run ``torchx watch``; some jobs are
 cancelled meanwhile by ``scancel``, and each watcher says when it has seen that. For comparison as many ``squeue`` loops
-(``watch -n2 squeue --me`` in effect) run for a while, and as many programs that ask submitit every two seconds whether
-their jobs are done, of which each has a hundred.
+(``watch -n2 squeue --me`` in effect) run for a while, as many programs that ask submitit every two seconds whether
+their jobs are done, of which each has a hundred, and as many screens of ``turm``, each in a terminal of its own.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def queries() -> dict[str, int]:
     """How often the controller was asked about jobs since its start, by kind of question."""
     text = subprocess.run(["sdiag"], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^\s+(REQUEST_JOB_\w*INFO\w*|REQUEST_JOB_INFO_SINGLE)\s+\(.*?count:(\d+)", text, re.MULTILINE)
+    found = re.findall(r"^\s+(REQUEST_JOB_(?:USER_)?INFO(?:_SINGLE)?)\s+\(.*?count:(\d+)", text, re.MULTILINE)
     return {name: int(count) for name, count in found}
 
 
-def asked(before: dict[str, int]) -> int:
-    """Questions about jobs since then."""
-    return sum(queries().values()) - sum(before.values())
+def asked(before: dict[str, int]) -> dict[str, int]:
+    """Questions about jobs since then, by kind."""
+    return {kind: n for kind, count in queries().items() if (n := count - before.get(kind, 0))}
 
 
 def submit(jobs: int) -> list[str]:
@@ -88,7 +88,7 @@ def record(ids: list[str]) -> None:
         registry.submitted(run_id, f"slurm://torchx/{app_id}")
 
 
-def watched(watchers: int, seconds: float, ids: list[str], folder: str) -> dict[str, float]:
+def watched(watchers: int, seconds: float, ids: list[str], folder: str) -> dict[str, object]:
     """The figures of so many who watch for so long, while jobs are cancelled."""
     outs = [os.path.join(folder, f"{k}.txt") for k in range(watchers)]
     processes = [subprocess.Popen([sys.executable, "-c", _WATCH, f"{out}.ready", out]) for out in outs]
@@ -117,7 +117,6 @@ def watched(watchers: int, seconds: float, ids: list[str], folder: str) -> dict[
         "jobs": len(ids),
         "seconds": round(took, 1),
         "queries": found,
-        "seconds a query": round(took / max(found, 1), 2),
         "cpu % a watcher": round(100 * cpu / took / watchers, 2),
         "cpu % of Slurm's daemons": round(100 * daemons / took, 1),
         "changes missed": due - len(late),
@@ -140,7 +139,8 @@ def beside(name: str, argvs: list[list[str]], seconds: float, folder: str) -> di
             file.write(_COUNTED.format(name=tool, log=log, program=shutil.which(tool)))
         os.chmod(file.name, 0o755)
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    processes = [subprocess.Popen(argv, start_new_session=True, env=env) for argv in argvs]
+    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    processes = [subprocess.Popen(argv, start_new_session=True, env=env, **quiet) for argv in argvs]
     time.sleep(seconds / 2)  # until all have begun
     open(log, "w").close()
     before, began, cpu, daemons = queries(), time.monotonic(), sum(_cpu(p.pid) for p in processes), _daemons()
@@ -217,6 +217,9 @@ def main(argv: list[str]) -> None:
             parts = [ids[-(k + 1) * _OF_SUBMITIT :][:_OF_SUBMITIT] for k in range(n)]
             argvs = [[others(), "-c", _SUBMITIT, folder, *part] for part in parts]
             print(json.dumps(beside("submitit", argvs, half, folder)), flush=True)
+            screen = f"stty rows 40 cols 120; exec {os.path.dirname(others())}/turm --me"
+            argvs = [["script", "--quiet", "--flush", "--command", screen, "/dev/null"]] * n
+            print(json.dumps(beside("turm", argvs, half, folder)), flush=True)
         finally:
             if not args.keep:
                 subprocess.run(["scancel", f"--user={os.getuid()}", "--name=wrap"], check=False)

@@ -67,7 +67,8 @@ class Live:
                     self._rows, self._problems, first = rows, problems, False
                     for queue in self._listeners:
                         queue.put_nowait({"rows": news, "problems": problems})
-                await asyncio.sleep(_SHARE * (time.monotonic() - began))
+                # On a machine that does much else a look takes long; pages are not to stand still for that.
+                await asyncio.sleep(min(_SHARE * (time.monotonic() - began), _QUIET_S))
                 try:
                     await asyncio.wait_for(anext(watch), _QUIET_S)
                 except asyncio.TimeoutError:

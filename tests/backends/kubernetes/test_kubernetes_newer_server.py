@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import time
 import uuid
 from typing import Any
@@ -14,6 +17,7 @@ from tests.backends.kubernetes import cluster, newer_cluster, trainer
 from tests.backends.kubernetes.jobs import Jobs, audited
 from tests.backends.kubernetes.operators import served, set_status
 from torchx.errors import BackendError
+from torchx.runs import NewRun, default_registry
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.specs import AppDef, AppState, RetryPolicy
 from torchx.specs.retries import RETRY
@@ -441,3 +445,40 @@ def test_a_sweep_is_one_indexed_job(jobs, config_maps):
     assert not [p for p in cluster.call("GET", jobs.path("pods"))["items"] if p["metadata"]["name"] == names[2]]
     jobs.scheduler.cancel(app_id)
     assert [s.name for s in jobs.scheduler.describe(app_id).tasks.states][2:] == ["CANCELLED"] * 4
+
+
+def test_hundreds_of_jobs_are_watched_once(jobs, tmp_path):
+    """However many look: one of them asks for all by some lists, and listens; a change reaches everybody."""
+    registry, count = default_registry(), int(os.environ.get("TORCHX_TEST_WATCHED_JOBS", "500"))
+    for _ in range(count):
+        handle = f"kubernetes://tests/{jobs.run(cfg={'kind': 'job'})}"
+        registry.submitted(registry.begin(NewRun(scheduler="kubernetes", session="tests", name="job")), handle)
+    registry.close()
+    outs = [tmp_path / f"watcher{k}" for k in range(int(os.environ.get("TORCHX_TEST_WATCHERS", "4")))]
+    argv = [sys.executable, "-m", "torchx", "watch", "--json"]
+
+    def told(state: str, times: int) -> None:
+        deadline = time.monotonic() + 120
+        while any(out.read_text().count(f'"state": "{state}"') < times for out in outs):
+            assert time.monotonic() < deadline, [out.read_text().count(f'"{state}"') for out in outs]
+            time.sleep(0.05)
+
+    with contextlib.ExitStack() as stack, audited(jobs.namespace) as audit:
+        for out in outs:
+            file = stack.enter_context(out.open("w"))
+            stack.callback(stack.enter_context(subprocess.Popen(argv, stdout=file)).kill)
+        told("PENDING", count)
+        first, now = -1, len(audit.calls())
+        while now > first:  # a watch begins with all that there is
+            time.sleep(6)
+            first, now = now, len(audit.calls())
+        item = cluster.call("GET", jobs.path("jobs", group=JOBS) + "?limit=1")["items"][0]
+        began = time.monotonic()
+        done = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:20Z", "succeeded": 1}
+        conditions = [condition("SuccessCriteriaMet"), condition("Complete")]
+        set_status(jobs.path("jobs", item["metadata"]["name"], JOBS), {**done, "conditions": conditions})
+        told("SUCCEEDED", 1)
+        took = time.monotonic() - began
+        later = audit.verbs()[first:]
+    print(f"{count} Jobs, {len(outs)} watch: {first} requests to begin, then {later}; told after {took:.2f} s")
+    assert first + len(later) < count  # some looks at all, two watches; why there are no pods is asked of 50 jobs

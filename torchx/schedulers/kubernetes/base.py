@@ -155,14 +155,18 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         for app_id in ids:
             together.setdefault((id(self._api_of(app_id)), split_id(app_id)[0]), []).append(app_id)
         for (_, namespace), group in together.items():
-            most = queries.AT_ONCE if len(group) < queries.MANY else len(group)
+            many = len(group) >= queries.MANY
+            most = len(group) if many else queries.AT_ONCE
+            # Why a job waits is a question for each. The record names the oldest last, and they stay the oldest.
+            explained = set(group[-queries.AT_ONCE :] if many else group)
             for i in range(0, len(group), most):
                 chunk = {split_id(app_id)[1]: app_id for app_id in group[i : i + most]}
                 api = self._api_of(group[0])
                 there = queries.look(api, namespace, chunk, self._likeliest(group))
                 for name, app_id in chunk.items():
                     found = there.get(name) or self._heard(app_id)
-                    described[app_id] = self._described(api, app_id, found) if found is not None else None
+                    why = app_id in explained
+                    described[app_id] = self._described(api, app_id, found, why=why) if found is not None else None
         return described
 
     def _heard(self, app_id: str) -> Found | None:
@@ -183,7 +187,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         ask = functools.partial(queries.parts_of, api, "Service", namespace, [name])
         return JOB in self.owners and bool(unless_forbidden(ask, []))
 
-    def _described(self, api: KubeApi, app_id: str, found: Found) -> DescribeAppResponse | None:
+    def _described(self, api: KubeApi, app_id: str, found: Found, *, why: bool = True) -> DescribeAppResponse | None:
         from torchx.schedulers.kubernetes.logs import LastWords
 
         last = found.newest()
@@ -193,7 +197,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
             self._found[app_id] = Found(found.kind, found.owners, version=found.version)
             return sweeps.describe(app_id, found.owners[0], pods)
-        facts = self._facts(api, app_id, last, pods)
+        facts = self._facts(api, app_id, last, pods, why=why)
         names = dict(enumerate(role.name for role in facts.roles))
         look = LastWords(api, split_id(app_id)[0], {(names.get(p.role_index, ""), p.facts.replica): p for p in pods})
         if any(map(answers.number_of, last.owners)):
@@ -215,14 +219,14 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return answer
 
     @staticmethod
-    def _facts(api: KubeApi, app_id: str, found: Found, pods: Sequence[Pod]) -> JobFacts:
-        """What is known of a job, with the words of others where its pods do not come or do not start."""
+    def _facts(api: KubeApi, app_id: str, found: Found, pods: Sequence[Pod], *, why: bool = True) -> JobFacts:
+        """What is known of a job; if wanted, with the words of others where its pods do not come or do not start."""
         from torchx.schedulers.kubernetes import events
 
         namespace, _ = split_id(app_id)
-        missing = events.why_pods_are_missing(api, namespace, found) if answers.lacks_pods(found) else ""
+        missing = events.why_pods_are_missing(api, namespace, found) if why and answers.lacks_pods(found) else ""
         slow = {}
-        starting = next((p for p in pods if p.starting and time.time() - p.facts.started > _PATIENCE_S), None)
+        starting = next((p for p in pods if why and p.starting and time.time() - p.facts.started > _PATIENCE_S), None)
         if starting is not None:
             item = next(item for item in found.pods if item["metadata"]["name"] == starting.name)
             slow[starting.name] = events.why_it_does_not_start(api, namespace, item)
