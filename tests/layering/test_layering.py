@@ -120,6 +120,7 @@ SLOW_EXCEPTIONS = {
     ("torchx.components.component_test_base", "shutil"): "a unittest base, imported by tests only",
     ("torchx.components.component_test_base", "tempfile"): "a unittest base, imported by tests only",
     ("torchx.cli.log_records", "logging"): "its handler, set up when a verb begins",
+    ("torchx.runner.relay", "threading"): "a program of its own, imported where ports are forwarded",
     ("torchx.component_reader.help", "argparse"): "a formatter class, imported when help is shown",
 }
 

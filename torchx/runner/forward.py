@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 
 from torchx.errors import BackendError, ConfigError
+from torchx.runner.relay import Relay
 from torchx.schedulers.inside import STDOUT, InsideProcess
 from torchx.schedulers.inside.run import python_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Sequence
 
 
@@ -39,8 +40,6 @@ class Forwarding:
     """
 
     def __init__(self, process: InsideProcess, ports: Sequence[tuple[int, int]]) -> None:
-        from torchx.runner.relay import Relay
-
         self._process = process
         self._begun = bytearray()
         self._said = b""
@@ -55,7 +54,6 @@ class Forwarding:
             raise
 
     def _listen(self, there: int, here: int) -> None:
-        import socket
         import threading
 
         try:
@@ -106,8 +104,6 @@ class Forwarding:
 
     def close(self) -> None:
         """Ends all connections, and the relay."""
-        import socket
-
         for listening in self._listening:
             with contextlib.suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)  # wakes who accepts

@@ -8,13 +8,14 @@ other one has passed it on: one that is slow holds up no other.
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import struct
 import sys
+import threading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import queue
     from collections.abc import Callable
 
 HEAD = struct.Struct("!BII")
@@ -38,8 +39,6 @@ class Relay:
         self._receive = receive
         self._write = send
         self._connects = connects
-        import threading
-
         self._lock = threading.Lock()
         self._channels: dict[int, Channel] = {}
         self._next = 0
@@ -68,8 +67,6 @@ class Relay:
             if kind == OPEN and not self._connects:
                 break  # it is no relay of ours
             if kind == OPEN:
-                import threading
-
                 threading.Thread(target=self._connect, args=(number, int(data)), daemon=True).start()
                 continue
             channel = self._channels.get(number)
@@ -102,9 +99,6 @@ class Channel:
     """
 
     def __init__(self, relay: Relay, number: int, connection: socket.socket, credit: int) -> None:
-        import queue
-        import threading
-
         self._relay = relay
         self._number = number
         self._connection = connection
@@ -146,13 +140,9 @@ class Channel:
             with self._granted:
                 self._credit -= len(data)
             self._relay.send(DATA, self._number, data)
-        self._relay.send(END, self._number)
 
     def _pass_on(self) -> None:
-        while True:
-            data = self._waiting.get()
-            if data is None:
-                break
+        for data in iter(self._waiting.get, None):
             self._connection.sendall(data)
             self._relay.send(CREDIT, self._number, b"%d" % len(data))
         self._connection.shutdown(socket.SHUT_WR)
@@ -161,11 +151,11 @@ class Channel:
         try:
             work()
         except (OSError, ValueError):
-            if work == self._read:
-                with contextlib.suppress(OSError, ValueError):
-                    self._relay.send(END, self._number)
-            else:
+            if work != self._read:
                 self.close()
+        if work == self._read:
+            with contextlib.suppress(OSError, ValueError):
+                self._relay.send(END, self._number)
         with self._granted:
             self._left -= 1
             over = self._left == 0
