@@ -73,10 +73,14 @@ def sh(runner: Runner, script: str, replicas: int = 1) -> str:
     )
 
 
+NOBODYS = 60_000_000
+"""Of jobs that no Slurm knows, if there is one on this machine."""
+
+
 def on_record(count: int, state: AppState = AppState.SUCCEEDED, msg: str = "", *, first: int = 0) -> None:
     registry = default_registry()
     for i in range(first, first + count):
-        handle = f"slurm://torchx/{1000 + i}"
+        handle = f"slurm://torchx/{NOBODYS + i}"
         run = registry.begin(NewRun(scheduler="slurm", session="torchx", name=f"train-{i}", handle=handle))
         registry.submitted(run, handle)
         registry.saw(handle, state, msg=msg, ended_at=time.time())
@@ -108,13 +112,13 @@ def test_the_chosen_run_stays_chosen(runner: Runner) -> None:
     async def work(pilot: Pilot[None], app: Top) -> None:
         await until(pilot, lambda: "train-49" in seen(app))
         await pilot.press("j", "j", "down", "k")
-        assert app._chosen == "slurm://torchx/1047"
+        assert app._chosen == f"slurm://torchx/{NOBODYS + 47}"
         on_record_one("new")
         await until(pilot, lambda: "new" in seen(app))
-        assert app._chosen == "slurm://torchx/1047"
+        assert app._chosen == f"slurm://torchx/{NOBODYS + 47}"
         assert app.query_one("#runs", Rows).cursor == 3
         await pilot.press("G")
-        assert app._chosen == "slurm://torchx/1000" and "train-0 " in seen(app)
+        assert app._chosen == f"slurm://torchx/{NOBODYS}" and "train-0 " in seen(app)
         await pilot.press("g")
         assert app._chosen == "slurm://torchx/new"
 
@@ -257,7 +261,7 @@ def test_a_run_that_its_scheduler_forgot(runner: Runner) -> None:
         await until(pilot, lambda: "train-0" in seen(app))
         await pilot.press("enter")
         await until(pilot, lambda: str(app.screen.query_one("#cause", Static).render()))
-        assert "slurm://torchx/1000" in seen(app)
+        assert f"slurm://torchx/{NOBODYS}" in seen(app)
 
     drive(runner, work)
 
