@@ -15,7 +15,7 @@ from torchx.runner import Runner, get_runner
 from torchx.runner.batch import template
 from torchx.runner.sweeps import check_job
 from torchx.runner.wait import WaitTimeoutError
-from torchx.specs import AppDef, AppState, Resource, Role, macros
+from torchx.specs import AppDef, AppState, AppStatus, Resource, Role, UnknownAppException, macros
 from torchx.specs.macros import split_macros
 from torchx.specs.tasks import TaskList, fill
 
@@ -74,6 +74,20 @@ def test_a_timeout_and_cancel(runner: Runner) -> None:
         batch.results(timeout=0)
     batch.cancel()
     assert {result.state for result in batch.results()} == {AppState.CANCELLED}
+
+
+def test_a_batch_that_is_gone_and_one_that_nobody_can_ask_about(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one is an error; of the other nothing is known to have ended."""
+    batch = runner.run_many([app("true")], "local_cwd")
+    batch.results()
+    monkeypatch.setattr(runner, "status", lambda _: AppStatus(state=AppState.RUNNING))
+    assert batch._ended({0}) == []
+    for status in (None, AppStatus(state=AppState.FAILED)):
+        monkeypatch.setattr(runner, "status", lambda _, status=status: status)
+        with pytest.raises(UnknownAppException):
+            batch._ended({0})
 
 
 def test_what_differs_becomes_a_value() -> None:

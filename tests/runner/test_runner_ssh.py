@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -37,3 +38,14 @@ def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "b.pub").write_text("one\ntwo\n")
     (tmp_path / "a-cert.pub").write_text("three\n")
     assert public_keys(str(tmp_path)) == "one\ntwo"
+
+
+@pytest.mark.parametrize(("code", "keys"), [(0, "of the agent\none"), (1, "one")])
+def test_keys_of_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, keys: str) -> None:
+    """They come first; that it has none, which it says where they would stand, is not a key."""
+    program = tmp_path / "ssh-add"
+    program.write_text(f"#!/bin/sh\necho of the agent; exit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "a.pub").write_text("one\n")
+    assert public_keys(str(tmp_path)) == keys

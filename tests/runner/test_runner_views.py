@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from torchx.errors import NotSupportedError
+from torchx.runner.sweeps import failures
 from torchx.runner.views import TaskOf
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppState
+from torchx.specs.tasks import TaskTable
 
 from .memory_backend import MemoryScheduler, echo_app
 
@@ -68,3 +70,18 @@ def test_a_task_is_cancelled_alone_and_deleted_with_its_sweep() -> None:
     assert backend.cancelled == [("sweep", 2)]
     with pytest.raises(NotSupportedError, match="cannot be deleted alone"):
         task.delete("sweep/2")
+
+
+@pytest.mark.parametrize(("odd", "counts"), [(-1, [40]), (1, [30, 9, 1])])
+def test_tasks_that_nobody_looked_into_failed_as_their_like(odd: int, counts: list[int]) -> None:
+    """Where all that were looked into have failed alike; else it is said that they were not."""
+
+    class Failing(Sweeping):
+        def describe_tasks(self, app_id, numbers):
+            said = {n: "no disk" if n == odd else f"step {n} is bad" for n in numbers}
+            return [DescribeAppResponse(f"s/{n}", AppState.FAILED, msg=said[n]) for n in numbers]
+
+    table = TaskTable(states=[AppState.FAILED] * 40, exit_codes=[1] * 40, ended=[1.0] * 40)
+    groups = failures(Failing(), "sweep", table)
+    assert [len(group.tasks) for group in groups] == counts
+    assert any("not looked into" in group.cause for group in groups) == (odd > 0)
