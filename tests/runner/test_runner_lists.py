@@ -73,6 +73,23 @@ def test_a_scheduler_that_cannot_be_asked_leaves_a_note(tmp_path):
         assert "`far` is not known" in runner.runs()[1].note
 
 
+def test_runs_of_a_scheduler_that_is_not_installed_here(jobs):
+    """They are as they were seen last, and the others are refreshed; whichever comes first."""
+
+    def memory(session_name, **_):
+        return MemoryScheduler(session_name, jobs=jobs)
+
+    for names in (("memory", "gone"), ("gone", "memory")):
+        with Runner("test", dict.fromkeys(names, memory)) as both:
+            for name in names:
+                both.run(echo_app(), name)
+    for job in jobs.values():
+        job.state = AppState.SUCCEEDED
+    with Runner("test", {"memory": memory}) as here:
+        found = {(run.scheduler, run.state, run.note.partition(";")[0]) for run in here.runs()}
+    assert found == {("memory", AppState.SUCCEEDED, ""), ("gone", AppState.SUBMITTED, "last seen")}
+
+
 def test_a_scheduler_that_is_too_slow_leaves_a_note():
     """A list takes no longer than it may."""
     import threading
