@@ -24,16 +24,18 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def watched(tmp_path: Path, log: Path) -> Watchdog:
-    """A job that may be silent for 10 s; what looks into it does nothing."""
-    asked = {"seconds": 10, "action": "stacks", "program": ["/bin/true"], "files": [str(log), str(tmp_path / "mark")]}
-    watchdog = Watchdog({**asked, "answer": str(tmp_path / "answer")}, {})
+    """A job that may be silent for 10 s; what looks into it prints what :func:`answer` has it say."""
+    program = ["/bin/sh", "-c", f"cat '{tmp_path}/answer'"]
+    asked = {"seconds": 10, "action": "stacks", "program": program, "files": [str(log), str(tmp_path / "mark")]}
+    os.mkfifo(tmp_path / "answer")
+    watchdog = Watchdog(asked, {"PATH": os.environ["PATH"]})
     watchdog.begin(0.0)
     return watchdog
 
 
 def answer(tmp_path: Path, text: str) -> None:
-    os.waitpid(-1, 0)  # the program
     (tmp_path / "answer").write_text(text)
+    os.waitpid(-1, 0)  # the program
 
 
 def test_without_one_nothing_is_ever_due() -> None:
@@ -73,7 +75,7 @@ def test_output_and_progress_are_signs_of_life(watched: Watchdog, tmp_path: Path
     assert not watched.silent
     watched.turn(19.0)
     assert watched.silent
-    os.waitpid(-1, 0)
+    answer(tmp_path, "")
 
 
 def test_who_computes_has_three_times_as_long(watched: Watchdog, tmp_path: Path) -> None:
@@ -87,12 +89,39 @@ def test_who_computes_has_three_times_as_long(watched: Watchdog, tmp_path: Path)
     assert watched.turn(31.0) == f"no output for 31 s: {SAID}"
 
 
-def test_without_an_answer_it_is_said_all_the_same(watched: Watchdog) -> None:
+def test_without_an_answer_it_is_said_all_the_same(watched: Watchdog, tmp_path: Path) -> None:
     """A program that hangs itself does not keep the alarm back."""
     watched.turn(10.0)
-    os.waitpid(-1, 0)
     assert watched.turn(99.0) is None
     assert watched.turn(100.0) == "no output for 1 min: what the ranks are doing is not known"
+    answer(tmp_path, SAID)  # too late
+    assert watched.turn(101.0) is None
+
+
+def test_a_program_that_ends_without_a_word_is_not_waited_for(tmp_path: Path, log: Path) -> None:
+    """Nor is one that cannot be started."""
+    for program in ("/bin/false", "/no/such/program"):
+        watchdog = Watchdog({"seconds": 10, "action": "stacks", "program": [program], "files": [str(log)]}, {})
+        watchdog.begin(0.0)
+        watchdog.turn(10.0)
+        if program == "/bin/false":
+            os.waitpid(-1, 0)
+        assert watchdog.turn(10.2) == "no output for 10 s: what the ranks are doing is not known"
+
+
+def test_whoever_sees_the_job_through_may_say_what_a_sign_is() -> None:
+    """An engine has no files."""
+    lines = ["a"]
+    asked = {"seconds": 10, "action": "stacks", "program": ["/bin/false"]}
+    watchdog = Watchdog(asked, {}, lambda: len(lines))
+    watchdog.begin(0.0)
+    lines.append("b")
+    assert watchdog.turn(9.0) is None
+    assert watchdog.turn(18.0) is None
+    assert not watchdog.silent
+    watchdog.turn(19.0)
+    assert watchdog.silent
+    os.waitpid(-1, 0)
 
 
 def test_between_two_attempts_nobody_watches(watched: Watchdog) -> None:
@@ -116,9 +145,8 @@ def job(tmp_path: Path) -> str:
 def run(job: str, script: str, action: str, *, again: str = "") -> Fork:
     """A job that is silent from its start; who looks into it answers at once."""
     asked = request(job, role(script), grace_s=5.0)
-    found = os.path.join(os.path.dirname(job), "answer")
-    program = ["/bin/sh", "-c", f"echo '{SAID}' >{found}.new; mv {found}.new {found}"]
-    asked["watchdog"] = {"seconds": 0.3, "action": action, "program": program, "answer": found, "files": [f"{job}/x"]}
+    program = ["/bin/sh", "-c", f"echo '{SAID}'"]
+    asked["watchdog"] = {"seconds": 0.3, "action": action, "program": program, "files": [f"{job}/x"]}
     if again:
         asked["again"] = ["/bin/sh", "-c", again]
     with forked(lambda: Supervisor(asked, GUARDIAN).run()) as fork:

@@ -19,7 +19,6 @@ STATE_FILE = "state"
 CONTROL_FIFO = "control"
 CRASH_FILE = "supervisor.log"
 AT_END_FILE = "at_end"
-ANSWER_FILE = "watchdog.seen"  # of the program that looks into a silent job
 HANG_FILE = "watchdog.txt"  # what was seen when the job was silent last
 WATCHED = "watched"  # the key in a state file's header of a job with a watchdog
 MARKS = ("attempts.jsonl", "progress", "checkpoint")  # as in schedulers/kit/attempts.py
@@ -39,7 +38,6 @@ JOB_FILES = (
     CRASH_FILE,
     AT_END_FILE,
     TASKS_FILE,
-    ANSWER_FILE,
     HANG_FILE,
     *MARKS,
 )

@@ -1,4 +1,7 @@
-"""Whether a whole job is silent: sees it by the sizes of its logs and its marks of progress, and has it looked into."""
+"""Whether a whole job is silent: sees it by its logs and its marks of progress, and has it looked into.
+
+The same for each backend: whoever sees a job through (supervisor, watcher, batch script) lends it a clock.
+"""
 # ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from torchx.supervisor.layout import HANG_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _LOOKS = 20  # at the sizes, before a job counts as silent
@@ -16,7 +20,7 @@ _MOST_LOOK_S = 30.0
 _PATIENCE_S = 90.0  # with the program that looks into the job
 _BUSY = 3  # so many times as long may a job be silent whose ranks compute: a slow start, a long evaluation
 BUSY = "busy"
-"""The first line of an answer by which ranks compute; then there is another line, the sentence."""
+"""The first line that the program prints by which ranks compute; then there is another line, the sentence."""
 
 
 class Watchdog:
@@ -24,8 +28,9 @@ class Watchdog:
 
     Args:
         asked: ``seconds``, ``action`` (``stacks``, ``cancel`` or ``retry``), ``program`` (looks into the job, and
-            writes a sentence to the file ``answer``), ``files`` (logs and marks of progress). All may be missing.
+            prints a sentence), ``files`` (logs and marks of progress). All may be missing.
         env: of that program.
+        signs: returns what is another value once the job has written something; None: the files say it.
 
     Attributes:
         due: when :meth:`turn` is to be called, by the monotonic clock; None: never.
@@ -34,22 +39,26 @@ class Watchdog:
         text: what was said last.
     """
 
-    def __init__(self, asked: dict[str, Any], env: dict[str, str]) -> None:
+    def __init__(self, asked: dict[str, Any], env: dict[str, str], signs: Callable[[], object] | None = None) -> None:
         self._asked = asked
         self._env = env
+        self._signs = signs or self._files
         self._seconds: float = asked.get("seconds", 0)
         self.action: str = asked.get("action", "")
         self.due: float | None = None
         self.silent = False
         self.text = ""
-        self._seen: list[tuple[int, int]] = []
+        self._seen: object = None
         self._since = self._answer_by = 0.0
         self._patience = 1
+        self._answer = -1
+        self._said = b""
 
     def begin(self, now: float) -> None:
         """An attempt starts."""
         if self._seconds:
-            self._seen, self._since, self._patience, self._answer_by = self._look(), now, 1, 0.0
+            self._hang_up()
+            self._seen, self._since, self._patience = self._signs(), now, 1
             self.silent, self.due = False, now
 
     def forget(self) -> None:
@@ -61,7 +70,7 @@ class Watchdog:
         if self._answer_by:
             return self._wait_for_answer(now)
         self.due = now + min(self._seconds / _LOOKS, _MOST_LOOK_S)
-        seen = self._look()
+        seen = self._signs()
         if seen != self._seen:
             self._seen, quiet_s, self._since, self._patience = seen, now - self._since, now, 1
             if self.silent:
@@ -75,27 +84,34 @@ class Watchdog:
         return None
 
     def _start(self) -> None:
-        null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-        try:
-            os.unlink(self._asked["answer"])
-        except OSError:
-            pass
+        self._answer, printed = os.pipe()
+        os.set_blocking(self._answer, False)
+        streams: list[Any] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 2)]
+        streams.append((os.POSIX_SPAWN_DUP2, printed, 1))
         try:
             program = self._asked["program"]
-            os.posix_spawn(program[0], program, self._env, file_actions=null, setsid=True)
+            os.posix_spawn(program[0], program, self._env, file_actions=streams, setsid=True)
         except OSError:
-            self._answer_by = 0.001  # nobody will answer
+            pass  # nobody answers
+        finally:
+            os.close(printed)
+
+    def _hang_up(self) -> None:
+        if self._answer >= 0:
+            os.close(self._answer)
+        self._answer, self._answer_by, self._said = -1, 0.0, b""
 
     def _wait_for_answer(self, now: float) -> str | None:
         try:
-            with open(self._asked["answer"], encoding="utf-8", errors="replace") as f:
-                said = f.read().strip()
-        except OSError:
-            said = ""
-        if not said and now < self._answer_by:
-            self.due = now + 0.2
-            return None
-        self._answer_by, self.due = 0.0, now + min(self._seconds / _LOOKS, _MOST_LOOK_S)
+            while data := os.read(self._answer, 1 << 12):
+                self._said += data
+        except BlockingIOError:
+            if now < self._answer_by:
+                self.due = now + 0.2
+                return None
+        said = self._said.decode("utf-8", "replace").strip()
+        self._hang_up()
+        self.due = now + min(self._seconds / _LOOKS, _MOST_LOOK_S)
         busy, newline, sentence = said.partition("\n")
         if newline and busy == BUSY:
             said = sentence
@@ -105,9 +121,8 @@ class Watchdog:
         self.text = f"no output for {_span(now - self._since)}: {said or 'what the ranks are doing is not known'}"
         return self.text
 
-    def _look(self) -> list[tuple[int, int]]:
+    def _files(self) -> list[tuple[int, int]]:
         return [_mark(path) for path in self._asked.get("files", ())]
-
 
 def put_down(folder: str, text: str) -> None:
     """Writes down what was seen of a job; without, when that cannot be written."""
@@ -131,9 +146,11 @@ def seen(folder: str) -> str:
 
 def _mark(path: str) -> tuple[int, int]:
     try:
-        found = os.stat(path)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # to open a file is to make NFS look at it
     except OSError:
         return (0, 0)
+    found = os.fstat(fd)
+    os.close(fd)
     return (found.st_size, found.st_mtime_ns)
 
 

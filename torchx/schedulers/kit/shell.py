@@ -81,7 +81,15 @@ def read_script(module: str, name: str) -> str:
         module: ``__file__`` of the module.
         name: of the script.
     """
-    with open(os.path.join(os.path.dirname(module), name), encoding="utf-8") as f:
-        lines = f.readlines()
-    start = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "".join(lines[start:])
+    path = os.path.join(os.path.dirname(module), name)
+    archive, in_archive, inside = path.partition(".pyz/")
+    if in_archive:  # on the node of a batch job
+        from zipimport import zipimporter
+
+        text = zipimporter(f"{archive}.pyz").get_data(inside).decode()
+    else:
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+    while text.startswith("#"):
+        text = text.partition("\n")[2]
+    return text

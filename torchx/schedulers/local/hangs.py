@@ -1,49 +1,39 @@
-"""What the ranks of a silent local job are doing: its supervisor runs this module, which writes down a sentence."""
+"""What the ranks of a silent local job are doing: its supervisor runs this module, which prints a sentence."""
 
 from __future__ import annotations
 
-import os
 import sys
 
-from torchx.supervisor.watchdog import BUSY
+from torchx.errors import BackendError
+from torchx.schedulers.stacks.look import look, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx.schedulers.inside.run import Ran
+    from torchx.schedulers.stacks import Stacks
 
 
 def main() -> None:
-    """Looks into the job of a folder, and writes the sentence."""
-    from torchx.errors import TorchXError
-
-    folder, answer = sys.argv[1:]
-    try:
-        said = _sentence(folder)
-    except TorchXError as e:
-        said = f"it could not be looked into: {e}"
-    with open(f"{answer}.new", "w", encoding="utf-8") as f:
-        f.write(said)
-    os.replace(f"{answer}.new", answer)
+    """Looks into the job of a folder, and prints the sentence."""
+    tell(lambda: _stacks(sys.argv[1]))
 
 
-def _sentence(folder: str) -> str:
+def _stacks(folder: str) -> Stacks:
     from torchx.schedulers.inside.run import run
     from torchx.schedulers.local.inside import enter
     from torchx.schedulers.local.jobs import LocalJob
-    from torchx.schedulers.stacks.look import look
     from torchx.supervisor.statefile import RUNNING
 
     job = LocalJob(folder)
     state = job.read()
     if state is None:
-        return ""
+        raise BackendError(f"the state of the job in `{folder}` cannot be read")
     there = [(role, k) for role, count in state.roles for k in range(count)]
     running = [replica for replica, line in zip(there, state.replicas, strict=True) if line.state == RUNNING]
 
     def inside(words: Sequence[str], role: str, k: int) -> Ran:
         return run(enter(job, role, k, words, None))
 
-    found = look(inside, None, there, running or None)
-    return f"{BUSY}\n{found.sentence}" if found.busy else found.sentence
+    return look(inside, None, there, running or None)

@@ -11,7 +11,6 @@ from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import PopenRequest, check_scripts, move_logs, replica_requests
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, SAMPLE_S, torchx_home
 from torchx.supervisor.layout import (
-    ANSWER_FILE,
     AT_END_FILE,
     CONTROL_FIFO,
     REQUEST_FILE,
@@ -117,7 +116,7 @@ def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, 
     from torchx.specs.watchdog import parse_watchdog
     from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 
-    wish, answer, mark = parse_watchdog(text), os.path.join(folder, ANSWER_FILE), os.path.join(folder, PROGRESS_FILE)
+    wish, mark = parse_watchdog(text), os.path.join(folder, PROGRESS_FILE)
     files = [mark]
     for replica in (replica for role in roles for replica in role["replicas"]):
         replica["env"] = {ENV_PROGRESS: mark, **replica["env"]}
@@ -125,8 +124,7 @@ def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, 
     return {
         "seconds": wish.seconds,
         "action": wish.action,
-        "program": program("torchx.schedulers.local.hangs", folder, answer),
-        "answer": answer,
+        "program": program("torchx.schedulers.local.hangs", folder),
         "files": files,
     }
 

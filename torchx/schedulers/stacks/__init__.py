@@ -184,10 +184,9 @@ def probe_text(py_spy: str = "") -> str:
     Args:
         py_spy: where py-spy may be there, beside the usual places.
     """
-    import os
+    from torchx.schedulers.kit.shell import read_script
 
-    with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
-        return file.read().replace('BROUGHT = ""', f"BROUGHT = {py_spy!r}")
+    return read_script(__file__, "probe.py").replace('BROUGHT = ""', f"BROUGHT = {py_spy!r}")
 
 
 # -- one rank ------------------------------------------------------------------------------------------

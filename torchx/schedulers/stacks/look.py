@@ -77,3 +77,15 @@ def look(
         else:
             texts.append((*replica, known[replica].hostname if replica in known else "", ran.stdout))
     return parse(texts, unread, whole=len(replicas) == len(there))
+
+
+def tell(stacks: Callable[[], Stacks]) -> None:
+    """Prints what the ranks of a silent job are doing, as :class:`torchx.supervisor.watchdog.Watchdog` reads it."""
+    from torchx.supervisor.watchdog import BUSY
+
+    try:
+        found = stacks()
+        said = f"{BUSY}\n{found.sentence}" if found.busy else found.sentence
+    except TorchXError as e:
+        said = f"it could not be looked into: {e}"
+    sys.stdout.write(said)
