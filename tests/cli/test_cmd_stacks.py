@@ -118,7 +118,7 @@ def test_a_silent_job_is_ended_when_that_is_asked_for(torchx: Call, project: Pat
         (["--watchdog", "soon"], "`soon` of the watchdog is not a length of time"),
         (
             ["-s", "aws_batch", "-cfg", "queue=q", "--watchdog", "10m"],
-            "`aws_batch` cannot watch whether a job is silent",
+            "`aws_batch` cannot watch whether a job is silent\nhint: omit `--watchdog`, or use `local_cwd`, `local_docker` or `slurm`",
         ),
     ],
 )

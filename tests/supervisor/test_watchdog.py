@@ -124,6 +124,20 @@ def test_whoever_sees_the_job_through_may_say_what_a_sign_is() -> None:
     os.waitpid(-1, 0)
 
 
+def test_who_goes_on_while_it_is_looked_into_was_not_silent(watched: Watchdog, tmp_path: Path, log: Path) -> None:
+    """A look takes seconds: nothing is said, and the time counts from then on."""
+    watched.turn(10.0)
+    log.write_text("more")
+    answer(tmp_path, SAID)
+    assert (watched.turn(12.0), watched.silent) == (None, False)
+    assert watched.turn(13.0) is None
+    assert watched.turn(22.9) is None
+    assert not watched.silent
+    watched.turn(23.0)
+    assert watched.silent
+    answer(tmp_path, "")
+
+
 def test_between_two_attempts_nobody_watches(watched: Watchdog) -> None:
     """And the next one has all of its time."""
     watched.forget()

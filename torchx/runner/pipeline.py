@@ -127,7 +127,10 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
         raise NotSupportedError(f"this batch script cannot run on `{scheduler}`: {why}", hint=hint)
     policy_of(app, scheduler, backend.capabilities)
     if WATCHDOG in app.metadata and watchdog_of(app) and not backend.capabilities.watchdog:
-        raise NotSupportedError(f"`{scheduler}` cannot watch whether a job is silent", hint="omit `--watchdog`")
+        raise NotSupportedError(
+            f"`{scheduler}` cannot watch whether a job is silent",
+            hint="omit `--watchdog`, or use `local_cwd`, `local_docker` or `slurm`",
+        )
     if AFTER in app.metadata:
         from torchx.runner.after import check_after
 

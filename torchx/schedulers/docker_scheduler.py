@@ -102,6 +102,7 @@ CAPABILITIES = Capabilities(
     retries=("REPLICA", "ROLE", "APPLICATION"),
     retry_actions=("retry", "mem"),
     timeout="yes",
+    watchdog=True,
     elastic=True,
     multi_role=True,
     mounts=("bind", "volume", "device"),
@@ -166,6 +167,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
 
             told["policy"] = attempts.policy(app, self.capabilities, place)
             told["timeout"] = attempts.timeout(app, place)
+            told["watchdog"] = attempts.watchdog(app, place)
         request = render_job(app, app_id, opts, session=self.session_name, environ=os.environ, **told)
         request.images_to_push = pushed  # as well: what runs is the image that is here
         return AppDryRunInfo(request, str)

@@ -110,6 +110,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         metrics="kept",
         retry_actions=("retry", "avoid", "mem", "checkpoint"),
         timeout="time",
+        watchdog=True,
         after=("ok", "any", "fail"),
     )
     transient = re.compile(
@@ -154,8 +155,10 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         request = make_request(app, opts, name=name, cwd=cwd, retry=retry)
         if app.metadata:
             from torchx.schedulers.slurm.notices import is_wanted
+            from torchx.specs.watchdog import WATCHDOG, watchdog_of
 
             request.notify = is_wanted(app)
+            request.watchdog = app.metadata[WATCHDOG] if watchdog_of(app) else ""
         request.check()
         return AppDryRunInfo(request, str)
 
@@ -189,7 +192,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"{folder}/{SCRIPT_FILE}"]
         files = self._sampler(info)
         files[SCRIPT_FILE] = script = request.materialize()
-        if request.retry or request.notify:
+        if request.retry or request.notify or request.watchdog:
             from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 
             files[PROGRAM_FILE] = program("slurm")
@@ -326,12 +329,8 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         if folder is None or not host:
             raise self._not_running(app_id, role, k)
         components = self._slurm(site).jobs([app_id]).get(app_id, ()) if len(folder.roles()) > 1 else ()
-        component = None
-        if len(components) > 1:
-            names = {
-                r.component: self.run_command(site, ["scontrol", "show", "hostnames", r.nodes]) for r in components
-            }
-            component = next((c for c, done in names.items() if host in done.stdout.split()), None)
+        run = functools.partial(self.run_command, site)
+        component = inside.component_of(run, host, {r.component: r.nodes for r in components})
         step = inside.step_words(app_id, host, component=component, tty=tty is not None)
         return inside.Step(
             site.spawn,
@@ -339,7 +338,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             folder.replica(role, k),
             argv,
             tty,
-            run=functools.partial(self.run_command, site),
+            run=run,
             ended=functools.partial(self._not_running, app_id, role, k),
         )
 

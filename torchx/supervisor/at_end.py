@@ -21,10 +21,18 @@ def start(folder: str) -> int:
     0
     """
     try:
-        argv, env = parts(_words(folder))
+        return spawn(_words(folder))
+    except (OSError, StateFileError):
+        return 0
+
+
+def spawn(words: bytes) -> int:
+    """The same of the file's content."""
+    try:
+        argv, env = parts(words)
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         return os.posix_spawn(argv[0], argv, env, file_actions=null, setsid=True, setsigdef=_IGNORED)
-    except (OSError, StateFileError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError):
         return 0
 
 

@@ -2,7 +2,6 @@
 
 The same for each backend: whoever sees a job through (supervisor, watcher, batch script) lends it a clock.
 """
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
@@ -112,6 +111,9 @@ class Watchdog:
         said = self._said.decode("utf-8", "replace").strip()
         self._hang_up()
         self.due = now + min(self._seconds / _LOOKS, _MOST_LOOK_S)
+        if self._signs() != self._seen:  # it has gone on while it was looked into: no alarm
+            self.silent = False
+            return None
         busy, newline, sentence = said.partition("\n")
         if newline and busy == BUSY:
             said = sentence
@@ -123,6 +125,7 @@ class Watchdog:
 
     def _files(self) -> list[tuple[int, int]]:
         return [_mark(path) for path in self._asked.get("files", ())]
+
 
 def put_down(folder: str, text: str) -> None:
     """Writes down what was seen of a job; without, when that cannot be written."""

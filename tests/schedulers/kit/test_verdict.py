@@ -388,3 +388,22 @@ def test_an_answer_that_did_not_fail_is_left_alone() -> None:
     """Only failures are judged."""
     given = DescribeAppResponse("a", RUNNING, msg="x")
     assert (on_answer(given).msg, given.structured_error_msg) == ("x", NONE)
+
+
+def test_who_says_only_that_it_was_told_to_end_is_not_to_blame() -> None:
+    """As torchrun does when the job has reached its time limit, or was silent; what else was said then is."""
+    for said, cause in (
+        ("SignalException: Process 1 got signal: 15", "no output for 1 min"),
+        ("KeyError: 'x'", "KeyError: 'x'"),
+    ):
+        told = replica(0, CANCELLED, exit_code=1, stopped=True)
+        facts = job(told, state=FAILED, reason="no output for 1 min", kind="timeout")
+        verdict = judge(
+            facts,
+            lambda found, said=said: (
+                [Evidence(stderr=f'Traceback (most recent call last):\n  File "t.py", line 1, in f\n{said}\n')]
+                * len(found)
+            ),
+        )
+        assert verdict.cause is not None
+        assert (verdict.cause.kind, verdict.cause.message) == ("timeout", cause)

@@ -22,12 +22,14 @@ from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Resource, RetryPolicy, Role, macros
 from torchx.specs.retries import RETRY, Attempt, read_attempts
 from torchx.specs.serialize import appdef_to_dict
+from torchx.specs.watchdog import WATCHDOG
 
 SRUN = f"""#!{sys.executable} -IS
 import os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # srun listens to it, even where its caller does not
 words = sys.argv[1:]
-while words[0].startswith("--"):
+os.environ.update(SLURM_JOB_ID="7", SLURM_STEP_ID="0")
+while words[0].startswith("-"):
     if words[0].startswith("--chdir="):
         os.chdir(words[0][8:])
     words.pop(0)
@@ -51,16 +53,18 @@ def run(
     *roles: Role,
     nodes: str = "n[1-4]",
     retry: str = "",
+    watchdog: str = "",
     slurm: dict[str, str] | None = None,
     **cfg: Any,
 ) -> tuple[int, JobEvents, Path]:
     """Exit code, notes and folder of a job."""
     folder = programs.parent / "job"
     folder.mkdir(exist_ok=True)
-    app = AppDef("job", list(roles), metadata={RETRY: retry} if retry else {})
+    wishes = {RETRY: retry, WATCHDOG: watchdog}
+    app = AppDef("job", list(roles), metadata={key: wish for key, wish in wishes.items() if wish})
     (folder / "job.json").write_text(json.dumps({"app": appdef_to_dict(app)}))
     request = SlurmScheduler("s").submit_dryrun(app, cfg).request
-    if retry:
+    if retry or watchdog:
         (folder / PROGRAM_FILE).write_bytes(program("slurm").encode("utf-8", "surrogateescape"))
     (folder / "job.sh").write_text(request.materialize())
     env = {

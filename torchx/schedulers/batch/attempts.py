@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from torchx.specs.retries import RetryRules
 
 PROGRAM_FILE = "retry.pyz"
-_ROOMS = ("util", "specs", "plugins", "supervisor", "schedulers/failures", "schedulers/kit", "schedulers/batch")
+_ROOMS = (
+    *("util", "specs", "plugins", "supervisor"),
+    *(f"schedulers/{name}" for name in ("failures", "kit", "batch", "inside", "stacks")),
+)
 _COMMAND_S = 30.0
 
 
@@ -58,7 +61,7 @@ def program(backend: str) -> str:
     paths += [f"{top}/schedulers/{name}.py" for name in ("__init__", "api", "ids", "devices", "notices", "streams")]
     for room in (*_ROOMS, f"schedulers/{backend}"):
         for folder, _, names in os.walk(os.path.join(top, room)):
-            paths += [os.path.join(folder, name) for name in names if name.endswith(".py")]
+            paths += [os.path.join(folder, name) for name in names if name.endswith((".py", ".sh"))]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", f"from torchx.schedulers.{backend}.attempts import main\n\nmain()\n")

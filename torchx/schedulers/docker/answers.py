@@ -34,6 +34,7 @@ def facts_of(
     *,
     definition: Sequence[Role] = (),
     attempts: Sequence[Attempt] = (),
+    hang: str = "",
     now: float | None = None,
 ) -> JobFacts:
     """What is known of a job.
@@ -44,6 +45,7 @@ def facts_of(
         history: of a job that has ended, or is being ended.
         definition: the roles as they were submitted, where somebody asks for them.
         attempts: those that have ended, of a job with a retry policy.
+        hang: what its watchdog saw, where somebody asks for it.
         now: Unix time.
     """
     step = gangs.next_step(job)
@@ -58,23 +60,30 @@ def facts_of(
     removed = [r for r in members if r.reason == _REMOVED]
     over = all(is_terminal(c.state) for c in job.containers)
     late = not cancelled and any(c.mark.late for c in job.containers)
-    limit = gangs.rules_of(job).timeout
     return JobFacts(
         app_id=job.app_id,
         roles=roles,
         state=_state_of(job, step, late=late and over) if not unattended or late else None,
-        reason=f"it reached its time limit{' of ' + limit if limit else ''}" if late else "",
+        reason=_why_late(job, hang) if late else "",
         kind="timeout" if late else "",
         cancelled=cancelled and not removed,  # else they are ended for the lack of it
         unattended=unattended,
         restarts=_restarts(job, history),
         attempts=attempts,
+        hang=hang,
         started=min(c.created for c in job.containers),
         ended=history.ended_at if history and over else None,
         notes=_notes(members, removed, step.stop if unattended else ()),
         tell_hosts=False,  # a container's name has that of its replica in it
         definition=definition,
     )
+
+
+def _why_late(job: Job, hang: str) -> str:
+    rules = gangs.rules_of(job)
+    if any(c.mark.silent for c in job.containers):
+        return hang or f"it was silent for longer than its watchdog allows (`{rules.watchdog}`)"
+    return f"it reached its time limit{' of ' + rules.timeout if rules.timeout else ''}"
 
 
 def _state_of(job: Job, step: Step, *, late: bool) -> AppState | None:
@@ -92,12 +101,13 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
     Args:
         client: of the engine, which is asked about a job that has ended or is being ended; None: it is not asked.
     """
+    hang = _hang(job, client)
     if client is None or not gangs.ends(job):
-        return verdict.describe(facts_of(job, definition=job.roles(), attempts=_attempts(job, client)))
+        return verdict.describe(facts_of(job, definition=job.roles(), attempts=_attempts(job, client), hang=hang))
     from torchx.schedulers.docker.evidence import Look, history_of
 
     past, attempts = history_of(client, job), _attempts(job, client)
-    facts = facts_of(job, past, definition=job.roles(), attempts=attempts)
+    facts = facts_of(job, past, definition=job.roles(), attempts=attempts, hang=hang)
     if any(c.mark.final for c in job.containers) and len(attempts) <= gangs.waves(job):
         facts = replace(facts, notes=[*facts.notes, _UNASKED])
     # A look takes four calls: more than one replica is looked into only where the first is a victim.
@@ -110,6 +120,14 @@ def _attempts(job: Job, client: Any | None) -> Sequence[Attempt]:
     from torchx.schedulers.docker.evidence import attempts_of
 
     return attempts_of(client, job)
+
+
+def _hang(job: Job, client: Any | None) -> str:
+    if client is None or not gangs.rules_of(job).watchdog:
+        return ""
+    from torchx.schedulers.docker.evidence import hang_of
+
+    return hang_of(client, job)
 
 
 def listed(job: Job) -> ListAppResponse:

@@ -20,6 +20,7 @@ from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, AppState
 from torchx.specs.retries import Attempt, RetryRules, to_line
 from torchx.specs.timeouts import TIMEOUT, timeout_s
+from torchx.specs.watchdog import WATCHDOG, watchdog_of
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
@@ -28,9 +29,13 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.kit.caps import Capabilities
 
-_PROGRESS = "/tmp/torchx_progress"  # noqa: S108  # in the container, which nobody shares
-MARKS = {ENV_CHECKPOINT: "/tmp/torchx_checkpoint", ENV_PROGRESS: _PROGRESS}  # noqa: S108
-"""Variables of a job with a policy."""
+PROGRESS = "/tmp/torchx_progress"  # noqa: S108  # in the container, which nobody shares
+_CHECKPOINT = "/tmp/torchx_checkpoint"  # noqa: S108
+
+
+def marks(policy: str) -> dict[str, str]:
+    """The variables that say where a replica leaves its marks, and finds one where the job has a policy."""
+    return {**({ENV_CHECKPOINT: _CHECKPOINT} if policy else {}), ENV_PROGRESS: PROGRESS}
 
 
 def policy(app: AppDef, caps: Capabilities, place: str) -> str:
@@ -46,11 +51,7 @@ def policy(app: AppDef, caps: Capabilities, place: str) -> str:
     if rules is None:
         return ""
     refuse_parts(app, "its watcher")
-    if not place:
-        raise NotSupportedError(
-            "nobody could keep the retry policy: only this program knows the way to its engine",
-            hint="name the engine by `DOCKER_HOST`, or omit `--retry`",
-        )
+    _need(place, "keep the retry policy", "retry")
     return str(rules)
 
 
@@ -58,12 +59,24 @@ def timeout(app: AppDef, place: str) -> str:
     """How long an attempt may run; empty: for ever. Arguments and errors as of :func:`policy`."""
     if not timeout_s(app):
         return ""
+    _need(place, "keep the time limit", "timeout")
+    return app.metadata[TIMEOUT]
+
+
+def watchdog(app: AppDef, place: str) -> str:
+    """After which silence it is looked into; empty: it is not. Arguments and errors as of :func:`policy`."""
+    if not watchdog_of(app):
+        return ""
+    _need(place, "see whether the job is silent", "watchdog")
+    return app.metadata[WATCHDOG]
+
+
+def _need(place: str, do: str, option: str) -> None:
     if not place:
         raise NotSupportedError(
-            "nobody could keep the time limit: only this program knows the way to its engine",
-            hint="name the engine by `DOCKER_HOST`, or omit `--timeout`",
+            f"nobody could {do}: only this program knows the way to its engine",
+            hint=f"name the engine by `DOCKER_HOST`, or omit `--{option}`",
         )
-    return app.metadata[TIMEOUT]
 
 
 def main() -> None:
@@ -89,7 +102,7 @@ def attempt_ended(client: Any, job: Job) -> Attempt:
     if len(earlier) > number:
         return earlier[number]
     past = evidence.history_of(client, job)
-    facts = replace(facts_of(job, past), state=AppState.FAILED)
+    facts = replace(facts_of(job, past, hang=evidence.hang_of(client, job)), state=AppState.FAILED)
     verdict = judge(facts, evidence.Look(client, job, past, earlier), at_once=1)
     attempt = Attempt(started=past.started_at or facts.started or 0.0, ended=past.ended_at or 0.0)
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +115,8 @@ def attempt_ended(client: Any, job: Job) -> Attempt:
         attempt.cause = phrase(verdict.cause, tell_host=False)
     if attempt.again and attempt.memory != (earlier[-1].memory if earlier else 1.0):
         _give_memory(client, job, attempt)
-    _put(client, job.first(), "".join(map(to_line, [*earlier, attempt])))
+    lines = "".join(map(to_line, [*earlier, attempt]))
+    client.api.put_archive(job.first().id, "/", evidence.tar_of(evidence.ATTEMPTS_FILE, lines))
     return attempt
 
 
@@ -128,20 +142,8 @@ def _progress(client: Any, job: Job) -> float:
 
 def _changed(client: Any, container: Container) -> float:
     try:
-        stream, stat = client.api.get_archive(container.id, _PROGRESS)
+        stream, stat = client.api.get_archive(container.id, PROGRESS)
     except Exception:  # there is none
         return 0.0
     stream.close()
     return seconds(str(stat.get("mtime") or ""))
-
-
-def _put(client: Any, container: Container, text: str) -> None:
-    import io
-    import tarfile
-
-    data, made = text.encode(), io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
-        member = tarfile.TarInfo(evidence.ATTEMPTS_FILE)
-        member.size = len(data)
-        tar.addfile(member, io.BytesIO(data))
-    client.api.put_archive(container.id, "/", made.getvalue())

@@ -3,12 +3,13 @@
 A container's labels cannot be changed, its name can, and an engine keeps it over its own restarts. So a job needs no
 file beside the engine, and whoever continues the work of a killed process finds out from the names how far that got::
 
-    APP_ID-ROLE-K[.appN][.roleM][.due][.ended][.late][.final][.cancelled]
+    APP_ID-ROLE-K[.appN][.roleM][.due][.ended][.late][.silent][.final][.cancelled]
 
 ``appN``: started again N times with the whole application, ``roleM``: M times with its role; ``due``: it is to be
 started again, and has not been yet; ``cancelled``: torchx has ended it, and its exit code says nothing. Of jobs with a
 policy on retries: ``ended``: torchx has ended it because another replica has failed, and asks whether the job is to be
-started again; ``final``: it is not. ``late``: torchx has ended it because the job had reached its time limit.
+started again; ``final``: it is not. ``late``: torchx has ended it because the job had reached its time limit; with
+``silent``, because it wrote nothing for longer than its watchdog allows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import re
 from torchx.util.records import dataclass
 
 _NAME = re.compile(
-    r"(.*?)(?:\.app(\d+))?(?:\.role(\d+))?(\.due)?(\.ended)?(\.late)?(\.final)?(\.cancelled)?", re.DOTALL
+    r"(.*?)(?:\.app(\d+))?(?:\.role(\d+))?(\.due)?(\.ended)?(\.late)?(\.silent)?(\.final)?(\.cancelled)?", re.DOTALL
 )
 
 
@@ -36,6 +37,7 @@ class Mark:
     due: bool = False
     ended: bool = False
     late: bool = False
+    silent: bool = False
     final: bool = False
     cancelled: bool = False
 
@@ -43,8 +45,8 @@ class Mark:
 def split(name: str) -> tuple[str, Mark]:
     """The name that a container was made with, and its marks.
 
-    >>> split("app-1-trainer-0.role2.due")
-    ('app-1-trainer-0', Mark(app=0, role=2, due=True, ended=False, late=False, final=False, cancelled=False))
+    >>> split("app-1-trainer-0.role2.due") == ("app-1-trainer-0", Mark(role=2, due=True))
+    True
     """
     found = _NAME.fullmatch(name)
     if found is None:
@@ -63,5 +65,5 @@ def join(base: str, mark: Mark) -> str:
         parts.append(f"app{mark.app}")
     if mark.role:
         parts.append(f"role{mark.role}")
-    parts += [word for word in ("due", "ended", "late", "final", "cancelled") if getattr(mark, word)]
+    parts += [word for word in ("due", "ended", "late", "silent", "final", "cancelled") if getattr(mark, word)]
     return ".".join(parts)

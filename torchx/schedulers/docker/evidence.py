@@ -27,6 +27,9 @@ ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which n
 ATTEMPTS_FILE = ".torchx-attempts"
 """In the root of a container's file system, where no volume hides it."""
 
+HANG_FILE = ".torchx-hang"
+"""Beside it: what was seen when the job was silent last."""
+
 _MOST_BYTES = 1 << 20
 _READ_S = 10.0
 _FORGOTTEN = 4
@@ -66,6 +69,26 @@ def attempts_of(client: Any, job: Job) -> list[Attempt]:
     from torchx.specs.retries import read_attempts
 
     return read_attempts((file_in(client, job.first().id, f"/{ATTEMPTS_FILE}") or "").splitlines())
+
+
+def hang_of(client: Any, job: Job) -> str:
+    """What its watchdog saw when it was silent last; empty when it never was, or has none."""
+    if not rules_of(job).watchdog:
+        return ""
+    return file_in(client, job.first().id, f"/{HANG_FILE}") or ""
+
+
+def tar_of(name: str, text: str) -> bytes:
+    """An archive with one file, as an engine takes it."""
+    import io
+    import tarfile
+
+    data, made = text.encode(), io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        tar.addfile(member, io.BytesIO(data))
+    return made.getvalue()
 
 
 def history_of(client: Any, job: Job) -> History:

@@ -39,6 +39,8 @@ def export(job: DockerJob, bases: Mapping[str, str]) -> Export:
     )
     if any(c.may_restart and not c.kwargs.get("restart_policy") for c in job.containers):
         notes.append("Retries of a role, or of the whole job, are not kept: a job that fails has failed.")
+    if job.watchdog:
+        notes.append(f"Nobody watches whether the job is silent (`{job.watchdog}`).")
     text = to_yaml({"services": services, **({"volumes": volumes} if volumes else {})}, in_lines=True)
     return Export(
         files={COMPOSE: text, MACHINERY: read_script(__file__, "export.sh"), **files},

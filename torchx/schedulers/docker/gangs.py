@@ -24,6 +24,7 @@ CANCEL_GRACE_S = 10
 """Between SIGTERM and SIGKILL, unless the job says otherwise."""
 
 REPLICA = "REPLICA"
+_MORE = ("policy", "timeout", "watchdog")
 _AS_GANG = {AppState.FAILED: "FAILED", AppState.SUCCEEDED: "SUCCEEDED", AppState.CANCELLED: "CANCELLED"}
 
 
@@ -37,6 +38,7 @@ class Rules:
         place: where the job's watcher runs, see `watchers.place`; empty where it has none.
         policy: on retries by cause, see :class:`torchx.specs.retries.RetryRules`; empty: there is none.
         timeout: how long an attempt may run, such as ``2h``; empty: for ever.
+        watchdog: after which silence it is looked into, and what is done then, such as ``10m:cancel``; empty: nothing.
     """
 
     retries: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -44,33 +46,38 @@ class Rules:
     place: str = ""
     policy: str = ""
     timeout: str = ""
+    watchdog: str = ""
 
     def to_json(self) -> str:
         """The label's value."""
         import json
 
         said = {"retries": self.retries, "grace_s": self.grace_s, "place": self.place}
-        more = {key: value for key, value in (("policy", self.policy), ("timeout", self.timeout)) if value}
+        more = {key: value for key in _MORE if (value := getattr(self, key))}
         return json.dumps({**said, **more}, separators=(",", ":"))
 
 
-def rules_for(app: AppDef, grace_s: int, place: str, policy: str = "", timeout: str = "") -> Rules:
+def rules_for(
+    app: AppDef, grace_s: int, place: str, *, policy: str = "", timeout: str = "", watchdog: str = ""
+) -> Rules:
     """The rules of a job. What concerns one container alone is left to the engine.
 
     Args:
         place: where its watcher would run; empty where it can have none, and the engine starts each by itself.
         policy: on retries by cause; with one, nothing is counted here.
         timeout: how long an attempt may run.
+        watchdog: after which silence it is looked into.
     """
     if policy:
-        return Rules({role.name: (0, REPLICA) for role in app.roles}, grace_s, place, policy, timeout)
+        return Rules({role.name: (0, REPLICA) for role in app.roles}, grace_s, place, policy, timeout, watchdog)
     everybody = sum(role.num_replicas for role in app.roles)
     retries = {}
     for role in app.roles:
         together = {"APPLICATION": everybody, "ROLE": role.num_replicas}.get(role.retry_policy.name, 1)
         policy = role.retry_policy.name if together > 1 and place else REPLICA
         retries[role.name] = (max(role.max_retries, 0), policy)
-    return Rules(retries, grace_s, place if everybody > 1 or timeout else "", timeout=timeout)
+    watched = everybody > 1 or timeout or watchdog
+    return Rules(retries, grace_s, place if watched else "", timeout=timeout, watchdog=watchdog)
 
 
 def rules_of(job: Job) -> Rules:
@@ -80,8 +87,8 @@ def rules_of(job: Job) -> Rules:
     try:
         said = json.loads(job.labelled(LABEL_RULES))
         retries = {str(role): (int(most), str(policy)) for role, (most, policy) in said["retries"].items()}
-        policy, timeout = (str(said.get(key) or "") for key in ("policy", "timeout"))
-        return Rules(retries, max(int(said["grace_s"]), 0), str(said["place"]), policy, timeout)
+        more = (str(said.get(key) or "") for key in _MORE)
+        return Rules(retries, max(int(said["grace_s"]), 0), str(said["place"]), *more)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Rules()
 
@@ -228,5 +235,5 @@ def ends(job: Job) -> bool:
 
 
 def needs_watcher(job: Job) -> bool:
-    """Whether somebody has to see to it that the rules are kept: it goes on, and has several containers."""
+    """Whether somebody has to see to it that the rules are kept: it goes on, and somebody was to watch it."""
     return bool(rules_of(job).place) and not is_over(job)

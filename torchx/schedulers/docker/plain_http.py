@@ -88,13 +88,26 @@ class EngineHttp:
         """
         import json
 
+        found = self.read(path, params, method=method, body=body, timeout_s=timeout_s)
+        return json.loads(found) if found.strip() else None
+
+    def read(
+        self,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        method: str = "GET",
+        body: Any = None,
+        timeout_s: float = 60.0,
+    ) -> bytes:
+        """What the engine answers, as it is; arguments and errors as of :meth:`call`."""
         with self._asked(method, target(path, params), timeout_s, body) as answer:
             status, found = _head(answer)
             while data := answer.recv(1 << 16):
                 found += data
         if status >= 400:
             raise RefusedError(status, found[:500].decode("utf-8", "replace"))
-        return json.loads(found) if found.strip() else None
+        return found
 
     def post(self, targets: Iterable[str], *, timeout_s: float = 60.0) -> list[int]:
         """Ask for all of these at the same time; returns the status of each answer, 0 where none came.

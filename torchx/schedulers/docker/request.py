@@ -97,6 +97,7 @@ class DockerJob:
         images_to_push: image id -> (repository, tag), where the images are pushed as well.
         policy: on retries by cause; empty: there is none.
         timeout: how long an attempt may run, such as ``2h``; empty: for ever.
+        watchdog: after which silence it is looked into, and what is done then, such as ``10m:cancel``; empty: nothing.
     """
 
     app_id: str
@@ -104,11 +105,13 @@ class DockerJob:
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
     policy: str = ""
     timeout: str = ""
+    watchdog: str = ""
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"network: {self.app_id}"]
         lines += [f"retry: {self.policy}"] if self.policy else []
         lines += [f"timeout: {self.timeout}"] if self.timeout else []
+        lines += [f"watchdog: {self.watchdog}"] if self.watchdog else []
         lines += [f"push: {repository}:{tag}" for repository, tag in self.images_to_push.values()]
         by_role: dict[str, list[DockerContainer]] = {}
         for container in self.containers:
@@ -136,6 +139,7 @@ def render_job(
     place: str = "",
     policy: str = "",
     timeout: str = "",
+    watchdog: str = "",
 ) -> DockerJob:
     """The containers of a job. ``app`` is not changed.
 
@@ -144,12 +148,13 @@ def render_job(
         place: where the job's watcher is to run.
         policy: on retries by cause; empty: there is none.
         timeout: how long an attempt may run; empty: for ever.
+        watchdog: after which silence it is looked into; empty: it is not.
 
     Raises:
         SpecError: names of two roles cannot be told apart in host names.
     """
     hosts = _host_names(app)
-    rules = rules_for(app, opts.cancel_grace_s, place, policy, timeout)
+    rules = rules_for(app, opts.cancel_grace_s, place, policy=policy, timeout=timeout, watchdog=watchdog)
     common = {
         LABEL_VERSION: __version__,
         LABEL_APP_ID: app_id,
@@ -161,10 +166,10 @@ def render_job(
     env = {**_copied(opts.copy_env or [], environ), **(opts.env or {})}
     gpus = _GpuShares(app)
     may_restart = bool(policy) or any(role.max_retries for role in app.roles)
-    if policy:
-        from torchx.schedulers.docker.attempts import MARKS
+    if policy or watchdog:
+        from torchx.schedulers.docker.attempts import marks
 
-        env = {**MARKS, **env}
+        env = {**marks(policy), **env}
     made = []
     for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST):
         role, k = replica.role, replica.k
@@ -195,7 +200,7 @@ def render_job(
             "privileged": opts.privileged,
         }
         made.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
-    return DockerJob(app_id, made, policy=policy, timeout=timeout)
+    return DockerJob(app_id, made, policy=policy, timeout=timeout, watchdog=watchdog)
 
 
 def _host_names(app: AppDef) -> dict[str, str]:

@@ -33,7 +33,7 @@ def start(jobs: EngineJobs, job: DockerJob, known: dict[str, str], at_end: bytes
     Raises:
         BackendError: the engine refused. What had been made is removed.
     """
-    watched = len(job.containers) > 1 or job.policy or job.timeout or (at_end and jobs.place())
+    watched = len(job.containers) > 1 or job.policy or job.timeout or job.watchdog or (at_end and jobs.place())
     watcher = jobs.watch(job.app_id) if watched else None
     try:
         _start(jobs, job, known)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torchx.schedulers.docker.gangs import Step
+    from torchx.schedulers.docker.hangs import ContainersWatchdog
 
 LOOK_S = 30.0
 """The job is looked at this often even when the engine reports no event."""
@@ -71,6 +72,7 @@ class Watcher:
         sleep: waits for so many seconds.
         clock: seconds, from wherever.
         may_start_again: asks the policy of a job that has failed.
+        at_end: the program that sends the job's notices; it is also run when the job is silent.
     """
 
     def __init__(
@@ -81,12 +83,15 @@ class Watcher:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         may_start_again: Callable[[str], bool] = may_start_again,
+        at_end: bytes = b"",
     ) -> None:
         self.engine = engine
         self.app_id = app_id
         self.sleep = sleep
         self.clock = clock
         self.may_start_again = may_start_again
+        self.at_end = at_end
+        self._watchdog: ContainersWatchdog | None = None
         self._labels = [f"{LABEL_APP_ID}={app_id}"]
         self._ended: dict[str, float] = {}  # containers that are said to have ended -> when we heard of it
         self._began: dict[int, float] = {}  # the attempts that have a time limit -> when they began, by our clock
@@ -160,12 +165,12 @@ class Watcher:
             elif all(is_terminal(c.state) for c in job.containers):
                 return
             elif (left := self._time_left(job)) <= 0:
-                late = [c for c in job.containers if not is_terminal(c.state)]
-                self._rename((c, replace(c.mark, late=True)) for c in late)
-                self._end(job, late)
+                self._end_attempt(job, late=True)
+                continue
+            elif (due := self._silence(job)) <= 0:
                 continue
             else:
-                patience = min(patience, left)
+                patience = min(patience, left, due)
             self._hear(events.wait(patience))
 
     def _hear(self, events: Iterable[dict[str, object]]) -> None:
@@ -198,6 +203,28 @@ class Watcher:
             started = split_stamp(str(details["State"]["StartedAt"]).encode())[0] / 1e9
             self._began[attempt] = self.clock() - max(time.time() - started, 0.0)
         return self._began[attempt] + parse_timeout(limit) - self.clock()
+
+    def _silence(self, job: Job) -> float:
+        """Seconds until somebody is to look whether the job is silent; none when it was, and is being ended for it."""
+        wish = gangs.rules_of(job).watchdog
+        if not wish:
+            return LOOK_S
+        if self._watchdog is None:
+            from torchx.schedulers.docker.hangs import ContainersWatchdog
+
+            self._watchdog = ContainersWatchdog(self.engine, self.app_id, wish)
+        dog = self._watchdog
+        _reap()
+        said, due = dog.look(job, self.clock())
+        if said and dog.silent:
+            if self.at_end:
+                from torchx.supervisor.at_end import spawn
+
+                spawn(self.at_end)  # who sends notices looks whether one of a hang is due
+            if dog.action != "stacks":
+                self._end_attempt(job, late=True, silent=True, final=dog.action == "cancel")
+                return 0.0
+        return max(due - self.clock(), 0.01)
 
     def _settling(self, job: Job) -> float:
         """How long to wait until looking again, where the engine may yet start a failed replica by itself."""
@@ -232,6 +259,12 @@ class Watcher:
             self._again(job, gangs.another_attempt(job))
         else:
             self._rename((c, replace(c.mark, final=True)) for c in job.containers)
+
+    def _end_attempt(self, job: Job, **mark: bool) -> None:
+        """Ends what runs, for a reason that is not the replicas'."""
+        late = [c for c in job.containers if not is_terminal(c.state)]
+        self._rename((c, replace(c.mark, **mark)) for c in late)
+        self._end(job, late)
 
     def _stop(self, job: Job, which: list[Container]) -> bool:
         """Ends containers, and marks them as cancelled first. False: not all of them could be."""
@@ -288,6 +321,15 @@ class Watcher:
             return False
 
 
+def _reap() -> None:
+    """Lets go of programs that have ended; others of this process wait for theirs themselves."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
 def _called(container: Container) -> str:
     """What the engine calls it, unless its marks have changed since it was listed: then it does not find it."""
     return join(container.name, container.mark)
@@ -307,10 +349,11 @@ def main() -> None:
             lock = hold(app_id)
     if lock is None:
         return
-    watcher = Watcher(EngineHttp(os.environ), app_id)
     with open(0, "rb", closefd=False) as pipe:
         said = pipe.read()
     os.dup2(1, 0)
+    at_end = said[len(b"go") :]
+    watcher = Watcher(EngineHttp(os.environ), app_id, at_end=at_end)
     if not said.startswith(b"go"):
         job = watcher._job()
         submitted = job is not None and len(job.containers) == sum(count for _, count, _ in job.sizes())
@@ -318,7 +361,7 @@ def main() -> None:
             watcher.end_all()
             return
     watcher.run()
-    if at_end := said[len(b"go") :]:
+    if at_end:
         from torchx.supervisor.at_end import become
 
         become(at_end)

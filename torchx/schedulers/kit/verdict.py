@@ -153,7 +153,7 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
         failures = _looked_into(suspects, look, at_once)
         stopped = {(r.role, r.replica) for r in suspects if r.stopped}
         culprit = min(failures, key=lambda position: _guilt(failures[position], position in stopped))
-        if facts.reason and culprit in stopped and not failures[culprit].summary():
+        if facts.reason and culprit in stopped and _says_nothing(failures[culprit], facts):
             culprit = None  # nothing shows that it was this one
     told = failures[culprit] if culprit else None
     first = next((r for r in suspects if (r.role, r.replica) == culprit), None)
@@ -227,6 +227,12 @@ def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
         failure = replace(failure, message=f"{reason}: {own}" if own else reason)
     kind, line = (kind, reason) if kind else classify(failure, left.said)
     return replace(failure, kind=kind, evidence=line)
+
+
+def _says_nothing(failure: Failure, facts: JobFacts) -> bool:
+    from torchx.schedulers.failures.classes import is_aftermath
+
+    return not failure.summary() or (facts.kind in _OF_THE_JOB and is_aftermath(failure))
 
 
 def _guilt(failure: Failure, stopped: bool) -> tuple[bool, bool, bool, float]:

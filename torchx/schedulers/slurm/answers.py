@@ -12,6 +12,7 @@ from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG, JobEvents
 from torchx.schedulers.slurm.reasons import ENDINGS, app_state, reason_sentence
 from torchx.specs.api import AppState, RetryPolicy, is_terminal
+from torchx.supervisor.layout import HANG_FILE
 from torchx.util.records import dataclass, field, replace
 
 TYPE_CHECKING = False
@@ -103,7 +104,8 @@ def facts_of(job: Job, *, now: float | None = None) -> JobFacts:
     """
     state, events = job.state, job.events
     first = job.records[0] if job.records else None
-    kind = ENDINGS[job.ending][0] if job.ending else ""
+    hang = job.texts.get(HANG_FILE, "").strip()
+    kind = ENDINGS[job.ending][0] if job.ending else "timeout" if job.events.silent else ""
     waits = first is not None and state is AppState.PENDING
     return JobFacts(
         app_id=job.app_id,
@@ -115,6 +117,7 @@ def facts_of(job: Job, *, now: float | None = None) -> JobFacts:
         cancelled=state is AppState.CANCELLED,
         restarts=_restarts(job, state),
         attempts=job.attempts,
+        hang=hang,
         started=None if waits else events.started or (first.started if first else None),
         ended=(first.ended if first else None) or events.ended or None,
         definition=job.roles,
@@ -192,7 +195,7 @@ def _replica_state(job: Job, known: ReplicaEvents, state: AppState, *, stopped: 
 
 def _was_stopped(job: Job, known: ReplicaEvents, state: AppState, kind: str, *, by_signal: bool) -> bool:
     """Whether it was ended because another had failed, or with the whole job."""
-    if kind in ("node", "preempted", "lost"):
+    if kind in ("node", "preempted", "lost") or job.events.silent:
         return True
     first_failure = min((e.ended for e in job.events.replicas.values() if e.exit_code), default=0.0)
     with_the_job = state is AppState.CANCELLED or kind == "timeout" or (job.completing and state is AppState.RUNNING)
@@ -210,6 +213,8 @@ def _reason(job: Job, state: AppState, now: float | None) -> str:
         return pending_sentence(job.records, job.events, most_retries=most, now=now)
     if state is AppState.FAILED and job.ending:
         return ENDINGS[job.ending][1] + (_where(job) if job.ending in ("NODE_FAIL", "BOOT_FAIL") else "")
+    if state is AppState.FAILED and job.events.silent:
+        return job.texts.get(HANG_FILE, "").strip() or "it was silent for longer than its watchdog allows"
     if state is AppState.FAILED:
         return "" if _somebody_failed(job) else _batch_failure(job)
     if state is not AppState.UNKNOWN:
@@ -252,13 +257,14 @@ def pending_sentence(
 
 
 def telling_files(job: Job) -> list[str]:
-    """Names of the files in its folder that say why it failed, where Slurm's records and its notes do not."""
-    if job.state is not AppState.FAILED:
-        return []
+    """Names of the files in its folder that say what its watchdog saw, and why it failed, where nothing else does."""
+    seen = [HANG_FILE] if job.events.hung else []
+    if job.state is not AppState.FAILED or job.events.silent:
+        return seen
     if job.ending in ("NODE_FAIL", "BOOT_FAIL"):
         suspects = [path for path, e in job.events.replicas.items() if e.up and e.exit_code != 0]
-        return [posixpath.join(path, STEP_LOG) for path in suspects[:_SUSPECTS]]
-    return [] if job.ending or _somebody_failed(job) else [SLURM_LOG]
+        return [*seen, *(posixpath.join(path, STEP_LOG) for path in suspects[:_SUSPECTS])]
+    return seen if job.ending or _somebody_failed(job) else [*seen, SLURM_LOG]
 
 
 def _where(job: Job) -> str:

@@ -3,7 +3,8 @@
 A line each: ``<Unix time> <what> ...``. ``start <restarts> <job id>`` begins an attempt; ``up <replica> <host>``, with
 the lengths of its stdout and stderr where an earlier attempt has written some; ``down <replica> <exit code>``, ``absent
 <replica>`` (an elastic job got fewer nodes), ``again <replica>`` (it was started again in place), ``retry <n>`` (the
-job requeues itself), ``end <exit code>``, with ``over`` behind it unless Slurm ends the job.
+job requeues itself), ``end <exit code>``, with ``over`` behind it unless Slurm ends the job. ``hang``: the watchdog has
+written down what it saw, ``silent``: the attempt is ended for it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class JobEvents:
         exit_code: of the attempt; None while it goes on, and when it was ended from outside.
         job_id: Slurm's; empty before the first start.
         over: the attempt was the last one: nobody has ended it from outside, and it is not started again.
+        hung: its watchdog has seen something; the text is in ``watchdog.txt``.
+        silent: the attempt was ended for that.
     """
 
     replicas: dict[str, ReplicaEvents] = field(default_factory=dict)
@@ -55,6 +58,8 @@ class JobEvents:
     retrying: bool = False
     job_id: str = ""
     over: bool = False
+    hung: bool = False
+    silent: bool = False
 
 
 def parse_events(text: str) -> JobEvents:
@@ -93,9 +98,11 @@ def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
         job.job_id = words[1] if len(words) > 1 else ""
         job.replicas, job.tries = {}, {}
         job.started, job.ended, job.exit_code, job.retrying = moment, 0.0, None, False
-        job.over = False
+        job.over = job.silent = False
     elif what == "end":
         job.ended, job.exit_code, job.over = moment, int(words[0]), words[1:] == ["over"]
+    elif what in ("hang", "silent"):
+        job.hung, job.silent = True, job.silent or what == "silent"
     elif what == "retry":
         job.retries, job.retrying = int(words[0]), True
     elif what == "up":

@@ -17,7 +17,7 @@ from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torchx.errors import NotFoundError
     from torchx.schedulers.batch.folders import JobFolder
@@ -39,6 +39,18 @@ def host_of(folder: JobFolder, role: str, k: int) -> str:
     found = events.replicas.get(f"{folder_name(role)}/{k}")
     over = found is None or found.exit_code is not None or events.exit_code is not None
     return "" if found is None or over else found.host
+
+
+def component_of(run: Run, host: str, nodes: Mapping[int, str]) -> int | None:
+    """The component of a heterogeneous job in which a node is; None where a job has but one.
+
+    Args:
+        nodes: of each component, as Slurm writes them.
+    """
+    if len(nodes) < 2:
+        return None
+    found = {component: run(["scontrol", "show", "hostnames", some]) for component, some in nodes.items()}
+    return next((component for component, done in found.items() if host in done.stdout.split()), None)
 
 
 def step_words(app_id: str, host: str, *, component: int | None, tty: bool) -> list[str]:

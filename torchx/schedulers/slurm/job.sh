@@ -4,9 +4,10 @@
 # It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py puts what
 # differs between jobs in place of the line `# @JOB@`: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`,
 # `sizes`, `least`, `retries` and `policy`, the variables `cwd`, `secrets` (1: the steps read some), `python` (empty: there is
-# no policy for retries by cause; else the one to try first), `notify` (the same of notices, if any), `every`
-# (seconds between two samples of what replicas use; empty: none are taken) and `early` (seconds by which the time limit is
-# announced), and a function `replica_N` for each replica.
+# no policy for retries by cause; else the one to try first), `notify` (the same of notices, if any), `watch` (the same of the
+# watchdog, if any) and `wish` (what it is to do, such as 10m:cancel), `every` (seconds between two samples of what replicas
+# use; empty: none are taken) and `early` (seconds by which the time limit is announced), and a function `replica_N` for each
+# replica.
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
@@ -164,8 +165,38 @@ stamp() {  # [replica]
   done
 }
 
+# -- silence -----------------------------------------------------------------------------------------
+python_of() {  # the one to try first: prints one that works
+  local candidate
+  for candidate in "$1" python3 python; do
+    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$candidate" && return
+  done
+}
+
+watch() {  # a program looks beside the replicas, and says `hang` when there is news, with what is to be done
+  local python
+  python=$(python_of "$watch")
+  if [[ -z $python ]]; then
+    echo "not watched: no Python 3.10 or newer on node $HOSTNAME" >"$folder/watchdog.txt"
+    note hang
+    return
+  fi
+  PYTHONPATH=$folder/retry.pyz "$python" -m torchx.schedulers.slurm.hangs "$wish" \
+    </dev/null 1>&"$bus" 2>>"$folder/watchdog.log" &
+  watcher=$!
+}
+
+hang() {  # [cancel or retry]
+  note hang
+  if [[ -z ${1-} ]] || ((stopping || alive == 0)); then return; fi
+  note silent
+  hung=$1 failed=1 code=1
+  stop
+}
+
 # -- the job -----------------------------------------------------------------------------------------
-due=0
+due=0 hung='' watcher=''
+if [[ -n ${watch-} ]]; then export TORCHX_PROGRESS=$folder/progress; fi
 if [[ -n $python ]]; then begin_attempt; fi
 note start "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_ID"
 for group in "${!group_nodes[@]}"; do
@@ -190,6 +221,7 @@ for i in "${!paths[@]}"; do
     lost[${role_of[$i]}]=$((${lost[${role_of[$i]}]-0} + 1))
   fi
 done
+if [[ -n ${watch-} ]]; then watch; fi
 news=
 while ((alive)); do
   line=
@@ -197,7 +229,7 @@ while ((alive)); do
     news+=$line  # its time may be over in the middle of a line
   else
     words=($news$line) news=
-    case ${words[0]} in pid) pid[${words[1]}]=${words[2]} ;; down) down "${words[@]:1}" ;; esac
+    case ${words[0]} in pid) pid[${words[1]}]=${words[2]} ;; down) down "${words[@]:1}" ;; hang) hang "${words[@]:1}" ;; esac
   fi
   clock
   if ((now - stamped > (now - began) / 3600 + ${#paths[@]} / 100)); then
@@ -214,7 +246,10 @@ while ((alive)); do
   done
 done
 
-if [[ -n $python ]] && ((!terminated && (failed || (due && stopping)))); then
+if [[ -n $watcher ]]; then kill "$watcher" 2>/dev/null; fi
+if [[ $hung == cancel ]]; then
+  :  # nobody is asked whether it starts again
+elif [[ -n $python ]] && ((!terminated && (failed || (due && stopping)))); then
   how=failed
   ((failed)) || how=timeout
   read -r verdict hosts factor < <(trap '' TERM; decide "$how")
@@ -240,13 +275,11 @@ for_good() {  # whether Slurm, which ends this job, does not put it back into th
   [[ $job == *" EndTime="[0-9]* && $job != *" PreemptTime="[0-9]* ]]
 }
 tell() {  # those who want to hear of the end
-  local candidate
-  for candidate in "$notify" python3 python; do
-    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue
-    (trap '' TERM; PYTHONPATH=$folder/retry.pyz exec "$candidate" -m torchx.schedulers.slurm.notices "$code" "$terminated") \
-      2>>"$folder/notices.log"
-    return
-  done
+  local python
+  python=$(python_of "$notify")
+  [[ -n $python ]] || return
+  (trap '' TERM; PYTHONPATH=$folder/retry.pyz exec "$python" -m torchx.schedulers.slurm.notices "$code" "$terminated") \
+    2>>"$folder/notices.log"
 }
 last=1
 if [[ -n $secrets${notify-} ]] && ((terminated)) && ! for_good; then last=0; fi

@@ -143,6 +143,7 @@ class SlurmBatchRequest:
         early: seconds by which its time limit is announced to the script; 0: it is not.
         arrays: it is submitted as a sweep, by job arrays.
         notify: its script sends notices of its end.
+        watchdog: after which silence its script looks into it, such as ``10m:cancel``; empty: it does not.
         sample_s: seconds between two samples of what replicas use; 0: none are taken.
         requeue: ``yes`` or ``no``: whether Slurm puts it back into the queue by itself; ``auto``: the site decides.
     """
@@ -159,6 +160,7 @@ class SlurmBatchRequest:
     requeue: str = "auto"
     arrays: Arrays | None = None
     notify: bool = False
+    watchdog: str = ""
     sample_s: float = SAMPLE_S
 
     def materialize(self) -> str:
@@ -286,6 +288,7 @@ def render(request: SlurmBatchRequest) -> str:
         f"secrets={1 if any(split(replica.env)[1] for replica in replicas) else ''}",
         f"python={quote(sys.executable or 'python3') if request.retry else ''}",
         *([f"notify={quote(sys.executable or 'python3')}"] if request.notify else []),
+        *([f"watch={quote(sys.executable or 'python3')} wish={quote(request.watchdog)}"] if request.watchdog else []),
         f"early={request.early} every={f'{request.sample_s:g}' if request.sample_s else ''}",
         *(_retry_lines(replicas[0]) if request.retry else []),
         *_arrays(request, groups),

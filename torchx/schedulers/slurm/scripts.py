@@ -17,6 +17,7 @@ from torchx.specs.sbatch_lines import directives
 from torchx.specs.sbatch_scripts import seconds
 from torchx.specs.scripts import SBATCH
 from torchx.specs.timeouts import timeout_s
+from torchx.specs.watchdog import WATCHDOG
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -75,6 +76,8 @@ def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
     given = {d.option: d.value for d in directives(script["text"], script["file"])}
     if app.metadata.get(RETRY):
         raise NotSupportedError("a batch script says itself whether it is requeued", hint="omit `--retry`")
+    if app.metadata.get(WATCHDOG):
+        raise NotSupportedError("nobody watches whether a batch script is silent", hint="omit `--watchdog`")
     if timeout_s(app) and timeout_s(app) == seconds(given.get("time", "")):
         opts.time = None  # which its own line says
     options, _ = node_options(role, opts, nomem=True)

@@ -12,7 +12,7 @@ from torchx.schedulers.stacks.probe import NO_SPY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torchx.schedulers.inside.run import Ran
     from torchx.specs.api import AppStatus
@@ -29,6 +29,8 @@ def look(
     there: Sequence[Replica],
     wanted: Sequence[Replica] | None,
     bring: Callable[[str, str, str, int], object] | None = None,
+    *,
+    hosts: Mapping[Replica, str] | None = None,
 ) -> Stacks:
     """Looks into replicas, again with this machine's py-spy where there is none and it is needed.
 
@@ -37,6 +39,7 @@ def look(
         there: all replicas of the job.
         wanted: those to look into; None: all that have not ended.
         bring: copies a file of this machine to a path inside a replica; None: that cannot be done.
+        hosts: those of replicas, where there is no status.
 
     Raises:
         TorchXError: none of them could be looked into; the error of the first one.
@@ -49,6 +52,7 @@ def look(
     from torchx.specs.api import is_terminal
 
     known = {(r.role, r.id): r for role in (status.roles if status else ()) for r in role.replicas}
+    named = hosts or {}
     over = {replica for replica, r in known.items() if is_terminal(r.state)}
     replicas = wanted or [replica for replica in there if replica not in over] or there[:1]
     places = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
@@ -75,7 +79,9 @@ def look(
             said = ran.stderr.decode("utf-8", "replace")
             unread[replica] = last_line(said, f"the probe ended with exit code {ran.exit_code}")
         else:
-            texts.append((*replica, known[replica].hostname if replica in known else "", ran.stdout))
+            texts.append(
+                (*replica, known[replica].hostname if replica in known else named.get(replica, ""), ran.stdout)
+            )
     return parse(texts, unread, whole=len(replicas) == len(there))
 
 

@@ -1,0 +1,181 @@
+"""The watchdog of a job in containers: what its watcher hears, what it does, and what the page says of it."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from typing import Any
+
+import pytest
+
+from tests.schedulers.docker.test_docker_timeouts import _cause
+from tests.schedulers.docker.test_gangs import BAD, KILLED, R, job
+from tests.schedulers.docker.test_watcher import Engine
+from torchx.errors import NotSupportedError
+from torchx.schedulers.docker import attempts, gangs
+from torchx.schedulers.docker.answers import facts_of
+from torchx.schedulers.docker.evidence import HANG_FILE
+from torchx.schedulers.docker.gangs import Rules, is_over, next_step, rules_for
+from torchx.schedulers.docker.plain_http import RefusedError
+from torchx.schedulers.kit.verdict import judge
+from torchx.specs.api import AppDef, AppState, Role
+from torchx.specs.watchdog import WATCHDOG
+
+HANG = "no output for 1 min: all 2 ranks wait in all_reduce at t.py:3"
+
+
+class _Heard(Engine):
+    """An engine with logs, in which a container may write a line at each wait; it keeps what is put into containers."""
+
+    def __init__(self, n: int, wish: str, *, policy: str = "") -> None:
+        super().__init__(n, policy=policy)
+        self.labels[gangs.LABEL_RULES] = Rules(place="here", watchdog=wish, policy=policy).to_json()
+        self.logs: dict[str, bytes | int] = dict.fromkeys(self.states, b"")
+        self.marks: dict[str, bytes] = {}
+        self.put: list[str] = []
+        self.reads: list[str] = []
+
+    def read(self, path: str, params: dict) -> bytes:
+        _, _, container, what = path.split("/")
+        self.reads.append(f"{what} {container}")
+        found: bytes | int = self.logs[container] if what == "logs" else self.marks.get(container, 404)
+        if isinstance(found, int):
+            raise RefusedError(found, "no")
+        return found
+
+    def upload(self, path: str, params: dict) -> Any:
+        outer = self
+
+        class Up:
+            def write(self, data: bytes) -> None:
+                if data:
+                    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+                        outer.put.append(tar.extractfile(HANG_FILE).read().decode())
+
+            def answer(self) -> None:
+                pass
+
+            def close(self) -> None:
+                pass
+
+        return Up()
+
+
+@pytest.fixture(autouse=True)
+def program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks into the job answers at once."""
+    words = ["/bin/sh", "-c", "echo all wait"]
+    monkeypatch.setattr("torchx.schedulers.kit.attempts.program", lambda *_: words)
+
+
+def _ends_after(engine: _Heard, waits: int, each: Any = None) -> None:
+    """The job is seen through so many waits, in each of which something may happen; then it succeeds."""
+
+    def wait() -> None:
+        if each:
+            each()
+
+    def over() -> None:
+        for container in engine.states:
+            engine.ends(container)()
+
+    engine.script = [*[wait] * waits, over]
+
+
+def test_one_container_with_a_watchdog_is_watched() -> None:
+    """Nobody else would look."""
+    rules = rules_for(AppDef("a", [Role("r", "i")]), 10, "here", watchdog="10m")
+    assert (rules.place, rules.watchdog) == ("here", "10m")
+    assert '"watchdog":"10m"' in rules.to_json()
+    assert gangs.rules_of(job(("r-0", R), watchdog="10m")).watchdog == "10m"
+
+
+def test_a_silent_job_is_only_looked_into() -> None:
+    """What was seen lies in its first container, once; nothing is ended."""
+    engine = _Heard(2, "60s")
+    _ends_after(engine, 200)
+    engine.watch()
+    assert len(engine.put) == 1
+    assert engine.put[0].startswith("no output for 1 min: all wait")
+    assert not [call for call in engine.calls if call.startswith("stop")]
+
+
+def test_who_writes_is_left_alone() -> None:
+    """Of a job in which somebody writes, that one alone is asked for its log from then on."""
+    engine = _Heard(3, "60s:cancel")
+
+    def line() -> None:
+        engine.logs["r-2"] = bytes(engine.logs["r-2"]) + b"x"
+
+    _ends_after(engine, 400, line)
+    engine.watch()
+    assert engine.put == []
+    assert engine.now > 600
+    assert {read for read in engine.reads[-20:] if read.startswith("logs")} == {"logs r-2"}
+
+
+def test_a_mark_of_progress_is_a_sign_of_life() -> None:
+    """Though nothing is written."""
+    engine = _Heard(1, "60s:cancel")
+
+    def mark() -> None:
+        engine.marks["r-0"] = str(engine.now // 20).encode()
+
+    _ends_after(engine, 400, mark)
+    engine.watch()
+    assert (engine.put, list(engine.names.values())) == ([], ["a-1-r-0"])
+
+
+def test_a_log_that_cannot_be_read_is_not_silence() -> None:
+    """Nobody knows."""
+    engine = _Heard(1, "60s:cancel")
+    engine.logs["r-0"] = 501
+    _ends_after(engine, 100)
+    engine.watch()
+    assert engine.put == []
+
+
+def test_it_ends_a_job_that_it_is_told_to_end() -> None:
+    """For good, whatever the policy would say."""
+    engine = _Heard(2, "60s:cancel", policy="timeout:free")
+    engine.watch()
+    assert set(engine.names.values()) == {"a-1-r-0.late.silent.final", "a-1-r-1.late.silent.final"}
+    assert {state for state, _ in engine.states.values()} == {"exited"}
+    assert engine.asked == []
+
+
+def test_it_ends_an_attempt_and_watches_the_next() -> None:
+    """The policy is asked each time, and each attempt has all of its time."""
+    engine = _Heard(1, "60s:retry", policy="timeout:free")
+    engine.answers = [lambda: True, lambda: False]
+    engine.watch()
+    assert len(engine.asked) == 2
+    assert len(engine.put) == 2
+    assert list(engine.names.values()) == ["a-1-r-0.app1.late.silent.final"]
+
+
+def test_what_the_page_says() -> None:
+    """The reason is what the ranks were doing, not what they said when they were told to end."""
+    ended = job(("r-0.late.silent.final", KILLED), ("r-1.late.silent.final", BAD), watchdog="60s:cancel")
+    assert _cause(ended) == (AppState.FAILED, "timeout")
+    assert is_over(ended)
+    assert judge(facts_of(ended, hang=HANG)).sentence == f"{HANG}; r/1: exit code 1"
+    assert "silent for longer than its watchdog allows (`60s:cancel`)" in judge(facts_of(ended)).sentence
+    assert [c.id for c in next_step(job(("r-0.late.silent", KILLED), ("r-1", R))).end] == ["r-1"]
+    going = facts_of(job(("r-0", R), watchdog="60s"), hang=HANG)
+    assert (going.hang, going.reason, judge(going).state) == (HANG, "", AppState.RUNNING)
+
+
+def test_who_has_no_place_for_a_watcher_is_told() -> None:
+    """Before anything is submitted."""
+    app = AppDef("a", [Role("r", "i")], metadata={WATCHDOG: "10m"})
+    assert attempts.watchdog(app, "here") == "10m"
+    assert attempts.watchdog(AppDef("a"), "") == ""
+    with pytest.raises(NotSupportedError, match="nobody could see whether the job is silent"):
+        attempts.watchdog(app, "")
+
+
+def test_marks_of_progress_need_a_variable() -> None:
+    """A checkpoint is asked for only where there is a policy."""
+    assert attempts.marks("") == {"TORCHX_PROGRESS": "/tmp/torchx_progress"}
+    assert set(attempts.marks("standard")) == {"TORCHX_PROGRESS", "TORCHX_CHECKPOINT_NOW"}

@@ -1,0 +1,120 @@
+"""The watchdog of a Slurm job: its script is run by bash, with an ``srun`` that starts programs right here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.schedulers.slurm.test_job_functions import bash
+from tests.schedulers.slurm.test_job_script import programs, run, sh
+from torchx.errors import NotSupportedError
+from torchx.schedulers.slurm.answers import Job, facts_of, telling_files
+from torchx.schedulers.slurm.events import parse_events
+from torchx.schedulers.slurm.records import JobRecord
+from torchx.schedulers.slurm_scheduler import SlurmScheduler
+from torchx.specs import AppDef, AppState, Role
+from torchx.specs.retries import read_attempts
+from torchx.specs.watchdog import WATCHDOG
+from torchx.supervisor.layout import HANG_FILE
+
+__all__ = ["programs"]
+
+WAITS = "exec tail -f /dev/null"
+
+
+def seen(folder: Path) -> str:
+    return (folder / HANG_FILE).read_text()
+
+
+def test_a_silent_job_is_ended_where_that_is_asked_for(programs: Path) -> None:
+    """Each replica was looked into by a step; the reason stays in the folder."""
+    code, events, folder = run(programs, sh(WAITS, 2), watchdog="2s:cancel")
+    assert (code, events.exit_code, events.silent, events.hung) == (1, 1, True, True)
+    assert re.fullmatch(r"no output for \d+ s: all 2 ranks cannot be read: it runs `tail`, not Python", seen(folder)), (
+        folder / "watchdog.log"
+    ).read_text()
+
+
+def test_a_silent_job_goes_on_where_it_is_not(programs: Path) -> None:
+    """It ends by itself, once somebody has seen what the watchdog saw; it is no failure."""
+    script = f'until [ -e "${{TORCHX_PROGRESS%/*}}/{HANG_FILE}" ]; do /bin/sleep 0.1; done; echo on'
+    code, events, folder = run(programs, sh(script), watchdog="2s")
+    assert (code, events.silent, events.exit_code) == (0, False, 0)
+    assert seen(folder).startswith("no output for ")
+
+
+def test_who_writes_or_makes_progress_is_left_alone(programs: Path) -> None:
+    """Lines of one replica will do, and so will marks without any line."""
+    lines = "for i in 1 2 3 4 5 6 7; do echo $i; /bin/sleep 0.5; done"
+    marks = 'for i in 1 2 3 4 5 6 7; do touch "$TORCHX_PROGRESS"; /bin/sleep 0.5; done'
+    for script in (lines, marks):
+        code, events, _ = run(programs, sh(script), watchdog="2s:cancel")
+        assert (code, events.hung) == (0, False), script
+
+
+def test_each_attempt_is_watched_and_the_policy_asked(programs: Path) -> None:
+    """There is another attempt in place where Slurm does not requeue; the class of the cause is `timeout`."""
+    code, events, folder = run(programs, sh(WAITS), watchdog="2s:retry", retry="timeout:1")
+    attempts = read_attempts((folder / "attempts.jsonl").read_text().splitlines())
+    assert (code, events.silent, [a.kind for a in attempts]) == (1, True, ["timeout", "timeout"])
+    assert all(a.cause.startswith("no output for ") for a in attempts)
+    assert [a.again for a in attempts] == [True, False]
+
+
+def test_a_job_that_is_to_be_ended_is_not_started_again(programs: Path) -> None:
+    """Neither by a policy nor by a count."""
+    _, events, folder = run(programs, sh(WAITS), watchdog="2s:cancel", retry="timeout:1")
+    assert (events.silent, (folder / "attempts.jsonl").exists()) == (True, False)
+    _, events, _ = run(programs, sh(WAITS, max_retries=2), watchdog="2s:cancel")
+    assert (events.retries, events.starts) == (0, 2)  # with the one of before, in the same folder
+
+
+def test_a_node_without_python_says_so(tmp_path: Path) -> None:
+    """The job runs, and its page says that nobody watches."""
+    assert bash(tmp_path, "PATH=/nowhere; python_of /no/python") == []
+    lines = bash(tmp_path, "HOSTNAME=n7 watch=/no/python wish=10m; PATH=/nowhere; watch; echo ${watcher:-none}")
+    assert lines == ["none"]
+    assert seen(tmp_path) == "not watched: no Python 3.10 or newer on node n7\n"
+    assert parse_events((tmp_path / "events").read_text()).hung
+
+
+def test_a_job_that_ends_already_is_not_ended_for_silence(tmp_path: Path) -> None:
+    """What was seen is noted all the same."""
+    assert bash(tmp_path, "stopping=1 alive=1 hung=; hang retry; echo ${hung:-no}") == ["no"]
+    assert not parse_events((tmp_path / "events").read_text()).silent
+
+
+def job(notes: str, state: str) -> Job:
+    events = parse_events(f"5 start 0 7\n5 up w/0 n1\n{notes}")
+    record = JobRecord(job_id="7", state=state, folder="/f", exit_code=1)
+    role = Role("w", "", num_replicas=1)
+    return Job(app_id="7", records=[record], events=events, roles=[role], texts={HANG_FILE: "no output for 1 min: x\n"})
+
+
+def test_what_the_page_says() -> None:
+    """While it runs, and once it was ended for it: then that is the reason, whatever replicas said about it."""
+    going = facts_of(job("9 hang\n", "RUNNING"))
+    assert (going.hang, going.reason, going.kind) == ("no output for 1 min: x", "", "")
+    ended = facts_of(job("9 hang\n9 silent\n9 hang\n9 down w/0 143\n9 end 1 over\n", "FAILED"))
+    assert (ended.hang, ended.reason, ended.kind) == ("no output for 1 min: x", "no output for 1 min: x", "timeout")
+    assert ended.state is AppState.FAILED
+    assert ended.roles[0].replicas[0].stopped
+    assert telling_files(job("9 hang\n9 silent\n", "FAILED")) == [HANG_FILE]
+
+
+def test_the_next_attempt_is_not_silent_any_more() -> None:
+    """What was seen stays on the page."""
+    facts = facts_of(job("9 hang\n9 silent\n12 start 1 7\n12 up w/0 n1\n13 down w/0 3\n", "FAILED"))
+    assert (facts.kind, facts.reason, facts.hang) == ("", "", "no output for 1 min: x")
+
+
+def test_batch_scripts_of_others_are_not_watched() -> None:
+    """They have no place for it."""
+    script = {"file": "a.sbatch", "text": "#!/bin/bash\ntrue\n"}
+    app = AppDef(
+        "a", [Role("a", "", args=["a.sbatch"], metadata={"torchx/sbatch": script})], metadata={WATCHDOG: "10m"}
+    )
+    with pytest.raises(NotSupportedError, match="batch script"):
+        SlurmScheduler("s").submit_dryrun(app, {})

@@ -1,0 +1,142 @@
+"""The watchdog of a job in containers: what its watcher listens to, and the program that looks into a silent job.
+
+A sign of life is a line in the log of a container, or a mark of progress. What was seen is kept where the job is, in a
+file of its first container. The watcher needs the standard library alone; the program has all of Python's packages.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torchx.schedulers.docker.attempts import PROGRESS
+from torchx.schedulers.docker.evidence import HANG_FILE, tar_of
+from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
+from torchx.specs.api import AppState
+from torchx.specs.watchdog import parse_watchdog
+from torchx.supervisor.watchdog import Watchdog
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx.schedulers.docker.containers import Container, Job
+    from torchx.schedulers.inside.run import Ran
+    from torchx.schedulers.stacks import Stacks
+
+_GONE = 404
+
+
+class ContainersWatchdog:
+    """Watches a job of containers, attempt by attempt.
+
+    Args:
+        wish: such as ``10m:cancel``.
+
+    Attributes:
+        action: what is to be done once :meth:`look` has said that the job is silent.
+        silent: it is.
+    """
+
+    def __init__(self, engine: EngineHttp, app_id: str, wish: str) -> None:
+        from torchx.schedulers.kit.attempts import program
+
+        self._engine = engine
+        self._job: Job | None = None
+        self._attempt: tuple[int, int] | None = None
+        self._last: dict[str, bytes] = {}  # of each container, who has written last at the end
+        self._news = 0
+        found = parse_watchdog(wish)
+        asked = {"seconds": found.seconds, "program": program("torchx.schedulers.docker.hangs", app_id)}
+        self._watchdog = Watchdog(asked, dict(os.environ), self._signs)
+        self.action = found.action
+
+    @property
+    def silent(self) -> bool:
+        return self._watchdog.silent
+
+    def look(self, job: Job, now: float) -> tuple[str | None, float]:
+        """Looks whether it has written something. Returns what is to be said of it now, and when to look again.
+
+        Raises:
+            OSError: the engine does not answer.
+        """
+        self._job = job
+        attempt = (max(c.mark.app for c in job.containers), max(c.mark.role for c in job.containers))
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._watchdog.begin(now)
+        due = self._watchdog.due or now
+        text = self._watchdog.turn(now) if now >= due else None
+        if text is not None:
+            self._put(job.first(), text)
+        return text, self._watchdog.due or now
+
+    def _signs(self) -> int:
+        """Another number when one of them has written since: whoever did so last is asked first, and often alone."""
+        running = [c for c in (self._job.containers if self._job else ()) if c.state is AppState.RUNNING]
+        order = {c: i for i, c in enumerate(self._last)}
+        for container in sorted(running, key=lambda c: -order.get(c.id, -1)):
+            seen = self._of(container)
+            if seen != self._last.get(container.id):
+                self._last.pop(container.id, None)
+                self._last[container.id] = seen
+                self._news += 1
+                break
+        return self._news
+
+    def _of(self, container: Container) -> bytes:
+        """Its last line and its mark of progress, with their times."""
+        line = {"stdout": 1, "stderr": 1, "timestamps": 1, "tail": 1}
+        try:
+            said = self._engine.read(f"/containers/{container.id}/logs", line)
+        except RefusedError as e:
+            if e.status == _GONE:
+                return b""
+            self._news += 1  # a log that cannot be read: nobody knows whether it is silent
+            return b""
+        try:
+            return said + self._engine.read(f"/containers/{container.id}/archive", {"path": PROGRESS})
+        except RefusedError:  # there is none
+            return said
+
+    def _put(self, container: Container, text: str) -> None:
+        up = self._engine.upload(f"/containers/{container.id}/archive", {"path": "/"})
+        try:
+            up.write(tar_of(HANG_FILE, text))
+            up.write(b"")
+            up.answer()
+        except RefusedError:
+            pass  # it was removed, or its disk is full
+        finally:
+            up.close()
+
+
+def main() -> None:
+    """Looks into the job of the command line, and prints the sentence."""
+    from torchx.schedulers.stacks.look import tell
+
+    tell(lambda: _stacks(sys.argv[1]))
+
+
+def _stacks(app_id: str) -> Stacks:
+    from torchx.schedulers.docker.containers import LABEL_APP_ID
+    from torchx.schedulers.docker.inside import ContainerProcess
+    from torchx.schedulers.docker.jobs import EngineJobs
+    from torchx.schedulers.inside.run import run
+    from torchx.schedulers.stacks.look import look
+
+    engine = EngineHttp(os.environ)
+
+    def client() -> object:
+        import docker
+
+        return docker.from_env()
+
+    job = EngineJobs(client, None).listed(f"{LABEL_APP_ID}={app_id}")[app_id]
+    running = {(c.role, c.k): c.id for c in job.containers if c.state is AppState.RUNNING}
+
+    def inside(words: Sequence[str], role: str, k: int) -> Ran:
+        return run(ContainerProcess(engine, running[role, k], words, None))
+
+    return look(inside, None, [(role, k) for role, count, _ in job.sizes() for k in range(count)], sorted(running))
