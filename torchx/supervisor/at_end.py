@@ -27,7 +27,7 @@ def start(folder: str) -> int:
 
 
 def spawn(words: bytes) -> int:
-    """The same of the file's content."""
+    """Starts the program that the content of such a file names; returns as :func:`start` does."""
     try:
         argv, env = parts(words)
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
