@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -96,12 +97,12 @@ def test_a_limit_is_made_to_come_twice(scheduler: SlurmScheduler, cancelled: lis
     app = AppDef("late", [role], metadata={RETRY: "timeout:free:checkpoint"})
     cancelled.append(app_id := scheduler.submit(app, {"time": "60"}))
 
-    def up(found: DescribeAppResponse) -> bool:
+    def up(times: int, found: DescribeAppResponse) -> bool:
         lines = [len(list(scheduler.log_iter(app_id, "w", k))) for k in (0, 1)]
-        return found.state is AppState.RUNNING and min(lines) > len(found.attempts)
+        return found.state is AppState.RUNNING and lines == [times, times]
 
-    for _ in range(2):
-        until(scheduler, app_id, up, LONG_S)
+    for times in (1, 2):
+        until(scheduler, app_id, partial(up, times), LONG_S)
         assert "TimeLimit=01:00:00 " in show(app_id)
         scheduler.simulate(app_id, "timeout", ("w", 0)).make()
     found = ended(scheduler, app_id, LONG_S)
