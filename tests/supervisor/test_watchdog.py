@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,26 @@ from torchx.supervisor.supervise import Supervisor
 from torchx.supervisor.watchdog import Watchdog
 
 SAID = "7 of 8 ranks wait"
+Answer = Callable[[str], None]
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Pids of the programs that look into the job: earlier tests may have left children, too."""
+    spawn, made = os.posix_spawn, []
+    monkeypatch.setattr(os, "posix_spawn", lambda *args, **how: made.append(spawn(*args, **how)) or made[-1])
+    return made
+
+
+@pytest.fixture
+def answer(tmp_path: Path, programs: list[int]) -> Answer:
+    """Has the program that looks into the job print this, and waits for its end."""
+
+    def give(text: str) -> None:
+        (tmp_path / "answer").write_text(text)
+        os.waitpid(programs.pop(), 0)
+
+    return give
 
 
 @pytest.fixture
@@ -33,11 +54,6 @@ def watched(tmp_path: Path, log: Path) -> Watchdog:
     return watchdog
 
 
-def answer(tmp_path: Path, text: str) -> None:
-    (tmp_path / "answer").write_text(text)
-    os.waitpid(-1, 0)  # the program
-
-
 def test_without_one_nothing_is_ever_due() -> None:
     """A job without a watchdog wakes nobody."""
     watchdog = Watchdog({}, {})
@@ -45,13 +61,13 @@ def test_without_one_nothing_is_ever_due() -> None:
     assert watchdog.due is None
 
 
-def test_silence_is_looked_into_once(watched: Watchdog, tmp_path: Path, log: Path) -> None:
+def test_silence_is_looked_into_once(watched: Watchdog, log: Path, answer: Answer) -> None:
     """Nothing is said before there is an answer, nothing twice, and then that the job goes on."""
     assert watched.turn(9.9) is None
     assert not watched.silent
     assert watched.turn(10.0) is None
     assert watched.turn(11.0) is None  # the answer is not there yet
-    answer(tmp_path, SAID)
+    answer(SAID)
     assert watched.turn(12.0) == f"no output for 12 s: {SAID}"
     assert watched.silent
     assert watched.turn(100.0) is None
@@ -60,14 +76,14 @@ def test_silence_is_looked_into_once(watched: Watchdog, tmp_path: Path, log: Pat
     assert not watched.silent
     assert watched.turn(209.0) is None
     watched.turn(210.0)
-    answer(tmp_path, "again")
+    answer("again")
     assert watched.turn(211.0) == "no output for 11 s: again"
     log.write_text("more, and more")
     assert watched.turn(320.0) == "it went on after 2 min; then there was no output for 11 s: again"
 
 
 @pytest.mark.parametrize("name", ["stdout.log", "mark"])
-def test_output_and_progress_are_signs_of_life(watched: Watchdog, tmp_path: Path, name: str) -> None:
+def test_output_and_progress_are_signs_of_life(watched: Watchdog, tmp_path: Path, name: str, answer: Answer) -> None:
     """Either will do: a line of any replica, or a mark of progress."""
     (tmp_path / name).write_text("x")
     assert watched.turn(9.0) is None
@@ -75,37 +91,37 @@ def test_output_and_progress_are_signs_of_life(watched: Watchdog, tmp_path: Path
     assert not watched.silent
     watched.turn(19.0)
     assert watched.silent
-    answer(tmp_path, "")
+    answer("")
 
 
-def test_who_computes_has_three_times_as_long(watched: Watchdog, tmp_path: Path) -> None:
+def test_who_computes_has_three_times_as_long(watched: Watchdog, answer: Answer) -> None:
     """A slow start, a long evaluation: no alarm; but one that goes on for ever is none of these."""
     watched.turn(10.0)
-    answer(tmp_path, f"busy\n{SAID}")
+    answer(f"busy\n{SAID}")
     assert (watched.turn(11.0), watched.silent) == (None, False)
     assert watched.turn(29.0) is None
     watched.turn(30.0)
-    answer(tmp_path, f"busy\n{SAID}")
+    answer(f"busy\n{SAID}")
     assert watched.turn(31.0) == f"no output for 31 s: {SAID}"
 
 
-def test_without_an_answer_it_is_said_all_the_same(watched: Watchdog, tmp_path: Path) -> None:
+def test_without_an_answer_it_is_said_all_the_same(watched: Watchdog, answer: Answer) -> None:
     """A program that hangs itself does not keep the alarm back."""
     watched.turn(10.0)
     assert watched.turn(99.0) is None
     assert watched.turn(100.0) == "no output for 1 min: what the ranks are doing is not known"
-    answer(tmp_path, SAID)  # too late
+    answer(SAID)  # too late
     assert watched.turn(101.0) is None
 
 
-def test_a_program_that_ends_without_a_word_is_not_waited_for(tmp_path: Path, log: Path) -> None:
+def test_a_program_that_ends_without_a_word_is_not_waited_for(log: Path, programs: list[int]) -> None:
     """Nor is one that cannot be started."""
     for program in ("/bin/false", "/no/such/program"):
         watchdog = Watchdog({"seconds": 10, "action": "stacks", "program": [program], "files": [str(log)]}, {})
         watchdog.begin(0.0)
         watchdog.turn(10.0)
-        if program == "/bin/false":
-            os.waitpid(-1, 0)
+        while programs:
+            os.waitpid(programs.pop(), 0)
         assert watchdog.turn(10.2) == "no output for 10 s: what the ranks are doing is not known"
 
 
@@ -124,18 +140,18 @@ def test_whoever_sees_the_job_through_may_say_what_a_sign_is() -> None:
     os.waitpid(-1, 0)
 
 
-def test_who_goes_on_while_it_is_looked_into_was_not_silent(watched: Watchdog, tmp_path: Path, log: Path) -> None:
+def test_who_goes_on_while_it_is_looked_into_was_not_silent(watched: Watchdog, log: Path, answer: Answer) -> None:
     """A look takes seconds: nothing is said, and the time counts from then on."""
     watched.turn(10.0)
     log.write_text("more")
-    answer(tmp_path, SAID)
+    answer(SAID)
     assert (watched.turn(12.0), watched.silent) == (None, False)
     assert watched.turn(13.0) is None
     assert watched.turn(22.9) is None
     assert not watched.silent
     watched.turn(23.0)
     assert watched.silent
-    answer(tmp_path, "")
+    answer("")
 
 
 def test_between_two_attempts_nobody_watches(watched: Watchdog) -> None:
