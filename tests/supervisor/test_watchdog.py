@@ -125,7 +125,7 @@ def test_a_program_that_ends_without_a_word_is_not_waited_for(log: Path, program
         assert watchdog.turn(10.2) == "no output for 10 s: what the ranks are doing is not known"
 
 
-def test_whoever_sees_the_job_through_may_say_what_a_sign_is() -> None:
+def test_whoever_sees_the_job_through_may_say_what_a_sign_is(programs: list[int]) -> None:
     """An engine has no files."""
     lines = ["a"]
     asked = {"seconds": 10, "action": "stacks", "program": ["/bin/false"]}
@@ -137,7 +137,7 @@ def test_whoever_sees_the_job_through_may_say_what_a_sign_is() -> None:
     assert not watchdog.silent
     watchdog.turn(19.0)
     assert watchdog.silent
-    os.waitpid(-1, 0)
+    os.waitpid(programs.pop(), 0)
 
 
 def test_who_goes_on_while_it_is_looked_into_was_not_silent(watched: Watchdog, log: Path, answer: Answer) -> None:
