@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -73,6 +74,27 @@ def test_a_folder_comes_out_and_goes_in(
     put = upload(start, str(there / source) + ("/" if source.endswith("/") else ""), target)
     assert put == Copied(2, 1_280_001, 0, [])
     same(there / "ckpt", there / arrives)
+
+
+def test_a_tar_that_reads_no_names(start: Any, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Busybox as Debian builds it has no `-T`: names are its arguments, as many at a time as fit into a command."""
+    busybox = shutil.which("busybox")
+    if (
+        busybox is None
+        or "-T" in subprocess.run([busybox, "tar", "--help"], check=False, capture_output=True, text=True).stderr
+    ):
+        pytest.skip("needs a busybox whose tar has no `-T`")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split():
+        (programs / name).symlink_to(busybox)
+    monkeypatch.setenv("PATH", str(programs))
+    long = "n" * 200
+    for i in range(1500):
+        (there / "ckpt" / f"{long} {i} it's \"\\").write_text(str(i))
+    assert download(start, "ckpt", str(tmp_path / "new")).files == 1502
+    monkeypatch.undo()
+    same(there / "ckpt", tmp_path / "new")
 
 
 def test_a_file_gets_its_new_name(start: Any, there: Path, tmp_path: Path) -> None:

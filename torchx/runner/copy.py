@@ -60,10 +60,15 @@ exec find "$@" -exec stat -c "%f %s %Y %n" {} +"""
 _GONE = "No such file"  # of `find` and `stat`: it is not there any more, or not yet
 _MOST_NAMES = 500
 _SAID = 4096
-# GNU tar unquotes the names that it reads, unless it is told not to; busybox never does.
+# GNU tar unquotes the names that it reads, unless it is told not to; busybox never does. That of Debian reads none: its
+# names are arguments, and where they are too many, one archive comes behind the other.
 _PACK = """\
 cd -- "$1" || exit
 tar --no-unquote --version >/dev/null 2>&1 && set -- --no-unquote || set --
+if ! echo . | tar -cf /dev/null --no-recursion -T - 2>/dev/null; then
+  tr '\\n' '\\0' | xargs -0 tar -cf - --no-recursion
+  exit
+fi
 exec tar -cf - --no-recursion "$@" -T -"""
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xf -'
 _IN_MEMORY = ("", "tmpfs", "ramfs")
@@ -303,6 +308,7 @@ def _unpack(process: InsideProcess, taker: Taker, wanted: Collection[str], progr
     names, cut = set(wanted), ""
     try:
         with tarfile.open(mode="r|", fileobj=pipe, bufsize=_CHUNK) as tar:
+            tar.ignore_zeros = True  # the end of one archive may be the beginning of another
             for member in tar:
                 if os.path.normpath(member.name) in names:
                     taker.take(tar, member)
