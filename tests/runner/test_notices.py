@@ -18,7 +18,7 @@ from torchx.runner.notice_channels import settings_of
 from torchx.schedulers import notices as ways
 from torchx.schedulers.notices import Notice, deliver
 from torchx.specs import AppDef, AppState
-from torchx.specs.notices import NOTIFY, NOTIFY_ON
+from torchx.specs.notices import NOTIFY, NOTIFY_ON, hang_event
 
 from .memory_backend import MemoryScheduler, echo_app
 from .sinks import http_sink, smtp_sink
@@ -101,6 +101,18 @@ def test_each_event_once(runner, jobs, hooks, config, monkeypatch, on, ends, eve
     assert [document["event"] for document in hooks.got] == events
     assert not os.path.exists(notices.plan_path(handle))
     assert os.listdir(os.path.dirname(notices.plan_path(handle))) == []
+
+
+def test_alarms_that_the_job_tells_itself():
+    """Nobody else does while it runs; at its end what it could not send is due, on each way by itself."""
+    seen = "no output for 10 min: x"
+    plan = {"job": True, "on": ["hang"], "channels": {"slack": {}, "mail": {}}, "sent": {}}
+    assert notices._due(plan, AppState.RUNNING, notices._hang(plan, seen)) == []
+    notices._note(plan, {f"{hang_event(seen)}/slack": "", f"{hang_event(seen)}/mail": "no answer", "slack": ""})
+    assert plan["sent"] == {hang_event(seen): ["slack"], "end": ["slack"]}
+    assert notices._due(plan, AppState.FAILED, notices._hang(plan, seen)) == [hang_event(seen), ""]
+    plan["sent"][hang_event(seen)].append("mail")
+    assert notices._due(plan, AppState.FAILED, notices._hang(plan, seen)) == [""]
 
 
 def test_many_senders_at_once(runner, jobs, hooks, mail, config, monkeypatch):

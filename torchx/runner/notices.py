@@ -5,7 +5,8 @@ its owner alone. Whoever sees that a notice is due starts ``python -m torchx.run
 of a local job, the watcher of containers, or whoever polls. That process holds a lock, sends, and notes in the plan
 what was sent. The plan goes with the last notice; only what could not be sent stays, for ``torchx status``.
 
-A Slurm job sends those of its end itself, from its batch script, and what it could not send is sent as all others.
+A Slurm job sends those of its end and of its alarms itself, from the node, and what it could not send is sent as all
+others.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 
 from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppState, is_terminal
+from torchx.specs.notices import hang_event
 from torchx.specs.watchdog import SILENT
 
 TYPE_CHECKING = False
@@ -78,15 +80,17 @@ class Plan:
         self._handle = handle
         try:
             make_private(torchx_home("notices"))
-            _write(plan_path(handle), {**self._content, "handle": handle})
+            argv, env = command(handle)
+            words = b"".join(
+                os.fsencode(word) + b"\0" for word in (*argv, "", *(f"{name}={value}" for name, value in env.items()))
+            )
+            _write(plan_path(handle), {**self._content, "handle": handle, "program": os.fsdecode(words)})
         except OSError as e:
             from torchx.util.notices import logger
 
             logger("torchx.runner").warning("nobody will be notified of `%s`: %s", handle, e)
             return b""
-        argv, env = command(handle)
-        words = [*argv, "", *(f"{name}={value}" for name, value in env.items())]
-        return b"".join(os.fsencode(word) + b"\0" for word in words)
+        return words
 
     def for_job(self) -> dict[str, Any]:
         """What a job is given that sends notices of its end itself; who watches it sends the rest."""
@@ -168,7 +172,7 @@ def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
             while status is not None:
                 if plan.get("job") and is_terminal(status.state):
                     _take(path, plan, *runner._find(handle)[1:])
-                if (due := _due(plan, status.state, status.hang)) == [""]:
+                if (due := _due(plan, status.state, _hang(plan, status.hang))) == [""]:
                     break
                 for event in due:
                     _send_all(path, plan, event, status, pauses_s)
@@ -188,7 +192,7 @@ def _due(plan: dict[str, Any], state: AppState, hang: str = "") -> list[str]:
     if "start" in plan["on"] and state in _STARTED:
         events.append("start")
     if "hang" in plan["on"] and hang.startswith(SILENT):
-        events.append(f"hang {binascii.crc32(hang.encode()):08x}")
+        events.append(hang_event(hang))
     if is_terminal(state):
         ended = "end" in plan["on"] or ("fail" in plan["on"] and state is AppState.FAILED)
         events.append("end" if ended else "")
@@ -204,15 +208,26 @@ def _take(path: str, plan: dict[str, Any], backend: Scheduler[Any], app_id: str)
     assert isinstance(backend, SendsNotices), backend  # so it was when the plan was made
     while (sent := backend.take_notices(app_id)) is None:
         time.sleep(_TAKE_S)
-    plan["sent"].setdefault("end", []).extend(channel for channel, why in sent.items() if not why)
-    plan["job"] = False
+    _note(plan, sent)
     _write(path, plan)
+
+
+def _note(plan: dict[str, Any], sent: dict[str, str]) -> None:
+    for way in (way for way, why in sent.items() if not why):
+        event, _, channel = way.rpartition("/")
+        plan["sent"].setdefault(event or "end", []).append(channel)
+    plan["job"] = False
+
+
+def _hang(plan: dict[str, Any], seen: str) -> str:
+    """What was seen of a job, unless the job itself sends that."""
+    return "" if plan.get("job") else seen
 
 
 def _send_all(path: str, plan: dict[str, Any], event: str, status: AppStatus, pauses_s: Iterable[float] | None) -> None:
     from torchx.schedulers.notices import Notice, deliver
 
-    notice = Notice.of(event.partition(" ")[0], plan["handle"], plan["name"], status)
+    notice = Notice.of(event.partition("-")[0], plan["handle"], plan["name"], status)
     for channel, settings in plan["channels"].items() if event else ():
         if channel in plan["sent"].get(event, ()):
             continue

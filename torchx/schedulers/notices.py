@@ -88,6 +88,27 @@ def deliver(channel: str, settings: dict[str, Any], notice: Notice, pauses_s: It
             return f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
 
 
+def sender_of(scheduler: str, app_id: str) -> bytes:
+    """The program that sends the notices of a job, for :func:`torchx.supervisor.at_end.spawn`; empty: none are due.
+
+    For who sees the job through now, since who did so from its submission on is gone.
+    """
+    import glob
+    import json
+
+    from torchx.settings import torchx_home
+
+    for path in glob.glob(f"{glob.escape(torchx_home('notices'))}/{scheduler}_*.json"):
+        try:
+            with open(path, encoding="utf-8") as file:
+                plan = json.load(file)
+        except (OSError, ValueError):
+            continue  # it is gone by now
+        if plan["handle"].endswith(f"/{app_id}"):
+            return os.fsencode(plan.get("program", ""))
+    return b""
+
+
 # -- the ways --------------------------------------------------------------------------------------
 
 

@@ -42,5 +42,16 @@ def wish_of(metadata: Mapping[str, str]) -> tuple[list[str], list[str]]:
     return channels, events if channels else []
 
 
+def hang_event(seen: str) -> str:
+    """What a notice of an alarm is noted as, by what was seen.
+
+    >>> hang_event("no output for 10 min: it could not be looked into")
+    'hang-21ae981a'
+    """
+    import binascii
+
+    return f"hang-{binascii.crc32(seen.strip().encode()):08x}"
+
+
 def _words(text: str) -> list[str]:
     return [word for word in dict.fromkeys(map(str.strip, text.split(","))) if word and word != "none"]

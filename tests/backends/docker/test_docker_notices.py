@@ -35,6 +35,21 @@ def test_nobody_watches(docker_image: str, shell: Shell, tmp_path: Path, eventua
         assert "exit code 3" in hooks.got[0]["text"]
 
 
+def test_an_alarm_of_a_second_watcher(docker_image: str, shell: Shell, tmp_path: Path, eventually: Eventually) -> None:
+    """Whoever asks for a job whose watcher was killed starts another one: it tells of the alarm, and of the end."""
+    with http_sink() as hooks:
+        mine = configured(shell, tmp_path, hooks.port)
+        words = ("--watchdog", "4s:cancel", "--notify-on", "hang,end")
+        handle = launch(mine, docker_image, "sleep 600", 1, *words)
+        for process in leftovers.living(f"watcher.py {handle.rpartition('/')[2]}"):
+            os.kill(process.pid, signal.SIGKILL)
+        mine.torchx("status", handle)
+        eventually(lambda: len(hooks.got) == 2, timeout_s=120)
+        assert [(d["event"], d["handle"]) for d in hooks.got] == [("hang", handle), ("end", handle)]
+        folder = Path(os.environ["TORCHX_HOME"], "notices")
+        eventually(lambda: not list(folder.iterdir()), timeout_s=60)
+
+
 def test_one_notice_of_each_ending(docker_image: str, shell: Shell, tmp_path: Path, eventually: Eventually) -> None:
     """The job's watcher, or whoever polls, is killed before, at or after the end of each job."""
     rng = random.Random(3)
@@ -108,6 +123,6 @@ def configured(shell: Shell, folder: Path, port: int) -> Shell:
     return replace(shell, cwd=folder, env={**shell.env, "MY_HOOK": f"http://127.0.0.1:{port}/hunter2"})
 
 
-def launch(shell: Shell, image: str, script: str, replicas: int) -> str:
-    words = ("-s", "local_docker", "--workspace=", "utils.sh", "--image", image, "--num_replicas", str(replicas))
+def launch(shell: Shell, image: str, script: str, replicas: int, *more: str) -> str:
+    words = ("-s", "local_docker", "--workspace=", *more, "utils.sh", "--image", image, "--num_replicas", str(replicas))
     return shell.launch(*words, "--", script)

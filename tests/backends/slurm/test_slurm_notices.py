@@ -39,7 +39,8 @@ def torchx(cwd: Path, *words: str) -> str:
 
 
 def run(cwd: Path, script: str, *words: str) -> str:
-    return torchx(cwd, "run", "-d", "-s", "slurm", *words, "utils.sh", "--memMB", "50", "--", script)
+    memory = "300" if "--watchdog" in words else "50"  # it looks by programs of its own
+    return torchx(cwd, "run", "-d", "-s", "slurm", *words, "utils.sh", "--memMB", memory, "--", script)
 
 
 def home_files(text: bytes) -> list[Path]:
@@ -74,6 +75,28 @@ def test_cancelled(sinks: tuple[Sink, Sink], tmp_path: Path) -> None:
     becomes(lambda: json.loads(torchx(tmp_path, "status", "--json", handle))["state"], "RUNNING")
     command("scancel", handle.rpartition("/")[2])
     becomes(lambda: [document["state"] for document in hooks.got], ["CANCELLED"])
+
+
+def test_an_alarm(sinks: tuple[Sink, Sink], tmp_path: Path) -> None:
+    """Told from the node while the job goes on, and then its end; the one who watches later has nothing to tell."""
+    hooks, mail = sinks
+    go = tmp_path / "go"
+    script = f"until test -e {go}; do sleep 0.1; done"
+    handle = run(tmp_path, script, "--watchdog", "2s", "--notify-on", "hang,fail")
+    assert "hunter2" not in command("scontrol", "write", "batch_script", handle.rpartition("/")[2], "-")
+    becomes(lambda: (len(hooks.got), len(mail.got)), (1, 1))
+    assert [hooks.got[0][key] for key in ("event", "handle", "state")] == ["hang", handle, "RUNNING"]
+    assert "no output for " in hooks.got[0]["text"]
+    go.touch()
+    becomes(lambda: json.loads(torchx(tmp_path, "status", "--json", handle))["state"], "SUCCEEDED")
+    torchx(tmp_path, "watch", handle)
+    becomes(lambda: home_files(b"hunter2"), [])
+    ended = run(tmp_path, "sleep 600", "--watchdog", "2s:cancel", "--notify-on", "hang,fail")
+    becomes(lambda: [document["event"] for document in hooks.got], ["hang", "hang", "end"])
+    assert [document["handle"] for document in hooks.got] == [handle, ended, ended]
+    torchx(tmp_path, "watch", ended)
+    becomes(lambda: home_files(b"hunter2"), [])
+    assert (len(hooks.got), len(mail.got)) == (3, 3)
 
 
 def scripts() -> list[int]:

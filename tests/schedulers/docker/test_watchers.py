@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from torchx.errors import BackendError
+from torchx.runner.notices import Plan
 from torchx.schedulers.docker import watchers
 from torchx.schedulers.docker_scheduler import DockerScheduler, create_scheduler
 from torchx.specs.api import AppDef, AppState, Resource, Role
+from torchx.supervisor.at_end import parts
 
 
 def role(n: int, **fields: Any) -> Role:
@@ -32,7 +34,9 @@ def fake() -> Any:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What watchers are told: the job's id when one is started, then ``go`` or ``drop``. None is started."""
     told: list[str] = []
-    starting = SimpleNamespace(go=lambda at_end=b"": told.append("go"), drop=lambda: told.append("drop"))
+    starting = SimpleNamespace(
+        go=lambda at_end=b"": told.append(f"go{at_end.decode()}"), drop=lambda: told.append("drop")
+    )
     monkeypatch.setattr(watchers, "start", lambda app_id, environ: told.append(app_id) or starting)
     monkeypatch.setattr(watchers, "lives", lambda app_id: False)
     return told
@@ -89,6 +93,22 @@ def test_who_asks_starts_another(fake: Any, told: list[str]) -> None:
         container["Labels"]["torchx.pytorch.org/rules"] = '{"retries":{},"grace_s":1,"place":"another"}'
     scheduler.describe(app_id)
     assert told == []
+
+
+def test_who_is_started_later_sends_notices(fake: Any, told: list[str]) -> None:
+    """What has to be sent by the one that was there from the submission on; nothing once all was sent."""
+    scheduler = own(fake)
+    app_id = scheduler.submit(AppDef("a", [role(2)]), {})
+    plans = {name: Plan({"name": "a", "on": ["end"], "channels": {}}) for name in (app_id, "other")}
+    words = {name: plan.arm(f"local_docker://s/{name}").decode() for name, plan in plans.items()}
+    told.clear()
+    scheduler.describe(app_id)
+    assert told == [app_id, f"go{words[app_id]}"]
+    assert parts(words[app_id].encode())[0][-1].decode() == f"local_docker://s/{app_id}"
+    plans[app_id].disarm()
+    told.clear()
+    scheduler.describe(app_id)
+    assert told == [app_id, "go"]
 
 
 def test_an_ended_job_needs_none(fake: Any, told: list[str]) -> None:

@@ -54,14 +54,15 @@ def run(
     nodes: str = "n[1-4]",
     retry: str = "",
     watchdog: str = "",
+    wishes: dict[str, str] | None = None,
     slurm: dict[str, str] | None = None,
     **cfg: Any,
 ) -> tuple[int, JobEvents, Path]:
     """Exit code, notes and folder of a job."""
     folder = programs.parent / "job"
     folder.mkdir(exist_ok=True)
-    wishes = {RETRY: retry, WATCHDOG: watchdog}
-    app = AppDef("job", list(roles), metadata={key: wish for key, wish in wishes.items() if wish})
+    given = {RETRY: retry, WATCHDOG: watchdog, **(wishes or {})}
+    app = AppDef("job", list(roles), metadata={key: wish for key, wish in given.items() if wish})
     (folder / "job.json").write_text(json.dumps({"app": appdef_to_dict(app)}))
     request = SlurmScheduler("s").submit_dryrun(app, cfg).request
     if retry or watchdog:

@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.runner.sinks import Sink, http_sink
 from tests.schedulers.slurm.test_job_functions import bash
 from tests.schedulers.slurm.test_job_script import programs, run, sh
 from torchx.errors import NotSupportedError
+from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.slurm import notices
 from torchx.schedulers.slurm.answers import Job, facts_of, telling_files
 from torchx.schedulers.slurm.events import parse_events
 from torchx.schedulers.slurm.records import JobRecord
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Role
+from torchx.specs.notices import NOTIFY, NOTIFY_ON, hang_event
 from torchx.specs.retries import read_attempts
 from torchx.specs.watchdog import WATCHDOG
 from torchx.supervisor.layout import HANG_FILE
@@ -42,7 +47,7 @@ def test_a_silent_job_goes_on_where_it_is_not(programs: Path) -> None:
     script = f'until [ -e "${{TORCHX_PROGRESS%/*}}/{HANG_FILE}" ]; do /bin/sleep 0.1; done; echo on'
     code, events, folder = run(programs, sh(script), watchdog="2s")
     assert (code, events.silent, events.exit_code) == (0, False, 0)
-    assert seen(folder).startswith("no output for ")
+    assert "no output for " in seen(folder)  # it may have heard that the job went on
 
 
 def test_who_writes_or_makes_progress_is_left_alone(programs: Path) -> None:
@@ -84,6 +89,46 @@ def test_a_job_that_ends_already_is_not_ended_for_silence(tmp_path: Path) -> Non
     """What was seen is noted all the same."""
     assert bash(tmp_path, "stopping=1 alive=1 hung=; hang retry; echo ${hung:-no}") == ["no"]
     assert not parse_events((tmp_path / "events").read_text()).silent
+
+
+def told(
+    programs: Path, hooks: Sink, wish: str, on: str, script: str, retry: str = ""
+) -> tuple[list[str], dict[str, str]]:
+    """Events and states of which a job has told, and what whoever watches learns of that."""
+    folder = programs.parent / "job"
+    folder.mkdir(exist_ok=True)
+    channels = {"webhook": {"url": f"http://127.0.0.1:{hooks.port}/x"}}
+    plan = {"name": "job", "on": on.split(","), "channels": channels, "sent": {}}
+    (folder / "notices.json").write_text(notices.content(plan, "s"))
+    run(programs, sh(script), watchdog=wish, wishes={NOTIFY: "webhook", NOTIFY_ON: on}, retry=retry)
+    assert not (folder / "notices.json").exists()
+    return [f"{d['event']} {d['state']}" for d in hooks.got], notices.taken(JobFolder(LocalFiles(), str(folder))) or {}
+
+
+def test_each_alarm_is_told_once(programs: Path) -> None:
+    """From the node, as it happens; it is noted, so that nobody else tells it. The job may end meanwhile."""
+    until = f'{{ until grep -qs "$1" "${{TORCHX_PROGRESS%/*}}/{HANG_FILE}"; do /bin/sleep 0.2; done; }}'
+    twice = f"hears() {until}; for i in 1 2; do hears ^no; echo $i; hears ^it; done"
+    with http_sink() as hooks:
+        said, taken = told(programs, hooks, "2s", "hang", twice)
+        assert said == ["hang RUNNING"] * 2
+        assert taken == {f"{hang_event(seen_by(hooks, n))}/webhook": "" for n in range(2)}
+        assert all("no output for " in document["text"] for document in hooks.got)
+    with http_sink() as hooks:
+        hooks.answers = [503]
+        said, _ = told(programs, hooks, "2s:cancel", "hang,fail", WAITS)
+        assert said == ["hang RUNNING", "end FAILED"]
+    with http_sink() as hooks:
+        said, _ = told(programs, hooks, "2s:retry", "hang", WAITS, retry="timeout:1")
+        assert said == ["hang RUNNING"] * 2
+    with http_sink() as hooks:
+        said, _ = told(programs, hooks, "2s:cancel", "end", WAITS)
+        assert said == ["end FAILED"]
+
+
+def seen_by(hooks: Sink, number: int) -> str:
+    """The sentence of a notice."""
+    return next(line for line in hooks.got[number]["text"].splitlines() if "silent:" in line).partition(":")[2].strip()
 
 
 def job(notes: str, state: str) -> Job:

@@ -122,4 +122,6 @@ class EngineJobs:
         if not submitting and gangs.needs_watcher(job) and gangs.rules_of(job).place == watchers.place():
             watcher = None if watchers.lives(job.app_id) else self.watch(job.app_id)
             if watcher is not None:
-                watcher.go()
+                from torchx.schedulers.notices import sender_of
+
+                watcher.go(sender_of("local_docker", job.app_id))

@@ -157,7 +157,10 @@ class SendsNotices(Ability):
 
     @abstractmethod
     def take_notices(self, app_id: str) -> dict[str, str] | None:
-        """What a job that has ended has sent, by way: empty, or why not; it sends no more. None: it may yet."""
+        """What a job that has ended has sent, by way: empty, or why not; it sends no more. None: it may yet.
+
+        Of an alarm of its watchdog by ``EVENT/WAY``, the event as :func:`torchx.specs.notices.hang_event` has it.
+        """
 
 
 class Simulates(Ability):

@@ -11,12 +11,14 @@ import sys
 import time
 
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+from torchx.schedulers.slurm.notices import NOTICES_FILE
 from torchx.specs.watchdog import parse_watchdog
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 from torchx.supervisor.watchdog import Watchdog, put_down
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
     from torchx.schedulers.inside.run import Ran
@@ -46,9 +48,22 @@ def main() -> None:
             act = dog.silent and wish.action != "stacks"
             sys.stdout.write(f"hang {wish.action}\n" if act else "hang\n")
             sys.stdout.flush()
-            if act:
-                return  # the attempt is being ended
+            sender = _tell() if dog.silent else None
+            if act:  # the attempt is being ended
+                if sender is not None:
+                    sender.wait()
+                return
         time.sleep(max((dog.due or 0.0) - time.monotonic(), 0.01))
+
+
+def _tell() -> subprocess.Popen[bytes] | None:
+    """Starts the program that sends the notices."""
+    if not os.path.exists(NOTICES_FILE):
+        return None
+    import subprocess
+
+    argv, nothing = [sys.executable, "-m", "torchx.schedulers.slurm.notices", "hang"], subprocess.DEVNULL
+    return subprocess.Popen(argv, stdin=nothing, stdout=nothing)
 
 
 def _events() -> JobEvents:

@@ -246,7 +246,7 @@ while ((alive)); do
   done
 done
 
-if [[ -n $watcher ]]; then kill "$watcher" 2>/dev/null; fi
+if [[ -n $hung ]]; then wait "$watcher"; elif [[ -n $watcher ]]; then kill "$watcher" 2>/dev/null; fi  # it may be telling
 if [[ $hung == cancel ]]; then
   :  # nobody is asked whether it starts again
 elif [[ -n $python ]] && ((!terminated && (failed || (due && stopping)))); then

@@ -1,4 +1,4 @@
-"""Notices of the end of a Slurm job, sent by its batch script on the node: a laptop may be closed by then.
+"""Notices of the end of a Slurm job, and of its alarms, sent on the node by its script: a laptop may be closed by then.
 
 The addresses are in a file of the job's folder that nobody else can read, as secrets are, and go when all is sent. What
 was sent is noted beside it, and whoever watches the job sends the rest. The modules that are needed lie there as an
@@ -32,11 +32,11 @@ _PATIENCE_S = 75.0  # of others, until the script has sent, or never will
 
 
 def is_wanted(app: AppDef) -> bool:
-    """Whether the batch script shall send something when the job ends."""
+    """Whether the batch script shall send something when the job ends, or is silent."""
     if NOTIFY not in app.metadata:
         return False
     channels, events = wish_of(app.metadata)
-    return bool({*channels} & {*FAR} and {*events} & {"end", "fail"})
+    return bool({*channels} & {*FAR} and {*events} & {"end", "fail", "hang"})
 
 
 def content(plan: Mapping[str, Any] | None, session: str) -> str:
@@ -48,7 +48,8 @@ def content(plan: Mapping[str, Any] | None, session: str) -> str:
 
 
 def taken(folder: JobFolder) -> dict[str, str] | None:
-    """What the script of a job that has ended has sent, by way: empty, or why it could not; then it sends no more.
+    """What the script of a job that has ended has sent, by way (of an alarm ``EVENT/WAY``): empty, or why it could not;
+    then it sends no more.
 
     None: it may be at it.
     """
@@ -70,11 +71,14 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
 
 
 def main() -> None:
-    """Sends what is due, in the job's folder: ``CODE TERMINATED`` are how its script ends."""
+    """Sends what is due, in the job's folder: ``CODE TERMINATED`` are how its script ends, ``hang``: it is silent."""
+    import fcntl
     import json
     import signal
 
     from torchx.schedulers.notices import Notice, deliver
+    from torchx.specs.notices import hang_event
+    from torchx.supervisor.watchdog import seen
 
     signal.alarm(_MOST_S)  # which ends this process
     try:
@@ -82,18 +86,35 @@ def main() -> None:
             plan = json.load(file)
     except OSError:
         return
-    status = status_here(int(sys.argv[1]), terminated=sys.argv[2] != "0")
-    if "end" in plan["on"] or str(status.state) == "FAILED":
-        handle = f"slurm://{plan['session']}/{os.environ['SLURM_JOB_ID']}"
-        notice = Notice.of("end", handle, plan["name"], status)
-        for channel, settings in plan["channels"].items():
-            _note(channel, deliver(channel, settings, notice, _PAUSES_S))
-    _note(_DONE, "")
-    os.unlink(NOTICES_FILE)
+    over = sys.argv[1] != "hang"
+    text = "" if over else seen(".")
+    if over:
+        code, terminated = int(sys.argv[1]), sys.argv[2] != "0"
+        state = _why_terminated(os.environ["SLURM_JOB_ID"]) if terminated else "FAILED" if code else "COMPLETED"
+        status = status_here(state, code)
+        due = "end" in plan["on"] or ("fail" in plan["on"] and str(status.state) == "FAILED")
+    else:
+        status, due = status_here("RUNNING", hang=text), "hang" in plan["on"]
+    with open(SENT_FILE, "a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the end comes after an alarm that is being told
+        if due:
+            handle = f"slurm://{plan['session']}/{os.environ['SLURM_JOB_ID']}"
+            notice = Notice.of("end" if over else "hang", handle, plan["name"], status)
+            for channel, settings in plan["channels"].items():
+                way = channel if over else f"{hang_event(text)}/{channel}"
+                _note(way, deliver(channel, settings, notice, _PAUSES_S))
+        if over:
+            _note(_DONE, "")
+            os.unlink(NOTICES_FILE)
 
 
-def status_here(code: int, *, terminated: bool) -> AppStatus:
-    """How the job whose folder is the current one ends, by its own files; Slurm itself still takes it for running."""
+def status_here(state: str, code: int | None = None, *, hang: str = "") -> AppStatus:
+    """The job whose folder is the current one, by its own files: Slurm itself takes it for running also when it ends.
+
+    Args:
+        state: in Slurm's words.
+        hang: what was seen just now.
+    """
     from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.kit.files import LocalFiles
     from torchx.schedulers.kit.verdict import describe
@@ -104,9 +125,8 @@ def status_here(code: int, *, terminated: bool) -> AppStatus:
     from torchx.specs.api import NONE, AppStatus
 
     job_id = os.environ["SLURM_JOB_ID"]
-    state = _why_terminated(job_id) if terminated else "FAILED" if code else "COMPLETED"
-    files, folder, now = LocalFiles(), os.getcwd(), time.time()
-    record = JobRecord(job_id=job_id, state=state, folder=folder, ended=now, exit_code=code)
+    files, folder, ended = LocalFiles(), os.getcwd(), None if code is None else time.time()
+    record = JobRecord(job_id=job_id, state=state, folder=folder, ended=ended, exit_code=code)
     job = files_of(files, {job_id: [record]}, {})[job_id]
     found = describe(facts_of(job), look_into(job.folder or JobFolder(files, folder)))
     return AppStatus(
@@ -118,6 +138,7 @@ def status_here(code: int, *, terminated: bool) -> AppStatus:
         started_at=found.started_at,
         ended_at=found.ended_at,
         attempts=found.attempts,
+        hang=hang or found.hang,
     )
 
 
