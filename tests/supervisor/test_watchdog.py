@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.supervisor.forks import GUARDIAN, Fork, forked, request, role, state
-from torchx.supervisor.layout import HANG_FILE
+from torchx.supervisor.layout import HANG_FILE, STACKS_FILE
 from torchx.supervisor.supervise import Supervisor
 from torchx.supervisor.watchdog import Watchdog
 
@@ -175,7 +175,7 @@ def job(tmp_path: Path) -> str:
 def run(job: str, script: str, action: str, *, again: str = "") -> Fork:
     """A job that is silent from its start; who looks into it answers at once."""
     asked = request(job, role(script), grace_s=5.0)
-    program = ["/bin/sh", "-c", f"echo '{SAID}'"]
+    program = ["/bin/sh", "-c", f"echo '{SAID}'; echo; echo 'r/0 rank 0'; echo '    train.py:3'"]
     asked["watchdog"] = {"seconds": 0.3, "action": action, "program": program, "files": [f"{job}/x"]}
     if again:
         asked["again"] = ["/bin/sh", "-c", again]
@@ -191,6 +191,7 @@ def test_it_never_ends_a_job_unasked(job: str) -> None:
     ended = state(job)
     assert (ended.state, ended.msg, ended.kind) == ("SUCCEEDED", "", "")
     assert Path(path).read_text().endswith(f": {SAID}")
+    assert Path(job, STACKS_FILE).read_text() == f"{Path(path).read_text()}\n\nr/0 rank 0\n    train.py:3\n"
 
 
 def test_it_ends_a_job_that_it_is_told_to_end(job: str) -> None:

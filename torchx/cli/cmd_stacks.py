@@ -10,14 +10,11 @@ from torchx.cli.cmd_exec import find_replicas
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
 
-    from torchx.schedulers.stacks import Group, RankStack, Stacks
+    from torchx.schedulers.stacks import Stacks
 
 __all__ = ["CmdStacks"]
 
-_MOST_FRAMES = 8
-_MOST_HEADS = 12
 _HELP = """\
 The answer is a sentence. Below it are the stacks, once for ranks that do the same. Frames of PyTorch are left out:
 shown are your own lines, and the collective in which a rank waits. Each rank is looked at eight times in two seconds.
@@ -83,62 +80,16 @@ def _print_json(handle: str, found: Stacks) -> None:
 
 
 def _print_page(found: Stacks) -> None:
+    from functools import partial
+
     from torchx.cli.render import bold, gray
+    from torchx.schedulers.stacks.page import page
     from torchx.schedulers.stacks.probe import NO_SPY
-    from torchx.util.term import has_color, printable
+    from torchx.util.term import has_color
 
     color = has_color(sys.stdout)
-    print(bold(printable(found.sentence), color=color))
-    hosts = len({rank.host for rank in found.ranks if rank.host}) > 1
-    for group in reversed(found.groups):
-        print()
-        heads = list(_heads(group.ranks, hosts=hosts))
-        for text, pid in heads[:_MOST_HEADS]:
-            print(printable(text) + gray(f"  pid {pid}" if pid else "", color=color))
-        if len(heads) > _MOST_HEADS:
-            print(f"... in {len(heads) - _MOST_HEADS} more replicas")
-        for line in _body(group):
-            print(printable(line))
-    for (role, k), why in found.unread.items():
-        print(f"\n{role}/{k}\n    {printable(why)}")
+    first, *others = page(found, partial(gray, color=color))
+    print(bold(first, color=color), *others, sep="\n")
     if any(NO_SPY in rank.why for rank in found.ranks):
         hint = "\n`pip install py-spy` on this machine: it is sent along; docs/hangs.md has other ways"
         print(gray(hint, color=color))
-
-
-def _heads(ranks: Sequence[RankStack], *, hosts: bool) -> Iterator[tuple[str, int]]:
-    """A line for each replica: its ranks, and the process where it is one."""
-    from itertools import groupby
-
-    for (role, k, host), members in groupby(ranks, lambda r: (r.role, r.replica, r.host)):
-        found = list(members)
-        numbers = [rank.rank for rank in found if rank.rank is not None]
-        name = f"{role}/{k}" if k >= 0 else role
-        name += f" rank{'s' if len(numbers) > 1 else ''} {_ranges(numbers)}" if numbers else ""
-        yield f"{name} (node {host})" if hosts and host else name, found[0].pid if len(found) == 1 else 0
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers as people write them.
-
-    >>> _ranges([0, 1, 2, 5, 7, 8])
-    '0-2, 5, 7, 8'
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-
-
-def _body(group: Group) -> Iterator[str]:
-    """What the ranks of a group are doing, and the frames of one of them, innermost first."""
-    yield f"    {group.sentence}"
-    frames = group.ranks[0].frames
-    width = max((len(f.place) for f in frames[:_MOST_FRAMES]), default=0)
-    for frame in frames[:_MOST_FRAMES]:
-        yield f"      {frame.place:{width}}  {frame.function:16}  {frame.source}".rstrip()
-    if len(frames) > _MOST_FRAMES:
-        yield f"      ... {len(frames) - _MOST_FRAMES} more"

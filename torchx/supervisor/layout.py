@@ -20,6 +20,7 @@ CONTROL_FIFO = "control"
 CRASH_FILE = "supervisor.log"
 AT_END_FILE = "at_end"
 HANG_FILE = "watchdog.txt"  # what was seen when the job was silent last
+STACKS_FILE = "stacks.txt"  # the same, with all stacks below it
 WATCHED = "watched"  # the key in a state file's header of a job with a watchdog
 MARKS = ("attempts.jsonl", "progress", "checkpoint")  # as in schedulers/kit/attempts.py
 STDOUT_LOG = "stdout.log"
@@ -39,6 +40,7 @@ JOB_FILES = (
     AT_END_FILE,
     TASKS_FILE,
     HANG_FILE,
+    STACKS_FILE,
     *MARKS,
 )
 REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, STARTS_INDEX, ERROR_FILE, METRICS_FILE)

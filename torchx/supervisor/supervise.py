@@ -311,7 +311,7 @@ class Supervisor:
         if text is None:
             return
         self.job.msg = text
-        put_down(self.folder, text)
+        put_down(self.folder, self._watchdog)
         self.writer.header_changed()
         if self._watchdog.silent:
             self.writer.flush()

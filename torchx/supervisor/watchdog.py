@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from torchx.supervisor.layout import HANG_FILE
+from torchx.supervisor.layout import HANG_FILE, STACKS_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ _MOST_LOOK_S = 30.0
 _PATIENCE_S = 90.0  # with the program that looks into the job
 _BUSY = 3  # so many times as long may a job be silent whose ranks compute: a slow start, a long evaluation
 BUSY = "busy"
-"""The first line that the program prints by which ranks compute; then there is another line, the sentence."""
+"""The first line that the program prints by which ranks compute; the next one, or the first, is the sentence, and the
+stacks are below it."""
 
 
 class Watchdog:
@@ -27,7 +28,7 @@ class Watchdog:
 
     Args:
         asked: ``seconds``, ``action`` (``stacks``, ``cancel`` or ``retry``), ``program`` (looks into the job, and
-            prints a sentence), ``files`` (logs and marks of progress). All may be missing.
+            prints a sentence, and the stacks below it), ``files`` (logs and marks of progress). All may be missing.
         env: of that program.
         signs: returns what is another value once the job has written something; None: the files say it.
 
@@ -36,6 +37,7 @@ class Watchdog:
         action: what is to be done once :meth:`turn` has said that the job is silent.
         silent: it is.
         text: what was said last.
+        stacks: of the last alarm, as text; empty when nobody has seen them.
     """
 
     def __init__(self, asked: dict[str, Any], env: dict[str, str], signs: Callable[[], object] | None = None) -> None:
@@ -46,7 +48,7 @@ class Watchdog:
         self.action: str = asked.get("action", "")
         self.due: float | None = None
         self.silent = False
-        self.text = ""
+        self.text = self.stacks = ""
         self._seen: object = None
         self._since = self._answer_by = 0.0
         self._patience = 1
@@ -114,12 +116,11 @@ class Watchdog:
         if self._signs() != self._seen:  # it has gone on while it was looked into: no alarm
             self.silent = False
             return None
-        busy, newline, sentence = said.partition("\n")
-        if newline and busy == BUSY:
-            said = sentence
-            if self._patience == 1:
-                self._patience, self.silent = _BUSY, False
-                return None
+        busy = said.startswith(f"{BUSY}\n")
+        if busy and self._patience == 1:
+            self._patience, self.silent = _BUSY, False
+            return None
+        said, _, self.stacks = (said.partition("\n")[2] if busy else said).partition("\n")
         self.text = f"no output for {_span(now - self._since)}: {said or 'what the ranks are doing is not known'}"
         return self.text
 
@@ -127,15 +128,21 @@ class Watchdog:
         return [_mark(path) for path in self._asked.get("files", ())]
 
 
-def put_down(folder: str, text: str) -> None:
+def put_down(folder: str, dog: Watchdog) -> None:
     """Writes down what was seen of a job; without, when that cannot be written."""
-    path = os.path.join(folder, HANG_FILE)
     try:
-        with open(f"{path}.new", "w", encoding="utf-8") as f:
-            f.write(text)
-        os.replace(f"{path}.new", path)
+        for name, text in ((STACKS_FILE, page(dog)), (HANG_FILE, dog.text)):
+            path = os.path.join(folder, name)
+            with open(f"{path}.new", "w", encoding="utf-8") as f:
+                f.write(text)
+            os.replace(f"{path}.new", path)
     except OSError:
         pass  # a full disk
+
+
+def page(dog: Watchdog) -> str:
+    """What was said last, and the stacks of then."""
+    return f"{dog.text}\n{dog.stacks}\n"
 
 
 def seen(folder: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.schedulers.docker.test_watcher import Engine
 from torchx.errors import NotSupportedError
 from torchx.schedulers.docker import attempts, gangs
 from torchx.schedulers.docker.answers import facts_of
-from torchx.schedulers.docker.evidence import HANG_FILE
+from torchx.schedulers.docker.evidence import HANG_FILE, STACKS_FILE
 from torchx.schedulers.docker.gangs import Rules, is_over, next_step, rules_for
 from torchx.schedulers.docker.plain_http import RefusedError
 from torchx.schedulers.kit.verdict import judge
@@ -33,6 +34,7 @@ class _Heard(Engine):
         self.logs: dict[str, bytes | int] = dict.fromkeys(self.states, b"")
         self.marks: dict[str, bytes] = {}
         self.put: list[str] = []
+        self.stacks: list[str] = []
         self.reads: list[str] = []
 
     def read(self, path: str, params: dict) -> bytes:
@@ -51,6 +53,7 @@ class _Heard(Engine):
                 if data:
                     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
                         outer.put.append(tar.extractfile(HANG_FILE).read().decode())
+                        outer.stacks.append(tar.extractfile(STACKS_FILE).read().decode())
 
             def answer(self) -> None:
                 pass
@@ -64,7 +67,7 @@ class _Heard(Engine):
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
     """What looks into the job answers at once."""
-    words = ["/bin/sh", "-c", "echo all wait"]
+    words = ["/bin/sh", "-c", "echo all wait; echo; echo train.py:3"]
     monkeypatch.setattr("torchx.schedulers.kit.attempts.program", lambda *_: words)
 
 
@@ -96,7 +99,8 @@ def test_a_silent_job_is_only_looked_into() -> None:
     _ends_after(engine, 200)
     engine.watch()
     assert len(engine.put) == 1
-    assert engine.put[0].startswith("no output for 1 min: all wait")
+    assert re.fullmatch(r"no output for 1 min: all wait", engine.put[0])
+    assert engine.stacks == [f"{engine.put[0]}\n\ntrain.py:3\n"]
     assert not [call for call in engine.calls if call.startswith("stop")]
 
 

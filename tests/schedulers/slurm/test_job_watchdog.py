@@ -22,7 +22,7 @@ from torchx.specs import AppDef, AppState, Role
 from torchx.specs.notices import NOTIFY, NOTIFY_ON, hang_event
 from torchx.specs.retries import read_attempts
 from torchx.specs.watchdog import WATCHDOG
-from torchx.supervisor.layout import HANG_FILE
+from torchx.supervisor.layout import HANG_FILE, STACKS_FILE
 
 __all__ = ["programs"]
 
@@ -40,6 +40,9 @@ def test_a_silent_job_is_ended_where_that_is_asked_for(programs: Path) -> None:
     assert re.fullmatch(r"no output for \d+ s: all 2 ranks cannot be read: it runs `tail`, not Python", seen(folder)), (
         folder / "watchdog.log"
     ).read_text()
+    sentence, *stacks = (folder / STACKS_FILE).read_text().splitlines()
+    assert sentence == seen(folder)
+    assert {"w/0", "w/1"} <= {line.partition("  pid ")[0].partition(" (")[0] for line in stacks}, stacks
 
 
 def test_a_silent_job_goes_on_where_it_is_not(programs: Path) -> None:

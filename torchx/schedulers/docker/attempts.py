@@ -116,7 +116,7 @@ def attempt_ended(client: Any, job: Job) -> Attempt:
     if attempt.again and attempt.memory != (earlier[-1].memory if earlier else 1.0):
         _give_memory(client, job, attempt)
     lines = "".join(map(to_line, [*earlier, attempt]))
-    client.api.put_archive(job.first().id, "/", evidence.tar_of(evidence.ATTEMPTS_FILE, lines))
+    client.api.put_archive(job.first().id, "/", evidence.tar_of({evidence.ATTEMPTS_FILE: lines}))
     return attempt
 
 

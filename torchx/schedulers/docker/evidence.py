@@ -28,6 +28,7 @@ ATTEMPTS_FILE = ".torchx-attempts"
 """In the root of a container's file system, where no volume hides it."""
 
 HANG_FILE = ".torchx-hang"
+STACKS_FILE = ".torchx-stacks"
 """Beside it: what was seen when the job was silent last."""
 
 _MOST_BYTES = 1 << 20
@@ -78,16 +79,17 @@ def hang_of(client: Any, job: Job) -> str:
     return file_in(client, job.first().id, f"/{HANG_FILE}") or ""
 
 
-def tar_of(name: str, text: str) -> bytes:
-    """An archive with one file, as an engine takes it."""
+def tar_of(texts: dict[str, str]) -> bytes:
+    """An archive of files with these names, as an engine takes it."""
     import io
     import tarfile
 
-    data, made = text.encode(), io.BytesIO()
+    made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
-        member = tarfile.TarInfo(name)
-        member.size = len(data)
-        tar.addfile(member, io.BytesIO(data))
+        for name, text in texts.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
     return made.getvalue()
 
 

@@ -10,11 +10,11 @@ import os
 import sys
 
 from torchx.schedulers.docker.attempts import PROGRESS
-from torchx.schedulers.docker.evidence import HANG_FILE, tar_of
+from torchx.schedulers.docker.evidence import HANG_FILE, STACKS_FILE, tar_of
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.specs.api import AppState
 from torchx.specs.watchdog import parse_watchdog
-from torchx.supervisor.watchdog import Watchdog
+from torchx.supervisor.watchdog import Watchdog, page
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ContainersWatchdog:
         due = self._watchdog.due or now
         text = self._watchdog.turn(now) if now >= due else None
         if text is not None:
-            self._put(job.first(), text)
+            self._put(job.first(), {STACKS_FILE: page(self._watchdog), HANG_FILE: text})
         return text, self._watchdog.due or now
 
     def _signs(self) -> int:
@@ -100,10 +100,10 @@ class ContainersWatchdog:
         except RefusedError:  # there is none
             return said
 
-    def _put(self, container: Container, text: str) -> None:
+    def _put(self, container: Container, texts: dict[str, str]) -> None:
         up = self._engine.upload(f"/containers/{container.id}/archive", {"path": "/"})
         try:
-            up.write(tar_of(HANG_FILE, text))
+            up.write(tar_of(texts))
             up.write(b"")
             up.answer()
         except RefusedError:

@@ -44,7 +44,7 @@ def main() -> None:
     while os.getppid() == script:
         text = dog.turn(time.monotonic())
         if text is not None:
-            put_down(".", text)
+            put_down(".", dog)
             act = dog.silent and wish.action != "stacks"
             sys.stdout.write(f"hang {wish.action}\n" if act else "hang\n")
             sys.stdout.flush()

@@ -87,11 +87,12 @@ def look(
 
 def tell(stacks: Callable[[], Stacks]) -> None:
     """Prints what the ranks of a silent job are doing, as :class:`torchx.supervisor.watchdog.Watchdog` reads it."""
+    from torchx.schedulers.stacks.page import page
     from torchx.supervisor.watchdog import BUSY
 
     try:
         found = stacks()
-        said = f"{BUSY}\n{found.sentence}" if found.busy else found.sentence
+        said = "\n".join([*([BUSY] if found.busy else []), found.sentence, *list(page(found))[1:]])
     except TorchXError as e:
         said = f"it could not be looked into: {e}"
     sys.stdout.write(said)
