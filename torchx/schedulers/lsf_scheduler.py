@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
+    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.specs.tasks import TaskList
 
@@ -196,6 +197,18 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         site = self._site_of(cfg)
         run = functools.partial(self.run_command, site, patience_s=0, timeout_s=CHECK_S)
         return checks(run, str(cfg.get("lsf_queue") or ""), site.name)
+
+    def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
+        from torchx.schedulers.lsf.inside import OnHost, host_of
+
+        ((site, _),) = self._by_site([app_id])
+        folder = self._log_folder(site, app_id)
+        if folder is None:
+            raise self._not_running(app_id, role, k)
+        host = host_of(folder, self.describe(app_id), app_id, role, k)
+        run = functools.partial(self.run_command, site)
+        ended = functools.partial(self._not_running, app_id, role, k)
+        return OnHost(site.spawn, host, folder.replica(role, k), argv, tty, run=run, ended=ended)
 
     def foreign(self) -> ForeignJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""

@@ -16,7 +16,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, SpecError
+from torchx.errors import BackendError, CommandError, NotSupportedError, SpecError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.base import CAPABILITIES, Known, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder, LogPaths
@@ -341,12 +341,6 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             run=run,
             ended=functools.partial(self._not_running, app_id, role, k),
         )
-
-    def _not_running(self, app_id: str, role: str, k: int) -> NotFoundError:
-        from torchx.schedulers.inside import described
-
-        self._queries.forget(app_id)
-        return described(self.describe(app_id), app_id, role, k)
 
     def foreign(self) -> ForeignSlurmJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""

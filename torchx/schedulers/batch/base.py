@@ -414,6 +414,12 @@ class BatchScheduler(SiteScheduler):
         self.folders(site).delete(app_id, folder.path if folder is not None and folder.is_ours() else "")
         self._queries.forget(app_id)
 
+    def _not_running(self, app_id: str, role: str, k: int) -> NotFoundError:
+        from torchx.schedulers.inside import described
+
+        self._queries.forget(app_id)
+        return described(self.describe(app_id), app_id, role, k)
+
     def close(self) -> None:
         """Forgets what was asked; jobs go on."""
         super().close()

@@ -1,6 +1,6 @@
 """A process inside a replica of a Slurm job: a step of its own on the replica's node, which shares what the job has.
 
-https://slurm.schedmd.com/srun.html#OPT_overlap, of Slurm 20.11 and later. The script on the node is ``inside.sh``.
+https://slurm.schedmd.com/srun.html#OPT_overlap, of Slurm 20.11 and later.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import signal
 
 from torchx.errors import BackendError
 from torchx.schedulers.batch.folders import folder_name
-from torchx.schedulers.inside import InsideProcess
-from torchx.schedulers.inside.marks import Mark
-from torchx.schedulers.kit.shell import read_script
+from torchx.schedulers.batch.inside import Entered
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 
 TYPE_CHECKING = False
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
 
     Run = Callable[[list[str]], Completed]
     Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
-
-_SCRIPT_FILE = "inside.sh"
-_START_S = 10.0
 
 
 def host_of(folder: JobFolder, role: str, k: int) -> str:
@@ -61,7 +56,7 @@ def step_words(app_id: str, host: str, *, component: int | None, tty: bool) -> l
     return [*words, "--pty"] if tty else words
 
 
-class Step(InsideProcess):
+class Step(Entered):
     """A step, seen through its ``srun``.
 
     Args:
@@ -82,52 +77,15 @@ class Step(InsideProcess):
         run: Run,
         ended: Callable[[], NotFoundError],
     ) -> None:
-        self._mark = Mark(tty)
         self._run = run
-        self._not_there = ended
-        self._over = False
-        script = read_script(__file__, _SCRIPT_FILE)
-        words = ["bash", "-c", script, "bash", self._mark.text, folder, tty.term if tty else ""]
-        self._srun = spawn([*step, *words, *argv], tty)
+        super().__init__(lambda words: spawn([*step, *words], tty), folder, argv, tty, ended)
 
-    def write(self, data: bytes) -> None:
-        self._srun.write(data)
+    def _signal(self, who: str, number: int | None) -> None:
+        how = [f"--signal={signal.Signals(number).name.removeprefix('SIG')}"] if number else []
+        self._run(["scancel", *how, who])
 
-    def close_stdin(self) -> None:
-        self._srun.close_stdin()
-
-    def resize(self, columns: int, rows: int) -> None:
-        self._srun.resize(columns, rows)
-
-    def read(self) -> tuple[int, bytes] | None:
-        piece = self._mark.read(self._srun.read)
-        if self._mark.absent:
-            raise self._not_there()
-        self._over = piece is None
-        return piece
-
-    def send_signal(self, number: int) -> None:
-        name = signal.Signals(number).name.removeprefix("SIG")
-        self._mark.once_known(lambda who: self._run(["scancel", f"--signal={name}", who]))
-
-    def wait(self) -> int:
-        if self._mark.code is not None:
-            return self._mark.code
-        code = self._srun.wait()
-        if not self._mark.who:
-            if code == 0:
-                raise self._not_there()
-            raise BackendError(
-                f"`srun` could not start a step in the job: exit code {code}",
-                hint="does the job still run? `torchx status` says so; a step needs Slurm 20.11 or later",
-            )
-        return code or 137  # the step was ended from outside
-
-    def close(self) -> None:
-        if not self._over:  # of a login node, srun goes on when its connection is closed
-            self._srun.patience_s = _START_S
-            self._mark.seek(self._srun.read)
-        if not self._over and self._mark.who:
-            self._over = True
-            self._run(["scancel", self._mark.who])
-        self._srun.close()
+    def _failed(self, code: int) -> BackendError:
+        return BackendError(
+            f"`srun` could not start a step in the job: exit code {code}",
+            hint="does the job still run? `torchx status` says so; a step needs Slurm 20.11 or later",
+        )

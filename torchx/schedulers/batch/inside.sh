@@ -1,28 +1,28 @@
 #!/bin/bash
-# Runs a command inside a replica of a Slurm job, as a step on its node: bash inside.sh MARK FOLDER TERM COMMAND...
+# Runs a command inside a replica of a job, on its node: bash inside.sh MARK FOLDER TERM COMMAND...
 #
 # The replica is the oldest process of this user that was started with the error file in FOLDER; its environment, its working
 # directory and, where it has one, its container become those of the command. What is said of this on stderr stands behind MARK:
-# first the step, in the end the exit code. bash 4.2.
+# first the step of Slurm, or the process group, in the end the exit code. bash 4.2.
 mark=$1 folder=$2 term=$3
 shift 3
 
-begun() {  # process: when it was started, in ticks since boot
+stat() {  # process, n: the nth of what its system knows of it, behind its name; 2: its group, 19: its start, in ticks since boot
   local line fields
   { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
   read -r -a fields <<<"${line##*) }"
-  echo "${fields[19]}"
+  echo "${fields[$2]}"
 }
 
 space=$(readlink /proc/self/ns/mnt)
 replica='' oldest='' inner=0
 mapfile -t found < <(grep -lzxF -e "TORCHELASTIC_ERROR_FILE=$folder/error.json" /proc/[0-9]*/environ 2>/dev/null)
-if ((${#found[@]})); then  # without the srun that started it: it is of no step
+if ((${#found[@]})) && [[ -n ${SLURM_STEP_ID-} ]]; then  # without the srun that started it: it is of no step
   mapfile -t found < <(grep -lz -e '^SLURM_STEP_ID=' "${found[@]}" 2>/dev/null)
 fi
 for path in ${found[@]+"${found[@]}"}; do
   pid=${path#/proc/} pid=${pid%/environ}
-  if ! ticks=$(begun "$pid") || ! there=$(readlink "/proc/$pid/ns/mnt"); then continue; fi
+  if ! ticks=$(stat "$pid" 19) || ! there=$(readlink "/proc/$pid/ns/mnt"); then continue; fi
   inside=0
   [[ $there == "$space" ]] || inside=1
   if [[ -z $replica || $inside -gt $inner || ($inside == "$inner" && $ticks -lt $oldest) ]]; then
@@ -45,17 +45,33 @@ else
 fi
 if [[ -n $term ]]; then env+=("TERM=$term"); fi
 trap : INT TERM HUP QUIT USR1 USR2
-echo "$mark$SLURM_JOB_ID.$SLURM_STEP_ID" >&2
-run=(${enter[@]+"${enter[@]}"} env -i ${env[@]+"${env[@]}"} "$@")
-if [[ -z $term && -t 1 ]]; then  # of `srun --unbuffered`: the command gets a pipe
-  "${run[@]}" | (
+watcher=''
+if [[ -n ${SLURM_STEP_ID-} ]]; then
+  who=$SLURM_JOB_ID.$SLURM_STEP_ID
+else  # nobody else ends it with the replica
+  who=$(stat $$ 2)
+  (
     trap '' INT TERM HUP QUIT USR1 USR2
-    exec cat
+    while [[ $(stat "$replica" 19) == "$oldest" && $(stat "$replica" 0) != Z ]]; do read -rt 1 _ <> <(:); done
+    kill -TERM -- "-$who"
+    read -rt 5 _ <> <(:)
+    kill -KILL -- "-$who"
+  ) </dev/null &>/dev/null &
+  watcher=$!
+fi
+echo "$mark$who" >&2
+run=(${enter[@]+"${enter[@]}"} env -i ${env[@]+"${env[@]}"} "$@")
+exec 3>&2 2>/dev/null  # bash would say which signal has ended the command
+if [[ -z $term && -t 1 ]]; then  # of `srun --unbuffered`: the command gets a pipe
+  "${run[@]}" 2>&3 3>&- | (
+    trap '' INT TERM HUP QUIT USR1 USR2
+    exec cat 3>&-
   )
   code=${PIPESTATUS[0]}
 else
-  "${run[@]}"
+  "${run[@]}" 2>&3 3>&-
   code=$?
 fi
-echo "$mark= $code" >&2
+if [[ -n $watcher ]]; then kill -KILL "$watcher"; fi
+echo "$mark= $code" >&3
 exit 0

@@ -1,0 +1,138 @@
+"""What is started beside a replica on its host: here by a shell that stands for ``ssh`` and the login shell behind it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from torchx.errors import BackendError, NotFoundError, NotSupportedError
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.inside import not_running
+from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.lsf.inside import OnHost, host_of
+from torchx.specs.api import AppState, ReplicaStatus, RoleStatus
+
+Enter = Callable[..., OnHost]
+SLEEPS = ["sh", "-c", "echo ready; exec sleep 1000"]
+
+linux = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("bash"), reason="needs /proc and bash")
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that LSF might have started."""
+    env = {**os.environ, "TORCHELASTIC_ERROR_FILE": f"{tmp_path}/error.json", "WHO": "a replica's"}
+    with subprocess.Popen(["sleep", "1000"], env=env, cwd=tmp_path) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def enter(tmp_path: Path, calls: list[list[str]]) -> Iterator[Enter]:
+    """Starts words on host `n1`."""
+    made = []
+
+    def run(argv: list[str]) -> Completed:
+        calls.append(argv)
+        done = subprocess.run(["sh", "-c", argv[-1]], capture_output=True, text=True, check=False)
+        return Completed(argv, done.returncode, done.stdout, done.stderr)
+
+    def spawn(argv: list[str], tty: object) -> SpawnedProcess:
+        calls.append(argv)
+        return SpawnedProcess(["sh", "-c", argv[-1]])
+
+    def start(*argv: str, spawn: Callable[..., SpawnedProcess] = spawn) -> OnHost:
+        ended = lambda: not_running("a-1", "r", 0, "FAILED")  # noqa: E731
+        made.append(OnHost(spawn, "n1", str(tmp_path), argv, None, run=run, ended=ended))
+        return made[-1]
+
+    yield start
+    for process in made:
+        process.close()
+
+
+@pytest.fixture
+def calls() -> list[list[str]]:
+    return []
+
+
+@linux
+def test_it_has_folder_and_environment_of_the_replica(
+    replica: subprocess.Popen[bytes],
+    enter: Enter,
+    tmp_path: Path,
+    calls: list[list[str]],
+) -> None:
+    """Exit code and output are the command's; ssh asks nobody for a password."""
+    process = enter("sh", "-c", 'echo "$WHO $1"; pwd >&2; exit 7', "sh", "it's")
+    said = {1: b"", 2: b""}
+    while (piece := process.read()) is not None:
+        said[piece[0]] += piece[1]
+    assert said == {1: b"a replica's it's\n", 2: f"{tmp_path}\n".encode()}
+    assert process.wait() == 7
+    assert calls[0][:-1] == ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-e", "none", "-T", "--", "n1"]
+
+
+@linux
+def test_it_ends_with_the_replica(replica: subprocess.Popen[bytes], enter: Enter) -> None:
+    """No scheduler ends it: whoever has started it looks."""
+    process = enter(*SLEEPS)
+    assert process.read() == (1, b"ready\n")
+    replica.kill()
+    assert process.read() is None
+    assert process.wait() == 128 + signal.SIGTERM
+
+
+@linux
+def test_signals(replica: subprocess.Popen[bytes], enter: Enter, calls: list[list[str]]) -> None:
+    """They go to the group of the command, by a second ssh; what is closed is ended."""
+    process = enter(*SLEEPS)
+    assert process.read() == (1, b"ready\n")
+    process.send_signal(signal.SIGUSR1)
+    assert process.read() is None
+    assert process.wait() == 128 + signal.SIGUSR1
+    assert calls[-1][-3:-1] == ["--", "n1"]
+    process = enter(*SLEEPS)
+    process.close()
+    assert process.wait() != 0
+
+
+@linux
+def test_nobody_is_there(enter: Enter) -> None:
+    """It has ended since its host was asked for."""
+    with pytest.raises(NotFoundError, match="does not run: it is FAILED"):
+        enter("true").read()
+
+
+def test_a_host_that_cannot_be_reached(enter: Enter) -> None:
+    """The error says who must let whom in."""
+    process = enter("true", spawn=lambda argv, tty: SpawnedProcess(["sh", "-c", "exit 255"]))
+    assert process.read() is None
+    with pytest.raises(BackendError, match="`ssh n1` ended with exit code 255"):
+        process.wait()
+
+
+def test_who_can_be_entered(tmp_path: Path) -> None:
+    """A replica that runs, and not in a container."""
+    folder = JobFolder(LocalFiles(), str(tmp_path))
+    statuses = [ReplicaStatus(k, state, "r", f"n{k}") for k, state in enumerate([AppState.RUNNING, AppState.FAILED])]
+    found = DescribeAppResponse("a-1", AppState.RUNNING, roles_statuses=[RoleStatus("r", statuses)])
+    (tmp_path / "replicas.sh").write_text("torchx_container() {\n:\n}\nexec -- sleep 1\n")
+    assert host_of(folder, found, "a-1", "r", 0) == "n0"
+    for response, k, state in ((found, 1, "FAILED"), (None, 0, "any more")):
+        with pytest.raises(NotFoundError, match=state):
+            host_of(folder, response, "a-1", "r", k)
+    (tmp_path / "replicas.sh").write_text("torchx_container a-1 docker run x\n" * 2)
+    with pytest.raises(NotSupportedError, match="runs in a container") as refused:
+        host_of(folder, found, "a-1", "r", 0)
+    assert "`docker exec` on host `n0`" in str(refused.value.hint)

@@ -1,0 +1,103 @@
+"""A process inside a replica of an LSF job: by ``ssh`` to the host of the replica, beside its processes.
+
+LSF starts none in a job that was submitted without a terminal: ``battach`` is for interactive ones.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import signal
+
+from torchx.errors import BackendError, NotSupportedError
+from torchx.schedulers.batch.inside import Entered
+from torchx.schedulers.batch.ssh.script import command_line, join
+from torchx.schedulers.inside import described
+from torchx.schedulers.inside.marks import kill_words
+from torchx.schedulers.lsf.replicas import REPLICAS_FILE
+from torchx.specs.api import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchx.errors import NotFoundError
+    from torchx.schedulers.api import DescribeAppResponse
+    from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.inside import Tty
+    from torchx.schedulers.inside.spawned import SpawnedProcess
+    from torchx.schedulers.kit.commands import Completed
+
+    Run = Callable[[list[str]], Completed]
+    Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
+
+_SSH = ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-e", "none"]
+_SSH_FAILED = 255
+_IN_CONTAINER = b"\ntorchx_container "
+
+
+def host_of(folder: JobFolder, found: DescribeAppResponse | None, app_id: str, role: str, k: int) -> str:
+    """The host on which a replica runs.
+
+    Raises:
+        NotFoundError: there is no such replica, or it does not run.
+        NotSupportedError: it runs in a container.
+    """
+    statuses = [(s.role, r) for s in (found.roles_statuses if found else ()) for r in s.replicas]
+    host = next((r.hostname for name, r in statuses if (name, r.id, r.state) == (role, k, AppState.RUNNING)), "")
+    if not host:
+        raise described(found, app_id, role, k)
+    if _IN_CONTAINER in (folder.files.read(posixpath.join(folder.path, REPLICAS_FILE)) or b""):
+        raise NotSupportedError(
+            f"replica {role}/{k} of `{app_id}` runs in a container, and on LSF those cannot be entered",
+            hint=f"`docker ps` and `docker exec` on host `{host}` can",
+        )
+    return host
+
+
+class OnHost(Entered):
+    """A process on a host, seen through its ``ssh``.
+
+    Args:
+        spawn: starts a command where LSF's commands run.
+        run: runs one there to its end.
+        ended: makes the error for a replica that is not there after all.
+    """
+
+    def __init__(
+        self,
+        spawn: Spawn,
+        host: str,
+        folder: str,
+        argv: Sequence[str],
+        tty: Tty | None,
+        *,
+        run: Run,
+        ended: Callable[[], NotFoundError],
+    ) -> None:
+        self._run = run
+        self._host = host
+
+        def start(words: list[str]) -> SpawnedProcess:
+            line, first = command_line(f"exec {join(words)}")
+            client = spawn([*_SSH, "-tt" if tty else "-T", "--", host, line], tty)
+            if first:
+                client.write(first)
+            return client
+
+        super().__init__(start, folder, argv, tty, ended)
+
+    def wait(self) -> int:
+        code = super().wait()
+        if code == _SSH_FAILED and self._mark.code is None:
+            raise self._failed(code)
+        return code
+
+    def _signal(self, who: str, number: int | None) -> None:
+        line, _ = command_line(join(kill_words(who, number or signal.SIGKILL)))
+        self._run([*_SSH, "-n", "--", self._host, line])
+
+    def _failed(self, code: int) -> BackendError:
+        return BackendError(
+            f"`ssh {self._host}` ended with exit code {code}",
+            hint="replicas on LSF are entered by ssh to their hosts: it must get there without a password",
+        )
