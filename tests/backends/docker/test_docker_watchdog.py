@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
 from tests.backends.docker.test_docker_training import python_mounts
@@ -96,6 +99,14 @@ def test_a_silent_container_is_ended(
     assert (found["state"], found["cause"]["class"]) == ("FAILED", "timeout"), found
     assert found["hang"].startswith("no output for "), found
     assert found["hang"] in found["msg"], found
+    client = docker.from_env()
+    try:
+        (container,) = client.containers.list(all=True, filters={"name": handle.rpartition("/")[2]})
+        with tarfile.open(fileobj=io.BytesIO(b"".join(container.get_archive("/.torchx-stacks")[0]))) as tar:
+            sentence, _, *stacks = tar.extractfile(".torchx-stacks").read().decode().splitlines()
+    finally:
+        client.close()
+    assert (sentence, stacks[0].split()[0]) == (found["hang"], "sh/0")
 
 
 def test_signs_of_life(docker_image: str, shell: Shell, clean: list[str], eventually: Callable[..., object]) -> None:

@@ -90,6 +90,10 @@ def test_a_silent_job_is_ended(own: Shell, clean: list[str]) -> None:
     assert (found["state"], found["cause"]["class"]) == ("FAILED", "timeout"), found
     assert found["hang"].startswith("no output for "), found
     assert found["hang"] in found["msg"], found
+    (path,) = Path(own.env["TORCHX_HOME"], "slurm").glob("*/stacks.txt")
+    sentence, *stacks = path.read_text().splitlines()
+    assert sentence == found["hang"]
+    assert {"sh/0", "sh/1"} <= {line.partition(" ")[0] for line in stacks}, stacks
 
 
 @pytest.mark.parametrize("does", ["echo $i", 'touch "$TORCHX_PROGRESS"'], ids=["lines", "marks"])
