@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import threading
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -113,6 +113,22 @@ def test_alarms_that_the_job_tells_itself():
     assert notices._due(plan, AppState.FAILED, notices._hang(plan, seen)) == [hang_event(seen), ""]
     plan["sent"][hang_event(seen)].append("mail")
     assert notices._due(plan, AppState.FAILED, notices._hang(plan, seen)) == [""]
+
+
+def test_alarms_in_the_same_words(monkeypatch):
+    """Each has a notice, once; who is started at the end sends none of them again."""
+    seen = "no output for 10 min: x"
+    plan: dict[str, Any] = {"on": ["hang"], "channels": {"slack": {}}, "sent": {}}
+    for alarm, due in (("7", 1), ("7", 0), ("9", 1), ("", 0)):
+        monkeypatch.setenv("TORCHX_ALARM", alarm)
+        events = notices._due(plan, AppState.RUNNING, seen)
+        assert len(events) == due, alarm
+        for event in events:
+            plan["sent"][event] = ["slack"]
+    assert list(plan["sent"]) == [f"{hang_event(seen)}-7", f"{hang_event(seen)}-9"]
+    plan["sent"] = {hang_event(seen): ["slack"]}  # by one that was at work already, and has seen it too
+    monkeypatch.setenv("TORCHX_ALARM", "11")
+    assert notices._due(plan, AppState.RUNNING, seen) == []
 
 
 def test_many_senders_at_once(runner, jobs, hooks, mail, config, monkeypatch):

@@ -21,6 +21,7 @@ from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.notices import hang_event
 from torchx.specs.watchdog import SILENT
+from torchx.supervisor.at_end import ALARM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
                     _send_all(path, plan, event, status, pauses_s)
                 if not due:
                     break
+                os.environ.pop(ALARM, None)
                 status = runner.status(handle)  # it may have ended meanwhile, and who saw that has found us at work
         if status is None:
             forget(handle)
@@ -192,11 +194,20 @@ def _due(plan: dict[str, Any], state: AppState, hang: str = "") -> list[str]:
     if "start" in plan["on"] and state in _STARTED:
         events.append("start")
     if "hang" in plan["on"] and hang.startswith(SILENT):
-        events.append(hang_event(hang))
+        events.append(_alarm(plan, hang_event(hang)))
     if is_terminal(state):
         ended = "end" in plan["on"] or ("fail" in plan["on"] and state is AppState.FAILED)
         events.append("end" if ended else "")
     return [event for event in events if not event or set(plan["sent"].get(event, ())) < set(plan["channels"])]
+
+
+def _alarm(plan: dict[str, Any], event: str) -> str:
+    """What a notice of an alarm is noted as: one in the same words as an earlier one is due to whom it has started."""
+    alarm = os.environ.get(ALARM, "")
+    known = [e for e in plan["sent"] if e.startswith(event)]
+    if alarm and event not in known:  # else one that was at work already has sent it
+        return f"{event}-{alarm}"
+    return known[-1] if known else event
 
 
 def _take(path: str, plan: dict[str, Any], backend: Scheduler[Any], app_id: str) -> None:

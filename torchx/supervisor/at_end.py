@@ -9,10 +9,11 @@ import signal
 from torchx.supervisor.layout import AT_END_FILE
 from torchx.supervisor.statefile import StateFileError, read_bytes
 
+ALARM = "TORCHX_ALARM"
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)  # by our own processes
 
 
-def start(folder: str) -> int:
+def start(folder: str, alarm: str = "") -> int:
     """Starts it, in a session of its own; returns its pid, 0 when there is none.
 
     The file has its arguments, an empty one, and its environment, each with a NUL at its end.
@@ -21,15 +22,20 @@ def start(folder: str) -> int:
     0
     """
     try:
-        return spawn(_words(folder))
+        return spawn(_words(folder), alarm)
     except (OSError, StateFileError):
         return 0
 
 
-def spawn(words: bytes) -> int:
-    """Starts the program that the content of such a file names; returns as :func:`start` does."""
+def spawn(words: bytes, alarm: str = "") -> int:
+    """Starts the program that the content of such a file names; returns as :func:`start` does.
+
+    Args:
+        alarm: for which of several it is started; empty: for none.
+    """
     try:
         argv, env = parts(words)
+        env[ALARM.encode()] = alarm.encode()
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         return os.posix_spawn(argv[0], argv, env, file_actions=null, setsid=True, setsigdef=_IGNORED)
     except (OSError, ValueError, IndexError):

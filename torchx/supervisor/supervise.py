@@ -315,7 +315,7 @@ class Supervisor:
         self.writer.header_changed()
         if self._watchdog.silent:
             self.writer.flush()
-            at_end.start(self.folder)  # who sends notices looks whether one of a hang is due
+            at_end.start(self.folder, f"{now:.0f}")  # who sends notices looks whether one of a hang is due
             if self._watchdog.action == "cancel":
                 self._again = []
             if self._watchdog.action != "stacks":

@@ -220,7 +220,7 @@ class Watcher:
             if self.at_end:
                 from torchx.supervisor.at_end import spawn
 
-                spawn(self.at_end)  # who sends notices looks whether one of a hang is due
+                spawn(self.at_end, f"{self.clock():.0f}")  # who sends notices looks whether one of a hang is due
             if dog.action != "stacks":
                 self._end_attempt(job, late=True, silent=True, final=dog.action == "cancel")
                 return 0.0
