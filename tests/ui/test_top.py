@@ -26,9 +26,11 @@ from torchx.runner import Runner, get_runner  # noqa: E402
 from torchx.runs import NewRun, default_registry  # noqa: E402
 from torchx.settings import torchx_home  # noqa: E402
 from torchx.specs.api import AppState  # noqa: E402
+from torchx.specs.tasks import TaskTable  # noqa: E402
 from torchx.ui.top.app import Ask, Help, Top  # noqa: E402
 from torchx.ui.top.rows import Rows  # noqa: E402
 from torchx.ui.top.run_page import RunPage  # noqa: E402
+from torchx.ui.top.sweep_page import SweepPage  # noqa: E402
 
 PATIENCE_S = 60.0
 Drive = Callable[[Pilot[None], Top], Awaitable[None]]
@@ -183,7 +185,7 @@ def test_ten_thousand_runs(runner: Runner) -> None:
 
 ROW = {
     **{"name": "train", "app_id": "train-x", "scheduler": "slurm", "state": "SUCCEEDED", "msg": ""},
-    **{"created": 1.0, "ended": 2.0},
+    **{"created": 1.0, "ended": 2.0, "tasks": ""},
 }
 
 
@@ -262,6 +264,123 @@ def test_a_run_that_its_scheduler_forgot(runner: Runner) -> None:
         await pilot.press("enter")
         await until(pilot, lambda: str(app.screen.query_one("#cause", Static).render()))
         assert f"slurm://torchx/{NOBODYS}" in seen(app)
+
+    drive(runner, work)
+
+
+# -- a sweep ---------------------------------------------------------------------------------------
+
+
+def sweep(script: str, values: str, *options: str) -> str:
+    """The handle of a sweep, one task after the other."""
+    argv = ["sweep", "-s", "local_cwd", "--max-parallel", "1", "--grid", f"n={values}"]
+    argv += ["utils.sh", *options, "--", script]
+    done = subprocess.run([sys.executable, "-m", "torchx", *argv], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_sweep(runner: Runner, width: int) -> None:
+    """Its line says how far it is; on its page the tasks that failed are first, and Enter opens one as a job."""
+    script = "echo I am {n}; test {n} != v3 || exit 7; until test -e go || test {n} != v4; do sleep 0.05; done"
+    handle = sweep(script, "v0,v1,v2,v3,v4,v5")
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: re.search(r"● running +sh .* 4/6 done, 1 failed", seen(app)))
+        await pilot.press("enter")
+        await until(pilot, lambda: "exit code 7" in seen(app))
+        tasks = [line[2:] for line in seen(app).splitlines() if re.match(r"│ +\d ", line)]
+        assert re.match(r" *3 +✗ failed +7 +(just now|\d+ s ago) +n=v3 +I am v3", tasks[0])
+        assert [int(line.split()[0]) for line in tasks] == [3, 4, 5, 0, 1, 2]
+        assert "4/6 done, 1 failed, 1 running" in seen(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: re.search(r"│I am v3", seen(app)) and "exit code 7" in seen(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "Log of sh/3" in seen(app) and re.search(r"│I am v3", seen(app)))
+        assert f"{handle}/3" in seen(app)
+        await pilot.press("r")
+        await until(pilot, lambda: any("launched again with its sweep" in note.message for note in app._notifications))
+        await pilot.press("escape", "j")
+        Path("go").touch()
+        await until(pilot, lambda: "6/6 done, 1 failed" in seen(app))
+        page = app.screen
+        assert isinstance(page, SweepPage) and page.chosen() == f"{handle}/4"
+        await pilot.press("escape")
+        await until(pilot, lambda: re.search(r"✗ failed +sh .* 6/6 done, 1 failed", seen(app)))
+
+    drive(runner, work, (width, 24))
+
+
+def test_the_replicas_of_a_task(runner: Runner) -> None:
+    """The log of each, as of a job."""
+    sweep("echo {n} is ${replica_id}", "a,b", "--num_replicas", "2")
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "2/2 done" in seen(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: re.search(r"1 +✓ succeeded", seen(app)))
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: "b is 0" in seen(app) and "b is 1" in seen(app))
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: "Log of sh/1" in seen(app) and re.search(r"│b is 1", seen(app)))
+        assert "b is 0" not in seen(app)
+
+    drive(runner, work)
+
+
+def test_a_task_is_cancelled(runner: Runner) -> None:
+    """From its page, after a question that names it; the other tasks go on."""
+    handle = sweep("sleep 600", "0,1")
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "running" in seen(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: re.search(r"0 +● running", seen(app)))
+        await pilot.press("enter")
+        await until(pilot, lambda: re.search(r"sh/\d +● running", seen(app)))
+        await pilot.press("c")
+        assert "/0?" in seen(app)
+        await pilot.press("y", "escape")
+        await until(pilot, lambda: re.search(r"1 +● running", seen(app)))
+        assert re.search(r"0 +⊘ cancelled", seen(app))
+        runner.cancel(handle)
+
+    drive(runner, work)
+
+
+def test_ten_thousand_tasks(runner: Runner) -> None:
+    """A key draws the lines that are seen, and a page further is a page; the one that is chosen stays so."""
+    states = [AppState.FAILED if k % 1000 == 999 else AppState.SUCCEEDED for k in range(10_000)]
+    table = TaskTable(states=states, exit_codes=[int(s is AppState.FAILED) for s in states], ended=[1.0] * 10_000)
+    drawn: list[int] = []
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        page = SweepPage(sh(runner, "true"))
+        page._look = lambda: asyncio.sleep(0)  # type: ignore[method-assign]  # its tasks are those of this test
+        app.push_screen(page)
+        await until(pilot, lambda: app.screen is page and page.is_mounted)
+        page.show(table)
+        rows = page.query_one("#tasks", Rows)
+
+        def draw(i: int, width: int) -> Any:
+            drawn.append(i)
+            return page._cells(i, width)
+
+        rows._draw = draw
+        assert page.order[:11] == [*range(999, 10_000, 1000), 0]
+        for key in ("j", "pagedown", "pagedown", "G", "k", "g"):
+            drawn.clear()
+            before = rows.cursor
+            await pilot.press(key)
+            await pilot.pause()
+            assert 0 < len(drawn) <= 4 * app.size.height, key
+            assert rows.cursor in drawn, key
+            assert key != "pagedown" or 20 < rows.cursor - before < app.size.height
+        await pilot.press("j")
+        states[0] = AppState.FAILED
+        page.show(TaskTable(states=states, exit_codes=table.exit_codes, ended=table.ended))
+        assert (rows.cursor, page.chosen()) == (2, f"{page.handle}/1999")
+        assert "10,000/10,000 done, 11 failed" in page.about()
 
     drive(runner, work)
 

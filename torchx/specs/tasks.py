@@ -99,6 +99,20 @@ class TaskTable:
         return ", ".join(words)
 
 
+def progress(msg: str) -> str:
+    """How far a sweep is, of a message that begins with :meth:`TaskTable.summary`; empty of any other.
+
+    >>> progress("6 of 9 tasks succeeded, 1 failed, 2 running"), progress("exit code 3")
+    ('7/9 done, 1 failed', '')
+    """
+    if not (found := re.match(r"([\d,]+) of ([\d,]+) tasks succeeded((?:, [\d,]+ [a-z]+)*)", msg)):
+        return ""
+    others = {name: int(n.replace(",", "")) for n, name in re.findall(r", ([\d,]+) ([a-z]+)", found[3])}
+    failed = sum(others.get(state.name.lower(), 0) for state in _FAILED)
+    done = int(found[1].replace(",", "")) + failed + others.get("cancelled", 0)
+    return f"{done:,}/{found[2]} done" + (f", {failed:,} failed" if failed else "")
+
+
 def is_terminal_task(state: AppState) -> bool:
     """Whether a task in this state has ended; of one in the state UNKNOWN nobody saw how."""
     return is_terminal(state) or state is AppState.UNKNOWN

@@ -15,9 +15,11 @@ from textual.widgets import Footer, Input, Static
 
 from torchx.errors import TorchXError
 from torchx.ui.live import Live
+from torchx.ui.top.page import JobPage
 from torchx.ui.top.rows import MUTED, STYLES, Rows
 from torchx.ui.top.run_page import RunPage
 from torchx.ui.top.runs import GROUPS, RunList, row_of
+from torchx.ui.top.sweep_page import SweepPage
 from torchx.util.term import printable
 
 TYPE_CHECKING = False
@@ -44,6 +46,9 @@ _KEYS = """\
 [b]A run[/b]
   Enter          log of the replica      a   log of all
   l              log full screen         Tab from the replicas to the log and back
+
+[b]A sweep[/b]
+  Enter          open the task; those that failed are first
 
 torchx top reads; jobs go on when it ends."""
 
@@ -139,8 +144,8 @@ class Top(App[None]):
                 self.runs.update(news["rows"])
                 self._show()
                 self._sum(news["problems"])
-                page = self.screen
-                if isinstance(page, RunPage) and any(row["handle"] == page.handle for row in news["rows"]):
+                page, new = self.screen, {row["handle"] for row in news["rows"]}
+                if isinstance(page, JobPage) and not new.isdisjoint((page.handle, page.handle.rpartition("/")[0])):
                     page.changed()
 
     def _tick(self) -> None:
@@ -197,7 +202,11 @@ class Top(App[None]):
     def on_rows_opened(self) -> None:
         """The page of the chosen run."""
         if row := self._row():
-            self.push_screen(RunPage(row["handle"]))
+            self.push_screen(self.page_of(row["handle"], sweep=bool(row["tasks"])))
+
+    def page_of(self, handle: str, *, sweep: bool) -> JobPage:
+        """The page of a run, of a task, or of a sweep."""
+        return SweepPage(handle) if sweep else RunPage(handle)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Searches while one types."""
@@ -236,15 +245,12 @@ class Top(App[None]):
         """Shows the keys."""
         self.push_screen(Help())
 
-    def _job(self) -> str:
-        page = self.screen
-        if isinstance(page, RunPage):
-            return page.handle
-        return self._chosen
+    def _job(self) -> Row | None:
+        return self.screen.row() if isinstance(self.screen, JobPage) else self.runs.get(self._chosen)
 
     def action_cancel(self) -> None:
         """Ends a job, after a question."""
-        row = self.runs.get(self._job())
+        row = self._job()
         if row is None:
             return
         if row["ended"]:
@@ -254,7 +260,11 @@ class Top(App[None]):
 
     def action_rerun(self) -> None:
         """Launches a run again, after a question."""
-        if row := self.runs.get(self._job()):
+        if (row := self._job()) is None:
+            return
+        if self.runs.get(row["handle"]) is None:
+            self.notify("a task is launched again with its sweep: `torchx sweep --retry-failed`", markup=False)
+        else:
             self._ask(f"Launch {row['name']} again, as {row['app_id']} was?", "rerun", row)
 
     def _ask(self, question: str, verb: str, row: Row) -> None:
@@ -274,14 +284,13 @@ class Top(App[None]):
 
     def action_shell(self) -> None:
         """Leaves the screen to a shell inside the job, and comes back."""
-        row = self.runs.get(self._job())
+        row = self._job()
         if row is None:
             return
         if row["state"] != "RUNNING":
             self.notify(f"{row['app_id']} does not run: there is nothing to open a shell in")
             return
-        part = self.screen.chosen_part() if isinstance(self.screen, RunPage) else ""
-        target = f"{row['handle']}/{part}" if part else row["handle"]
+        target = self.screen.chosen() if isinstance(self.screen, JobPage) else row["handle"]
         with self.suspend():
             code = subprocess.call([sys.executable, "-m", "torchx", "shell", target])
             if code:

@@ -32,6 +32,7 @@ STYLES = {
 }
 MARKS = {"RUNNING": "●", "SUCCEEDED": "✓", "FAILED": "✗", "CANCELLED": "⊘", "UNKNOWN": "?"}
 MUTED = "#a29e97"
+BAD = "#ff8d84"
 
 
 def marked(state: str) -> str:

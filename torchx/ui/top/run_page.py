@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
-import time
 
 from rich.cells import cell_len
-from rich.text import Text
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import Screen
 from textual.widgets import Footer, Log, Static
 
 from torchx.errors import TorchXError
 from torchx.schedulers.metrics import ReplicaMetrics
 from torchx.ui.follow import log_lines
-from torchx.ui.top.rows import MUTED, STYLES, Rows, marked
-from torchx.util.datetime import ago, duration
+from torchx.ui.top.page import JobPage
+from torchx.ui.top.rows import BAD, MUTED, STYLES, Rows, marked
 from torchx.util.strings import size_text, sparkline
 from torchx.util.term import printable
 
@@ -29,11 +25,9 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from torchx.specs.api import AppStatus
-    from torchx.ui.top.app import Top
     from torchx.ui.top.rows import Cells
 
 _SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")  # colours and the like
-_NEAR_S, _FAR_S = 2.0, 15.0
 _LINES = 2_000
 _MOST_LINES = 50_000
 _CAUSE_LINES = 8
@@ -48,31 +42,20 @@ class Lines(Log):
             self._update_maximum_width(updates, max(cell_len(self._process_line(line)) for line in lines))
 
 
-class RunPage(Screen[None]):
-    """The page of a run; Esc leads back to the list."""
+class RunPage(JobPage):
+    """The page of a run, or of a task of a sweep."""
 
     BINDINGS: ClassVar = [
-        Binding("escape,q", "back", "back"),
-        Binding("l", "toggle_log", "log full screen"),
-        Binding("a", "all", "log of all"),
-        Binding("s", "app.shell", "shell"),
-        Binding("c", "app.cancel", "cancel"),
-        Binding("r", "app.rerun", "rerun"),
+        Binding("l", "toggle_log", "full log"),
+        Binding("a", "all", "all logs"),
         Binding("tab", "app.focus_next", "other pane", show=False),
-        Binding("question_mark", "app.help", "help"),
     ]
-    app: Top  # it is shown by no other
 
     def __init__(self, handle: str) -> None:
-        super().__init__()
-        self.handle = handle
+        super().__init__(handle)
         self.replicas: list[tuple[str, int, str, str]] = []
         self._used: dict[tuple[str, int], ReplicaMetrics] = {}
         self.part = ""  # of which replica the log is; empty: of all
-        self._status: AppStatus | None = None
-        self._news = asyncio.Event()
-        self._known = asyncio.Event()  # how many replicas there are
-        self._near = False  # looking costs nothing worth mentioning
 
     def compose(self) -> ComposeResult:
         """What is on the screen."""
@@ -88,37 +71,12 @@ class RunPage(Screen[None]):
         self.query_one("#replicas", Rows).border_title = "Replicas"
         self.query_one("#log", Lines).border_title = "Log"
         self.query_one("#replicas", Rows).focus()
-        self._title()
         self._follow()
-        self.run_worker(self._keep_looking(), group="look")
-        self.set_interval(1.0, self._title)
 
-    def changed(self) -> None:
-        """Something is new of this run on record."""
-        self._title()
-        self._news.set()
-
-    async def _keep_looking(self) -> None:
-        while True:
-            self._news.clear()
-            await self._look()
-            self._known.set()
-            over = self._status is not None and self._status.is_terminal()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), None if over else _NEAR_S if self._near else _FAR_S)
-
-    async def _look(self) -> None:
-        """Asks the scheduler of this one run: replicas and what they use are on no record."""
-        aio = self.app.runner.aio
-        try:
-            self._near = await aio.is_near(self.handle)
-            status: AppStatus | None = await aio.status(self.handle)
-        except TorchXError as e:
-            self.query_one("#cause", Static).update(Text(printable(str(e)), style=STYLES["FAILED"]))
-            return
+    async def found(self, status: AppStatus | None) -> None:
+        """Shows the replicas, what they use, and why it failed."""
         with contextlib.suppress(TorchXError):
-            self._used = {(one.role, one.replica): one for one in await aio.metrics(self.handle)}
-        self._status = status
+            self._used = {(one.role, one.replica): one for one in await self.app.runner.aio.metrics(self.handle)}
         if status is not None:
             found = [replica for role in status.roles for replica in role.replicas]
             self.replicas = [(r.role, r.id, str(r.state), r.hostname or r.hostaddr or "") for r in found]
@@ -126,23 +84,6 @@ class RunPage(Screen[None]):
         rows = self.query_one("#replicas", Rows)
         rows.show(len(self.replicas))
         rows.styles.height = min(max(len(self.replicas), 1) + 3, max(self.size.height // 3, 6))
-        self._title()
-
-    def _title(self) -> None:
-        row = self.app.runs.get(self.handle)
-        if row is None:
-            return
-        state = row["state"] if self._status is None else str(self._status.state)
-        took = duration((row["ended"] or time.time()) - row["created"])
-        text = Text.assemble(
-            (marked(state), STYLES.get(state, "")),
-            ("  " + printable(row["name"]), "bold"),
-            (f"  {self.handle}\n", MUTED),
-            (f"launched {ago(row['created'])}, {'took' if row['ended'] else 'for'} {took}", MUTED),
-        )
-        if self._status is not None and self._status.num_restarts > 0:
-            text.append(f", restarts: {self._status.num_restarts}", MUTED)
-        self.query_one("#title", Static).update(text, layout=False)
 
     def _cause(self, status: AppStatus) -> None:
         from torchx.specs.failures import parse_failure
@@ -153,9 +94,7 @@ class RunPage(Screen[None]):
         if failure is not None and failure.traceback:
             trace = printable(failure.traceback.strip(), lines=True).splitlines()
             lines += [f"  {line}" for line in trace[-_CAUSE_LINES:] if line.strip(" ^~") and line.strip() not in said]
-        cause = self.query_one("#cause", Static)
-        cause.update(Text("\n".join(lines), style="#ff8d84" if failure else MUTED, overflow="ellipsis"))
-        cause.display = bool(lines[0])
+        self.say(lines, BAD if failure else MUTED)
 
     # -- replicas --------------------------------------------------------------------------------
 
@@ -207,13 +146,22 @@ class RunPage(Screen[None]):
         self.part = f"{role}/{k}"
         self._follow()
 
-    def chosen_part(self) -> str:
-        """The replica that the cursor is on, where there are several."""
+    def chosen(self) -> str:
+        """The replica that the cursor is on, or the job."""
         rows = self.query_one("#replicas", Rows)
-        if not self.replicas or rows.cursor >= len(self.replicas):
-            return ""
+        if rows.cursor >= len(self.replicas):
+            return self.handle
         role, k, *_ = self.replicas[rows.cursor]
-        return f"{role}/{k}"
+        return self._target(f"{role}/{k}")
+
+    def _target(self, part: str) -> str:
+        """How commands call a replica; those of a task are counted through."""
+        if not part:
+            return self.handle
+        if self.app.runs.get(self.handle) is not None:
+            return f"{self.handle}/{part}"
+        names = [f"{role}/{k}" for role, k, *_ in self.replicas]
+        return f"{self.handle}/{names.index(part)}" if len(names) > 1 else self.handle
 
     # -- the log ---------------------------------------------------------------------------------
 
@@ -231,9 +179,8 @@ class RunPage(Screen[None]):
 
     async def _read_log(self, part: str) -> None:
         log = self.query_one("#log", Lines)
-        await self._known.wait()
-        target = f"{self.handle}/{part}" if part else self.handle
-        async with contextlib.aclosing(log_lines(target, last=_LINES, stream=None)) as batches:
+        await self.looked.wait()  # how many replicas there are
+        async with contextlib.aclosing(log_lines(self._target(part), last=_LINES, stream=None)) as batches:
             async for batch in batches:
                 several = len(self.replicas) > 1 and not part
                 for line in batch:
@@ -247,7 +194,3 @@ class RunPage(Screen[None]):
         for name in ("#replicas", "#cause"):
             self.query_one(name).display = not shown
         self.query_one("#log" if shown else "#replicas").focus()
-
-    def action_back(self) -> None:
-        """Leads back to the list."""
-        self.app.pop_screen()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from torchx.ui.top.rows import MUTED, STYLES, marked
+from torchx.specs.tasks import progress
+from torchx.ui.top.rows import BAD, MUTED, STYLES, marked
 from torchx.util.datetime import ago, duration
 from torchx.util.records import dataclass
 
@@ -32,13 +33,15 @@ _GAPS = 12
 def row_of(run: Run) -> Row:
     """A run as :class:`torchx.ui.live.Live` compares it."""
     over = run.is_terminal()
+    msg = "" if run.msg == "<NONE>" else run.msg
     return {
         "handle": run.handle,
         "name": run.name or run.app_id,
         "app_id": run.app_id,
         "scheduler": run.scheduler,
         "state": str(run.state),
-        "msg": "" if run.msg == "<NONE>" else run.msg,
+        "msg": msg,
+        "tasks": progress(msg),  # of a sweep, as the poller has seen it
         "created": run.created_at,
         "ended": run.ended_at if over else None,
         "order": run.id,
@@ -106,15 +109,20 @@ class RunList:
         name, cause = _rooms(width)
         end = row["ended"] or time.time()
         began = row["state"] != "UNSUBMITTED"
+        tasks, bad = row["tasks"], BAD if "failed" in row["tasks"] else MUTED
         cells = [
             (marked(row["state"]), _STATE, STYLES.get(row["state"], "")),
             (row["name"], name, ""),
             (row["scheduler"], _WHERE, MUTED),
+        ]
+        if tasks and not cause:  # how far it is says more than when it began
+            return [*cells, (tasks, _WHEN + 2 + _TOOK, bad)]
+        cells += [
             (ago(row["created"]), _WHEN, MUTED),
             (duration(end - row["created"]) if began else "", _TOOK, MUTED),
-            (" ".join(row["msg"].split()) if row["state"] != "SUCCEEDED" else "", cause, MUTED),
         ]
-        return cells if cause else cells[:-1]
+        what = tasks or (" ".join(row["msg"].split()) if row["state"] != "SUCCEEDED" else "")
+        return [*cells, (what, cause, bad)] if cause else cells
 
     @staticmethod
     def heading(width: int) -> Cells:
