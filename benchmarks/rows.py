@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks import images, inside, many, stage, tracking
+from benchmarks import images, inside, many, stage, topping, tracking
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.timing import Cannot, Sample, Samples, command, measure, program
 
@@ -269,6 +269,7 @@ ROWS = (
             ("`torchx run --check utils.echo`", 3.0, cli("run", "--check", "utils.echo", expect="0 bad")),
         )
     ),
+    Row("a key of `torchx top`, {runs} on record", 1, within(0.1, topping.key()), "what is allowed", weight=2),
     Row("sweep of {tasks} times `true` on `local_cwd`", 2, many.here, "a pool of threads", weight=0.1),
 )
 """In the order of the table."""
