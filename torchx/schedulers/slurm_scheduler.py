@@ -321,26 +321,27 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         return simulation(run, app_id, fault, replica, replicas=replicas, files=site.files)
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
+        from torchx.schedulers.batch.inside import sign_of
         from torchx.schedulers.slurm import inside
 
         ((site, _),) = self._by_site([app_id])
-        folder = self._log_folder(site, app_id)
-        host = inside.host_of(folder, role, k) if folder is not None else ""
-        if folder is None or not host:
-            raise self._not_running(app_id, role, k)
-        components = self._slurm(site).jobs([app_id]).get(app_id, ()) if len(folder.roles()) > 1 else ()
         run = functools.partial(self.run_command, site)
-        component = inside.component_of(run, host, {r.component: r.nodes for r in components})
-        step = inside.step_words(app_id, host, component=component, tty=tty is not None)
-        return inside.Step(
-            site.spawn,
-            step,
-            folder.replica(role, k),
-            argv,
-            tty,
-            run=run,
-            ended=functools.partial(self._not_running, app_id, role, k),
-        )
+        job_id, component = app_id, None
+        whole, _, task = app_id.partition("/")
+        if (sweep := self._sweep(whole)) is not None:
+            job_id, host, sign = inside.of_task(sweep, run, int(task) if task else None, role, k)
+        else:
+            folder = self._log_folder(site, app_id)
+            host = inside.host_of(folder, role, k) if folder is not None else ""
+            if folder is not None and host:
+                sign = sign_of(folder.replica(role, k))
+                records = self._slurm(site).jobs([app_id]).get(app_id, ()) if len(folder.roles()) > 1 else ()
+                component = inside.component_of(run, host, {r.component: r.nodes for r in records})
+        ended = functools.partial(self._not_running, app_id, role, k)
+        if not host:
+            raise ended()
+        step = inside.step_words(job_id, host, component=component, tty=tty is not None)
+        return inside.Step(site.spawn, step, sign, argv, tty, run=run, ended=ended)
 
     def foreign(self) -> ForeignSlurmJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""

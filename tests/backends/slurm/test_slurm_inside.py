@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,22 @@ def test_a_session(shell: Shell) -> None:
     """A shell on a node, and a job that ends with it."""
     handle = shell.session("-s", "slurm", "--workspace=", "utils.session", "--memMB", "100")
     becomes(lambda: "CANCELLED" in shell.torchx("status", handle, check=False), True)
+
+
+@pytest.mark.parametrize("width", ["1", "2"])
+def test_tasks_of_a_sweep(shell: Shell, width: str) -> None:
+    """Each is entered by its number: one process, or a whole job."""
+    size = ("--memMB", "100", "--num_replicas", width)
+    sweep = shell.torchx(
+        *("sweep", "-s", "slurm", "--workspace=", "--grid", "who=ann,bob"),
+        *("utils.sh", *size, "--", "sh", "-c", "exec sleep 1000", "{who}"),
+    ).split()[-1]
+    try:
+        for task in (0, 1):
+            words = ["exec", f"{sweep}/{task}", "--", "sh", "-c", "echo $TORCHX_JOB_ID"]
+            becomes(functools.partial(shell.torchx, *words, check=False), f"{sweep}/{task}\n")
+    finally:
+        shell.torchx("cancel", sweep)
+    becomes(lambda: "CANCELLED" in shell.torchx("status", sweep, check=False), True)
+    _, said = shell.start("exec", f"{sweep}/0", "--", "true").communicate(timeout=60)
+    assert "does not run: it is CANCELLED" in said

@@ -17,8 +17,10 @@ import pytest
 from tests.supervisor.forks import eventually
 from torchx.errors import BackendError, NotFoundError, NotSupportedError, SpecError
 from torchx.runner import get_runner
+from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.tasks import values_line
+from torchx.schedulers.slurm.inside import of_task
 from torchx.schedulers.slurm.sweeps import _ranges
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
@@ -308,6 +310,30 @@ def test_cancel(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     found = scheduler.describe(app_id)
     assert found is not None
     assert (found.state, found.msg) == (AppState.CANCELLED, "0 of 12 tasks succeeded, 12 cancelled")
+
+
+def test_who_ends_well_when_killed_was_cancelled(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """As Slurm sees it: a task that is a whole job ends so, too."""
+    app_id = submit(scheduler, "trap 'exit 0' TERM; kill -TERM $PPID; while :; do sleep 0.02; done", 1)
+    scheduler.cancel(app_id)
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert (found.state, found.msg) == (AppState.CANCELLED, "0 of 1 tasks succeeded, 1 cancelled")
+
+
+def test_where_a_task_is_entered(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """By the number that Slurm gives it, on the node that Slurm names; nowhere, if it does not run."""
+    app_id = submit(scheduler, "true", 7)
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    run = LocalCommandRunner().run
+    assert of_task(sweep, run, None, "w", 6) == ("", "", "TORCHX_TASK=6")
+    cluster.says(squeue="4712 n3")
+    assert of_task(sweep, run, None, "w", 6) == of_task(sweep, run, 6, "w", 0) == ("4712", "n3", "TORCHX_TASK=6")
+    assert f"--jobs={sweep.element(6)}" in cluster.asked("squeue")[-1].split()
+    asked = len(cluster.asked("squeue"))
+    assert of_task(sweep, run, None, "w", 7) == ("", "", "TORCHX_TASK=7")  # there is no such task
+    assert len(cluster.asked("squeue")) == asked
 
 
 def test_a_job_after_a_sweep(cluster: Cluster, scheduler: SlurmScheduler) -> None:

@@ -20,19 +20,24 @@ if TYPE_CHECKING:
 _START_S = 10.0
 
 
+def sign_of(folder: str) -> str:
+    """What only processes of the replica with this folder have in their environment."""
+    return f"TORCHELASTIC_ERROR_FILE={folder}/error.json"
+
+
 class Entered(InsideProcess):
     """A process on a node, seen through the client that has started it there.
 
     Args:
         client: starts these words on the replica's node, with their streams.
-        folder: of the replica.
+        sign: what the replica's processes have in their environment, and no others of this job do.
         ended: makes the error for a replica that is not there after all.
     """
 
     def __init__(
         self,
         client: Callable[[list[str]], SpawnedProcess],
-        folder: str,
+        sign: str,
         argv: Sequence[str],
         tty: Tty | None,
         ended: Callable[[], NotFoundError],
@@ -41,7 +46,7 @@ class Entered(InsideProcess):
         self._not_there = ended
         self._over = False
         script = read_script(__file__, "inside.sh")
-        self._client = client(["bash", "-c", script, "bash", self._mark.text, folder, tty.term if tty else "", *argv])
+        self._client = client(["bash", "-c", script, "bash", self._mark.text, sign, tty.term if tty else "", *argv])
 
     @abstractmethod
     def _signal(self, who: str, number: int | None) -> None:

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Runs a command inside a replica of a job, on its node: bash inside.sh MARK FOLDER TERM COMMAND...
+# Runs a command inside a replica of a job, on its node: bash inside.sh MARK SIGN TERM COMMAND...
 #
-# The replica is the oldest process of this user that was started with the error file in FOLDER; its environment, its working
+# The replica is the oldest process of this user that has SIGN in its environment; that, its working
 # directory and, where it has one, its container become those of the command. What is said of this on stderr stands behind MARK:
 # first the step of Slurm, or the process group, in the end the exit code. bash 4.2.
-mark=$1 folder=$2 term=$3
+mark=$1 sign=$2 term=$3
 shift 3
 
 stat() {  # process, n: the nth of what its system knows of it, behind its name; 2: its group, 19: its start, in ticks since boot
@@ -16,9 +16,11 @@ stat() {  # process, n: the nth of what its system knows of it, behind its name;
 
 space=$(readlink /proc/self/ns/mnt)
 replica='' oldest='' inner=0
-mapfile -t found < <(grep -lzxF -e "TORCHELASTIC_ERROR_FILE=$folder/error.json" /proc/[0-9]*/environ 2>/dev/null)
-if ((${#found[@]})) && [[ -n ${SLURM_STEP_ID-} ]]; then  # without the srun that started it: it is of no step
-  mapfile -t found < <(grep -lz -e '^SLURM_STEP_ID=' "${found[@]}" 2>/dev/null)
+mapfile -t found < <(grep -lzxF -e "$sign" /proc/[0-9]*/environ 2>/dev/null)
+if ((${#found[@]})) && [[ -n ${SLURM_STEP_ID-} ]]; then
+  only='^SLURM_STEP_ID='  # without the srun that started it: it is of no step
+  if [[ $sign == TORCHX_TASK=* ]]; then only="^SLURM_JOB_ID=$SLURM_JOB_ID\$"; fi  # tasks of sweeps are not, and other sweeps have such, too
+  mapfile -t found < <(grep -lz -e "$only" "${found[@]}" 2>/dev/null)
 fi
 for path in ${found[@]+"${found[@]}"}; do
   pid=${path#/proc/} pid=${pid%/environ}

@@ -9,7 +9,7 @@ import posixpath
 import signal
 
 from torchx.errors import BackendError, NotSupportedError
-from torchx.schedulers.batch.inside import Entered
+from torchx.schedulers.batch.inside import Entered, sign_of
 from torchx.schedulers.batch.ssh.script import command_line, join
 from torchx.schedulers.inside import described
 from torchx.schedulers.inside.marks import kill_words
@@ -84,7 +84,7 @@ class OnHost(Entered):
                 client.write(first)
             return client
 
-        super().__init__(start, folder, argv, tty, ended)
+        super().__init__(start, sign_of(folder), argv, tty, ended)
 
     def wait(self) -> int:
         code = super().wait()

@@ -74,7 +74,7 @@ if [[ ${1-} == more ]]; then
   exit
 fi
 
-first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child=
+first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child='' ended=''
 # shellcheck disable=SC2034  # `task` may name the sweep, and a line of values the line end
 nl=$'\n' k=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
 [[ ! -e cancelled ]] || exit 0
@@ -82,10 +82,11 @@ if [[ -e skipped ]] && grep -qx "$k" skipped; then exit 0; fi
 mapfile -t -s "$k" -n 1 line <values
 eval "${line[0]}"
 export TORCHX_TASK=$k TORCHX_RANK0_HOST=localhost
-trap 'kill "$child" 2>/dev/null' TERM
+trap 'ended=1; kill "$child" 2>/dev/null' TERM
 task &
 child=$!
 while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal ends a wait
+if [[ -n $ended && $code == 0 ]]; then code=143; fi  # to Slurm, too, whoever ends well when killed was cancelled
 printf '%d %d %(%s)T\n' "$k" "$code" -1 >>"ends.${SLURMD_NODENAME:-$HOSTNAME}"
 if ((SLURM_ARRAY_TASK_ID == SLURM_ARRAY_TASK_MAX)); then more; fi
 exit "$code"

@@ -73,6 +73,7 @@ def _events() -> JobEvents:
 
 def _stacks() -> Stacks:
     from torchx.schedulers.batch.folders import JobFolder, folder_name
+    from torchx.schedulers.batch.inside import sign_of
     from torchx.schedulers.inside import not_running
     from torchx.schedulers.inside.run import run
     from torchx.schedulers.inside.spawned import SpawnedProcess
@@ -97,7 +98,7 @@ def _stacks() -> Stacks:
         step = Step(
             lambda argv, tty: SpawnedProcess(argv, tty=tty, env=env),
             step_words(job_id, host, component=component_of(command, host, nodes), tty=False),
-            folder.replica(role, k),
+            sign_of(folder.replica(role, k)),
             words,
             None,
             run=command,

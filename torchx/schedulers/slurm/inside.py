@@ -10,8 +10,9 @@ import signal
 
 from torchx.errors import BackendError
 from torchx.schedulers.batch.folders import folder_name
-from torchx.schedulers.batch.inside import Entered
+from torchx.schedulers.batch.inside import Entered, sign_of
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+from torchx.specs.tasks import replica_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.inside import Tty
     from torchx.schedulers.inside.spawned import SpawnedProcess
     from torchx.schedulers.kit.commands import Completed
+    from torchx.schedulers.slurm.sweeps import Sweep
 
     Run = Callable[[list[str]], Completed]
     Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
@@ -34,6 +36,28 @@ def host_of(folder: JobFolder, role: str, k: int) -> str:
     found = events.replicas.get(f"{folder_name(role)}/{k}")
     over = found is None or found.exit_code is not None or events.exit_code is not None
     return "" if found is None or over else found.host
+
+
+def of_task(sweep: Sweep, run: Run, task: int | None, role: str, k: int) -> tuple[str, str, str]:
+    """What Slurm calls a task of a sweep, its node, and its sign for :class:`Step`; no node where it does not run.
+
+    Args:
+        task: its number; None: ``k`` counts through the replicas of all tasks.
+    """
+    if whole := sweep.is_whole():
+        if task is None:
+            task, (role, k) = replica_of(sweep.folder.roles(), (role, k))
+        folder = sweep.task_folder(task)
+        host, sign = host_of(folder, role, k), sign_of(folder.replica(role, k))
+    else:
+        task = k if task is None else task
+        host, sign = "", f"TORCHX_TASK={task}"
+    element = sweep.element(task)
+    asked = ["squeue", "--noheader", "--states=running", "--format=%A %B", f"--jobs={element}"]
+    said = run(asked).stdout.split() if element else []
+    if len(said) != 2:
+        return "", "", sign
+    return said[0], host if whole else said[1], sign
 
 
 def component_of(run: Run, host: str, nodes: Mapping[int, str]) -> int | None:
@@ -70,7 +94,7 @@ class Step(Entered):
         self,
         spawn: Spawn,
         step: list[str],
-        folder: str,
+        sign: str,
         argv: Sequence[str],
         tty: Tty | None,
         *,
@@ -78,7 +102,7 @@ class Step(Entered):
         ended: Callable[[], NotFoundError],
     ) -> None:
         self._run = run
-        super().__init__(lambda words: spawn([*step, *words], tty), folder, argv, tty, ended)
+        super().__init__(lambda words: spawn([*step, *words], tty), sign, argv, tty, ended)
 
     def _signal(self, who: str, number: int | None) -> None:
         how = [f"--signal={signal.Signals(number).name.removeprefix('SIG')}"] if number else []
