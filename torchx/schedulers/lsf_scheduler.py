@@ -201,11 +201,13 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         from torchx.schedulers.lsf.inside import OnHost, host_of
 
+        app_id, _, task = app_id.partition("/")
+        k = int(task) if task else k
         ((site, _),) = self._by_site([app_id])
-        folder = self._log_folder(site, app_id)
-        if folder is None:
+        folder, known = self._log_folder(site, app_id), self._known(app_id)
+        if folder is None or known is None:
             raise self._not_running(app_id, role, k)
-        host = host_of(folder, self.describe(app_id), app_id, role, k)
+        host = host_of(folder, known.facts.replicas(), app_id, role, k)
         run = functools.partial(self.run_command, site)
         ended = functools.partial(self._not_running, app_id, role, k)
         return OnHost(site.spawn, host, folder.replica(role, k), argv, tty, run=run, ended=ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -84,3 +85,15 @@ def test_a_session(hosts: Sshd, lsf_shell: Shell) -> None:
     """A shell on a host, and a job that ends with it."""
     handle = lsf_shell.session("-s", "lsf", "--workspace=", "utils.session", "--memMB", "100")
     eventually(lambda: "CANCELLED" in lsf_shell.torchx("status", handle, check=False))
+
+
+def test_a_task_of_a_sweep(hosts: Sshd, lsf_shell: Shell) -> None:
+    """By its number."""
+    words = ("utils.sh", "--memMB", "100", "--", "sleep", "{t}")
+    sweep = lsf_shell.torchx("sweep", "-s", "lsf", "--workspace=", "--grid", "t=1000,1001", *words).split()[-1]
+    for task in (0, 1):
+        asked = ("exec", f"{sweep}/{task}", "--", "sh", "-c", "echo $TORCHX_JOB_ID")
+        eventually(functools.partial(lsf_shell.torchx, *asked, check=False))
+        assert lsf_shell.torchx(*asked) == f"{asked[1]}\n"
+    lsf_shell.torchx("cancel", sweep)
+    eventually(lambda: "CANCELLED" in lsf_shell.torchx("status", sweep, check=False))

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
-from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.inside import not_running
 from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.lsf.inside import OnHost, host_of
-from torchx.specs.api import AppState, ReplicaStatus, RoleStatus
+from torchx.specs.api import AppState
 
 Enter = Callable[..., OnHost]
 SLEEPS = ["sh", "-c", "echo ready; exec sleep 1000"]
@@ -125,13 +125,13 @@ def test_a_host_that_cannot_be_reached(enter: Enter) -> None:
 def test_who_can_be_entered(tmp_path: Path) -> None:
     """A replica that runs, and not in a container."""
     folder = JobFolder(LocalFiles(), str(tmp_path))
-    statuses = [ReplicaStatus(k, state, "r", f"n{k}") for k, state in enumerate([AppState.RUNNING, AppState.FAILED])]
-    found = DescribeAppResponse("a-1", AppState.RUNNING, roles_statuses=[RoleStatus("r", statuses)])
+    states = [AppState.RUNNING, AppState.FAILED]
+    found = [ReplicaFacts(role="r", replica=k, state=state, host=f"n{k}") for k, state in enumerate(states)]
     (tmp_path / "replicas.sh").write_text("torchx_container() {\n:\n}\nexec -- sleep 1\n")
     assert host_of(folder, found, "a-1", "r", 0) == "n0"
-    for response, k, state in ((found, 1, "FAILED"), (None, 0, "any more")):
-        with pytest.raises(NotFoundError, match=state):
-            host_of(folder, response, "a-1", "r", k)
+    for k, state in ((1, "FAILED"), (2, "UNKNOWN")):
+        with pytest.raises(NotFoundError, match=f"r/{k} of `a-1` does not run: it is {state}"):
+            host_of(folder, found, "a-1", "r", k)
     (tmp_path / "replicas.sh").write_text("torchx_container a-1 docker run x\n" * 2)
     with pytest.raises(NotSupportedError, match="runs in a container") as refused:
         host_of(folder, found, "a-1", "r", 0)

@@ -11,7 +11,7 @@ import signal
 from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.batch.inside import Entered, sign_of
 from torchx.schedulers.batch.ssh.script import command_line, join
-from torchx.schedulers.inside import described
+from torchx.schedulers.inside import not_running
 from torchx.schedulers.inside.marks import kill_words
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE
 from torchx.specs.api import AppState
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torchx.errors import NotFoundError
-    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.inside import Tty
     from torchx.schedulers.inside.spawned import SpawnedProcess
     from torchx.schedulers.kit.commands import Completed
+    from torchx.schedulers.kit.facts import ReplicaFacts
 
     Run = Callable[[list[str]], Completed]
     Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
@@ -35,23 +35,22 @@ _SSH_FAILED = 255
 _IN_CONTAINER = b"\ntorchx_container "
 
 
-def host_of(folder: JobFolder, found: DescribeAppResponse | None, app_id: str, role: str, k: int) -> str:
-    """The host on which a replica runs.
+def host_of(folder: JobFolder, replicas: Sequence[ReplicaFacts], app_id: str, role: str, k: int) -> str:
+    """The host on which a replica, or a task of a sweep, runs.
 
     Raises:
         NotFoundError: there is no such replica, or it does not run.
         NotSupportedError: it runs in a container.
     """
-    statuses = [(s.role, r) for s in (found.roles_statuses if found else ()) for r in s.replicas]
-    host = next((r.hostname for name, r in statuses if (name, r.id, r.state) == (role, k, AppState.RUNNING)), "")
-    if not host:
-        raise described(found, app_id, role, k)
+    found = next((r for r in replicas if (r.role, r.replica) == (role, k)), None)
+    if found is None or found.state is not AppState.RUNNING or not found.host:
+        raise not_running(app_id, role, k, str(found.state if found else AppState.UNKNOWN))
     if _IN_CONTAINER in (folder.files.read(posixpath.join(folder.path, REPLICAS_FILE)) or b""):
         raise NotSupportedError(
             f"replica {role}/{k} of `{app_id}` runs in a container, and on LSF those cannot be entered",
-            hint=f"`docker ps` and `docker exec` on host `{host}` can",
+            hint=f"`docker ps` and `docker exec` on host `{found.host}` can",
         )
-    return host
+    return found.host
 
 
 class OnHost(Entered):
