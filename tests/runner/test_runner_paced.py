@@ -96,6 +96,22 @@ def sweeps() -> Iterator[Sweeps]:
             becomes(partial(pacers, handle), [])
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_task_can_be_entered(sweeps: Sweeps) -> None:
+    """By its handle, or as a replica of the sweep; one that waits for its turn, or was cancelled, cannot."""
+    handle = sweeps(gang("exec sleep 1000"), 3)
+    say = ["sh", "-c", "echo $TORCHX_TASK"]
+    becomes(lambda: [state.name for state in sweeps.table(handle).states], ["RUNNING", "RUNNING", "PENDING"])
+    assert sweeps.runner.exec(f"{handle}/1", say, k=1).stdout == b"1\n"
+    assert sweeps.runner.exec(handle, say, "1", 0).stdout == b"1\n"
+    with pytest.raises(NotFoundError, match=r"/2` does not run: it is PENDING"):
+        sweeps.runner.exec(handle, say, "2", 0)
+    sweeps.runner.cancel(handle)
+    sweeps.ended(handle)
+    with pytest.raises(NotFoundError, match=r"/2` does not run: it is CANCELLED"):
+        sweeps.runner.exec(handle, say, "2", 0)
+
+
 def test_tasks_of_several_replicas(sweeps: Sweeps) -> None:
     """Each is a job with all its replicas; one that fails ends no other, and has its cause."""
     handle = sweeps(gang("echo {k} $TORCHX_TASK ${replica_id}; test {k} != 1 -o ${replica_id} != 0 || exit 3"), 3)

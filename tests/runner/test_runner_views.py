@@ -54,6 +54,14 @@ def test_a_task_is_asked_for_in_its_sweep() -> None:
     assert task.wait_hint == 7.0
 
 
+def test_a_task_is_entered_in_its_sweep() -> None:
+    """By what it is called there; what is none of it keeps its name, for its scheduler to refuse."""
+    backend = Sweeping()
+    task = task_of(backend)
+    assert task.job_of("sweep/2", ("echo", 0)) == task.job_of("sweep/2", ("echo", 2)) == (backend, "sweep", ("echo", 2))
+    assert task.job_of("sweep/2", ("echo", 7)) == (backend, "sweep", ("echo", 7))
+
+
 def test_what_is_not_about_one_task_is_as_ever() -> None:
     """Submissions, and lists."""
     backend = Sweeping()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchx.errors import NotSupportedError
+from torchx.runner.views import View
 from torchx.schedulers.inside.run import Ran, run
 from torchx.schedulers.kit.abilities import Archives, Enters
 
@@ -25,7 +26,14 @@ def enter(
     Raises:
         NotSupportedError: this scheduler cannot do that.
     """
+    backend, app_id, replica = _job_of(backend, app_id, replica)
     return able(backend).enter(app_id, *replica, list(argv), tty)
+
+
+def _job_of(
+    backend: Scheduler[Any], app_id: str, replica: tuple[str, int]
+) -> tuple[Scheduler[Any], str, tuple[str, int]]:
+    return backend.job_of(app_id, replica) if isinstance(backend, View) else (backend, app_id, replica)
 
 
 def able(backend: Scheduler[Any]) -> Enters:
@@ -44,6 +52,7 @@ def able(backend: Scheduler[Any]) -> Enters:
 
 def archives(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callable[[str, bool], InsideProcess] | None:
     """The backend's own way for files, by path and whether they go into the replica; None: it has none."""
+    backend, app_id, (role, k) = _job_of(backend, app_id, (role, k))
     if not isinstance(backend, Archives):
         return None
     return lambda path, into: backend.archive(app_id, role, k, path, into=into)

@@ -31,6 +31,14 @@ class View(Scheduler["Mapping[str, Any]"]):
         self.capabilities = backend.capabilities
         self._scheduler = backend
 
+    def job_of(self, app_id: str, replica: tuple[str, int]) -> tuple[Scheduler[Any], str, tuple[str, int]]:
+        """Where a replica that is called so here is to be found: a scheduler, its job, and what it is called there.
+
+        Raises:
+            NotFoundError: its task has not been submitted.
+        """
+        raise NotImplementedError
+
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
         return self._scheduler._submit_dryrun(app, cfg)
 
@@ -61,6 +69,12 @@ class TaskOf(View):
             return None
         own = [replica for replica in replicas if replica[0] == str(self._number)]  # one of several replicas
         return own or [replica for replica in replicas if replica[1] == self._number]
+
+    def job_of(self, app_id: str, replica: tuple[str, int]) -> tuple[Scheduler[Any], str, tuple[str, int]]:
+        own = self.log_replicas(app_id) or []
+        if replica not in own and replica[1] < len(own):
+            replica = own[replica[1]]
+        return self._scheduler, self._sweep, replica
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:  # noqa: ARG002  # as above
         return self._scheduler.open_logs(self._sweep, replicas, query)

@@ -139,6 +139,18 @@ class PacedSweeps(View):
             roles = _roles(tasks.head())
         return [self._lines(folder, *replica_of(roles, replica), query) for replica in replicas]
 
+    def job_of(self, app_id: str, replica: tuple[str, int]) -> tuple[Scheduler[Any], str, tuple[str, int]]:
+        from torchx.schedulers.inside import not_running
+
+        with Tasks(folder_of(app_id)) as tasks:
+            number, there = replica_of(_roles(tasks.head()), replica)
+        found = of_task(self._scheduler, app_id, number)
+        if found is None:
+            with Tasks(folder_of(app_id)) as tasks:
+                (task,) = tasks.some([number])
+            raise not_running(f"{app_id}/{number}", *there, str(self._describe(app_id, task).state))
+        return *found, there
+
     def _lines(self, folder: str, k: int, replica: tuple[str, int], query: LogQuery) -> Iterator[str]:
         from torchx.schedulers.api import open_logs
 
