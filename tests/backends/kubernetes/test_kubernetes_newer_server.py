@@ -470,6 +470,7 @@ def test_hundreds_of_jobs_are_watched_once(jobs, tmp_path):
         told("PENDING", count)
         first, now = -1, len(audit.calls())
         while now > first:  # a watch begins with all that there is
+            assert now < count, audit.verbs()[-20:]  # and lasts
             time.sleep(6)
             first, now = now, len(audit.calls())
         item = cluster.call("GET", jobs.path("jobs", group=JOBS) + "?limit=1")["items"][0]

@@ -239,9 +239,10 @@ def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -
     Args:
         versions: by kind, where the last watch has ended; kept up to date.
     """
+    # Version 0 is what the server has at hand; who listens looks at all besides. Without one the newest is meant, for
+    # which newer API servers ask etcd, and an old etcd cannot tell: such a watch ends at once.
     watch = {"labelSelector": _OURS, "watch": "true", "allowWatchBookmarks": "true"}
-    if kind in versions:
-        watch["resourceVersion"] = versions[kind]
+    watch["resourceVersion"] = versions.get(kind, "0")
     path = path_of("Pod" if kind == "Pod" else OWNERS[kind], namespace)
     for event in api.events(path, watch, timeout_s=_SILENCE_S):
         item = event.get("object") or {}
