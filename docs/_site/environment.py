@@ -31,6 +31,7 @@ SET = {
 }
 
 INTERNAL = {
+    "TORCHX_ALARM": "tells the program that sends notices which alarm of a watchdog it is for",
     "TORCHX_APP_ID": "a placeholder in scripts, not a variable",
     "TORCHX_APPNAME": "a tag, not a variable",
     "TORCHX_COMP_BREAKS": "between the completion script and torchx",

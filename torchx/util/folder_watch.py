@@ -27,6 +27,8 @@ class FolderWatch:
     >>> watch.close()
     """
 
+    _fd = -1  # Ctrl-C may come before there is one
+
     def __init__(self, path: str, *, tick_s: float = 0.2, most_s: float = 2.0) -> None:
         self._tick_s = tick_s
         self._most_s = most_s
