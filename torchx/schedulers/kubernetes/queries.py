@@ -233,17 +233,18 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, tim
 def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -> Iterator[str]:
     """The app ids of jobs of ours of which an object of that kind changes, until the server ends the watch.
 
-    It begins where the last one has ended, or else with what is there. Bookmarks keep that place young:
-    https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
+    It begins where the last one has ended, or else now, with one of those that are there. Bookmarks keep that place
+    young: https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
 
     Args:
         versions: by kind, where the last watch has ended; kept up to date.
     """
-    # Version 0 is what the server has at hand; who listens looks at all besides. Without one the newest is meant, for
-    # which newer API servers ask etcd, and an old etcd cannot tell: such a watch ends at once.
-    watch = {"labelSelector": _OURS, "watch": "true", "allowWatchBookmarks": "true"}
-    watch["resourceVersion"] = versions.get(kind, "0")
     path = path_of("Pod" if kind == "Pod" else OWNERS[kind], namespace)
+    if kind not in versions:  # not each server begins without one: with an old etcd it ends such a watch at once
+        page = api.get(path, {"labelSelector": _OURS, "limit": 1})
+        versions[kind] = str(page.get("metadata", {}).get("resourceVersion") or "")
+        yield from map(_id_of, page.get("items", ()))
+    watch = {"labelSelector": _OURS, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": versions[kind]}
     for event in api.events(path, watch, timeout_s=_SILENCE_S):
         item = event.get("object") or {}
         if event.get("type") == "ERROR":
