@@ -449,12 +449,12 @@ def test_a_sweep_is_one_indexed_job(jobs, config_maps):
 
 def test_hundreds_of_jobs_are_watched_once(jobs, tmp_path):
     """However many look: one of them asks for all by some lists, and listens; a change reaches everybody."""
-    registry, count = default_registry(), int(os.environ.get("TORCHX_TEST_WATCHED_JOBS", "500"))
+    registry, count = default_registry(), int(os.environ.get("WATCHED_JOBS", "500"))
     for _ in range(count):
         handle = f"kubernetes://tests/{jobs.run(cfg={'kind': 'job'})}"
         registry.submitted(registry.begin(NewRun(scheduler="kubernetes", session="tests", name="job")), handle)
     registry.close()
-    outs = [tmp_path / f"watcher{k}" for k in range(int(os.environ.get("TORCHX_TEST_WATCHERS", "4")))]
+    outs = [tmp_path / f"watcher{k}" for k in range(int(os.environ.get("WATCHERS", "4")))]
     argv = [sys.executable, "-m", "torchx", "watch", "--json"]
 
     def told(state: str, times: int) -> None:
