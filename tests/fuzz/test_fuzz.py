@@ -77,7 +77,8 @@ def test_any_reference_is_found_or_refused(record: RunRegistry, text: str) -> No
     except (NotFoundError, HandleError) as e:
         assert str(e)
         return
-    assert text == "@last" or found.handle.startswith(text) or found.app_id.startswith(text)
+    by_name = text in ("@last", f"@{found.name}")
+    assert by_name or found.handle.startswith(text) or found.app_id.startswith(text)
 
 
 @pytest.fixture
