@@ -144,12 +144,10 @@ class PacedSweeps(View):
 
         with Tasks(folder_of(app_id)) as tasks:
             number, there = replica_of(_roles(tasks.head()), replica)
-        found = of_task(self._scheduler, app_id, number)
-        if found is None:
-            with Tasks(folder_of(app_id)) as tasks:
-                (task,) = tasks.some([number])
+            (task,) = tasks.some([number])
+        if task.phase != SUBMITTED:
             raise not_running(f"{app_id}/{number}", *there, str(self._describe(app_id, task).state))
-        return *found, there
+        return self._scheduler, task.app_id, there
 
     def _lines(self, folder: str, k: int, replica: tuple[str, int], query: LogQuery) -> Iterator[str]:
         from torchx.schedulers.api import open_logs

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from torchx.errors import BackendError, NotFoundError
     from torchx.schedulers.inside import Tty
     from torchx.schedulers.inside.spawned import SpawnedProcess
+    from torchx.schedulers.kit.commands import Completed
+
+    Run = Callable[[list[str]], Completed]
+    Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
 
 _START_S = 10.0
 
@@ -31,6 +35,7 @@ class Entered(InsideProcess):
     Args:
         client: starts these words on the replica's node, with their streams.
         sign: what the replica's processes have in their environment, and no others of this job do.
+        run: runs a command where the cluster's commands run, to its end.
         ended: makes the error for a replica that is not there after all.
     """
 
@@ -40,8 +45,11 @@ class Entered(InsideProcess):
         sign: str,
         argv: Sequence[str],
         tty: Tty | None,
+        *,
+        run: Run,
         ended: Callable[[], NotFoundError],
     ) -> None:
+        self._run = run
         self._mark = Mark(tty)
         self._not_there = ended
         self._over = False

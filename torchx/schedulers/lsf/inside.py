@@ -22,13 +22,10 @@ if TYPE_CHECKING:
 
     from torchx.errors import NotFoundError
     from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.batch.inside import Run, Spawn
     from torchx.schedulers.inside import Tty
     from torchx.schedulers.inside.spawned import SpawnedProcess
-    from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.facts import ReplicaFacts
-
-    Run = Callable[[list[str]], Completed]
-    Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
 
 _SSH = ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-e", "none"]
 _SSH_FAILED = 255
@@ -73,7 +70,6 @@ class OnHost(Entered):
         run: Run,
         ended: Callable[[], NotFoundError],
     ) -> None:
-        self._run = run
         self._host = host
 
         def start(words: list[str]) -> SpawnedProcess:
@@ -83,7 +79,7 @@ class OnHost(Entered):
                 client.write(first)
             return client
 
-        super().__init__(start, sign_of(folder), argv, tty, ended)
+        super().__init__(start, sign_of(folder), argv, tty, run=run, ended=ended)
 
     def wait(self) -> int:
         code = super().wait()

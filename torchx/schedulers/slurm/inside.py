@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 
     from torchx.errors import NotFoundError
     from torchx.schedulers.batch.folders import JobFolder
+    from torchx.schedulers.batch.inside import Run, Spawn
     from torchx.schedulers.inside import Tty
-    from torchx.schedulers.inside.spawned import SpawnedProcess
-    from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.slurm.sweeps import Sweep
-
-    Run = Callable[[list[str]], Completed]
-    Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
 
 
 def host_of(folder: JobFolder, role: str, k: int) -> str:
@@ -101,8 +97,7 @@ class Step(Entered):
         run: Run,
         ended: Callable[[], NotFoundError],
     ) -> None:
-        self._run = run
-        super().__init__(lambda words: spawn([*step, *words], tty), sign, argv, tty, ended)
+        super().__init__(lambda words: spawn([*step, *words], tty), sign, argv, tty, run=run, ended=ended)
 
     def _signal(self, who: str, number: int | None) -> None:
         how = [f"--signal={signal.Signals(number).name.removeprefix('SIG')}"] if number else []
