@@ -84,9 +84,11 @@ def _descriptors() -> dict[str, str]:
     found = {}
     for fd in os.listdir("/proc/self/fd"):
         try:
-            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+            target = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:
             continue  # the one of the listing
+        if "torchx-stacks-" not in target:  # an example of the documentation offers its stack until its process ends
+            found[fd] = target
     return found
 
 

@@ -52,10 +52,8 @@ def test_as_json(torchx: Call, job: str) -> None:
     """With whole paths."""
     document = check("stacks", torchx("stacks", job, "--json").out)
     assert document["sentence"] == "all 2 ranks are in train.py:4"
-    assert [(r["rank"], r["replica"], r["suspect"], r["read_by"]) for r in document["ranks"]] == [
-        (0, 0, False, "faulthandler"),
-        (1, 1, False, "faulthandler"),
-    ]
+    assert [(r["rank"], r["replica"], r["suspect"]) for r in document["ranks"]] == [(0, 0, False), (1, 1, False)]
+    assert {r["read_by"] for r in document["ranks"]} <= {"faulthandler", "py-spy"}  # a developer may have py-spy
     assert document["ranks"][0]["frames"][0]["function"] == "load_shard"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import torchx
 from torchx.errors import BackendError
 from torchx.schedulers.inside.run import Ran
 from torchx.schedulers.stacks import look as stacks_look
@@ -38,15 +39,18 @@ class Job:
     """Processes that bear the mark of one job."""
 
     def __init__(self, mark: str, folder: Path) -> None:
-        self.env = {**os.environ, "TORCHX_JOB_ID": mark, "PATH": "/usr/bin:/bin"}
+        source = Path(torchx.__file__).parents[1]
+        self.env = {**os.environ, "TORCHX_JOB_ID": mark, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(source)}
         self.folder = folder
+        self.python = str(folder / "python")  # a developer may have py-spy beside the other
+        os.symlink(os.path.realpath(sys.executable), self.python)
         self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, *argv: str, first: str = OFFERS, **env: str) -> subprocess.Popen[bytes]:
         """Starts ``argv``, or Python with the program, and waits until it is where it stays."""
         program = self.folder / f"p{len(self.started)}.py"
         program.write_text(PROGRAM.format(first=first))
-        words = [word.replace("PROGRAM", str(program)) for word in argv] or [sys.executable, str(program)]
+        words = [word.replace("PROGRAM", str(program)) for word in argv] or [self.python, str(program)]
         process = subprocess.Popen(words, env={**self.env, **env}, stdout=subprocess.PIPE, start_new_session=True)
         self.started.append(process)
         assert process.stdout is not None
@@ -54,7 +58,7 @@ class Job:
         return process
 
     def look(self) -> dict[int | None, Any]:
-        words = [sys.executable, "-c", probe_text()]
+        words = [self.python, "-c", probe_text()]
         done = subprocess.run(words, env=self.env, capture_output=True, check=True)
         assert done.stderr == b""
         return {row["rank"]: row for row in map(json.loads, done.stdout.splitlines())}
@@ -119,7 +123,7 @@ def test_who_computes_is_seen_to_be_busy(job: Job) -> None:
     job.start(first="", RANK="1")
     rows = job.look()
     assert rows[1]["busy"] < 0.2
-    spinning = job.start(sys.executable, "-c", "print('up', flush=True)\nwhile True: pass", RANK="2")
+    spinning = job.start(job.python, "-c", "print('up', flush=True)\nwhile True: pass", RANK="2")
     busy = job.look()[2]
     assert (busy["pid"], busy["looks"]) == (spinning.pid, [])
     assert busy["busy"] >= 0.2
@@ -134,13 +138,13 @@ def test_a_stopped_process_is_not_waited_for(job: Job) -> None:
     assert (row["state"], row["looks"]) == ("T", [])
 
 
-def test_agents_wrappers_and_workers_are_not_ranks(job: Job) -> None:
+def test_agents_wrappers_and_workers_are_not_ranks(job: Job, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A rank is the first Python process below what was started with its number; others of the machine are not."""
-    shell = ["sh", "-c", f"{sys.executable} PROGRAM torchrun; true", "sh"]
+    shell = ["sh", "-c", f"{job.python} PROGRAM torchrun; true", "sh"]
     job.start(*shell, RANK="9")  # the agent of torchrun, which got that number from outside
     forks = f"{OFFERS}, os\nif os.fork() == 0: time.sleep(600)"
-    job.start("sh", "-c", f"{sys.executable} PROGRAM; true", first=forks, RANK="0")
-    stranger = Job("somebody else's", job.folder / "..")
+    job.start("sh", "-c", f"{job.python} PROGRAM; true", first=forks, RANK="0")
+    stranger = Job("somebody else's", tmp_path_factory.mktemp("else"))
     stranger.started = job.started
     stranger.start(RANK="1")
     rows = job.look()
@@ -169,7 +173,7 @@ def test_py_spy_of_this_machine(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_p
     """Where there is none it is used by its path, or copied there; where that fails, what is known is said."""
     mine, there = tmp_path / "bin" / "py-spy", tmp_path / "there"
     mine.parent.mkdir()
-    mine.write_text(SPY.format(python=sys.executable))
+    mine.write_text(SPY.format(python=job.python))
     mine.chmod(0o755)
     monkeypatch.setenv("PATH", f"{mine.parent}:/usr/bin:/bin")
     monkeypatch.setattr(stacks_look, "_THERE", str(there))
@@ -200,8 +204,8 @@ def test_py_spy_of_this_machine(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_py_spy_that_others_may_write_is_not_run(job: Job, tmp_path: Path) -> None:
     """Whoever put it there would be run as this user."""
     spy = tmp_path / "py-spy-of-others"
-    spy.write_text(SPY.format(python=sys.executable))
+    spy.write_text(SPY.format(python=job.python))
     spy.chmod(0o777)
     job.start(first="", RANK="0")
-    done = subprocess.run([sys.executable, "-c", probe_text(str(spy))], env=job.env, capture_output=True, check=True)
+    done = subprocess.run([job.python, "-c", probe_text(str(spy))], env=job.env, capture_output=True, check=True)
     assert json.loads(done.stdout)["why"].startswith("py-spy is not installed there")
