@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.aws.logs import Streams
     from torchx.schedulers.foreign import ForeignJobs
+    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.facts import JobFacts
     from torchx.schedulers.kit.logs import LogQuery
@@ -299,6 +300,15 @@ class AWSBatchScheduler(AwsScheduler):
         if app_id not in self._arrays:
             return super().open_logs(app_id, replicas, query)
         return [super(AWSBatchScheduler, self).open_logs(f"{app_id}/{k}", [(r, 0)], query)[0] for r, k in replicas]
+
+    def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
+        """See :class:`torchx.schedulers.kit.abilities.Enters`: by ECS Exec, where the job was submitted with it."""
+        from torchx.schedulers.aws.batch.inside import enter
+
+        job = self._look(app_id)
+        if app_id in self._arrays:
+            job = self._look(f"{app_id}/{k}")
+        return enter(self._clients, job, (app_id, role, k), argv, tty)
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -67,6 +67,9 @@ class AWSBatchOpts(StructuredOpts):
     ecr_create_repo: bool = False
     """create the repository of `image_repo` in ECR if it does not exist"""
 
+    execute_command: bool = False
+    """let `torchx exec` in, by ECS Exec; needs `job_role_arn`, of a role that may use `ssmmessages`"""
+
 
 def check(opts: AWSBatchOpts) -> None:
     """Raises ConfigError for values that Batch would refuse."""
@@ -76,5 +79,10 @@ def check(opts: AWSBatchOpts) -> None:
         raise ConfigError(f"priority {opts.priority} only counts within a share", hint="set `share_id` as well")
     if not 0 <= opts.priority <= 9999:
         raise ConfigError(f"priority {opts.priority} is not between 0 and 9999")
+    if opts.execute_command and not opts.job_role_arn:
+        raise ConfigError(
+            "execute_command needs `job_role_arn`: ECS Exec opens its channels with the role of the job",
+            hint="`-cfg job_role_arn=ARN`, of a role that may `ssmmessages:*`",
+        )
     if opts.timeout_s is not None and opts.timeout_s < 60:
         raise ConfigError(f"timeout_s {opts.timeout_s} is too short: Batch requires 60 seconds or more")

@@ -244,6 +244,7 @@ def _container_options(opts: AWSBatchOpts, arns: dict[str, str]) -> _Object:
         "jobRoleArn": opts.job_role_arn,
         "executionRoleArn": opts.execution_role_arn,
         "privileged": opts.privileged,
+        "enableExecuteCommand": opts.execute_command,
         "ulimits": parts.parse_ulimits(opts.ulimits or []),
         "secrets": secrets,
         "logConfiguration": log_group,
