@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_why import add_job
 from torchx.cli.failures import UsageError, note
 from torchx.util.term import is_tty
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CmdAdopt"]
+    from torchx.runner import Runner
 
 _HELP = """\
 From then on `status`, `log`, `wait`, `watch` and `list` know the job, and it can be heard of:
@@ -25,11 +25,10 @@ From then on `status`, `log`, `wait`, `watch` and `list` know the job, and it ca
 `cancel` and `delete` leave it alone, unless they are told to by `--force`; `@last` never means it."""
 
 
-class CmdAdopt(SubCommand):
+class CmdAdopt(RunnerCommand):
     """put a job on record that torchx did not launch, for status, log, wait, watch and notices"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         from torchx.cli.notice_args import add_notices
 
         subparser.epilog = _HELP
@@ -38,20 +37,17 @@ class CmdAdopt(SubCommand):
         subparser.add_argument("--undo", action="store_true", help="take it off the record again")
         add_notices(subparser.add_argument)
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Prints the handle."""
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         from torchx.cli.notice_args import notices_wanted
-        from torchx.runner import get_runner
 
         if args.name is not None and (not args.name.isprintable() or set(args.name) & set(" @~/") or not args.name):
             raise UsageError(f"`{args.name}` is not a name", hint="letters, digits, `-`, `_` and `.`")
-        with get_runner() as runner:
-            if args.undo:
-                handle, said = runner.disown(args.app_handle), "off the record; it goes on as it was"
-            else:
-                wanted = notices_wanted(args.notify or "", args.notify_on or "")
-                handle = runner.adopt(args.app_handle, args.scheduler, name=args.name or "", metadata=wanted)
-                said = f"adopted: `torchx status @{args.name}`" if args.name else "adopted: `torchx status` knows it"
+        if args.undo:
+            handle, said = runner.disown(args.app_handle), "off the record; it goes on as it was"
+        else:
+            wanted = notices_wanted(args.notify or "", args.notify_on or "")
+            handle = runner.adopt(args.app_handle, args.scheduler, name=args.name or "", metadata=wanted)
+            said = f"adopted: `torchx status @{args.name}`" if args.name else "adopted: `torchx status` knows it"
         print(handle)
         if is_tty(sys.stderr):
             note(said)

@@ -8,6 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+    from torchx.runner import Runner
+
 
 class SubCommand(ABC):
     """One verb: ``torchx <verb>``. A plugin registers its class in the entry-point group ``torchx.cli.cmds``.
@@ -32,3 +34,18 @@ class SubCommand(ABC):
     @abstractmethod
     def run(self, args: argparse.Namespace) -> None:
         """Runs the verb. An error of :mod:`torchx.errors` becomes one line and its exit code."""
+
+
+class RunnerCommand(SubCommand):
+    """A verb that asks a Runner, which is closed when it is done."""
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Makes the Runner; it is not imported before, so that a page of help costs little."""
+        from torchx.runner import get_runner
+
+        with get_runner() as runner:
+            self.work(runner, args)
+
+    @abstractmethod
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        """What the verb does."""

@@ -14,14 +14,12 @@ class CmdBuiltins(SubCommand):
     """the components that can be run by name"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.add_argument(
             "--print", dest="print_component", metavar="NAME", help="print the source of a component, to start from"
         )
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def run(self, args: argparse.Namespace) -> None:
-        """Prints the list, or one component's source."""
         from torchx.component_reader.finder import get_builtin_source, get_components
 
         if args.print_component:

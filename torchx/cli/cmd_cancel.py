@@ -31,7 +31,6 @@ class CmdCancel(SubCommand):
     """end jobs; their logs and records stay"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         add = subparser.add_argument
         add("app_handle", type=job_reference, nargs="*", metavar="JOB", help=JOB_HELP)
         add("--all", action="store_true", help="all my runs that have not ended")

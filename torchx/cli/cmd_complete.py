@@ -12,7 +12,6 @@ class CmdComplete(SubCommand):
     """what the completion scripts ask"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.add_argument("shell", choices=["bash", "zsh", "fish"])
         subparser.add_argument(
             "words", nargs=argparse.REMAINDER, help="the words after `torchx`; the last one is to be completed"

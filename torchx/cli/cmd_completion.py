@@ -58,7 +58,6 @@ class CmdCompletion(SubCommand):
     """the completion script of a shell"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.add_argument("shell", choices=list(SCRIPTS), metavar="SHELL", help="bash, zsh or fish")
         subparser.epilog = """\
 For this and all later shells:
@@ -68,5 +67,4 @@ For this and all later shells:
   fish   echo 'torchx completion fish | source' >> ~/.config/fish/config.fish"""
 
     def run(self, args: argparse.Namespace) -> None:
-        """Prints the script."""
         print(SCRIPTS[args.shell], end="")

@@ -21,7 +21,6 @@ class CmdConfigure(SubCommand):
     """write a .torchxconfig with the options of the schedulers, to fill in"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         add = subparser.add_argument
         add("-s", "--schedulers", metavar="NAME,...", help="only these schedulers")
         add("-a", "--all", action="store_true", help="all options, not only the required ones")
@@ -29,7 +28,6 @@ class CmdConfigure(SubCommand):
         add("-f", "--force", action="store_true", help="overwrite an existing file")
 
     def run(self, args: argparse.Namespace) -> None:
-        """Writes the file to the current directory, or prints it."""
         import io
 
         from torchx.config import CONFIG_FILE, dump

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import find_replica
 from torchx.cli.failures import UsageError, note, progress, warn
 from torchx.errors import HandleError, NotFoundError
@@ -19,38 +19,31 @@ if TYPE_CHECKING:
     from torchx.cli.cmd_exec import Replica
     from torchx.runner import Runner
 
-__all__ = ["CmdCp"]
-
 _EVERY_S = 0.2
 _MB = 1_000_000
 
 
-class CmdCp(SubCommand):
+class CmdCp(RunnerCommand):
     """copy files or folders out of a replica, or into it"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         there = "JOB[/ROLE[/REPLICA]]:PATH is in a replica, PATH here; one of the two is there"
         subparser.add_argument("source", metavar="SOURCE", help=there)
         subparser.add_argument("target", metavar="TARGET", help="a folder that exists, or the new name")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Copies, and says how much."""
-        from torchx.runner import get_runner
-
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         shown = _Shown() if is_tty(sys.stderr) else None
-        with get_runner() as runner:
-            source, target = _there(runner, args.source), _there(runner, args.target)
-            if (source is None) == (target is None):
-                raise UsageError(
-                    "both files are here" if source is None else "both files are in replicas",
-                    hint="write one of them as JOB[/ROLE[/REPLICA]]:PATH, for example `@last/trainer/0:ckpt/`",
-                )
-            handle, (role, k), path = source or target  # type: ignore[misc]  # one of them is not None
+        source, target = _there(runner, args.source), _there(runner, args.target)
+        if (source is None) == (target is None):
+            raise UsageError(
+                "both files are here" if source is None else "both files are in replicas",
+                hint="write one of them as JOB[/ROLE[/REPLICA]]:PATH, for example `@last/trainer/0:ckpt/`",
+            )
+        handle, (role, k), path = source or target  # type: ignore[misc]  # one of them is not None
 
-            ends = (path, args.target) if source else (args.source, path)
-            show: Callable[[int], None] = shown.add if shown else lambda _: None
-            done = runner.copy(handle, ends[0], ends[1], role, k, into=not source, progress=show)
+        ends = (path, args.target) if source else (args.source, path)
+        show: Callable[[int], None] = shown.add if shown else lambda _: None
+        done = runner.copy(handle, ends[0], ends[1], role, k, into=not source, progress=show)
         if shown:
             shown.end()
             again = f", {done.skipped} were there" if done.skipped else ""

@@ -18,12 +18,10 @@ class CmdDelete(SubCommand):
     """remove jobs, their logs and their records; not of one that still runs, without --force"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.add_argument("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
         subparser.add_argument("-f", "--force", action="store_true", help="also one that still runs, or was adopted")
 
     def run(self, args: argparse.Namespace) -> None:
-        """Deletes each."""
         for_each_job(args.app_handle, lambda runner, handle: _delete(runner, handle, force=args.force))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.render import ago, document, fields, local_time
 from torchx.runner.documents import handle_fields, run_fields
@@ -14,6 +14,7 @@ from torchx.util.term import has_color, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from torchx.runner import Runner
     from torchx.runs import Run
     from torchx.specs import AppDef
 else:
@@ -22,24 +23,20 @@ else:
     __getattr__ = reexports(__name__)
 
 
-class CmdDescribe(SubCommand):
+class CmdDescribe(RunnerCommand):
     """what was launched: roles, options and where they came from, source code; secrets are masked"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Prints the page."""
-        from torchx.runner import get_runner
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         from torchx.specs.api import UnknownAppException
         from torchx.specs.serialize import masked
 
-        with get_runner() as runner:
-            handle = runner.resolve(args.app_handle)
-            app = runner.describe(handle)
-            run = runner.recorded(handle)
+        handle = runner.resolve(args.app_handle)
+        app = runner.describe(handle)
+        run = runner.recorded(handle)
         if app is None and run is None:
             raise UnknownAppException(handle)
         shown = masked(app) if app is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.log_targets import JOB_HELP, job_reference
 
 TYPE_CHECKING = False
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from torchx.runner import Runner
     from torchx.runner.capsule.differences import Comparison, Difference
     from torchx.runs import Run
-
-__all__ = ["CmdDiff"]
 
 _MOST_LINES = 40
 _HELP = """\
@@ -29,23 +28,18 @@ outcome, as they are on record. The code is that of the commit and of what was n
 Values that are masked on record count as equal. What cannot be compared is said on a line of its own."""
 
 
-class CmdDiff(SubCommand):
+class CmdDiff(RunnerCommand):
     """what differs between two runs: code, images, arguments, options, resources, environment, outcome"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.epilog = _HELP
         subparser.add_argument("app_handle", type=job_reference, metavar="A", help=JOB_HELP)
         subparser.add_argument("more", type=job_reference, metavar="B", help="the other run")
         subparser.add_argument("--full", action="store_true", help="the whole difference of the code")
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Prints the page."""
-        from torchx.runner import get_runner
-
-        with get_runner() as runner:
-            found = runner.compare(args.app_handle, args.more)
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        found = runner.compare(args.app_handle, args.more)
         if args.json:
             _print_json(found)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.util.term import has_color, is_tty, printable, width
 
 TYPE_CHECKING = False
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
+    from torchx.runner import Runner
     from torchx.schedulers.findings import Finding
 
 __all__ = ["CmdDoctor", "show"]
@@ -29,11 +30,10 @@ _COLORS = {"good": "\033[32m", "bad": "\033[31m", "unknown": "\033[33m"}
 _SHOWN = {"unknown": "?"}
 
 
-class CmdDoctor(SubCommand):
+class CmdDoctor(RunnerCommand):
     """what keeps jobs from running, here or on a scheduler, and what to do about it"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         from torchx.cli.argparse_util import ArgOnceAction
 
         subparser.epilog = _HELP
@@ -51,25 +51,22 @@ class CmdDoctor(SubCommand):
         )
         add("--json", action="store_true", help="one JSON document, for programs")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Asks, and prints."""
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         from torchx.cli.failures import UsageError
-        from torchx.runner import get_runner
         from torchx.settings import default_image
         from torchx.specs.timeouts import parse_timeout
 
         if (args.deep or args.cfg or args.image) and not args.scheduler:
             raise UsageError("`--deep`, `--image` and `-cfg` are about a scheduler", hint="name it: `-s slurm`")
-        with get_runner() as runner:
-            found = {} if args.scheduler else {"": runner.doctor()}
-            for name in args.scheduler:
-                found[name] = runner.doctor(
-                    name,
-                    runner.cfg_from_str(name, *args.cfg),
-                    deep=args.deep,
-                    image=args.image or default_image(),
-                    probe_timeout_s=parse_timeout(args.timeout),
-                )
+        found = {} if args.scheduler else {"": runner.doctor()}
+        for name in args.scheduler:
+            found[name] = runner.doctor(
+                name,
+                runner.cfg_from_str(name, *args.cfg),
+                deep=args.deep,
+                image=args.image or default_image(),
+                probe_timeout_s=parse_timeout(args.timeout),
+            )
         show(found, as_json=args.json)
 
 

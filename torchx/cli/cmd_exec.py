@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError
 from torchx.cli.log_targets import parse_target, select
 from torchx.errors import TorchXError
@@ -33,11 +33,10 @@ WHERE = "JOB[/ROLE[/REPLICA]]"
 WHERE_HELP = "the job, or one of its replicas, for example `@last`, `my-app/trainer/3`; the first one by default"
 
 
-class CmdExec(SubCommand):
+class CmdExec(RunnerCommand):
     """run a command inside a replica; its exit code, stdin, stdout and stderr are the command's"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         add = subparser.add_argument
         add("--all", action="store_true", help="in every replica, in parallel: lines are prefixed, the worst exit code")
         add("-t", "--tty", action="store_true", help="the command gets a terminal")
@@ -45,34 +44,25 @@ class CmdExec(SubCommand):
         add("identifier", metavar=WHERE, help=WHERE_HELP)
         add("command", nargs="...", metavar="-- COMMAND", help="the command and its arguments")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Runs it, and exits as it did."""
-        from torchx.runner import get_runner
-
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         argv = _command(args)
         if args.all and args.tty:
             raise UsageError("`--all` and `--tty` exclude each other", hint="a terminal belongs to one replica")
-        with get_runner() as runner:
-            if args.all:
-                code = _everywhere(runner, args.identifier, argv)
-            else:
-                code = _in_one(runner, args.identifier, argv, tty=args.tty, stdin=not args.no_stdin)
+        if args.all:
+            code = _everywhere(runner, args.identifier, argv)
+        else:
+            code = _in_one(runner, args.identifier, argv, tty=args.tty, stdin=not args.no_stdin)
         sys.exit(code)
 
 
-class CmdShell(SubCommand):
+class CmdShell(RunnerCommand):
     """open a shell inside a replica, as ssh does"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.add_argument("identifier", metavar=WHERE, help=WHERE_HELP)
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Opens it, and exits as it did."""
-        from torchx.runner import get_runner
-
-        with get_runner() as runner:
-            code = _in_one(runner, args.identifier, SHELL, tty=True, stdin=True)
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        code = _in_one(runner, args.identifier, SHELL, tty=True, stdin=True)
         sys.exit(code)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
 
@@ -28,11 +28,10 @@ not in it: `run.sh` takes them from its environment.
 Formats: sh (bash alone), sbatch (Slurm), bsub (LSF), k8s (kubectl), compose (docker compose), batch (AWS Batch)."""
 
 
-class CmdExport(SubCommand):
+class CmdExport(RunnerCommand):
     """a job as files for sbatch, kubectl, ... that need no torchx"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         from torchx.cli.argparse_util import ArgOnceAction
 
         subparser.epilog = _HELP
@@ -54,10 +53,8 @@ class CmdExport(SubCommand):
         )
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Writes the folder."""
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         from torchx.cli.questions import ask_a_person
-        from torchx.runner import get_runner
         from torchx.runner.capsule.export import FORMATS
         from torchx.runner.capsule.rerun import Rerun
         from torchx.specs.images import NamesOnly
@@ -66,26 +63,25 @@ class CmdExport(SubCommand):
         if args.format and args.format not in FORMATS:
             hint = did_you_mean(args.format, FORMATS) or f"one of: {', '.join(FORMATS)}"
             raise UsageError(f"`--format {args.format}`: there is no such format", hint=hint)
-        with get_runner() as runner:
-            run = runner.recorded(args.app_handle)
-            scheduler = FORMATS.get(args.format, "")
-            if run is not None and scheduler in (run.scheduler, f"{run.scheduler}_cwd"):
-                scheduler = ""  # with the options of the run
-            wish = Rerun(
-                scheduler=scheduler,
-                cfg_literals=args.cfg,
-                code=args.code,
-                changes=args.set,
-                export=True,
-                ask=ask_a_person(),
-            )
-            plan = runner.rerun_plan(args.app_handle, wish)
-            for text in plan.notes:
-                note(text)
-            folder = _absolute(args.output)
-            with plan.surroundings(), NamesOnly():
-                info = runner.rerun_dryrun(plan)
-                export_to(runner, info, folder, workspace=f"file://{plan.cwd}", as_json=args.json)
+        run = runner.recorded(args.app_handle)
+        scheduler = FORMATS.get(args.format, "")
+        if run is not None and scheduler in (run.scheduler, f"{run.scheduler}_cwd"):
+            scheduler = ""  # with the options of the run
+        wish = Rerun(
+            scheduler=scheduler,
+            cfg_literals=args.cfg,
+            code=args.code,
+            changes=args.set,
+            export=True,
+            ask=ask_a_person(),
+        )
+        plan = runner.rerun_plan(args.app_handle, wish)
+        for text in plan.notes:
+            note(text)
+        folder = _absolute(args.output)
+        with plan.surroundings(), NamesOnly():
+            info = runner.rerun_dryrun(plan)
+            export_to(runner, info, folder, workspace=f"file://{plan.cwd}", as_json=args.json)
 
 
 def export_to(runner: Runner, info: AppDryRunInfo[Any], folder: str, *, workspace: str, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import WHERE, WHERE_HELP, find_replica
 from torchx.cli.failures import UsageError, error, note
 
@@ -12,16 +12,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CmdForward"]
+    from torchx.runner import Runner
 
 _MOST = 65535
 
 
-class CmdForward(SubCommand):
+class CmdForward(RunnerCommand):
     """make a port of a replica a port of this machine, until Ctrl-C"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         add = subparser.add_argument
         add("--open", action="store_true", help="open the first one in the browser")
         add("identifier", metavar=WHERE, help=WHERE_HELP)
@@ -33,25 +32,22 @@ class CmdForward(SubCommand):
             help="port there, and here: the same by default",
         )
 
-    def run(self, args: argparse.Namespace) -> None:
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Forwards until Ctrl-C, or until the replica has ended."""
-        from torchx.runner import get_runner
+        handle, (role, k) = find_replica(runner, args.identifier)
+        with runner.forward(handle, args.ports, role, k) as forwarding:
+            forwarding.on_refusal(lambda why: error(f"{role}/{k} refuses the connection: {why}"))
+            for (port, _), local in zip(args.ports, forwarding.local_ports, strict=True):
+                print(f"http://localhost:{local}", flush=True)
+                note(f"  is port {port} of {role}/{k}, until Ctrl-C")
+            if args.open:
+                import webbrowser
 
-        with get_runner() as runner:
-            handle, (role, k) = find_replica(runner, args.identifier)
-            with runner.forward(handle, args.ports, role, k) as forwarding:
-                forwarding.on_refusal(lambda why: error(f"{role}/{k} refuses the connection: {why}"))
-                for (port, _), local in zip(args.ports, forwarding.local_ports, strict=True):
-                    print(f"http://localhost:{local}", flush=True)
-                    note(f"  is port {port} of {role}/{k}, until Ctrl-C")
-                if args.open:
-                    import webbrowser
-
-                    webbrowser.open(f"http://localhost:{forwarding.local_ports[0]}")
-                try:
-                    forwarding.run()
-                except KeyboardInterrupt:
-                    sys.exit(0)
+                webbrowser.open(f"http://localhost:{forwarding.local_ports[0]}")
+            try:
+                forwarding.run()
+            except KeyboardInterrupt:
+                sys.exit(0)
 
 
 def parse_ports(text: str) -> tuple[int, int]:

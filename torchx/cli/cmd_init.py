@@ -26,12 +26,10 @@ class CmdInit(SubCommand):
     """write a training, a component and a .torchxconfig to start from"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.epilog = _HELP
         subparser.add_argument("folder", nargs="?", default=".", metavar="DIR", help="where (default: here)")
 
     def run(self, args: argparse.Namespace) -> None:
-        """Writes the files, and prints their paths."""
         there = [name for name in _FILES if os.path.lexists(os.path.join(args.folder, name))]
         if there:
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.render import document
 from torchx.runner.documents import run_fields
@@ -34,11 +34,10 @@ _TOOK_HEADER = "TOOK"
 _DEFAULT_LIMIT = 50
 
 
-class CmdList(SubCommand):
+class CmdList(RunnerCommand):
     """the runs on record, newest first; with -s, the jobs that the scheduler knows"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         add = subparser.add_argument
         add("-s", "--scheduler", metavar="NAME", help="list all jobs that this scheduler knows, whoever launched them")
         add(
@@ -65,10 +64,7 @@ class CmdList(SubCommand):
         )
         add("--json", action="store_true", help="one JSON document, for programs")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Prints the list."""
-        from torchx.runner import get_runner
-
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         states = parse_states(args.state) if args.state else None
         if args.scheduler is None and args.cfg:
             raise UsageError("`-cfg` needs `-s`: the record is one for all schedulers", hint="name a scheduler with -s")
@@ -77,11 +73,10 @@ class CmdList(SubCommand):
                 "`--since` and `--mine` ask the record, and `-s` asks the scheduler",
                 hint="leave out -s; `--name` and `--state` work with both",
             )
-        with get_runner() as runner:
-            if args.scheduler is not None:
-                _list_jobs(runner, args, states)
-            else:
-                _list_runs(runner, args, states)
+        if args.scheduler is not None:
+            _list_jobs(runner, args, states)
+        else:
+            _list_runs(runner, args, states)
 
 
 def parse_states(text: str) -> list[AppState]:

@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
 from torchx.errors import ConfigError, NotFoundError
@@ -47,11 +47,10 @@ _FLAGS = r"\(\?[aiLmsux]+\)"
 _STREAMS = ("stdout", "stderr", "combined")
 
 
-class CmdLog(SubCommand):
+class CmdLog(RunnerCommand):
     """what the replicas of a job wrote"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         add = subparser.add_argument
         # Optional for argparse alone: `--tail JOB` takes the job for the number of lines, see _untangle.
         add(
@@ -106,10 +105,7 @@ class CmdLog(SubCommand):
         )
         add("--no-prefix", "--no_prefix", action="store_true", help="the lines alone, without the ROLE/REPLICA prefix")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Prints the lines."""
-        from torchx.runner import get_runner
-
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         identifier, tail = _untangle(args.identifier, args.tail)
         query = LogQuery(
             regex=_of_rank(args.rank, _regex(args.regex)),
@@ -128,12 +124,9 @@ class CmdLog(SubCommand):
         if query.follow and query.previous:
             raise UsageError("`--previous` shows an attempt that has ended", hint="omit `--follow`")
         validate(identifier)
-        with get_runner() as runner:
-            show_logs(
-                sys.stdout, identifier, runner, query=query, json=args.json, prefix=not args.no_prefix, raw=args.raw
-            )
-            if args.exit_code and (code := _exit_code(runner, identifier, ended=query.follow)):
-                sys.exit(code)
+        show_logs(sys.stdout, identifier, runner, query=query, json=args.json, prefix=not args.no_prefix, raw=args.raw)
+        if args.exit_code and (code := _exit_code(runner, identifier, ended=query.follow)):
+            sys.exit(code)
 
 
 FOLLOW = ""

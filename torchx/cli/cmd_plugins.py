@@ -21,11 +21,9 @@ class CmdPlugins(SubCommand):
     """the plugins that were found, whose they are, and those that failed to load"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def run(self, args: argparse.Namespace) -> None:
-        """Prints them."""
         import torchx.schedulers
         from torchx.cli import commands
         from torchx.plugins import report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from torchx.runner.capsule.rerun import Plan
     from torchx.runs import Run
     from torchx.specs import AppDef
-
-__all__ = ["CmdRerun"]
 
 _HELP = """\
 The job is made of what is on record of the run: the same roles, options and images. `--code now`, the default,
@@ -33,7 +31,7 @@ and the patch of what was not committed.
 A value that is masked on record is taken from where `[secrets]` says, or from this environment, or asked for."""
 
 
-class CmdRerun(SubCommand):
+class CmdRerun(RunnerCommand):
     """launch a run on record again, as it was or with changes"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
@@ -78,10 +76,8 @@ class CmdRerun(SubCommand):
         what = f"{JOB_HELP}; behind `--`, arguments instead of those of the run"
         subparser.add_argument("app_handle", nargs=REMAINDER, metavar="JOB", help=what)
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Launches the job, or shows it."""
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         from torchx.cli.questions import ask_a_person
-        from torchx.runner import get_runner
         from torchx.runner.capsule.rerun import NOW, THEN, Rerun
 
         job, arguments = _read(args)
@@ -89,20 +85,19 @@ class CmdRerun(SubCommand):
         code = given.get("code", NOW)
         if code not in (THEN, NOW):
             raise UsageError(f"`--code {code}`", hint="write `--code then` or `--code now`")
-        with get_runner() as runner:
-            run = runner.recorded(job)
-            wish = Rerun(
-                scheduler=given.get("scheduler", ""),
-                cfg_literals=given.get("cfg", []),
-                code=code,
-                changes=given.get("set", []),
-                command=_command(runner, run, arguments) if run is not None and arguments is not None else None,
-                ask=ask_a_person(),
-            )
-            plan = runner.rerun_plan(job, wish)
-            for text in plan.notes:
-                note(text)
-            _go(runner, plan, given)
+        run = runner.recorded(job)
+        wish = Rerun(
+            scheduler=given.get("scheduler", ""),
+            cfg_literals=given.get("cfg", []),
+            code=code,
+            changes=given.get("set", []),
+            command=_command(runner, run, arguments) if run is not None and arguments is not None else None,
+            ask=ask_a_person(),
+        )
+        plan = runner.rerun_plan(job, wish)
+        for text in plan.notes:
+            note(text)
+        _go(runner, plan, given)
 
 
 def _go(runner: Runner, plan: Plan, given: dict[str, object]) -> None:

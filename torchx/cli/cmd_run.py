@@ -119,7 +119,6 @@ class CmdRun(SubCommand):
         )
 
     def run(self, args: argparse.Namespace) -> None:
-        """Launches the job, or shows it."""
         from torchx.config import use_profile
 
         profile = getattr(args, "profile", None)

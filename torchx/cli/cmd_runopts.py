@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import warn
 from torchx.cli.render import document
 from torchx.errors import NotSupportedError, TorchXError
@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.runner import Runner
     from torchx.specs import runopts
 else:
     from torchx.util.reexports import reexports
@@ -25,11 +26,10 @@ else:
 __all__ = ["ENDC", "GREEN", "CmdRunopts"]
 
 
-class CmdRunopts(SubCommand):
+class CmdRunopts(RunnerCommand):
     """the options of a scheduler, for `torchx run -cfg`"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.add_argument("scheduler", nargs="?", metavar="SCHEDULER", help="all schedulers when not given")
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
         subparser.add_argument(
@@ -46,22 +46,18 @@ class CmdRunopts(SubCommand):
             help="run options of the jobs for --rbac",
         )
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Prints them."""
-        from torchx.runner import get_runner
-
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if args.rbac:
             print(_rights(args.scheduler, args.cfg), end="")
             return
         found: dict[str, runopts] = {}
-        with get_runner() as runner:
-            if args.scheduler:
-                found[args.scheduler] = runner.scheduler_run_opts(args.scheduler)
-            for name in [] if args.scheduler else runner.scheduler_backends():
-                try:
-                    found[name] = runner.scheduler_run_opts(name)
-                except TorchXError as e:  # a package is missing, say: the others are shown
-                    warn(str(e))
+        if args.scheduler:
+            found[args.scheduler] = runner.scheduler_run_opts(args.scheduler)
+        for name in [] if args.scheduler else runner.scheduler_backends():
+            try:
+                found[name] = runner.scheduler_run_opts(name)
+            except TorchXError as e:  # a package is missing, say: the others are shown
+                warn(str(e))
         if args.json:
             print(document({"schedulers": {name: _fields(opts) for name, opts in found.items()}}))
             return

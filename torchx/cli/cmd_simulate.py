@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, parse_target, select
 from torchx.cli.questions import agreed
 from torchx.schedulers.kit.simulations import FAULTS
 from torchx.util.term import is_tty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from torchx.runner import Runner
 
 _HELP = """\
 Makes the real thing happen to a job of yours that runs, so that you see whether it survives:
@@ -25,31 +30,27 @@ Makes the real thing happen to a job of yours that runs, so that you see whether
 What a scheduler cannot do to a job is refused."""
 
 
-class CmdSimulate(SubCommand):
+class CmdSimulate(RunnerCommand):
     """make a fault happen to a job"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.epilog = _HELP.format(faults="\n".join(f"  {name:9} {what}" for name, what in FAULTS.items()))
         add = subparser.add_argument
         add("fault", choices=list(FAULTS), metavar="FAULT", help=f"one of {', '.join(FAULTS)}")
         add("target", metavar="JOB[/ROLE/K]", help=f"{JOB_HELP}; without ROLE and K its first replica, or all of it")
         add("-y", "--yes", action="store_true", help="do not ask; without a terminal nobody is asked")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Says what it would do, asks, and does it."""
-        from torchx.runner import get_runner
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         from torchx.runner.simulations import what_follows
 
         target = parse_target(args.target)
-        with get_runner() as runner:
-            handle = runner.resolve(target.reference)
-            chosen = select(runner.log_replicas(handle), target) if target.role is not None else None
-            found = runner.simulate(handle, args.fault, chosen)
-            run = runner.recorded(handle)
-            follows = f"; {what_follows(run, args.fault)}" if run else ""
-            note(f"{handle}: {found.says}{follows}")
-            if args.yes or not (is_tty(sys.stdin) and is_tty(sys.stderr)) or agreed(f"simulate `{args.fault}`"):
-                found.make()
-            else:
-                note("nothing was done")
+        handle = runner.resolve(target.reference)
+        chosen = select(runner.log_replicas(handle), target) if target.role is not None else None
+        found = runner.simulate(handle, args.fault, chosen)
+        run = runner.recorded(handle)
+        follows = f"; {what_follows(run, args.fault)}" if run else ""
+        note(f"{handle}: {found.says}{follows}")
+        if args.yes or not (is_tty(sys.stdin) and is_tty(sys.stderr)) or agreed(f"simulate `{args.fault}`"):
+            found.make()
+        else:
+            note("nothing was done")

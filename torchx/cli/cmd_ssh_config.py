@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import WHERE, find_replicas
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CmdSshConfig"]
+    from torchx.runner import Runner
 
 
-class CmdSshConfig(SubCommand):
+class CmdSshConfig(RunnerCommand):
     """print entries for ~/.ssh/config: ssh, scp, rsync and editors reach the replicas"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.add_argument("identifier", metavar=WHERE, help="the job, or some of its replicas; all by default")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Prints them."""
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         from torchx.errors import BackendError
-        from torchx.runner import get_runner, ssh
+        from torchx.runner import ssh
         from torchx.specs.api import parse_app_handle
 
         keys = ssh.public_keys()
-        with get_runner() as runner:
-            handle, replicas = find_replicas(runner, args.identifier)
-            done = runner.exec(handle, ["id", "-un"], *replicas[0])
-            if done.exit_code:
-                raise BackendError(f"the replica has no `id`: exit code {done.exit_code}")
-            user = done.stdout.decode("utf-8", "replace").strip()
-            names = ssh.host_names(parse_app_handle(handle)[2], replicas)
-            for replica in replicas:
-                print(ssh.entry(handle, replica, name=names[replica], user=user, keys=keys))
+        handle, replicas = find_replicas(runner, args.identifier)
+        done = runner.exec(handle, ["id", "-un"], *replicas[0])
+        if done.exit_code:
+            raise BackendError(f"the replica has no `id`: exit code {done.exit_code}")
+        user = done.stdout.decode("utf-8", "replace").strip()
+        names = ssh.host_names(parse_app_handle(handle)[2], replicas)
+        for replica in replicas:
+            print(ssh.entry(handle, replica, name=names[replica], user=user, keys=keys))

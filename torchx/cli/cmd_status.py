@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import error
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import ago, document, duration, gray, local_time
@@ -32,11 +32,10 @@ else:
     __getattr__ = reexports(__name__)
 
 
-class CmdStatus(SubCommand):
+class CmdStatus(RunnerCommand):
     """what became of a job, and why"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
         subparser.add_argument("more", type=job_reference, nargs="*", metavar="JOB", help="further jobs")
         subparser.add_argument("--roles", type=parse_list_arg, metavar="ROLE,...", help="only these roles")
@@ -50,49 +49,46 @@ class CmdStatus(SubCommand):
             help="0 if it succeeded, 1 if not, 75 if it has not ended",
         )
 
-    def run(self, args: argparse.Namespace) -> None:
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Prints a page for each job.
 
         The exit code is 0 whatever the job's state is, unless it was asked for; 3 when there is no such job, and 4 when
         the scheduler cannot be asked: the page shows the state on record then. One that is final changes no more, and
         is 0 all the same. Of several jobs it is the first that is not 0.
         """
-        from torchx.runner import get_runner
-
         references = [args.app_handle, *args.more]
         alone = len(references) == 1
         codes: list[int] = []
         documents: list[dict[str, Any]] = []
-        with get_runner() as runner:
-            handles = resolve_all(runner, references, None if alone else codes)
-            if args.watch and handles:
-                from torchx.cli.live_status import watch
+        handles = resolve_all(runner, references, None if alone else codes)
+        if args.watch and handles:
+            from torchx.cli.live_status import watch
 
-                watch(
-                    runner,
-                    handles,
-                    lambda handle, seen: _page(runner, handle, *_find(runner, handle, args.roles, seen), args.roles)[0],
-                    as_json=args.json,
-                )
-            for handle in handles:
-                try:
-                    found = _find(runner, handle, args.roles)
-                except TorchXError as e:
-                    if alone:
-                        raise
-                    codes.append(e.exit_code)
-                    error(str(e), hint=e.hint)
-                    continue
-                status = found[0]
-                codes.append(exit_code_of(status) if args.exit_code else 0)
-                if status.error is not None and not status.is_terminal():
-                    codes.append(EXIT_BACKEND)
-                if args.json:
-                    documents.append(_document(handle, *found, args.roles))
-                    if status.tasks is not None:
-                        documents[-1]["tasks"]["failures"] = _failures(runner, handle, status.tasks)
-                else:
-                    _print_page(*_page(runner, handle, *found, args.roles), alone=alone)
+            watch(
+                runner,
+                handles,
+                lambda handle, seen: _page(runner, handle, *_find(runner, handle, args.roles, seen), args.roles)[0],
+                as_json=args.json,
+            )
+        for handle in handles:
+            try:
+                found = _find(runner, handle, args.roles)
+            except TorchXError as e:
+                if alone:
+                    raise
+                codes.append(e.exit_code)
+                error(str(e), hint=e.hint)
+                continue
+            status = found[0]
+            codes.append(exit_code_of(status) if args.exit_code else 0)
+            if status.error is not None and not status.is_terminal():
+                codes.append(EXIT_BACKEND)
+            if args.json:
+                documents.append(_document(handle, *found, args.roles))
+                if status.tasks is not None:
+                    documents[-1]["tasks"]["failures"] = _failures(runner, handle, status.tasks)
+            else:
+                _print_page(*_page(runner, handle, *found, args.roles), alone=alone)
         if args.json:
             print(document(documents[0] if alone else {"jobs": documents}))
         if code := next(filter(None, codes), 0):

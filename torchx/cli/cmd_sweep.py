@@ -41,7 +41,6 @@ class CmdSweep(CmdRun):
     """launch a component once for each point of a grid, or each row of a file"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.epilog = _HELP
         subparser.usage = "torchx sweep [options] COMPONENT|SCRIPT.py|-- PROGRAM [arguments with {name}]"
         self.declare(subparser, _add_points)

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import progress
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import document, duration, gray, state_text
@@ -23,32 +23,28 @@ _MOST_PAUSE_S = 1.0
 _TICK_S = 1.0
 
 
-class CmdWait(SubCommand):
+class CmdWait(RunnerCommand):
     """until jobs have ended; the exit code says whether they succeeded"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         add = subparser.add_argument
         add("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
         add("--any", action="store_true", help="until one of them has ended; its exit code is ours")
         add("--timeout", type=_seconds, metavar="TIME", help="for at most so long: `90`, `90s`, `10m`, `2h`")
         add("--json", action="store_true", help="one JSON document, for programs")
 
-    def run(self, args: argparse.Namespace) -> None:
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Prints handle and state of each job as it ends.
 
         The exit code is 0 when all have succeeded, 124 when the time was up first, and else that of the first failure.
         """
-        from torchx.runner import get_runner
-
-        with get_runner() as runner:
-            handles = resolve_all(runner, args.app_handle)
-            ended: dict[str, AppStatus] = {}
-            try:
-                in_time = _wait(runner, handles, ended, first=args.any, timeout_s=args.timeout, quiet=args.json)
-            except KeyboardInterrupt:
-                progress("")
-                sys.exit(EXIT_INTERRUPTED)
+        handles = resolve_all(runner, args.app_handle)
+        ended: dict[str, AppStatus] = {}
+        try:
+            in_time = _wait(runner, handles, ended, first=args.any, timeout_s=args.timeout, quiet=args.json)
+        except KeyboardInterrupt:
+            progress("")
+            sys.exit(EXIT_INTERRUPTED)
         if args.json:
             print(document({"jobs": [{**handle_fields(h), **status_fields(status)} for h, status in ended.items()]}))
         code = next((code for code in map(exit_code_of, ended.values()) if code), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.errors import EXIT_INTERRUPTED
@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+    from torchx.runner import Runner
     from torchx.runner.changes import Watch
     from torchx.runs import Change
 
@@ -22,30 +23,26 @@ __all__ = ["CmdWatch", "change_document", "print_changes"]
 _LOOK_S = 5.0  # between two looks whether the schedulers can be asked
 
 
-class CmdWatch(SubCommand):
+class CmdWatch(RunnerCommand):
     """a line for each change of any run, until Ctrl-C; of named jobs, until all have ended"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         add = subparser.add_argument
         add("jobs", type=job_reference, nargs="*", metavar="JOB", help=f"{JOB_HELP}; default: all runs")
         add("--mine", action="store_true", help="only my runs, where several people share the record")
         add("--json", action="store_true", help="a JSON document on each line, for programs")
 
-    def run(self, args: argparse.Namespace) -> None:
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Prints how the runs are, then each change as it is seen."""
-        from torchx.runner import get_runner
-
         if args.jobs and args.mine:
             raise UsageError("`--mine` chooses among all runs, and jobs are named", hint="leave one of them out")
-        with get_runner() as runner:
-            try:
-                with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine, tasks=args.json) as watch:
-                    if not args.jobs and is_tty(sys.stderr):
-                        note("changes of all runs, as they are seen; Ctrl-C ends this, the jobs go on")
-                    print_changes(watch, as_json=args.json)
-            except KeyboardInterrupt:
-                sys.exit(EXIT_INTERRUPTED)
+        try:
+            with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine, tasks=args.json) as watch:
+                if not args.jobs and is_tty(sys.stderr):
+                    note("changes of all runs, as they are seen; Ctrl-C ends this, the jobs go on")
+                print_changes(watch, as_json=args.json)
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
 
 
 def print_changes(watch: Watch, *, as_json: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError
 
 TYPE_CHECKING = False
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
+    from torchx.runner import Runner
     from torchx.runner.foreign import Explained
 
 __all__ = ["CmdWhy", "add_job"]
@@ -28,25 +29,20 @@ The job may be one that torchx launched, or any that this system shows you. Noth
 `torchx adopt` puts it on record, so that all verbs know it by a name."""
 
 
-class CmdWhy(SubCommand):
+class CmdWhy(RunnerCommand):
     """state, cause, what it waits for and the last output of any job, whoever launched it"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.epilog = _HELP
         add_job(subparser)
         add = subparser.add_argument
         add("-n", "--lines", type=int, default=20, metavar="N", help="so many lines of its output (default: 20)")
         add("--json", action="store_true", help="one JSON document, for programs")
 
-    def run(self, args: argparse.Namespace) -> None:
-        """Prints the page."""
-        from torchx.runner import get_runner
-
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if args.lines < 0:
             raise UsageError(f"`--lines {args.lines}` is below 0", hint="0 omits the output")
-        with get_runner() as runner:
-            found = runner.why(args.app_handle, args.scheduler, lines=args.lines)
+        found = runner.why(args.app_handle, args.scheduler, lines=args.lines)
         if args.json:
             from torchx.cli.render import document
 

@@ -21,99 +21,87 @@ if TYPE_CHECKING:
 else:
     Verb = namedtuple("Verb", "group target help")
 
-LAUNCH = "Launch"
-FOLLOW = "Follow"
-INSIDE = "Inside"
-END = "End"
-SET_UP = "Set up"
 PLUGINS = "From plugins"
-HIDDEN = ""
-
-VERBS: dict[str, Verb] = {
-    "run": Verb(
-        LAUNCH, "torchx.cli.cmd_run:CmdRun", "launch a script or a component; --dryrun shows what would be done"
-    ),
-    "rerun": Verb(LAUNCH, "torchx.cli.cmd_rerun:CmdRerun", "launch a run on record again, as it was or with changes"),
-    "sweep": Verb(LAUNCH, "torchx.cli.cmd_sweep:CmdSweep", "launch a component once for each set of values"),
-    "export": Verb(
-        LAUNCH, "torchx.cli.cmd_export:CmdExport", "a job as files for sbatch, kubectl, ... that need no torchx"
-    ),
-    "builtins": Verb(LAUNCH, "torchx.cli.cmd_builtins:CmdBuiltins", "the components that can be run by name"),
-    "runopts": Verb(LAUNCH, "torchx.cli.cmd_runopts:CmdRunopts", "the options of a scheduler, for `run -cfg`"),
-    "status": Verb(FOLLOW, "torchx.cli.cmd_status:CmdStatus", "what became of a job, and why"),
-    "log": Verb(FOLLOW, "torchx.cli.cmd_log:CmdLog", "what the replicas of a job wrote; --follow until it ends"),
-    "list": Verb(FOLLOW, "torchx.cli.cmd_list:CmdList", "the runs on record, newest first; or a scheduler's jobs"),
-    "watch": Verb(FOLLOW, "torchx.cli.cmd_watch:CmdWatch", "a line for each change of any run, as it is seen"),
-    "wait": Verb(FOLLOW, "torchx.cli.cmd_wait:CmdWait", "until jobs have ended; the exit code says how"),
-    "top": Verb(FOLLOW, "torchx.cli.cmd_top:CmdTop", "the runs full screen: replicas, logs, causes, what they use"),
-    "ui": Verb(FOLLOW, "torchx.cli.cmd_ui:CmdUi", "the runs in the browser: states, causes, logs, live"),
-    "metrics": Verb(
-        FOLLOW, "torchx.cli.cmd_metrics:CmdMetrics", "what replicas use: processors, memory, GPUs; -w follows"
-    ),
-    "tracker": Verb(FOLLOW, "torchx.cli.cmd_tracker:CmdTracker", "what jobs left behind: metadata, artifacts, lineage"),
-    "describe": Verb(FOLLOW, "torchx.cli.cmd_describe:CmdDescribe", "what was launched: roles, options, source code"),
-    "diff": Verb(FOLLOW, "torchx.cli.cmd_diff:CmdDiff", "what differs between two runs: code, arguments, outcome, ..."),
-    "why": Verb(FOLLOW, "torchx.cli.cmd_why:CmdWhy", "how any job is, whoever launched it, and why"),
-    "adopt": Verb(FOLLOW, "torchx.cli.cmd_adopt:CmdAdopt", "put a job on record that torchx did not launch"),
-    "exec": Verb(INSIDE, "torchx.cli.cmd_exec:CmdExec", "run a command inside a replica, or in all of them"),
-    "shell": Verb(INSIDE, "torchx.cli.cmd_exec:CmdShell", "open a shell inside a replica"),
-    "cp": Verb(INSIDE, "torchx.cli.cmd_cp:CmdCp", "copy files out of a replica, or into it"),
-    "forward": Verb(INSIDE, "torchx.cli.cmd_forward:CmdForward", "make a port of a replica a port of this machine"),
-    "stacks": Verb(INSIDE, "torchx.cli.cmd_stacks:CmdStacks", "what every rank is doing, and for whom the others wait"),
-    "ssh-config": Verb(
-        INSIDE,
-        "torchx.cli.cmd_ssh_config:CmdSshConfig",
-        "entries for ~/.ssh/config: ssh, rsync and editors reach replicas",
-    ),
-    "cancel": Verb(END, "torchx.cli.cmd_cancel:CmdCancel", "end jobs; their logs and records stay"),
-    "delete": Verb(END, "torchx.cli.cmd_delete:CmdDelete", "remove jobs that have ended, their logs and their records"),
-    "simulate": Verb(END, "torchx.cli.cmd_simulate:CmdSimulate", "make a fault happen to a job: does it survive?"),
-    "doctor": Verb(SET_UP, "torchx.cli.cmd_doctor:CmdDoctor", "what keeps jobs from running, and what to do about it"),
-    "init": Verb(
-        SET_UP, "torchx.cli.cmd_init:CmdInit", "write a training, a component and a .torchxconfig to start from"
-    ),
-    "configure": Verb(SET_UP, "torchx.cli.cmd_configure:CmdConfigure", "write a .torchxconfig to fill in"),
-    "plugins": Verb(SET_UP, "torchx.cli.cmd_plugins:CmdPlugins", "the plugins that were found, and those that failed"),
-    "completion": Verb(SET_UP, "torchx.cli.cmd_completion:CmdCompletion", "the completion script of a shell"),
-    "__complete": Verb(HIDDEN, "torchx.cli.cmd_complete:CmdComplete", ""),
+_GROUPS = {
+    "Launch": {
+        "run": "launch a script or a component; --dryrun shows what would be done",
+        "rerun": "launch a run on record again, as it was or with changes",
+        "sweep": "launch a component once for each set of values",
+        "export": "a job as files for sbatch, kubectl, ... that need no torchx",
+        "builtins": "the components that can be run by name",
+        "runopts": "the options of a scheduler, for `run -cfg`",
+    },
+    "Follow": {
+        "status": "what became of a job, and why",
+        "log": "what the replicas of a job wrote; --follow until it ends",
+        "list": "the runs on record, newest first; or a scheduler's jobs",
+        "watch": "a line for each change of any run, as it is seen",
+        "wait": "until jobs have ended; the exit code says how",
+        "top": "the runs full screen: replicas, logs, causes, what they use",
+        "ui": "the runs in the browser: states, causes, logs, live",
+        "metrics": "what replicas use: processors, memory, GPUs; -w follows",
+        "tracker": "what jobs left behind: metadata, artifacts, lineage",
+        "describe": "what was launched: roles, options, source code",
+        "diff": "what differs between two runs: code, arguments, outcome, ...",
+        "why": "how any job is, whoever launched it, and why",
+        "adopt": "put a job on record that torchx did not launch",
+    },
+    "Inside": {
+        "exec": "run a command inside a replica, or in all of them",
+        "shell": "open a shell inside a replica",
+        "cp": "copy files out of a replica, or into it",
+        "forward": "make a port of a replica a port of this machine",
+        "stacks": "what every rank is doing, and for whom the others wait",
+        "ssh-config": "entries for ~/.ssh/config: ssh, rsync and editors reach replicas",
+    },
+    "End": {
+        "cancel": "end jobs; their logs and records stay",
+        "delete": "remove jobs that have ended, their logs and their records",
+        "simulate": "make a fault happen to a job: does it survive?",
+    },
+    "Set up": {
+        "doctor": "what keeps jobs from running, and what to do about it",
+        "init": "write a training, a component and a .torchxconfig to start from",
+        "configure": "write a .torchxconfig to fill in",
+        "plugins": "the plugins that were found, and those that failed",
+        "completion": "the completion script of a shell",
+    },
+    "": {"__complete": ""},  # in no list
 }
+
+
+def _target(name: str) -> str:
+    """Where the class of a verb is: that of ``ssh-config`` is ``CmdSshConfig`` of ``cmd_ssh_config``."""
+    stem = name.strip("_").replace("-", "_")
+    module = "exec" if name == "shell" else stem
+    return f"torchx.cli.cmd_{module}:Cmd{stem.title().replace('_', '')}"
+
+
+VERBS = {name: Verb(group, _target(name), line) for group, rows in _GROUPS.items() for name, line in rows.items()}
 """Name of each built-in verb -> its row, in the order of the help page."""
 
-_LIST = "`torchx list` lists the runs on record, `torchx list --state running` those that run"
-_LOGIN = "`torchx shell JOB` opens a shell in a replica, `torchx exec JOB -- COMMAND` runs a command there"
-_COPY = "`torchx cp JOB/ROLE/0:ckpt/ ./ckpt` copies out of a replica, `torchx cp data/ JOB:data` into it"
-_FORWARD = "`torchx forward JOB/ROLE PORT` makes a port of a replica a port of this machine"
-_STACKS = "`torchx stacks JOB` says what every rank is doing, and for whom the others wait"
-_CANCEL = "`torchx cancel JOB` ends a job, `torchx cancel --all` all of mine"
-_DELETE = "`torchx delete JOB` removes a job that has ended, with its logs and its record"
-_RUN = "`torchx run train.py` launches a job; `-s slurm` says where"
-_WATCH = (
-    "`torchx log -f JOB` follows what a job writes, `torchx watch` what changes, `torchx wait JOB` waits for its end"
-)
-ELSEWHERE: dict[str, str] = {
-    **dict.fromkeys(("ps", "ls", "jobs", "queue", "squeue", "history", "runs"), _LIST),
-    **dict.fromkeys(("kill", "stop", "abort", "terminate", "scancel", "end"), _CANCEL),
-    **dict.fromkeys(("rm", "remove", "clean", "prune", "purge"), _DELETE),
-    **dict.fromkeys(("submit", "launch", "start", "create", "apply", "sbatch", "srun"), _RUN),
-    **dict.fromkeys(("ssh", "attach", "login", "enter"), _LOGIN),
-    **dict.fromkeys(("scp", "rsync", "copy", "download", "upload"), _COPY),
-    **dict.fromkeys(("port-forward", "tunnel", "proxy"), _FORWARD),
-    **dict.fromkeys(("stack", "py-spy", "pystack", "dump", "hang"), _STACKS),
-    **dict.fromkeys(("logs", "tail", "follow", "output"), _WATCH),
-    **dict.fromkeys(
-        ("get", "info", "show", "inspect"), "`torchx status JOB` says how a job is, `torchx describe JOB` what it is"
-    ),
-    **dict.fromkeys(
-        ("check", "preflight", "diagnose", "validate"),
-        "`torchx doctor` checks this machine or a scheduler, `torchx run --check` a job",
-    ),
-    **dict.fromkeys(("config", "setup"), "`torchx configure` writes a .torchxconfig to fill in"),
-    **dict.fromkeys(
-        ("components", "schedulers"),
-        "`torchx builtins` lists components, `torchx runopts` schedulers and their options",
-    ),
+_HINTS = {
+    "ps ls jobs queue squeue history runs": "`torchx list` lists the runs on record, `torchx list --state running`"
+    " those that run",
+    "kill stop abort terminate scancel end": "`torchx cancel JOB` ends a job, `torchx cancel --all` all of mine",
+    "rm remove clean prune purge": "`torchx delete JOB` removes a job that has ended, with its logs and its record",
+    "submit launch start create apply sbatch srun": "`torchx run train.py` launches a job; `-s slurm` says where",
+    "ssh attach login enter": "`torchx shell JOB` opens a shell in a replica, `torchx exec JOB -- COMMAND` runs a"
+    " command there",
+    "scp rsync copy download upload": "`torchx cp JOB/ROLE/0:ckpt/ ./ckpt` copies out of a replica,"
+    " `torchx cp data/ JOB:data` into it",
+    "port-forward tunnel proxy": "`torchx forward JOB/ROLE PORT` makes a port of a replica a port of this machine",
+    "stack py-spy pystack dump hang": "`torchx stacks JOB` says what every rank is doing, and for whom the others wait",
+    "logs tail follow output": "`torchx log -f JOB` follows what a job writes, `torchx watch` what changes,"
+    " `torchx wait JOB` waits for its end",
+    "get info show inspect": "`torchx status JOB` says how a job is, `torchx describe JOB` what it is",
+    "check preflight diagnose validate": "`torchx doctor` checks this machine or a scheduler, `torchx run --check` a"
+    " job",
+    "config setup": "`torchx configure` writes a .torchxconfig to fill in",
+    "components schedulers": "`torchx builtins` lists components, `torchx runopts` schedulers and their options",
     "version": "`torchx --version` prints it",
 }
+ELSEWHERE = {word: hint for words, hint in _HINTS.items() for word in words.split()}
 """What people try that is not a verb of ours -> what does it here."""
 
 

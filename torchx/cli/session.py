@@ -66,7 +66,6 @@ def hold(runner: Runner, scheduler: str, submit: Callable[[], str]) -> None:
 
 
 def _shell(runner: Runner, handle: str, since: float) -> InsideProcess:
-    """A shell in the job, once it runs."""
     pause_s, longest_s = _PAUSES_S
     while True:
         status = _exit_if_over(runner, handle, since)

@@ -133,7 +133,6 @@ def _start_logs(runner: Runner, handle: str) -> Tee:
 
 
 def _finish_logs(tee: Tee) -> None:
-    """Waits until the last line is out."""
     tee.join()
     error = tee.error
     if isinstance(error, TorchXError):
