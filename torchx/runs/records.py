@@ -23,6 +23,7 @@ class NewRun:
         name: the AppDef's name.
         handle: the app handle, when it is known before the submission; else empty.
         app: the AppDef as JSON types, see :func:`torchx.specs.serialize.appdef_to_dict`.
+        argv, cwd: the command line that submits it, and where.
         cfg: run option to ``{"value": ..., "source": ...}``.
         image: image of the first role after its workspace was built in.
         workspace: what was built in, as text.
@@ -60,8 +61,11 @@ class NewRun:
 
 
 @dataclass(kw_only=True)
-class Run:
-    """One run on record. Times are seconds since the epoch.
+class Run(NewRun):
+    """One run on record: what was known before, and what became of it. Times are seconds since the epoch.
+
+    ``app`` is empty in the answers of ``list``, as are ``argv``, ``cfg``, ``tags``, ``image_digests``,
+    ``workspace_hashes`` and ``submission``; ``tasks`` are asked for by :meth:`RunRegistry.tasks`.
 
     Attributes:
         id: row number, growing.
@@ -71,25 +75,14 @@ class Run:
         created_at: when the submission began.
         updated_at: when the state was last seen to change.
         ended_at: when the run was first seen to have ended; None before.
-        user, host, cwd: who submitted it, from where.
-        app: the AppDef as JSON types, secrets masked. Empty in the answers of ``list``, as are all attributes below
-            but ``note``.
-        argv: the command line that submitted it, secrets masked.
-        cfg: run option to ``{"value": ..., "source": ...}``.
-        tags: as in :class:`NewRun`.
+        user, host: who submitted it, from where.
         image_digests: role name to the digest of the image that it really ran, where that is known; see
             :mod:`torchx.specs.images`.
-        workspace_hashes: role name to the hash of the code that was built in.
-        submission: as in :class:`NewRun`.
         note: what could not be found out when the state was refreshed.
     """
 
     id: int
-    handle: str
-    scheduler: str
-    session: str
     app_id: str
-    name: str
     state: AppState
     msg: str = ""
     created_at: float = 0.0
@@ -97,19 +90,6 @@ class Run:
     ended_at: float | None = None
     user: str = ""
     host: str = ""
-    cwd: str = ""
-    image: str = ""
-    workspace: str = ""
-    git_commit: str = ""
-    git_dirty: bool | None = None
-    parent_run_id: str = ""
-    argv: list[str] = field(default_factory=list)
-    app: dict[str, Any] = field(default_factory=dict)
-    cfg: dict[str, dict[str, Any]] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-    image_digests: dict[str, str] = field(default_factory=dict)
-    workspace_hashes: dict[str, str] = field(default_factory=dict)
-    submission: str = ""
     note: str = ""
 
     def is_terminal(self) -> bool:
@@ -131,7 +111,9 @@ class Run:
         ...     state=AppState.RUNNING).to_json()["state"]
         'RUNNING'
         """
-        return {**self.__dict__, "state": self.state.name}
+        fields = {**self.__dict__, "state": self.state.name}
+        del fields["tasks"]
+        return fields
 
 
 @dataclass(kw_only=True)
