@@ -29,23 +29,23 @@ class CmdAdopt(RunnerCommand):
     """put a job on record that torchx did not launch, for status, log, wait, watch and notices"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        from torchx.cli.notice_args import add_notices
+        from torchx.cli.run_args import NOTICES, declare
 
         subparser.epilog = _HELP
         add_job(subparser)
         subparser.add_argument("--name", metavar="NAME", help="for @NAME (default: as its system calls it)")
         subparser.add_argument("--undo", action="store_true", help="take it off the record again")
-        add_notices(subparser.add_argument)
+        declare(subparser, NOTICES)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.cli.notice_args import notices_wanted
+        from torchx.cli.run_args import notices_wanted
 
         if args.name is not None and (not args.name.isprintable() or set(args.name) & set(" @~/") or not args.name):
             raise UsageError(f"`{args.name}` is not a name", hint="letters, digits, `-`, `_` and `.`")
         if args.undo:
             handle, said = runner.disown(args.app_handle), "off the record; it goes on as it was"
         else:
-            wanted = notices_wanted(args.notify or "", args.notify_on or "")
+            wanted = notices_wanted(getattr(args, "notify", ""), getattr(args, "notify_on", ""))
             handle = runner.adopt(args.app_handle, args.scheduler, name=args.name or "", metadata=wanted)
             said = f"adopted: `torchx status @{args.name}`" if args.name else "adopted: `torchx status` knows it"
         print(handle)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import argparse
 
     from torchx.runner import Runner
-    from torchx.runner.capsule.rerun import Plan
     from torchx.runs import Run
     from torchx.specs import AppDef
 
@@ -36,47 +35,26 @@ class CmdRerun(RunnerCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options. None has a default here: those behind the job are read in a second go."""
-        from argparse import REMAINDER, SUPPRESS
+        from argparse import REMAINDER
 
-        from torchx.cli.argparse_util import ArgOnceAction
+        from torchx.cli.run_args import CFG, CFG_ROW, DETACH, FULL, JSON, LOG, WAIT, declare
 
         subparser.epilog = _HELP
         subparser.usage = "torchx rerun [options] JOB [options] [-- arguments]"
-
-        def flag(*names: str, help: str) -> None:
-            subparser.add_argument(*names, action="store_true", default=SUPPRESS, help=help)
-
-        def add(*names: str, metavar: str, help: str) -> None:
-            subparser.add_argument(*names, action=ArgOnceAction, default=SUPPRESS, metavar=metavar, help=help)
-
-        add("--code", metavar="then|now", help="the code that the run had, or the code as it is (default: now)")
-        subparser.add_argument(
-            "--set",
-            action="append",
-            default=SUPPRESS,
-            metavar="PATH=VALUE",
-            help="change the job: `num_replicas=8` of each role, `roles.NAME.env.LR=0.1`; may be given more than once",
+        change = "change the job: `num_replicas=8` of each role, `roles.NAME.env.LR=0.1`; may be given more than once"
+        rows = (
+            ("--code", "then|now", "the code that the run had, or the code as it is (default: now)"),
+            ("--set", "PATH=VALUE", change, {"action": "append"}),
+            ("-s --scheduler", "NAME", "run it elsewhere; the options of the run do not apply there"),
+            ("-cfg --scheduler_args", CFG, "options of the scheduler; they go before those of the run", CFG_ROW),
+            ("--dryrun --dry-run", "", "show what would be submitted without submitting it"),
         )
-        add("-s", "--scheduler", metavar="NAME", help="run it elsewhere; the options of the run do not apply there")
-        subparser.add_argument(
-            "-cfg",
-            "--scheduler_args",
-            dest="cfg",
-            action="append",
-            default=SUPPRESS,
-            metavar="K=V,...",
-            help="options of the scheduler; they go before those of the run",
-        )
-        flag("--dryrun", "--dry-run", help="show what would be submitted without submitting it")
-        flag("--full", help="with --dryrun: all of it, also what is the same for each job")
-        flag("--wait", help="wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
-        flag("--log", help="show the logs of all replicas on stderr while waiting (implies --wait)")
-        flag("-d", "--detach", help="print the handle and return, as happens anyway in a pipe")
-        flag("--json", help="print one JSON document instead of the handle")
+        declare(subparser, (*rows, FULL, WAIT, LOG, DETACH, JSON))
         what = f"{JOB_HELP}; behind `--`, arguments instead of those of the run"
         subparser.add_argument("app_handle", nargs=REMAINDER, metavar="JOB", help=what)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        from torchx.cli.cmd_run import launch, show_dryrun
         from torchx.cli.questions import ask_a_person
         from torchx.runner.capsule.rerun import NOW, THEN, Rerun
 
@@ -97,31 +75,11 @@ class CmdRerun(RunnerCommand):
         plan = runner.rerun_plan(job, wish)
         for text in plan.notes:
             note(text)
-        _go(runner, plan, given)
-
-
-def _go(runner: Runner, plan: Plan, given: dict[str, object]) -> None:
-    as_json = bool(given.get("json"))
-    if given.get("dryrun"):
-        from torchx.cli import spec_page
-        from torchx.specs.images import NamesOnly
-
-        with plan.surroundings(), NamesOnly():
-            info = runner.rerun_dryrun(plan)
-            spec_page.show_dryrun(info, scheduler=plan.scheduler, as_json=as_json, full=bool(given.get("full")))
-            runner.discard(info)
-        return
-    from torchx.cli.cmd_run import launch
-
-    launch(
-        runner,
-        plan.scheduler,
-        lambda: runner.rerun_planned(plan),
-        wait=bool(given.get("wait")),
-        with_logs=bool(given.get("log")),
-        as_json=as_json,
-        detach=bool(given.get("detach")),
-    )
+        if given.get("dryrun"):
+            with plan.surroundings():
+                show_dryrun(runner, lambda: runner.rerun_dryrun(plan), given)
+        else:
+            launch(runner, plan.scheduler, lambda: runner.rerun_planned(plan), given)
 
 
 def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:

@@ -6,17 +6,21 @@ import argparse
 import os
 import sys
 
-from torchx.cli.argparse_util import ArgOnceAction, Parser
+from torchx.cli.argparse_util import Parser
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, note, warn
-from torchx.cli.notice_args import add_notices, notices_wanted
 from torchx.cli.render import document
 from torchx.cli.run_args import (
     STDIN,
     TEXT_OPTIONS,
+    WHAT_GOES_ALONG,
+    WHAT_TO_DO,
+    WHERE,
     TorchXRunArgs,
+    declare,
     default_scheduler,
     fill_from_config,
+    notices_wanted,
     parse_secrets,
     read_json,
     torchx_run_args_from_argparse,
@@ -31,14 +35,13 @@ from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from torchx.cli.cmd_builtins import CmdBuiltins
+    from torchx.cli.run_args import Row
     from torchx.runner import Runner
-    from torchx.specs import AppDef
-
-    _Add = Callable[..., None]
+    from torchx.specs import AppDef, AppDryRunInfo
 else:
     from torchx.util.reexports import reexports
 
@@ -79,38 +82,13 @@ class CmdRun(SubCommand):
     """launch a component as a job"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options. None has a default here: what is absent from the namespace was not given."""
         subparser.epilog = _HELP
         subparser.usage = "torchx run [options] COMPONENT|SCRIPT.py|-- PROGRAM [arguments]"
-        self.declare(subparser, _add_what_to_do)
+        self.declare(subparser, WHAT_TO_DO)
 
-    def declare(self, subparser: argparse.ArgumentParser, add_more: Callable[[_Add], None]) -> None:
+    def declare(self, subparser: argparse.ArgumentParser, more: Iterable[Row]) -> None:
         """Declares what to run and where, with further options in the middle."""
-
-        def add(*names: str, **kwargs: Any) -> None:
-            subparser.add_argument(*names, default=argparse.SUPPRESS, **kwargs)
-
-        def flag(*names: str, help: str) -> None:
-            add(*names, action="store_true", help=help)
-
-        add("-s", "--scheduler", action=ArgOnceAction, metavar="NAME", help="where to run (default: local_cwd)")
-        add(
-            "-cfg",
-            "--scheduler_args",
-            "--scheduler-args",
-            dest="cfg",
-            action="append",
-            metavar="K=V,...",
-            help="options of the scheduler, for example `-cfg queue=gpu,time=60`; may be given more than once",
-        )
-        add("--profile", action=ArgOnceAction, metavar="NAME", help="use the sections [...@NAME] of .torchxconfig")
-        add("-j", action=ArgOnceAction, dest="size", metavar="NODESxWORKERS", help="run the script under torchrun")
-        flag("--dryrun", "--dry-run", help="show what would be submitted without submitting it; no image is built")
-        flag("--full", help="with --dryrun: all of it, also what is the same for each job")
-        add_more(add)
-        _add_what_goes_along(add, flag)
-        add_notices(add)
-        flag("--json", help="print one JSON document instead of the handle")
+        declare(subparser, (*WHERE, *more, *WHAT_GOES_ALONG))
         subparser.add_argument(
             "component_name_and_args",
             nargs=argparse.REMAINDER,
@@ -184,12 +162,14 @@ class CmdRun(SubCommand):
 
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
         """Does what was asked, now that it is known what that is."""
-        as_json = getattr(args, "json", False)
-        if getattr(args, "check", False):
+        with_logs = run_args.log or run_args.tee_logs
+        given = {**vars(args), "wait": run_args.wait, "log": with_logs}
+        as_json = given.get("json", False)
+        if given.get("check"):
             from torchx.cli.cmd_doctor import show
 
             show({run_args.scheduler: asked(runner, "check", run_args)}, as_json=as_json)
-        elif hasattr(args, "export"):
+        elif "export" in given:
             from torchx.cli.cmd_export import export_to
             from torchx.specs.images import NamesOnly
 
@@ -197,27 +177,13 @@ class CmdRun(SubCommand):
                 info = asked(runner, "dryrun", run_args)
             export_to(runner, info, args.export, workspace=run_args.workspace, as_json=as_json)
         elif run_args.dryrun:
-            _dryrun(runner, run_args, as_json=as_json, full=getattr(args, "full", False))
+            show_dryrun(runner, lambda: asked(runner, "dryrun", run_args), given)
+        elif run_args.component_name == _SESSION and not any(map(given.get, ("wait", "log", "json", "detach"))):
+            from torchx.cli.session import hold
+
+            hold(runner, run_args.scheduler, lambda: asked(runner, "run", run_args))
         else:
-            with_logs, detach = run_args.log or run_args.tee_logs, getattr(args, "detach", False)
-
-            def submit() -> str:
-                return str(asked(runner, "run", run_args))
-
-            if run_args.component_name == _SESSION and not (run_args.wait or with_logs or as_json or detach):
-                from torchx.cli.session import hold
-
-                hold(runner, run_args.scheduler, submit)
-                return
-            launch(
-                runner,
-                run_args.scheduler,
-                submit,
-                wait=run_args.wait,
-                with_logs=with_logs,
-                as_json=as_json,
-                detach=detach,
-            )
+            launch(runner, run_args.scheduler, lambda: asked(runner, "run", run_args), given)
 
 
 def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
@@ -261,81 +227,6 @@ def _fill(args: argparse.Namespace) -> None:
     for name in waits if detach else ():
         setattr(args, name, False)
     fill_from_config(args)
-
-
-def _add_what_to_do(add: _Add) -> None:
-    """Declares the options that say what happens with the job once it is described."""
-    add(
-        "--export", action=ArgOnceAction, metavar="DIR", help="write the job as files that need no torchx; see `export`"
-    )
-    for names, text in (
-        (("--wait",), "wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job"),
-        (("--log",), "show the logs of all replicas on stderr while waiting (implies --wait)"),
-        (("--tee_logs", "--tee-logs"), "alias of --log"),
-        (("--check",), "look for what is wrong with the job, on the scheduler too, and submit nothing; exit 1 if bad"),
-        (("--no-check", "--no_check"), "submit it although a check refuses it, as for a script that is not there"),
-        (("-d", "--detach"), "print the handle and return, as happens anyway in a pipe"),
-        ((STDIN,), "read all this as JSON from stdin; see the attributes of TorchXRunArgs"),
-    ):
-        add(*names, action="store_true", help=text)
-
-
-def _add_what_goes_along(add: Callable[..., None], flag: Callable[..., None]) -> None:
-    """Declares the options that say what the job gets besides its arguments."""
-    add(
-        "--workspace",
-        "--buck-target",
-        "--buck_target",
-        action=ArgOnceAction,
-        metavar="PATH",
-        help="code to patch into the image (default: the current directory); an empty PATH for none",
-    )
-    flag(
-        "--allow-private-workspace",
-        help="send the workspace although it is a home directory, or holds credentials such as .ssh or .aws",
-    )
-    add(
-        "--parent_run_id",
-        "--parent-run-id",
-        action=ArgOnceAction,
-        metavar="ID",
-        help="the parent run, for trackers",
-    )
-    add(
-        "--secret",
-        action="append",
-        metavar="NAME[=REFERENCE]",
-        help="give the job a variable whose value is in no record of it: that of NAME here, or by env:NAME, "
-        "cmd:COMMAND, file:PATH, k8s:NAME/KEY, aws-sm:ARN; may be given more than once",
-    )
-    add(
-        "--retry",
-        action=ArgOnceAction,
-        metavar="POLICY",
-        help="start the job again by the cause of its failure: `standard`, or rules such as "
-        "`preempted:free, node:5:avoid, error:0`; see docs/retries.md",
-    )
-    add(
-        "--after",
-        action="append",
-        metavar="JOB[:ok|any|fail]",
-        help="start once that job has succeeded, ended, or failed; it may be given more than once. With `--after wait` "
-        "as well this command waits for it, where the scheduler cannot",
-    )
-    add(
-        "--timeout",
-        action=ArgOnceAction,
-        metavar="DURATION",
-        help="end the job when it has run for so long, and call that a `timeout`: `90s`, `45m`, `2h`, `1d12h`; "
-        "the time in a queue does not count",
-    )
-    add(
-        "--watchdog",
-        action=ArgOnceAction,
-        metavar="DURATION[:ACTION]",
-        help="when no replica has written anything for so long, look what each rank is doing, for `torchx status`: "
-        "`10m`; `10m:cancel` ends the job then, `10m:retry` the attempt",
-    )
 
 
 def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, list[str]]:
@@ -410,29 +301,27 @@ def _put_after(runner: Runner, app: AppDef, run_args: TorchXRunArgs, *, sweep: b
             wait_for(runner, condition, handle)
 
 
-def _dryrun(runner: Runner, run_args: TorchXRunArgs, *, as_json: bool, full: bool) -> None:
+def show_dryrun(runner: Runner, make: Callable[[], AppDryRunInfo[Any]], given: Mapping[str, Any]) -> None:
+    """Shows what would be submitted, as ``--json`` and ``--full`` say; no image is built for that."""
     from torchx.cli import spec_page
     from torchx.specs.images import NamesOnly
 
     with NamesOnly():
-        info = asked(runner, "dryrun", run_args)
-    spec_page.show_dryrun(info, scheduler=run_args.scheduler, as_json=as_json, full=full)
+        info = make()
+    spec_page.show_dryrun(info, as_json=given.get("json", False), full=given.get("full", False))
     runner.discard(info)
 
 
-def launch(
-    runner: Runner,
-    scheduler: str,
-    submit: Callable[[], str],
-    *,
-    wait: bool,
-    with_logs: bool,
-    as_json: bool,
-    detach: bool,
-) -> None:
-    """Submits a job, says what it is called, and looks at it for as long as is asked for."""
-    waits = wait or with_logs
-    follows = not (waits or as_json or detach) and scheduler in _LOCAL and is_tty(sys.stdout) and is_tty(sys.stderr)
+def launch(runner: Runner, scheduler: str, submit: Callable[[], str], given: Mapping[str, Any]) -> None:
+    """Submits a job, says what it is called, and looks at it for as long as is asked for.
+
+    Args:
+        given: the options ``wait``, ``log``, ``json`` and ``detach``, as far as they were given.
+    """
+    with_logs, as_json = given.get("log", False), given.get("json", False)
+    waits = given.get("wait", False) or with_logs
+    alone = not (waits or as_json or given.get("detach"))
+    follows = alone and scheduler in _LOCAL and is_tty(sys.stdout) and is_tty(sys.stderr)
     if waits or follows:  # imported before the submission: from its end on, Ctrl-C has to find someone who waits
         from torchx.cli.waiting import wait_for
     handle = submit()

@@ -12,15 +12,12 @@ from torchx.specs.images import NamesOnly
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
     from typing import Any
 
-    from torchx.cli.run_args import TorchXRunArgs
+    from torchx.cli.run_args import Row, TorchXRunArgs
     from torchx.runner import Runner
     from torchx.specs import AppDryRunInfo
     from torchx.specs.tasks import TaskList
-
-    _Add = Callable[..., None]
 
 _HELP = """\
 Each point of the grid, or each row of the file, is a task. A value stands as `{name}` in the arguments:
@@ -37,13 +34,31 @@ Where the scheduler has no job arrays, or they cannot run such tasks, each task 
 machine then submits them as there is room."""
 
 
+_POINTS: tuple[Row, ...] = (
+    (
+        "--grid",
+        "NAME=V,V,...",
+        "the values of a name, or a range such as 0..99; all combinations of several",
+        {"action": "append"},
+    ),
+    ("--from", "FILE", "rows of values, .csv or .jsonl", {"dest": "file"}),
+    ("--max-parallel", "N", "so many tasks at a time", {"type": int}),
+    ("--max-tasks", "N", f"refuse more tasks (default {MOST_TASKS:,})", {"type": int}),
+    (
+        "--retry-failed",
+        "SWEEP",
+        "a new sweep of the tasks of this one that failed, were cancelled or lost; nothing else is given",
+    ),
+)
+
+
 class CmdSweep(CmdRun):
     """launch a component once for each point of a grid, or each row of a file"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         subparser.usage = "torchx sweep [options] COMPONENT|SCRIPT.py|-- PROGRAM [arguments with {name}]"
-        self.declare(subparser, _add_points)
+        self.declare(subparser, _POINTS)
 
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
         """Submits the sweep, or shows it."""
@@ -70,30 +85,10 @@ def _show(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argpa
     try:
         check_job(info._app, tasks)
         as_json = getattr(args, "json", False)
-        spec_page.show_dryrun(info, scheduler=str(info._scheduler), as_json=as_json, full=getattr(args, "full", False))
+        spec_page.show_dryrun(info, as_json=as_json, full=getattr(args, "full", False))
         note(f"{len(tasks.points):,} tasks; the first: {_point(tasks, 0)}; the last: {_point(tasks, -1)}")
     finally:
         runner.discard(info)
-
-
-def _add_points(add: _Add) -> None:
-    from torchx.cli.argparse_util import ArgOnceAction
-
-    add(
-        "--grid",
-        action="append",
-        metavar="NAME=V,V,...",
-        help="the values of a name, or a range such as 0..99; all combinations of several",
-    )
-    add("--from", action=ArgOnceAction, dest="file", metavar="FILE", help="rows of values, .csv or .jsonl")
-    add("--max-parallel", action=ArgOnceAction, type=int, metavar="N", help="so many tasks at a time")
-    add("--max-tasks", type=int, action=ArgOnceAction, metavar="N", help=f"refuse more tasks (default {MOST_TASKS:,})")
-    add(
-        "--retry-failed",
-        action=ArgOnceAction,
-        metavar="SWEEP",
-        help="a new sweep of the tasks of this one that failed, were cancelled or lost; nothing else is given",
-    )
 
 
 def _tasks(args: argparse.Namespace) -> TaskList:

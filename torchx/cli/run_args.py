@@ -1,24 +1,130 @@
-"""What ``torchx run`` is asked to do, as one value: from the command line, from JSON, with defaults from config."""
+"""What ``torchx run`` is asked to do: its options, and one value of them, of JSON, and of defaults from config."""
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
+
+from torchx.cli.argparse_util import ArgOnceAction
 from torchx.cli.failures import UsageError
 from torchx.errors import ConfigError, SpecError
+from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
 from torchx.util.records import dataclass, field, record_fields
 from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from torchx.specs import CfgVal
     from torchx.specs.secret import Secret
 
+    Row = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
+
 STDIN = "--stdin"
+_APPEND = {"action": "append"}
+CFG, CFG_ROW = "K=V,...", {"action": "append", "dest": "cfg"}
+FULL: Row = ("--full", "", "with --dryrun: all of it, also what is the same for each job")
+WAIT: Row = ("--wait", "", "wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
+LOG: Row = ("--log", "", "show the logs of all replicas on stderr while waiting (implies --wait)")
+DETACH: Row = ("-d --detach", "", "print the handle and return, as happens anyway in a pipe")
+JSON: Row = ("--json", "", "print one JSON document instead of the handle")
+WHERE: tuple[Row, ...] = (
+    ("-s --scheduler", "NAME", "where to run (default: local_cwd)"),
+    (
+        "-cfg --scheduler_args --scheduler-args",
+        CFG,
+        "options of the scheduler, for example `-cfg queue=gpu,time=60`; may be given more than once",
+        CFG_ROW,
+    ),
+    ("--profile", "NAME", "use the sections [...@NAME] of .torchxconfig"),
+    ("-j", "NODESxWORKERS", "run the script under torchrun", {"dest": "size"}),
+    ("--dryrun --dry-run", "", "show what would be submitted without submitting it; no image is built"),
+    FULL,
+)
+WHAT_TO_DO: tuple[Row, ...] = (
+    ("--export", "DIR", "write the job as files that need no torchx; see `export`"),
+    WAIT,
+    LOG,
+    ("--tee_logs --tee-logs", "", "alias of --log"),
+    ("--check", "", "look for what is wrong with the job, on the scheduler too, and submit nothing; exit 1 if bad"),
+    ("--no-check --no_check", "", "submit it although a check refuses it, as for a script that is not there"),
+    DETACH,
+    (STDIN, "", "read all this as JSON from stdin; see the attributes of TorchXRunArgs"),
+)
+NOTICES: tuple[Row, ...] = (
+    (
+        "--notify",
+        "WAY,...",
+        "have the status page sent when the job ends: `desktop`, `slack`, `webhook`, `mail`, `exec:PATH`, `none`; "
+        "addresses are in [notify] of .torchxconfig",
+    ),
+    ("--notify-on --notify_on", "EVENT,...", "of what: `start`, `end`, `fail`, `hang` (default: end)"),
+)
+WHAT_GOES_ALONG: tuple[Row, ...] = (
+    (
+        "--workspace --buck-target --buck_target",
+        "PATH",
+        "code to patch into the image (default: the current directory); an empty PATH for none",
+    ),
+    (
+        "--allow-private-workspace",
+        "",
+        "send the workspace although it is a home directory, or holds credentials such as .ssh or .aws",
+    ),
+    ("--parent_run_id --parent-run-id", "ID", "the parent run, for trackers"),
+    (
+        "--secret",
+        "NAME[=REFERENCE]",
+        "give the job a variable whose value is in no record of it: that of NAME here, or by env:NAME, "
+        "cmd:COMMAND, file:PATH, k8s:NAME/KEY, aws-sm:ARN; may be given more than once",
+        _APPEND,
+    ),
+    (
+        "--retry",
+        "POLICY",
+        "start the job again by the cause of its failure: `standard`, or rules such as "
+        "`preempted:free, node:5:avoid, error:0`; see docs/retries.md",
+    ),
+    (
+        "--after",
+        "JOB[:ok|any|fail]",
+        "start once that job has succeeded, ended, or failed; it may be given more than once. With `--after wait` "
+        "as well this command waits for it, where the scheduler cannot",
+        _APPEND,
+    ),
+    (
+        "--timeout",
+        "DURATION",
+        "end the job when it has run for so long, and call that a `timeout`: `90s`, `45m`, `2h`, `1d12h`; "
+        "the time in a queue does not count",
+    ),
+    (
+        "--watchdog",
+        "DURATION[:ACTION]",
+        "when no replica has written anything for so long, look what each rank is doing, for `torchx status`: "
+        "`10m`; `10m:cancel` ends the job then, `10m:retry` the attempt",
+    ),
+    *NOTICES,
+    JSON,
+)
 TEXT_OPTIONS = ("scheduler", "cfg", "workspace", "parent_run_id", "secret", "retry", "timeout", "watchdog")
 _EXAMPLES = "for example `--secret HF_TOKEN`, or where the value is: `--secret HF_TOKEN=file:PATH`, `=cmd:COMMAND`"
+
+
+def declare(parser: argparse.ArgumentParser, rows: Iterable[Row]) -> None:
+    """Declares options without defaults: what is absent from the namespace was not given.
+
+    Args:
+        rows: the spellings of each, what its value is called (empty: it takes none), its help, and what else
+            ``add_argument`` is to know.
+    """
+    for names, metavar, text, *more in rows:
+        kind = {"action": ArgOnceAction, "metavar": metavar} if metavar else {"action": "store_true"}
+        for given in more:
+            kind.update(given)
+        parser.add_argument(*names.split(), default=SUPPRESS, help=text, **kind)
 
 
 @dataclass
@@ -232,3 +338,31 @@ def read_json(text: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UsageError("`--stdin`: the input is not a JSON object", hint=example)
     return data
+
+
+def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
+    """Metadata that say who is to hear of the job: the command line, else ``[notify]`` of the config files.
+
+    Args:
+        notify: as ``--notify`` has it.
+        notify_on: as ``--notify-on`` has it.
+    """
+    from torchx.config import load_files
+
+    if not (notify or notify_on or "notify" in load_files().names()):
+        return {}
+    from torchx.config import get_section, warn_of_unknown
+    from torchx.runner.notice_channels import KEYS, SECTION
+
+    section = get_section(SECTION)
+    for key in section.keys() - set(KEYS):
+        warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
+    metadata = {
+        NOTIFY: notify or section.get("via", ""),
+        NOTIFY_ON: notify_on or section.get("on", ""),
+    }
+    if not metadata[NOTIFY] and notify_on:
+        raise UsageError(
+            "`--notify-on` says of what, and `--notify` how is missing", hint="for example `--notify mail`"
+        )
+    return {key: text for key, text in metadata.items() if text} if wish_of(metadata)[0] else {}

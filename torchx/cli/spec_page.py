@@ -22,7 +22,7 @@ _SECTION = "\n# -- "  # by which the scripts of backends begin a section; the fi
 _LEAST_SECRET = 4
 
 
-def show_dryrun(info: AppDryRunInfo[Any], *, scheduler: str, as_json: bool, full: bool = False) -> None:
+def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) -> None:
     """Prints what ``torchx run`` would submit, secrets masked.
 
     Args:
@@ -32,7 +32,7 @@ def show_dryrun(info: AppDryRunInfo[Any], *, scheduler: str, as_json: bool, full
     from torchx.runner.record import masked_settings
     from torchx.specs.serialize import appdef_to_dict, masked
 
-    app = info._app
+    app, scheduler = info._app, str(info._scheduler)
     shown = masked(app) if app is not None else None
     cfg = masked_settings(info._settings, info._cfg)
     request = hide_secrets(str(info), app)
