@@ -161,7 +161,7 @@ def test_broken_component(torchx: Call, here: Path, argv: list[str], code: int, 
         ("{}/trianer", "`trianer`", "`trainer`"),
         ("{}/trainer/2", "`2`", "0 to 1"),
         ("{}/trainer/0,7-9", "`7`", "0 to 1"),
-        ("{}/reader/1", "`1`", "one replica: 0"),
+        ("{}/reader/1", "`1`", "only replica 0"),
     ],
     ids=["role", "replica", "range", "single replica"],
 )

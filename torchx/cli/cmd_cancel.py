@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_list import parse_states
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.questions import agreed
@@ -35,7 +36,7 @@ class CmdCancel(SubCommand):
         add("app_handle", type=job_reference, nargs="*", metavar="JOB", help=JOB_HELP)
         add("--all", action="store_true", help="all my runs that have not ended")
         add("--name", metavar="NAME", help="those of this name; `*` and `?` stand for other characters")
-        add("--state", metavar="STATE,...", help="those in one of these states, for example pending")
+        add("--state", type=parse_states, metavar="STATE,...", help="those in one of these states, for example pending")
         add("-f", "--force", action="store_true", help="also jobs that were adopted: torchx did not launch them")
         add("-y", "--yes", action="store_true", help="do not ask; without a terminal nobody is asked")
 
@@ -91,13 +92,11 @@ def _cancel(runner: Runner, handle: str, *, force: bool) -> str:
 
 def _chosen(args: argparse.Namespace) -> list[str]:
     """Handles of my runs that have not ended and match; empty when the user does not want that."""
-    from torchx.cli.cmd_list import parse_states
     from torchx.runner import get_runner
     from torchx.runs import RunQuery
     from torchx.specs.api import AppState, is_terminal
 
-    states = parse_states(args.state) if args.state else list(AppState)
-    states = [state for state in states if not is_terminal(state)]
+    states = [state for state in args.state or list(AppState) if not is_terminal(state)]
     with get_runner() as runner:
         runs = [run for run in runner.runs(RunQuery(states=states, name=args.name, mine=True)) if run.handle]
     adopted = [] if args.force else [run for run in runs if run.session == FOREIGN]

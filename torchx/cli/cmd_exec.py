@@ -7,7 +7,7 @@ import sys
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError
 from torchx.cli.log_targets import parse_target, select
-from torchx.errors import TorchXError
+from torchx.errors import NotFoundError, TorchXError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,10 @@ def find_replicas(runner: Runner, identifier: str) -> tuple[str, list[Replica]]:
     """The handle of a job and the replicas of it that are meant: all of them unless some are named."""
     target = parse_target(identifier)
     handle = runner.resolve(target.reference)
-    return handle, select(runner.log_replicas(handle), target._replace(reference=handle))
+    replicas = runner.log_replicas(handle)
+    if not replicas:
+        raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows how it stands")
+    return handle, select(replicas, target._replace(reference=handle))
 
 
 def _command(args: argparse.Namespace) -> list[str]:

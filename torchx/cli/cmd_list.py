@@ -7,6 +7,7 @@ import sys
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
+from torchx.cli.moments import parse_seconds
 from torchx.cli.render import document
 from torchx.runner.documents import run_fields
 from torchx.util.strings import did_you_mean
@@ -49,9 +50,15 @@ class CmdList(RunnerCommand):
             metavar="K=V,...",
             help="with -s: options of the scheduler that say where to look",
         )
-        add("--state", metavar="STATE,...", help="only jobs in one of these states, for example running,failed")
+        add(
+            "--state",
+            type=parse_states,
+            metavar="STATE,...",
+            help="only jobs in one of these states, as running,failed",
+        )
         add("--name", metavar="NAME", help="only jobs of this name; `*` and `?` stand for other characters")
-        add("--since", metavar="TIME", help="only runs launched since: `10m` (ago), `2h`, `3d`, or 2026-11-21")
+        since = "only runs launched since: `10m` (ago), `2h`, `3d`, or 2026-11-21"
+        add("--since", type=parse_seconds, metavar="TIME", help=since)
         add("--mine", action="store_true", help="only my runs, where several people share the record")
         shown = f"default: {_DEFAULT_LIMIT}, and all where --state, --name or --since says which"
         add("--limit", type=_limit, metavar="N", help=f"the newest N, 0 for all ({shown})")
@@ -65,7 +72,6 @@ class CmdList(RunnerCommand):
         add("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        states = parse_states(args.state) if args.state else None
         if args.scheduler is None and args.cfg:
             raise UsageError("`-cfg` needs `-s`: the record is one for all schedulers", hint="name a scheduler with -s")
         if args.scheduler is not None and (args.since or args.mine):
@@ -74,9 +80,9 @@ class CmdList(RunnerCommand):
                 hint="leave out -s; `--name` and `--state` work with both",
             )
         if args.scheduler is not None:
-            _list_jobs(runner, args, states)
+            _list_jobs(runner, args)
         else:
-            _list_runs(runner, args, states)
+            _list_runs(runner, args)
 
 
 def parse_states(text: str) -> list[AppState]:
@@ -107,15 +113,10 @@ def _limit(text: str) -> int:
     return int(text)
 
 
-def _list_runs(runner: Runner, args: argparse.Namespace, states: list[AppState] | None) -> None:
+def _list_runs(runner: Runner, args: argparse.Namespace) -> None:
     from torchx.runs import RunQuery
 
-    since = None
-    if args.since:
-        from torchx.cli.moments import parse_moment
-
-        since = parse_moment(args.since).timestamp()
-    query = RunQuery(states=states, name=args.name, since=since, mine=args.mine)
+    query = RunQuery(states=args.state, name=args.name, since=args.since, mine=args.mine)
     limit = args.limit if args.limit is not None else 0 if _says_which(query) else _DEFAULT_LIMIT
     # One more than is shown, to know whether there are more.
     query.limit = limit + 1 if limit else None
@@ -162,11 +163,11 @@ def _says_which(query: RunQuery) -> bool:
     return any(value is not None for value in (query.states, query.name, query.since))
 
 
-def _list_jobs(runner: Runner, args: argparse.Namespace, states: list[AppState] | None) -> None:
+def _list_jobs(runner: Runner, args: argparse.Namespace) -> None:
     from torchx.cli import render
 
     cfg = runner.cfg_from_str(args.scheduler, *args.cfg) if args.cfg else None
-    jobs = [job for job in runner.list(args.scheduler, cfg) if _matches(job, args.name, states)]
+    jobs = [job for job in runner.list(args.scheduler, cfg) if _matches(job, args.name, args.state)]
     jobs = jobs[: args.limit] if args.limit else jobs
     if args.json:
         fields = [
@@ -181,10 +182,7 @@ def _list_jobs(runner: Runner, args: argparse.Namespace, states: list[AppState] 
 
 
 def _matches(job: ListAppResponse, name: str | None, states: list[AppState] | None) -> bool:
-    if states is not None and job.state not in states:
-        return False
-    if name is None:
-        return True
     from fnmatch import fnmatchcase
 
-    return fnmatchcase(job.name or job.app_id, name)
+    right_state = states is None or job.state in states
+    return right_state and (name is None or fnmatchcase(job.name or job.app_id, name))

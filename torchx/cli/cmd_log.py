@@ -9,6 +9,7 @@ import sys
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
+from torchx.cli.moments import parse_seconds
 from torchx.errors import ConfigError, NotFoundError
 from torchx.runner.documents import exit_code_of
 from torchx.runner.tee import live_on, log_openers, replica_formats, wait_until_started
@@ -59,7 +60,7 @@ class CmdLog(RunnerCommand):
             metavar="JOB[/ROLE[/REPLICAS]]",
             help="the job, or parts of it, for example `@last`, `my-app/trainer`, `local_cwd://torchx/my-app/trainer/0,2-4`",
         )
-        add("--regex", metavar="REGEX", help="only lines that match this regular expression")
+        add("--regex", type=_regex, metavar="REGEX", help="only lines that match this regular expression")
         add("-f", "--follow", action="store_true", help="keep printing until the job has ended")
         add(
             "-t",
@@ -69,8 +70,9 @@ class CmdLog(RunnerCommand):
             metavar="N",
             help="the last N lines of each replica; without N, like --follow",
         )
-        add("--since", metavar="TIME", help="only lines written since: `10m` (ago), `2h`, or 2026-11-21T08:00[Z]")
-        add("--until", metavar="TIME", help="only lines written before")
+        since = "only lines written since: `10m` (ago), `2h`, or 2026-11-21T08:00[Z]"
+        add("--since", type=parse_seconds, metavar="TIME", help=since)
+        add("--until", type=parse_seconds, metavar="TIME", help="only lines written before")
         add(
             "--streams",
             "--stream",
@@ -106,12 +108,14 @@ class CmdLog(RunnerCommand):
         add("--no-prefix", "--no_prefix", action="store_true", help="the lines alone, without the ROLE/REPLICA prefix")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        from torchx.schedulers.api import Stream
+
         identifier, tail = _untangle(args.identifier, args.tail)
         query = LogQuery(
-            regex=_of_rank(args.rank, _regex(args.regex)),
-            since=_moment(args.since),
-            until=_moment(args.until),
-            stream=_stream(args.streams),
+            regex=_of_rank(args.rank, args.regex),
+            since=args.since,
+            until=args.until,
+            stream=Stream(args.streams) if args.streams else None,
             follow=args.follow or tail == FOLLOW,
             last=None if tail in (None, FOLLOW) else _number(tail),
             keep=args.archive,
@@ -323,23 +327,7 @@ def _number(text: str | None) -> int:
     return min(int(text), sys.maxsize)
 
 
-def _moment(text: str | None) -> float | None:
-    if text is None:
-        return None
-    from torchx.cli.moments import parse_moment
-
-    return parse_moment(text).timestamp()
-
-
-def _stream(name: str | None) -> Stream | None:
-    if name is None:
-        return None
-    from torchx.schedulers.api import Stream
-
-    return Stream(name)
-
-
-def _regex(text: str | None) -> re.Pattern[str] | None:
+def _regex(text: str) -> re.Pattern[str] | None:
     try:
         return re.compile(text) if text else None
     except re.error as e:

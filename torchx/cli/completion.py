@@ -33,7 +33,7 @@ def candidates(words: list[str]) -> Candidates:
     if i > len(before):  # the level itself is to be completed
         from torchx.cli.main import LOG_LEVELS
 
-        return _starting(current, ((level, "") for level in LOG_LEVELS))
+        return _starting(current, _plain(LOG_LEVELS))
     if i == len(before):
         return _verbs(current)
     verb, given = before[i], before[i + 1 :]
@@ -42,7 +42,7 @@ def candidates(words: list[str]) -> Candidates:
 
 def _verbs(current: str) -> Candidates:
     if current.startswith("-"):
-        return _starting(current, [("--help", ""), ("--version", ""), ("--log_level", "")])
+        return _starting(current, _plain(("--help", "--version", "--log_level")))
     rows = ((name, commands.VERBS[name].help if name in commands.VERBS else "plugin") for name in commands.names())
     return _starting(current, [*rows, ("help", "the help of a verb")])
 
@@ -133,50 +133,43 @@ def _values(action: argparse.Action, current: str, seen: dict[str, str]) -> Cand
 def _schedulers(current: str, _: dict[str, str]) -> Candidates:
     from torchx.schedulers import get_scheduler_factories
 
-    head, comma, last = current.rpartition(",")
-    return [(head + comma + name, text) for name, text in _starting(last, ((n, "") for n in get_scheduler_factories()))]
+    return _in_list(current, _plain(get_scheduler_factories()))
 
 
 def _cfg(current: str, seen: dict[str, str]) -> Candidates:
     from torchx.cli.run_args import default_scheduler
     from torchx.runner import get_runner
 
-    head, comma, last = current.rpartition(",")
-    if "=" in last:
+    if "=" in current.rpartition(",")[2]:
         return []
     with get_runner() as runner:
         opts = runner.scheduler_run_opts(seen.get("scheduler") or default_scheduler())
-    rows = _starting(last, ((f"{name}=", opt.help.partition("\n")[0]) for name, opt in opts))
-    return [(head + comma + key, text) for key, text in rows]
+    return _in_list(current, ((f"{name}=", opt.help.partition("\n")[0]) for name, opt in opts))
 
 
 def _profiles(current: str, _: dict[str, str]) -> Candidates:
     from torchx.config.files import load_files
 
-    return _starting(current, ((name, "") for name in load_files().profiles()))
+    return _starting(current, _plain(load_files().profiles()))
 
 
 def _components(current: str, _: dict[str, str] | None = None) -> Candidates:
     from torchx.component_reader.finder import component_names
 
     path, colon, function = current.rpartition(":")
-    if colon and path.endswith(".py"):
-        return [(f"{path}:{name}", "") for name, _ in _starting(function, _functions_in(path))]
-    return _starting(current, ((name, "") for name in component_names()))
-
-
-def _functions_in(path: str) -> Iterable[tuple[str, str]]:
-    """Names of the functions in a file, which is read and not run."""
+    if not (colon and path.endswith(".py")):
+        return _starting(current, _plain(component_names()))
     import re
 
-    with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
+    with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:  # which is not run
         found = re.findall(r"^def\s+([A-Za-z]\w*)\s*\(", file.read(), re.MULTILINE)
-    return ((name, "") for name in found)
+    return [(f"{path}:{name}", "") for name, _ in _starting(function, _plain(found))]
 
 
 def _component_arguments(rest: list[str], current: str) -> Candidates:
     from torchx.component_reader.finder import get_component
     from torchx.component_reader.signature import read
+    from torchx.specs.named_resources_generic import NAMED_RESOURCES
 
     words = rest[1:] if rest[0] == "--" else rest
     if not words:
@@ -185,37 +178,21 @@ def _component_arguments(rest: list[str], current: str) -> Candidates:
     by_flag = {flag: p for p in signature.options for flag in p.flags}
     last = by_flag.get(words[-1]) if len(words) > 1 else None
     if last is not None:
-        if last.name == "h":
-            return _named_resources(current)
-        return _starting(current, [("true", ""), ("false", "")]) if str(last.shape) == "bool" else []
+        values = NAMED_RESOURCES if last.name == "h" else ("true", "false") if str(last.shape) == "bool" else ()
+        return _starting(current, _plain(values))
     if "--" in words[1:] or not current.startswith("-"):
         return []
     rows = ((max(p.flags, key=len), str(p.shape)) for p in signature.options)
     return _starting(current, [*rows, ("--help", "the component's arguments")])
 
 
-def _named_resources(current: str) -> Candidates:
-    from torchx.specs.named_resources_generic import NAMED_RESOURCES
-
-    return _starting(current, ((name, "") for name in NAMED_RESOURCES))
-
-
 def _jobs(current: str, _: dict[str, str]) -> Candidates:
-    from torchx.runs import RunQuery, RunRegistry
+    from torchx.runs import RunQuery, default_registry
 
-    registry = RunRegistry()
-    try:
-        runs = [run for run in registry.list(RunQuery(limit=_MOST_RUNS)) if run.handle]
-    finally:
-        registry.close()
+    runs = [run for run in default_registry().list(RunQuery(limit=_MOST_RUNS)) if run.handle]
     # Whoever has begun to type a scheduler's name means a handle.
-    rows = [
-        (
-            run.handle if current and run.handle.startswith(current) else run.app_id,
-            f"{run.state}, {ago(run.created_at)}",
-        )
-        for run in runs
-    ]
+    names = (run.handle if current and run.handle.startswith(current) else run.app_id for run in runs)
+    rows = [(name, f"{run.state}, {ago(run.created_at)}") for name, run in zip(names, runs, strict=True)]
     return _starting(current, [*rows, ("@last", "the newest run")])
 
 
@@ -223,14 +200,10 @@ def _log_targets(current: str, seen: dict[str, str]) -> Candidates:
     tail = current.partition("://")[2] if "://" in current else f"x/{current}"
     if tail.count("/") < 2:
         return _jobs(current, seen)
-    from torchx.runs import RunRegistry
+    from torchx.runs import default_registry
 
     job, _, typed = current.rpartition("/")
-    registry = RunRegistry()
-    try:
-        roles = registry.find(job).app.get("roles", [])
-    finally:
-        registry.close()
+    roles = default_registry().find(job).app.get("roles", [])
     rows = ((role["name"], f"{role.get('num_replicas', 1)} replicas") for role in roles)
     return [(f"{job}/{name}", text) for name, text in _starting(typed, rows)]
 
@@ -238,15 +211,13 @@ def _log_targets(current: str, seen: dict[str, str]) -> Candidates:
 def _states(current: str, _: dict[str, str]) -> Candidates:
     from torchx.specs.api import AppState
 
-    head, comma, last = current.rpartition(",")
-    rows = _starting(last.lower(), ((state.name.lower(), "") for state in AppState))
-    return [(head + comma + name, text) for name, text in rows]
+    return _in_list(current.lower(), _plain(state.name.lower() for state in AppState))
 
 
 def _trackers(current: str, _: dict[str, str]) -> Candidates:
     from torchx.runner.trackers import get_configured_trackers
 
-    return _starting(current, ((name, "") for name in get_configured_trackers()))
+    return _starting(current, _plain(get_configured_trackers()))
 
 
 _SOURCES: dict[str, Callable[[str, dict[str, str]], Candidates]] = {
@@ -270,3 +241,13 @@ _SOURCES: dict[str, Callable[[str, dict[str, str]], Candidates]] = {
 def _starting(current: str, rows: Iterable[tuple[str, str]]) -> Candidates:
     found = ((value, " ".join(text.split())) for value, text in rows if value.startswith(current))
     return list(dict(found).items())
+
+
+def _in_list(current: str, rows: Iterable[tuple[str, str]]) -> Candidates:
+    """Candidates for the last of several values between commas."""
+    head, comma, last = current.rpartition(",")
+    return [(head + comma + value, text) for value, text in _starting(last, rows)]
+
+
+def _plain(names: Iterable[str]) -> Iterable[tuple[str, str]]:
+    return ((name, "") for name in names)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import namedtuple
 
 from torchx.cli.failures import error
-from torchx.errors import HandleError, NotFoundError, TorchXError
+from torchx.errors import HandleError, TorchXError
+from torchx.runner.answers import check_replica
 from torchx.specs.handles import MalformedAppHandleException
-from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,23 +137,11 @@ def select(replicas: Sequence[tuple[str, int]], target: LogTarget) -> list[tuple
             return select(replicas, LogTarget(target.reference, replicas[0][0], parse_ids(target.role)))
         except HandleError:
             pass
-    if not of_role:
-        roles = list(dict.fromkeys(role for role, _ in replicas))
-        raise NotFoundError(
-            f"`{target.reference}` has no role `{target.role}`",
-            hint=did_you_mean(target.role, roles) or f"its roles: {', '.join(roles)}",
-        )
-    if target.ids is None:
-        return of_role
+    wanted = [k for _, k in of_role] if target.ids is None else target.ids
     known = {k for _, k in of_role}
-    unknown = [k for k in target.ids if k not in known]
-    if unknown:
-        last = max(known)
-        raise NotFoundError(
-            f"role `{target.role}` of `{target.reference}` has no replica `{unknown[0]}`",
-            hint=f"it has replicas 0 to {last}" if last else "it has one replica: 0",
-        )
-    return [(target.role, k) for k in target.ids]
+    if not known or not known.issuperset(wanted):
+        check_replica(replicas, target.reference, target.role, next((k for k in wanted if k not in known), 0))
+    return [(target.role, k) for k in wanted]
 
 
 def _malformed(identifier: str, why: str) -> HandleError:

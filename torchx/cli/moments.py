@@ -38,3 +38,8 @@ def parse_moment(text: str, *, now: float | None = None) -> datetime:
             f"`{text}` is not a time",
             hint="write how long ago (`90s`, `10m`, `2h`, `1d`), or a time (`2026-11-21T08:00`, with `Z` for UTC)",
         ) from None
+
+
+def parse_seconds(text: str) -> float:
+    """:func:`parse_moment` in seconds since the epoch, as options take it."""
+    return parse_moment(text).timestamp()

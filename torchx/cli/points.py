@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_TASKS = 100_000
 _EXAMPLE = "for example `--grid lr=1e-4,3e-4 --grid seed=0..99`"
+_VALUE = r'(?:^|,)(?:"((?:[^"]|"")*)"(?=,|$)|([^,]*))'
 _RANGE = r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?"
 
 
@@ -72,22 +73,12 @@ def _column(text: str, most: int) -> tuple[str, Sequence[str]]:
 def _split(values: str, text: str) -> list[tuple[str, bool]]:
     """The values between commas, each with whether it stood in quotes; a comma within quotes is part of the value."""
     found = []
-    at = 0
-    while at <= len(values):
-        if values[at : at + 1] == '"':
-            match = re.compile(r'"((?:[^"]|"")*)"(?:,|$)').match(values, at)
-            if match is None:
-                raise UsageError(
-                    f"`--grid {text}`: a quotation mark is not closed", hint='write `""` for one within quotes'
-                )
-            found.append((match[1].replace('""', '"'), True))
-            ends = match[0].endswith(",")
-            at = match.end() if ends else len(values) + 1
-        else:
-            end = values.find(",", at)
-            end = len(values) if end < 0 else end
-            found.append((values[at:end], False))
-            at = end + 1
+    for match in re.finditer(_VALUE, values):
+        if (match[2] or "").startswith('"'):
+            raise UsageError(
+                f"`--grid {text}`: a quotation mark is not closed", hint='write `""` for one within quotes'
+            )
+        found.append((match[2], False) if match[1] is None else (match[1].replace('""', '"'), True))
     return found
 
 
