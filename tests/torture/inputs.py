@@ -233,6 +233,6 @@ def _shows(scheduler: str, env: dict[str, str], args: list[str], *, as_json: boo
         except TorchXError as e:
             print(f"{e}\n{e.hint}")
             return e.exit_code
-    show_dryrun(info, scheduler=scheduler, as_json=as_json)
+    show_dryrun(info, as_json=as_json)
     print(info)
     return 0

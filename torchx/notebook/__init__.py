@@ -42,19 +42,17 @@ _HOME = {"Job": "job", "WORKSPACE": "workspace", "workspacefile": "workspace"}
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext torchx.notebook`` calls: the magics, and the pages of statuses. Twice is as good as once."""
-    from torchx.notebook import magics, pages
+    """What ``%load_ext torchx.notebook`` calls. Twice is as good as once."""
+    from torchx.notebook import magics
 
     magics.register(shell)
-    pages.register(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """What ``%unload_ext torchx.notebook`` calls."""
-    from torchx.notebook import magics, pages
+    from torchx.notebook import magics
 
     magics.unregister(shell)
-    pages.unregister(shell)
 
 
 def get_workspace() -> str:

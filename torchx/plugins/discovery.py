@@ -16,7 +16,7 @@ from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 SCHEDULERS = "torchx.schedulers"
@@ -38,13 +38,6 @@ registered: dict[str, dict[str, EntryPoint]] = {}
 """What decorators have registered so far: group to name to what it stands for."""
 
 NAMESPACE = "torchx_plugins"
-_SUBPACKAGES = {
-    SCHEDULERS: "schedulers",
-    COMPONENTS: "components",
-    NAMED_RESOURCES: "named_resources",
-    TRACKERS: "trackers",
-    COMMANDS: "commands",
-}
 
 
 @dataclass(frozen=True)
@@ -214,7 +207,9 @@ def _of_path(path: str) -> Iterator[Distribution]:
     try:
         names = sorted(os.listdir(path))
     except NotADirectoryError:
-        yield from _of_metadata(path)
+        from importlib import metadata
+
+        yield from _of_metadata(metadata.distributions(path=[path]), path)
         return
     except OSError:
         return
@@ -230,42 +225,31 @@ def _of_path(path: str) -> Iterator[Distribution]:
         yield Distribution(dist, version.partition("-")[0], where, _read(f"{where}/entry_points.txt"))
 
 
-def _of_metadata(path: str) -> Iterator[Distribution]:
-    """Distributions in a path entry that is not a folder."""
-    from importlib import metadata
-
-    for dist in metadata.distributions(path=[path]):
-        yield Distribution(dist.metadata["Name"] or "", dist.version, path, dist.read_text("entry_points.txt") or "")
-
-
 def _of_import_hooks() -> Iterator[Distribution]:
     """Distributions that only an import hook knows of."""
     for finder in sys.meta_path:
-        if getattr(finder, "find_distributions", None) is None or getattr(finder, "__module__", "").startswith(
-            ("_frozen_importlib", "importlib")
-        ):
-            continue
-        from importlib import metadata
+        find: Any = getattr(finder, "find_distributions", None)
+        if find is not None and not getattr(finder, "__module__", "").startswith(("_frozen_importlib", "importlib")):
+            from importlib import metadata
 
-        for dist in finder.find_distributions(metadata.DistributionFinder.Context()):  # type: ignore[attr-defined]  # asked for above
-            text = dist.read_text("entry_points.txt") or ""
-            yield Distribution(dist.metadata["Name"] or "", dist.version, repr(finder), text)
+            yield from _of_metadata(find(metadata.DistributionFinder.Context()), repr(finder))
+
+
+def _of_metadata(found: Iterable[Any], where: str) -> Iterator[Distribution]:
+    for dist in found:
+        yield Distribution(dist.metadata["Name"] or "", dist.version, where, dist.read_text("entry_points.txt") or "")
 
 
 def _namespace_modules(group: str) -> list[tuple[str, str]]:
     """Modules below ``torchx_plugins.<kind>`` as ``(dotted name, file or folder)``."""
-    sub = _SUBPACKAGES.get(group)
-    if sub is None or not _has_namespace():
+    if group not in KINDS or not _has_namespace():
         return []
-    package = f"{NAMESPACE}.{sub}"
+    package = f"{NAMESPACE}.{KINDS[group]}s"
     try:
         __import__(package)
-    except ModuleNotFoundError as e:
-        if e.name in (package, NAMESPACE):
-            return []
-        _failed_modules[package] = LoadFailure(package, group, "", e, value=package)
-        return [(package, "")]
     except (Exception, SystemExit) as e:
+        if isinstance(e, ModuleNotFoundError) and e.name in (package, NAMESPACE):
+            return []
         _failed_modules[package] = LoadFailure(package, group, "", e, value=package)
         return [(package, "")]
     found: dict[str, str] = {}

@@ -14,17 +14,19 @@ from torchx.util.folder_watch import FolderWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from torchx.runner.backends import Backends
     from torchx.runner.poller import Beat
-    from torchx.runner.task_changes import TaskChanges
     from torchx.runs import Run, RunRegistry
+    from torchx.specs.tasks import TaskTable
 
 TICK_S = 0.2
 """How often a reader looks whether there is a change where the kernel does not say that something was written."""
 
 _ASK_AGAIN_S = 2.0
+_TASKS_EVERY_S, _TASKS_SHARE = 1.0, 10
+"""Seconds between two looks at the tasks of sweeps at least, and how many times as long as the last look took."""
 _LOOK_S = 2.0  # a watch that hears of nothing looks all the same
 _TRUST_S = 10.0  # without a beat for so long, nobody polls: the home cannot be written
 
@@ -309,3 +311,47 @@ class Watch:
                 )
             runs.append(run)
         return runs
+
+
+class TaskChanges:
+    """What has become of the tasks of some sweeps since the last look.
+
+    Args:
+        status: asks for the status of a job.
+        handles: of jobs; those that are not sweeps are looked at once.
+    """
+
+    def __init__(self, status: Callable[[str], AppStatus | None], handles: Iterable[str]) -> None:
+        self._status = status
+        self._seen: dict[str, list[AppState]] = {handle: [] for handle in handles}
+        self._due = 0.0
+
+    def look(self, *, now: bool = False) -> list[Change]:
+        """The changes, if it is time to look; a task that still waits at the first look is none.
+
+        Args:
+            now: it is time.
+        """
+        began = time.monotonic()
+        if not self._seen or (began < self._due and not now):
+            return []
+        found: list[Change] = []
+        for handle in list(self._seen):
+            status = self._status(handle)
+            if status is not None and status.tasks is not None:
+                found += self._compare(handle, status.tasks)
+            elif not self._seen[handle] and (status is None or status.error is None):
+                del self._seen[handle]
+        ended = time.monotonic()
+        self._due = ended + max(_TASKS_EVERY_S, _TASKS_SHARE * (ended - began))
+        return found
+
+    def _compare(self, handle: str, table: TaskTable) -> Iterator[Change]:
+        before, self._seen[handle] = self._seen[handle], list(table.states)
+        name = parse_app_handle(handle).app_id
+        for k, state in enumerate(table.states):
+            was = before[k] if before else None
+            if state is not was and (before or state is not AppState.PENDING):
+                code = table.exit_codes[k]
+                msg = f"exit code {code}" if code else ""
+                yield Change(0, f"{handle}/{k}", f"{name}/{k}", was, state, msg, table.ended[k] or time.time())

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from torchx.config import Setting, active_profile
-from torchx.errors import NotSupportedError
+from torchx.errors import ConfigError, NotSupportedError
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, AppDryRunInfo, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
 from torchx.specs.scripts import SBATCH
-from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.timeouts import TIMEOUT, timeout_s
 from torchx.specs.watchdog import WATCHDOG, watchdog_of
 from torchx.util.notices import logger
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
     from torchx.config.files import ConfigFiles
     from torchx.schedulers.api import Scheduler
+    from torchx.schedulers.kit.caps import Capabilities
 
 _LITTLE_MB = 1024
+_FOR_THIS_JOB = ("-cfg", "code", "--stdin")  # and not from a config file or the environment
 
 _STRINGS = frozenset({str})
 
@@ -136,9 +138,30 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
 
         check_after(app, scheduler, backend.capabilities)
     if TIMEOUT in app.metadata:
-        from torchx.runner.timeouts import check_timeout
+        _check_timeout(app, scheduler, backend.capabilities, settings)
 
-        check_timeout(app, scheduler, backend.capabilities, settings)
+
+def _check_timeout(app: AppDef, scheduler: str, caps: Capabilities, settings: Mapping[str, Setting]) -> None:
+    """Refuses a limit that the scheduler cannot keep, or that is said twice.
+
+    A limit that a config file or the environment sets as a run option gives way to that of the job.
+
+    Raises:
+        SpecError: the limit cannot be read.
+        NotSupportedError: the scheduler cannot end a job after a time.
+        ConfigError: a run option that was given for this job sets the limit, too.
+    """
+    if not timeout_s(app):
+        return
+    if not caps.timeout:
+        raise NotSupportedError(f"`{scheduler}` cannot end a job after a time", hint="omit `--timeout`")
+    found = settings.get(caps.timeout)
+    if found is None or found.value is None or found.source not in _FOR_THIS_JOB:
+        return
+    raise ConfigError(
+        f"the timeout `{app.metadata[TIMEOUT]}` and `{caps.timeout}={found.value}` both set the time limit",
+        hint=f"omit one of them; on `{scheduler}` they mean the same",
+    )
 
 
 def discard(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:

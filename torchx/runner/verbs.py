@@ -78,15 +78,11 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         Raises:
             NotFoundError: a job is not on record.
         """
-        from torchx.runner.changes import Watch
+        from torchx.runner.changes import TaskChanges, Watch
 
         self._recorder.settle_intents(self._scheduler)
         handles = [self.resolve(reference) for reference in app_handles] or None
-        looks = None
-        if tasks and handles:
-            from torchx.runner.task_changes import TaskChanges
-
-            looks = TaskChanges(self.status, handles)
+        looks = TaskChanges(self.status, handles) if tasks and handles else None
         return Watch(run_registry(), self._backends, handles, mine=mine, tasks=looks)
 
     def news(self, app_handles: Iterable[str]) -> News:

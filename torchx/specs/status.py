@@ -180,6 +180,9 @@ class AppStatus:
 
         return status_html(self)
 
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        printer.text(self.format())  # what IPython shows as text
+
     def _roles(self, names: list[str] | None) -> list[RoleStatus]:
         return [role for role in self.roles if names is None or role.role in names]
 
