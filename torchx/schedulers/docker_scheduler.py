@@ -95,7 +95,7 @@ CAPABILITIES = Capabilities(
     exec=True,
     log_timestamps=True,
     log_previous=True,
-    metrics="live",
+    metrics="kept",
     cancel=True,
     delete=True,
     list=True,
@@ -196,7 +196,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
                 self.push_images(job.images_to_push)
             for role, digest in submission.find_images(self._on_engine, job).items():
                 report_image_digest(dryrun_info, role, digest)
-            submission.start(self._on_engine, job, dryrun_info._secrets, dryrun_info._at_end)
+            submission.start(self._on_engine, job, dryrun_info._secrets, dryrun_info._at_end, dryrun_info._sample_s)
         return job.app_id
 
     # -- what became of it -----------------------------------------------------------------------

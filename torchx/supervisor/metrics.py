@@ -285,24 +285,27 @@ def visible(gpus: Mapping[str, tuple[str, Gpu]], devices: str | None) -> list[Gp
 
 
 def thin_out(path: str) -> int:
-    """Makes the older half of a file half as long, its samples equally far apart. Returns how many samples are left."""
+    """Makes a file shorter. Returns how many samples are left."""
+    with open(path, encoding="utf-8") as f:
+        left = thinned_out([*f])
+    with open(f"{path}.new", "w", encoding="utf-8") as f:
+        f.writelines(left)
+    os.replace(f"{path}.new", path)
+    return len(left) - 1
+
+
+def thinned_out(lines: list[str]) -> list[str]:
+    """The lines of a file: the older half is half as long then, its samples equally far apart."""
     import json
 
-    with open(path, encoding="utf-8") as f:
-        head, *lines = f
-    samples: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    samples: list[dict[str, Any]] = [json.loads(line) for line in lines[1:]]
     old, first = len(samples) // 2, samples[0]["t"]
     apart = max(samples[old]["t"] - first, 1.0) / max(old // 2, 1)
     kept: dict[tuple[int, int], dict[str, Any]] = {}
     for i, sample in enumerate(samples):
         place = (i, 0) if i >= old else (-1 - int((sample["t"] - first) / apart), sample["a"])
         kept[place] = _together(kept[place], sample) if place in kept else sample
-    new = f"{path}.new"
-    with open(new, "w", encoding="utf-8") as f:
-        f.write(head)
-        f.writelines(f"{json.dumps(sample, separators=(',', ':'))}\n" for sample in kept.values())
-    os.replace(new, path)
-    return len(kept)
+    return [lines[0], *(f"{json.dumps(sample, separators=(',', ':'))}\n" for sample in kept.values())]
 
 
 def _together(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def app(policy: str, n: int = 1, **fields: Any) -> AppDef:
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Its way is known to other processes; watchers are not started."""
     monkeypatch.setattr(EngineJobs, "place", lambda self: "here")
-    monkeypatch.setattr(EngineJobs, "watch", lambda self, app_id: None)
+    monkeypatch.setattr(EngineJobs, "watch", lambda *_, **__: None)
     return Engine()
 
 
@@ -208,7 +208,9 @@ def test_a_policy_that_could_not_be_asked_is_said(engine: Engine) -> None:
 def test_a_watcher_starts_for_a_lone_container_with_a_policy(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one nobody would start it again."""
     watched: list[str] = []
-    monkeypatch.setattr(EngineJobs, "watch", lambda self, app_id: watched.append(app_id))
+    monkeypatch.setattr(
+        EngineJobs, "watch", lambda _, app_id, *__, later=False: None if later else watched.append(app_id)
+    )
     _, app_id = submitted(engine, "error:1")
     assert watched == [app_id]
     DockerScheduler("s", docker_client=engine).submit(AppDef("job", app("").roles), {})

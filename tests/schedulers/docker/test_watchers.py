@@ -37,7 +37,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     starting = SimpleNamespace(
         go=lambda at_end=b"": told.append(f"go{at_end.decode()}"), drop=lambda: told.append("drop")
     )
-    monkeypatch.setattr(watchers, "start", lambda app_id, environ: told.append(app_id) or starting)
+
+    def start(app_id: str, environ: Any, every_s: float = 15, *, later: bool = False) -> Any:
+        told.append(f"{app_id} later {every_s:g}" if later else app_id)
+        return starting
+
+    monkeypatch.setattr(watchers, "start", start)
     monkeypatch.setattr(watchers, "lives", lambda app_id: False)
     return told
 
@@ -61,6 +66,17 @@ def test_who_watches(
         scheduler.describe(app_id)
     assert len(caplog.records) == warns
     assert told == ([] if hidden else [app_id, "go", app_id, "go"])
+
+
+@pytest.mark.parametrize(("given", "every"), [(None, "15"), (2.5, "2.5"), (0.0, "")])
+def test_who_takes_samples(fake: Any, told: list[str], given: float | None, every: str) -> None:
+    """A job of one container has a watcher for that alone, which begins when the first sample is due."""
+    scheduler = own(fake)
+    info = scheduler.submit_dryrun(AppDef("a", [role(1)]), {})
+    info._sample_s = given
+    app_id = scheduler.schedule(info)
+    scheduler.describe(app_id)
+    assert told == ([f"{app_id} later {every}", "go"] if every else [])
 
 
 def test_a_failed_submission_has_none(fake: Any, told: list[str]) -> None:
@@ -126,7 +142,7 @@ def test_an_ended_job_needs_none(fake: Any, told: list[str]) -> None:
 def test_no_process_can_be_started(fake: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The job runs; it is said that nobody watches it."""
 
-    def refuse(app_id: str, environ: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(watchers, "start", refuse)

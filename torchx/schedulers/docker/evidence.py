@@ -8,15 +8,17 @@ from torchx.schedulers.docker.client import events, side_by_side
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.gangs import REPLICA, rules_of
 from torchx.schedulers.docker.logs import seconds, tail
+from torchx.schedulers.docker.plain_http import RefusedError
 from torchx.schedulers.docker.reasons import NO_PROGRAM, meaning_of
 from torchx.specs.api import AppState
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
+    from torchx.schedulers.docker.plain_http import EngineHttp
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.specs.retries import Attempt
@@ -91,6 +93,27 @@ def tar_of(texts: dict[str, str]) -> bytes:
             member.size = len(text.encode())
             tar.addfile(member, io.BytesIO(text.encode()))
     return made.getvalue()
+
+
+def put_files(engine: EngineHttp, container_id: str, texts: dict[str, str]) -> None:
+    """Leaves files in the root of a container, where no volume hides them; none where it takes none."""
+    up = engine.upload(f"/containers/{container_id}/archive", {"path": "/"})
+    try:
+        up.write(tar_of(texts))
+        up.write(b"")
+        up.answer()
+    except RefusedError:
+        pass  # it was removed, or its disk is full
+    finally:
+        up.close()
+
+
+def text_in(engine: EngineHttp, container_id: str, name: str) -> str:
+    """A file that :func:`put_files` has left; empty when there is none."""
+    try:
+        return _first_file([engine.read(f"/containers/{container_id}/archive", {"path": f"/{name}"})]) or ""
+    except RefusedError:
+        return ""
 
 
 def history_of(client: Any, job: Job) -> History:
@@ -224,20 +247,25 @@ def _error_file(client: Any, container_id: str, details: dict[str, Any]) -> str 
 
 def file_in(client: Any, container_id: str, path: str) -> str | None:
     """The text of a file in a container, running or not; None when there is none, or too much of it."""
+    try:
+        parts, _ = client.api.get_archive(container_id, path)
+        return _first_file(parts)
+    except Exception:  # there is none, or it is not what it should be: stderr is still there
+        return None
+
+
+def _first_file(parts: Iterable[bytes]) -> str | None:
+    """The text of the first member of an archive; None when that is not a file, or too large."""
     import io
     import tarfile
 
-    try:
-        parts, _ = client.api.get_archive(container_id, path)
-        packed, size = io.BytesIO(), 0
-        for part in parts:
-            size += packed.write(part)
-            if size > _MOST_BYTES:
-                return None
-        packed.seek(0)
-        with tarfile.open(fileobj=packed) as tar:
-            member = tar.next()
-            file = tar.extractfile(member) if member is not None and member.isreg() else None
-            return None if file is None else file.read().decode("utf-8", "replace")
-    except Exception:  # there is none, or it is not what it should be: stderr is still there
-        return None
+    packed, size = io.BytesIO(), 0
+    for part in parts:
+        size += packed.write(part)
+        if size > _MOST_BYTES:
+            return None
+    packed.seek(0)
+    with tarfile.open(fileobj=packed) as tar:
+        member = tar.next()
+        file = tar.extractfile(member) if member is not None and member.isreg() else None
+        return None if file is None else file.read().decode("utf-8", "replace")

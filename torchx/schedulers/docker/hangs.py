@@ -10,7 +10,7 @@ import os
 import sys
 
 from torchx.schedulers.docker.attempts import PROGRESS
-from torchx.schedulers.docker.evidence import HANG_FILE, STACKS_FILE, tar_of
+from torchx.schedulers.docker.evidence import HANG_FILE, STACKS_FILE, put_files
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.specs.api import AppState
 from torchx.specs.watchdog import parse_watchdog
@@ -69,7 +69,7 @@ class ContainersWatchdog:
         due = self._watchdog.due or now
         text = self._watchdog.turn(now) if now >= due else None
         if text is not None:
-            self._put(job.first(), {STACKS_FILE: page(self._watchdog), HANG_FILE: text})
+            put_files(self._engine, job.first().id, {STACKS_FILE: page(self._watchdog), HANG_FILE: text})
         return text, self._watchdog.due or now
 
     def _signs(self) -> int:
@@ -99,17 +99,6 @@ class ContainersWatchdog:
             return said + self._engine.read(f"/containers/{container.id}/archive", {"path": PROGRESS})
         except RefusedError:  # there is none
             return said
-
-    def _put(self, container: Container, texts: dict[str, str]) -> None:
-        up = self._engine.upload(f"/containers/{container.id}/archive", {"path": "/"})
-        try:
-            up.write(tar_of(texts))
-            up.write(b"")
-            up.answer()
-        except RefusedError:
-            pass  # it was removed, or its disk is full
-        finally:
-            up.close()
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import sys
 from torchx.schedulers.docker import client, gangs, watchers
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, jobs_of
 from torchx.schedulers.docker.errors import engine_errors
+from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState
 from torchx.util.notices import logger
 
@@ -103,16 +104,18 @@ class EngineJobs:
         """Where a watcher of a job that is submitted now runs; empty where it can have none."""
         return watchers.place() if self.environment() is not None else ""
 
-    def watch(self, app_id: str) -> watchers.Starting | None:
-        """A watcher for a job; None, after a warning, when there can be none."""
+    def watch(self, app_id: str, every_s: float = SAMPLE_S, *, later: bool = False) -> watchers.Starting | None:
+        """A watcher for a job; None, after a warning, when there can be none. See :func:`watchers.start`."""
         environ = self.environment()
         why = "only this program knows the way to its engine"
         try:
             if environ is not None:
-                return watchers.start(app_id, environ)
+                return watchers.start(app_id, environ, every_s, later=later)
         except OSError as e:
             why = f"no process can be started: {e.strerror}"
-        text = "nobody watches `%s`: %s. When a replica fails, the others run on, and are not started again"
+        harm = "When a replica fails, the others run on, and are not started again"
+        harm = "What it uses is not looked at" if later else harm
+        text = f"nobody watches `%s`: %s. {harm}"
         logger("torchx").warning(text, app_id, why)
         return None
 

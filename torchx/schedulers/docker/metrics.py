@@ -1,15 +1,15 @@
-"""What the containers of a job use now, as the engine counts it.
+"""What the containers of a job use: its watcher asks the engine, and leaves the samples in a file of each container.
 
-https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerStats
+So they are where the job is, whoever asks from wherever, outlive the watcher, and go with the container. The file is as
+:mod:`torchx.supervisor.metrics` has it; https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerStats
 """
 
 from __future__ import annotations
 
 import time
 
-from torchx.schedulers.docker.client import side_by_side
-from torchx.schedulers.docker.errors import is_missing
-from torchx.schedulers.metrics import ReplicaMetrics, Sample
+from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
+from torchx.schedulers.metrics import ReplicaMetrics, parse
 from torchx.specs.api import AppState
 
 TYPE_CHECKING = False
@@ -18,49 +18,99 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.docker.containers import Container, Job
 
+METRICS_FILE = ".torchx-metrics"
+_SHARE = 20  # of the time at most one part in so many is spent asking: it is the engine that counts
+
 
 def read(client: Any, job: Job) -> list[ReplicaMetrics]:
-    """Of each replica what it uses; the engine takes a second to count processors, for several at the same time."""
-    import docker.errors
+    """What has been seen of each replica."""
+    from torchx.schedulers.docker.client import side_by_side
+    from torchx.schedulers.docker.evidence import file_in
 
-    def ask(container: Container) -> ReplicaMetrics:
-        if container.state is not AppState.RUNNING:
-            return ReplicaMetrics(container.role, container.k)
+    def of(container: Container) -> ReplicaMetrics:
+        text = file_in(client, container.id, f"/{METRICS_FILE}") or ""
+        return parse(container.role, container.k, text.splitlines())
+
+    return side_by_side(of, sorted(job.containers, key=lambda c: (c.role, c.k)))
+
+
+class ContainersSampler:
+    """Looks at all containers of a job that run."""
+
+    def __init__(self, engine: EngineHttp) -> None:
+        self._engine = engine
+        self._files: dict[str, list[str]] = {}  # of each container
+        self._before: dict[str, tuple[float, float]] = {}  # its last start and processor seconds, or their end
+
+    def look(self, job: Job) -> float:
+        """Takes a sample of each; returns for how many seconds the engine is to be left alone then.
+
+        Raises:
+            OSError: the engine does not answer.
+        """
+        began = time.monotonic()
+        for container in job.containers:
+            if container.state is AppState.RUNNING:
+                self._sample(container)
+        return _SHARE * (time.monotonic() - began)
+
+    def _sample(self, container: Container) -> None:
+        import json
+
+        from torchx.schedulers.docker.evidence import put_files, text_in
+        from torchx.supervisor.metrics import MOST_SAMPLES, thinned_out
+
+        path = f"/containers/{container.id}"
         try:
-            return usage(container.role, container.k, client.api.stats(container.id, stream=False), time.time())
-        except docker.errors.APIError as e:
-            if not is_missing(e):
-                raise
-            return ReplicaMetrics(container.role, container.k)
+            details = self._engine.get(f"{path}/json")
+            stats = self._engine.get(f"{path}/stats", {"stream": 0, "one-shot": 1})
+            lines = self._files.get(container.id) or text_in(self._engine, container.id, METRICS_FILE).splitlines(True)
+            started = _seconds(details["State"]["StartedAt"])
+            found = usage(details, stats, self._before.get(container.id, (started, 0.0)), started)
+        except (RefusedError, KeyError, TypeError):  # it was removed, or has just ended
+            return
+        if found is None:
+            return
+        head, row, self._before[container.id] = found
+        row["a"] = container.mark.app + container.mark.role + int(details.get("RestartCount") or 0)
+        lines = lines or [f"{json.dumps(head)}\n"]
+        lines.append(f"{json.dumps(row, separators=(',', ':'))}\n")
+        self._files[container.id] = thinned_out(lines) if len(lines) > MOST_SAMPLES else lines
+        put_files(self._engine, container.id, {METRICS_FILE: "".join(lines)})
 
-    return side_by_side(ask, sorted(job.containers, key=lambda c: (c.role, c.k)))
 
+def usage(
+    details: dict[str, Any], stats: dict[str, Any], before: tuple[float, float], started: float
+) -> tuple[dict[str, Any], dict[str, Any], tuple[float, float]] | None:
+    """The first line of the file, a sample, and what the next one is compared with; None of one that has just ended.
 
-def usage(role: str, k: int, stats: dict[str, Any], at: float) -> ReplicaMetrics:
-    """An answer of the engine; of a container that has just ended nothing is in it.
+    Args:
+        details: what ``docker inspect`` shows.
+        before: a time, and processor seconds until then; counters begin anew when the container is ``started``.
 
-    >>> cpu, before = ({"cpu_usage": {"total_usage": n}, "system_cpu_usage": 10 * n, "online_cpus": 4} for n in (9, 4))
-    >>> memory = {"usage": 900, "limit": 4096, "max_usage": 1500, "stats": {"inactive_file": 100}}
-    >>> found = usage("w", 0, {"cpu_stats": cpu, "precpu_stats": before, "memory_stats": memory}, 1.0)
-    >>> found.samples[0].cpu, found.samples[0].memory, found.memory_limit, found.memory_peak()
-    (0.4, 800, 4096, 1500)
-    >>> usage("w", 0, {"cpu_stats": {}, "memory_stats": {}}, 1.0).samples
-    []
+    >>> memory = {"usage": 900, "limit": 4096, "stats": {"inactive_file": 100}}
+    >>> stats = {"read": "1970-01-01T00:00:11Z", "cpu_stats": {"cpu_usage": {"total_usage": 9 * 10**9}}}
+    >>> head, row, before = usage({}, {**stats, "memory_stats": memory}, (1.0, 4.0), 0.0)
+    >>> row["cpu"], row["mem"], head["memory_limit"], before
+    (0.5, 800, 4096, (11.0, 9.0))
+    >>> usage({}, {"cpu_stats": {}, "memory_stats": {}}, (1.0, 4.0), 0.0) is None
+    True
     """
-    memory = stats.get("memory_stats") or {}
+    memory, cpu = stats.get("memory_stats") or {}, stats.get("cpu_stats") or {}
     if "usage" not in memory:
-        return ReplicaMetrics(role, k)
+        return None
     kept = memory.get("stats") or {}
     # Files that were read are kept in memory while there is room, and counted: `docker stats` leaves them out, too.
     resident = int(memory["usage"]) - int(kept.get("total_inactive_file", kept.get("inactive_file", 0)))
-    now, before = stats.get("cpu_stats") or {}, stats.get("precpu_stats") or {}
-    cpus = now.get("online_cpus") or len((now.get("cpu_usage") or {}).get("percpu_usage") or ()) or None
-    cpu = None
-    try:
-        whole = now["system_cpu_usage"] - before["system_cpu_usage"]
-        used = now["cpu_usage"]["total_usage"] - before["cpu_usage"]["total_usage"]
-        cpu = round(used / whole * (cpus or 1), 2) if whole > 0 else None
-    except KeyError:  # the first look of the engine
-        pass
-    limit, peak = memory.get("limit"), int(memory.get("max_usage") or 0)
-    return ReplicaMetrics(role, k, cpus, limit, [Sample(at, cpu, max(resident, 0))], peak=peak)
+    at, used = _seconds(stats["read"]), cpu["cpu_usage"]["total_usage"] / 1e9
+    since, earlier = before if before[0] >= started else (started, 0.0)
+    share = max(used - earlier, 0.0) / max(at - since, 0.001)
+    cpus = int((details.get("HostConfig") or {}).get("NanoCpus") or 0) / 1e9 or cpu.get("online_cpus")
+    head = {"memory_limit": memory.get("limit"), "cpus": cpus}
+    return head, {"t": round(at, 1), "a": 0, "cpu": round(share, 2), "mem": max(resident, 0), "gpu": []}, (at, used)
+
+
+def _seconds(stamp: str) -> float:
+    from torchx.schedulers.kit.follow import split_stamp
+
+    return split_stamp(stamp.encode())[0] / 1e9

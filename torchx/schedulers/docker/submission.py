@@ -6,6 +6,7 @@ from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_VERSION
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.kit.secrets import revealed
+from torchx.settings import SAMPLE_S
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.version import __version__
@@ -23,18 +24,22 @@ def find_images(jobs: EngineJobs, job: DockerJob) -> dict[str, str]:
     return {role: digests[image] for role, image in images.items()}
 
 
-def start(jobs: EngineJobs, job: DockerJob, known: dict[str, str], at_end: bytes = b"") -> None:
+def start(
+    jobs: EngineJobs, job: DockerJob, known: dict[str, str], at_end: bytes = b"", sample_s: float | None = None
+) -> None:
     """Make network and containers, and start them, rank 0 first.
 
     Args:
         known: values of secrets that were looked up.
         at_end: the program that its watcher runs when the job has ended.
+        sample_s: seconds between two samples of what its containers use; 0: none are taken; None: as ever.
 
     Raises:
         BackendError: the engine refused. What had been made is removed.
     """
     watched = len(job.containers) > 1 or job.policy or job.timeout or job.watchdog or (at_end and jobs.place())
-    watcher = jobs.watch(job.app_id) if watched else None
+    every_s = SAMPLE_S if sample_s is None else sample_s
+    watcher = jobs.watch(job.app_id, every_s) if watched else None
     try:
         _start(jobs, job, known)
     except BaseException:
@@ -42,6 +47,8 @@ def start(jobs: EngineJobs, job: DockerJob, known: dict[str, str], at_end: bytes
         if watcher is not None:
             watcher.drop()
         raise
+    if not watched and every_s and jobs.place():
+        watcher = jobs.watch(job.app_id, every_s, later=True)
     if watcher is not None:
         watcher.go(at_end)
 

@@ -1,9 +1,10 @@
 """The process that stays beside a job in containers: ends the others when a replica has failed, starts gangs again.
 
-Run as ``python -I -S watcher.py APP_ID``, with the engine's address in the environment and a pipe as stdin; see
-:mod:`watchers` for the other end. The pipe says ``go`` when the job is submitted; if it is closed without that, the
-submission was killed, and what there is of the job is ended. Behind ``go`` stands the program that sends the job's
-notices, if somebody wants to hear of its end: the watcher becomes it. It leaves the caller's session at once.
+Run as ``python -I -S watcher.py APP_ID SECONDS WAIT``, with the engine's address in the environment and a pipe as
+stdin; see :mod:`watchers` for the other end. Between two samples of what containers use lie so many seconds (0: none
+are taken), and so many pass until it begins. The pipe says ``go`` when the job is submitted; if it is closed without
+that, the submission was killed, and what there is of the job is ended. Behind ``go`` stands the program that sends the
+job's notices, if somebody wants to hear of its end: the watcher becomes it. It leaves the caller's session at once.
 
 It owns nothing: what the engine lists and what the containers' names say decides (:mod:`gangs`), so another one may
 take its work up at any point. A name in the kernel, which goes with the process, sees to it that there is but one. It
@@ -20,6 +21,9 @@ if __name__ == "__main__":
     if os.fork():  # nobody is to wait for us; first of all, for the caller waits for this one
         os._exit(0)
     os.setsid()
+    import time
+
+    time.sleep(float(sys.argv[3]))  # until it is due, nothing more is loaded: most jobs are over by then
     # Isolated as it runs, it sees only the standard library: this package comes last, so that it can hide none of it.
     _root = os.path.abspath(__file__)
     for _ in range(4):
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.docker.gangs import Step
     from torchx.schedulers.docker.hangs import ContainersWatchdog
+    from torchx.schedulers.docker.metrics import ContainersSampler
 
 LOOK_S = 30.0
 """The job is looked at this often even when the engine reports no event."""
@@ -73,6 +78,8 @@ class Watcher:
         clock: seconds, from wherever.
         may_start_again: asks the policy of a job that has failed.
         at_end: the program that sends the job's notices; it is also run when the job is silent.
+        sample_s: seconds between two samples of what containers use; 0: none are taken.
+        first_s: seconds until the first one; None: as many.
     """
 
     def __init__(
@@ -84,6 +91,8 @@ class Watcher:
         clock: Callable[[], float] = time.monotonic,
         may_start_again: Callable[[str], bool] = may_start_again,
         at_end: bytes = b"",
+        sample_s: float = 0.0,
+        first_s: float | None = None,
     ) -> None:
         self.engine = engine
         self.app_id = app_id
@@ -91,6 +100,9 @@ class Watcher:
         self.clock = clock
         self.may_start_again = may_start_again
         self.at_end = at_end
+        self._sample_s = sample_s
+        self._sample_due = clock() + (sample_s if first_s is None else first_s) if sample_s else sys.maxsize
+        self._sampler: ContainersSampler | None = None
         self._watchdog: ContainersWatchdog | None = None
         self._labels = [f"{LABEL_APP_ID}={app_id}"]
         self._ended: dict[str, float] = {}  # containers that are said to have ended -> when we heard of it
@@ -170,7 +182,7 @@ class Watcher:
             elif (due := self._silence(job)) <= 0:
                 continue
             else:
-                patience = min(patience, left, due)
+                patience = min(patience, left, due, self._sampled(job))
             self._hear(events.wait(patience))
 
     def _hear(self, events: Iterable[dict[str, object]]) -> None:
@@ -225,6 +237,15 @@ class Watcher:
                 self._end_attempt(job, late=True, silent=True, final=dog.action == "cancel")
                 return 0.0
         return max(due - self.clock(), 0.01)
+
+    def _sampled(self, job: Job) -> float:
+        """Takes samples of what containers use, if it is time to; seconds until it is again."""
+        if self.clock() >= self._sample_due:
+            from torchx.schedulers.docker.metrics import ContainersSampler
+
+            self._sampler = self._sampler or ContainersSampler(self.engine)
+            self._sample_due = self.clock() + max(self._sample_s, self._sampler.look(job))
+        return max(self._sample_due - self.clock(), 0.01)
 
     def _settling(self, job: Job) -> float:
         """How long to wait until looking again, where the engine may yet start a failed replica by itself."""
@@ -353,7 +374,9 @@ def main() -> None:
         said = pipe.read()
     os.dup2(1, 0)
     at_end = said[len(b"go") :]
-    watcher = Watcher(EngineHttp(os.environ), app_id, at_end=at_end)
+    every_s, waited_s = map(float, sys.argv[2:4])
+    first_s = 0.0 if waited_s else None
+    watcher = Watcher(EngineHttp(os.environ), app_id, at_end=at_end, sample_s=every_s, first_s=first_s)
     if not said.startswith(b"go"):
         job = watcher._job()
         submitted = job is not None and len(job.containers) == sum(count for _, count, _ in job.sizes())

@@ -6,6 +6,7 @@ import os
 import sys
 
 from torchx.schedulers.docker.plain_http import ENVIRONMENT
+from torchx.settings import SAMPLE_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,11 +45,13 @@ class Starting:
         self._process.communicate()
 
 
-def start(app_id: str, environ: Mapping[str, str]) -> Starting:
+def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *, later: bool = False) -> Starting:
     """Start a watcher. It ends at once if the job has one.
 
     Args:
         environ: says where the engine is.
+        every_s: seconds between two samples of what containers use; 0: none are taken.
+        later: it is there for samples alone, and does nothing until the first one is due.
 
     Raises:
         OSError: no process can be started.
@@ -57,7 +60,8 @@ def start(app_id: str, environ: Mapping[str, str]) -> Starting:
 
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py")
     kept = {name: environ[name] for name in _KEPT_ENVIRONMENT if name in environ}
-    argv, nothing = [sys.executable, "-I", "-S", program, app_id], subprocess.DEVNULL
+    argv = [sys.executable, "-I", "-S", program, app_id, f"{every_s:g}", f"{every_s if later else 0:g}"]
+    nothing = subprocess.DEVNULL
     return Starting(subprocess.Popen(argv, env=kept, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing))
 
 
