@@ -36,7 +36,8 @@ def test_a_sweep(torchx: Call, project: Path) -> None:
     assert [(run["app_id"], run["state"]) for run in runs] == [(app_id, "FAILED")]
     page = torchx("status", app_id).out
     assert "4 of 4 ended · 2 succeeded · 2 failed" in page
-    assert "2  error      1, 3                exit code 7: lr=1e-4 seed=1" in page
+    assert "2  error      exit code 7: lr=1e-4 seed=1\n" in page
+    assert "task 1 (lr=1e-4, seed=1), 3 (lr=3e-4, seed=1)\n" in page
     assert torchx("log", f"{app_id}/2").out == "sh/2 lr=3e-4 seed=0\n"
     assert torchx("log", app_id).out.count("\n") == 4
 
@@ -48,6 +49,7 @@ def test_a_task_is_a_job(torchx: Call, project: Path) -> None:
         status = json.loads(torchx("status", reference, "--json").out)
         assert (status["state"], status["cause"]["error"]["exit_code"]) == ("FAILED", 7)
         assert status["app_id"] == f"{app_id}/3"
+    assert "\nvalues:   lr=3e-4, seed=1\n" in torchx("status", "@last/3").out
     assert torchx("wait", f"{app_id}/3").code == 1
     assert torchx("wait", f"{app_id}/0").code == 0
     missing = torchx("status", f"{app_id}/4")
@@ -96,7 +98,7 @@ def test_the_live_page(torchx: Call, project: Path) -> None:
     child.expect(r"\d+ of 10 ended")
     child.expect(r"pace: .*(/s|/min), about .* left, at most 2 at a time")
     child.expect(r"10 of 10 ended")
-    child.expect(r"1  error +3 +exit code 1")
+    child.expect(r"1  error +exit code 1\s+task 3 \(n=3\)")
     child.expect(pexpect.EOF)
     child.wait()
     child.close()

@@ -153,9 +153,11 @@ def _page(
 
     app_id = parse_app_handle(handle).app_id
     lines = [f"app:      {handle}", *_time_lines(status, run)]
-    if status.tasks is not None:
+    if "/" in app_id or status.tasks is not None:
         from torchx.cli import sweep_page
 
+        lines[1:1] = sweep_page.values_line(runner, handle, app_id)
+    if status.tasks is not None:
         lines += sweep_page.lines(runner, handle, status, status.tasks, launched=_times(status, run)[0])
         more = sweep_page.next_steps(app_id, status, status.tasks)
     else:

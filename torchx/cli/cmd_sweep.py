@@ -86,7 +86,7 @@ def _show(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argpa
         check_job(info._app, tasks)
         as_json = getattr(args, "json", False)
         spec_page.show_dryrun(info, as_json=as_json, full=getattr(args, "full", False))
-        note(f"{len(tasks.points):,} tasks; the first: {_point(tasks, 0)}; the last: {_point(tasks, -1)}")
+        note(f"{len(tasks.points):,} tasks; the first: {tasks.text(0)}; the last: {tasks.text(-1)}")
     finally:
         runner.discard(info)
 
@@ -113,10 +113,6 @@ def _retry(args: argparse.Namespace) -> None:
         handle = runner.resolve(args.retry_failed)
         info, tasks = runner.retry_sweep(handle, max_parallel=getattr(args, "max_parallel", None))
         _submit(runner, info, tasks, args)
-
-
-def _point(tasks: TaskList, k: int) -> str:
-    return ", ".join(f"{name}={value}" for name, value in tasks.values(k).items())
 
 
 def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:

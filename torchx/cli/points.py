@@ -44,7 +44,7 @@ def read_points(grids: Sequence[str], path: str | None, most: int) -> tuple[list
     for _, values in columns:
         total *= len(values)
     if not names or not total:
-        raise UsageError("the sweep has no tasks", hint=_EXAMPLE)
+        raise UsageError("the sweep has no tasks", hint=f"{_EXAMPLE}, before what is to run")
     if total > most:
         raise _too_many(total, most)
     grid = list(itertools.product(*(values for _, values in columns)))

@@ -6,6 +6,7 @@ import sys
 import time
 
 from torchx.cli.render import RESET, duration, gray, state_text
+from torchx.runs import default_registry
 from torchx.specs.api import AppState, AppStatus
 from torchx.specs.states import COLORS
 from torchx.specs.tasks import TaskTable, is_terminal_task
@@ -42,13 +43,23 @@ def lines(
     if groups:
         found.append("failed:")
         room = width(sys.stdout) if tty else 10_000
+        given = default_registry().tasks(runner.recorded(handle))
         for group in groups[:_GROUPS]:
-            numbers = ", ".join(map(str, group.tasks[:_NUMBERS])) + (", ..." if len(group.tasks) > _NUMBERS else "")
-            head = f"  {len(group.tasks):>6,}  {group.kind:<10} {numbers:<18}  "
-            found.append(head + fit(printable(group.cause), max(room - len(head), 20)).rstrip())
+            head = f"  {len(group.tasks):>6,}  {group.kind:<10} "
+            some = [f"{k} ({given.text(k)})" if given else str(k) for k in group.tasks[:_NUMBERS]]
+            numbers = ", ".join(some) + (", ..." if len(group.tasks) > _NUMBERS else "")
+            for text, start in ((printable(group.cause), head), (f"task {printable(numbers)}", " " * len(head))):
+                found.append(start + fit(text, max(room - len(head), 20)).rstrip())
         if len(groups) > _GROUPS:
             found.append(gray(f"          and {len(groups) - _GROUPS:,} more causes", color=color))
     return found
+
+
+def values_line(runner: Runner, handle: str, app_id: str) -> list[str]:
+    """Of a task, what it was given."""
+    _, slash, number = app_id.rpartition("/")
+    given = default_registry().tasks(runner.recorded(handle.rpartition("/")[0])) if slash and number.isdigit() else None
+    return [f"values:   {printable(given.text(int(number)))}"] if given else []
 
 
 def next_steps(app_id: str, status: AppStatus, table: TaskTable) -> list[str]:

@@ -38,8 +38,7 @@ class SweepResults:
 def read_results(handle: str, tracker: TrackerBase) -> SweepResults | None:
     """Reads what the tasks of a sweep wrote; None of a job that is not a sweep on record."""
     registry = default_registry()
-    run = registry.get(handle)
-    tasks = registry.tasks(run) if run is not None else None
+    tasks = registry.tasks(registry.get(handle))
     if tasks is None:
         return None
     metadata = [dict(tracker.metadata(f"{handle}/{k}")) for k in range(len(tasks.points))]

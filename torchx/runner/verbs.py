@@ -402,7 +402,7 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         from torchx.runner import sweeps
 
         run = self.recorded(app_handle)
-        tasks = run_registry().tasks(run) if run is not None else None
+        tasks = run_registry().tasks(run)
         status = self.status(app_handle) if tasks is not None else None
         if run is None or tasks is None or status is None or status.tasks is None:
             raise _no_sweep(app_handle)

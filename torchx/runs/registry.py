@@ -199,9 +199,9 @@ class RunRegistry:
         sql = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # constants only
         return [_run(row) for row in self._store().rows(sql, (*values, limit))]
 
-    def tasks(self, run: Run) -> TaskList | None:
-        """The tasks of a sweep; None of a run that is none."""
-        if SWEEP not in run.tags:
+    def tasks(self, run: Run | None) -> TaskList | None:
+        """The tasks of a sweep; None of a run that is none, or not on record."""
+        if run is None or SWEEP not in run.tags:
             return None
         import json
 

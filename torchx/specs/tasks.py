@@ -46,6 +46,14 @@ class TaskList:
         """The values of task ``k`` by name."""
         return dict(zip(self.names, self.points[k], strict=True))
 
+    def text(self, k: int) -> str:
+        """The values of task ``k`` in one line.
+
+        >>> TaskList(names=["lr", "seed"], points=[("1e-4", "0")]).text(0)
+        'lr=1e-4, seed=0'
+        """
+        return ", ".join(f"{name}={value}" for name, value in self.values(k).items())
+
 
 @dataclass(kw_only=True)
 class TaskTable:

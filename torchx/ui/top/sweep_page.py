@@ -70,8 +70,7 @@ class SweepPage(JobPage):
             await self._why()
 
     def _given(self) -> TaskList | None:
-        run = self.app.runner.recorded(self.handle)
-        return default_registry().tasks(run) if run is not None else None
+        return default_registry().tasks(self.app.runner.recorded(self.handle))
 
     def show(self, table: TaskTable) -> None:
         """Puts these tasks in order, with the same one chosen as before; at the top one stays there."""
@@ -116,8 +115,7 @@ class SweepPage(JobPage):
         ]
 
     def _given_to(self, k: int) -> str:
-        values = self._values
-        return " ".join(f"{name}={value}" for name, value in values.values(k).items()) if values else ""
+        return self._values.text(k) if self._values else ""
 
     def _heading(self, width: int) -> Cells:
         return [(word, room, "") for word, room in self._columns(width) if room]
