@@ -86,7 +86,20 @@ TESTING = "torchx.testing"
 APART = ("torchx.ui",)
 """Faces in a process of their own: nobody imports them but the function that starts them, so they import what they need."""
 
-# Not at module level in rooms 0 to 9: each is paid for by every command.
+LATE = (
+    *("torchx.schedulers.kubernetes", "torchx.schedulers.kubernetes_scheduler"),
+    *("torchx.schedulers.kubernetes_mcad_scheduler", "torchx.schedulers.aws.sagemaker"),
+    *("torchx.schedulers.aws_sagemaker_scheduler", "torchx.workspace.images", "torchx.workspace.oci"),
+    *("torchx.tracker.backend", "torchx.tracker.bounded", "torchx.tracker.configs", "torchx.tracker.mlflow"),
+    *("torchx.tracker.mlflow_runs", "torchx.tracker.mlflow_tags", "torchx.tracker.values"),
+    *("torchx.component_reader.copy", "torchx.component_reader.help", "torchx.component_reader.linter"),
+    *("torchx.specs.html_pages", "torchx.specs.overlays", "torchx.util.field_docs"),
+    "torchx.util.modules",
+)
+"""Entered when somebody asks a cluster, a cloud, a registry or a tracker, beside whose answer the standard library is
+quick, or wants what cannot be done without it: there it is imported where anybody looks for it, at the head."""
+
+# Not at module level in rooms 0 to 9, but in those that are entered late: each is paid for by every command.
 SLOW = {
     "argparse",
     "ast",
@@ -121,7 +134,6 @@ SLOW_EXCEPTIONS = {
     ("torchx.components.component_test_base", "tempfile"): "a unittest base, imported by tests only",
     ("torchx.cli.log_records", "logging"): "its handler, set up when a verb begins",
     ("torchx.runner.relay", "threading"): "a program of its own, imported where ports are forwarded",
-    ("torchx.component_reader.help", "argparse"): "a formatter class, imported when help is shown",
 }
 
 
@@ -395,7 +407,7 @@ def test_slow_modules_are_imported_in_functions() -> None:
     wrong = []
     for module in MODULES:
         here = room(module)
-        if here is None or module.startswith(APART):
+        if here is None or module.startswith(APART) or is_late(module):
             continue
         for i in imports(module):
             slow = i.module in SLOW or i.module.partition(".")[0] in SLOW
@@ -403,6 +415,17 @@ def test_slow_modules_are_imported_in_functions() -> None:
             if slow and i.top and not i.typing_only and not allowed:
                 wrong.append(f"{module}:{i.line} imports {i.module}")
     assert wrong == []
+
+
+def is_late(module: str) -> bool:
+    return module in LATE or module.startswith(tuple(f"{late}." for late in LATE))
+
+
+def test_what_is_entered_late_is_in_no_start_up() -> None:
+    """No command of the list in ``tests/startup`` enters a room whose modules import what they like."""
+    with open(os.path.join(os.path.dirname(ROOT), "tests", "startup", "modules.txt"), encoding="utf-8") as file:
+        assert [module for module in file.read().splitlines() if is_late(module)] == []
+    assert [late for late in LATE if late not in MODULES] == []
 
 
 def is_vars(node: ast.expr) -> bool:

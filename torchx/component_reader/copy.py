@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
 
 from torchx.component_reader.signature import unwrap
 from torchx.errors import SpecError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import ast
-    from collections.abc import Callable
-    from typing import Any
 
 
 def standalone_source(fn: Callable[..., Any]) -> str:
@@ -22,10 +21,6 @@ def standalone_source(fn: Callable[..., Any]) -> str:
     Raises:
         SpecError: its source is not at hand.
     """
-    import ast
-    import inspect
-    import textwrap
-
     inner = unwrap(fn)
     try:
         source = inspect.getsource(inner)
@@ -43,15 +38,11 @@ def standalone_source(fn: Callable[..., Any]) -> str:
 
 
 def _names_used(tree: ast.AST) -> set[str]:
-    import ast
-
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _imports(tree: ast.Module, used: set[str]) -> tuple[list[str], set[str]]:
     """The import statements of a module that bind used names, and those names."""
-    import ast
-
     lines: list[str] = []
     names: set[str] = set()
     for node in ast.walk(tree):

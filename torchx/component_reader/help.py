@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse  # not imported by anything that does not print help
+import textwrap
+from collections.abc import Callable, Iterable
+from inspect import cleandoc
+from typing import Any
 
 from torchx.component_reader.signature import REQUIRED, Parameter, Signature, read
 from torchx.util.term import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
 
 
 def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
@@ -40,8 +39,6 @@ def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
 
 def _with_indent(text: str, doc: str) -> str:
     """A part of a docstring with the indent of its first line, which the parser takes away: it may be an example."""
-    from inspect import cleandoc
-
     before = cleandoc(doc).partition(text)[0].rpartition("\n")[2]
     return f"{before}{text}" if before.isspace() else text
 
@@ -53,8 +50,6 @@ class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
         return "".join(indent + line for line in text.splitlines(keepends=True))
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        import textwrap
-
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # paths and images have hyphens
 
     def _get_help_string(self, action: argparse.Action) -> str:

@@ -7,26 +7,25 @@ A type imported from another module cannot be judged by reading one file, so it 
 
 from __future__ import annotations
 
+import ast
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torchx.component_reader.types import ANYTHING, DICTS, LISTS, SCALARS, SUPPORTED, TUPLES, Shape, generic, union
 from torchx.util.records import dataclass
 from torchx.util.strings import did_you_mean
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import ast
-    from collections.abc import Mapping
-
     from torchx.component_reader import help as _help
 
     TorchXArgumentHelpFormatter, get_fn_docstring = _help.TorchXArgumentHelpFormatter, _help.get_fn_docstring
-
-    AnyFunctionDef = ast.FunctionDef | ast.AsyncFunctionDef
 else:
     from torchx.util.reexports import reexports
 
     __getattr__ = reexports(__name__)
+
+AnyFunctionDef = ast.FunctionDef | ast.AsyncFunctionDef
 
 _TYPING_NAMES = {*SCALARS, *ANYTHING, *LISTS, *TUPLES, *DICTS, "None", "Optional", "Union", "Annotated", "Literal"}
 
@@ -69,8 +68,6 @@ def validate(
     Returns:
         The findings, none when all is well. A file that cannot be read or parsed is one, and so is a missing function.
     """
-    import ast
-
     try:
         with open(path, "rb") as f:
             tree = ast.parse(f.read(), filename=path)
@@ -146,8 +143,6 @@ class ReturnTypeValidator(ComponentFunctionValidator):
         """The findings about the return type."""
         if app_specs_func_def.returns is not None and self._is_supported(app_specs_func_def.returns):
             return OK()
-        import ast
-
         is_missing = app_specs_func_def.returns is None
         got = "no return type" if is_missing else f"return type `{ast.unparse(app_specs_func_def.returns or [])}`"  # type: ignore[arg-type]  # not None here
         text = f"`{app_specs_func_def.name}` has {got}; a component is written `-> {self._supported}`"
@@ -155,8 +150,6 @@ class ReturnTypeValidator(ComponentFunctionValidator):
         return [LinterMessage("TorchxFunctionValidator", text, line, char)]
 
     def _is_supported(self, returns: ast.expr, depth: int = 0) -> bool:
-        import ast
-
         expr = _parsed_string(returns)
         if isinstance(expr, ast.Attribute):
             return expr.attr == self._supported
@@ -188,8 +181,6 @@ class ComponentFnVisitor:
 
     def visit(self, node: ast.AST) -> None:
         """Looks for the function in a module, and checks it. Of two definitions the last one counts, as for Python."""
-        import ast
-
         body: list[ast.stmt] = getattr(node, "body", [])
         names = _names_of(body)
         functions = [
@@ -213,8 +204,6 @@ class ComponentFnVisitor:
 
 def get_generic_type(arg: ast.expr) -> ast.expr:
     """``dict`` of ``dict[str, str]``; any other expression as it is."""
-    import ast
-
     return arg.value if isinstance(arg, ast.Subscript) else arg
 
 
@@ -225,8 +214,6 @@ def get_optional_type(arg: ast.expr) -> ast.expr | None:
     >>> ast.unparse(get_optional_type(ast.parse("int | None", mode="eval").body))
     'int'
     """
-    import ast
-
     if isinstance(arg, ast.Subscript):
         name = _last_name(arg.value)
         if name == "Optional":
@@ -240,8 +227,6 @@ def get_optional_type(arg: ast.expr) -> ast.expr | None:
 
 def is_primitive(arg: ast.expr) -> bool:
     """True for the names str, int, float and bool."""
-    import ast
-
     return isinstance(arg, ast.Name) and arg.id in SCALARS
 
 
@@ -255,8 +240,6 @@ def shape_of_expr(expr: ast.expr, names: Mapping[str, ast.expr | str] | None = N
     >>> str(shape_of_expr(ast.parse("Optional[List['int']]", mode="eval").body))
     'list[int] | None'
     """
-    import ast
-
     meanings = names or {}
     unknown = Shape("unknown", (ast.unparse(expr),))
     if depth > 16:
@@ -278,8 +261,6 @@ def shape_of_expr(expr: ast.expr, names: Mapping[str, ast.expr | str] | None = N
 
 
 def _shape_of_subscript(expr: ast.Subscript, names: Mapping[str, ast.expr | str], depth: int) -> Shape | None:
-    import ast
-
     name = _canonical(expr.value, names)
     inside = list(expr.slice.elts) if isinstance(expr.slice, ast.Tuple) else [expr.slice]
     if name == "Annotated":
@@ -300,8 +281,6 @@ def _shape_of_subscript(expr: ast.Subscript, names: Mapping[str, ast.expr | str]
 
 def _canonical(expr: ast.expr, names: Mapping[str, ast.expr | str]) -> ast.expr | str | None:
     """The bare name of a type, an alias's expression, or None when it cannot be known."""
-    import ast
-
     if isinstance(expr, ast.Attribute):  # typing.List, t.List, collections.abc.Sequence
         root = expr.value
         while isinstance(root, ast.Attribute):
@@ -319,8 +298,6 @@ _ELSEWHERE = "<imported>"
 
 def _names_of(body: list[ast.stmt]) -> dict[str, ast.expr | str]:
     """Imports and type aliases of a module."""
-    import ast
-
     found: dict[str, ast.expr | str] = {}
     for node in _statements(body):
         if isinstance(node, ast.ImportFrom):
@@ -358,8 +335,6 @@ def _statements(body: list[ast.stmt]) -> list[ast.stmt]:
 
 def _parsed_string(expr: ast.expr) -> ast.expr:
     """The expression that a string annotation holds."""
-    import ast
-
     if isinstance(expr, ast.Constant) and isinstance(expr.value, str):
         try:
             return ast.parse(expr.value.strip(), mode="eval").body
@@ -369,14 +344,10 @@ def _parsed_string(expr: ast.expr) -> ast.expr:
 
 
 def _last_name(expr: ast.expr) -> str:
-    import ast
-
     return expr.attr if isinstance(expr, ast.Attribute) else expr.id if isinstance(expr, ast.Name) else ""
 
 
 def _other_than_none(left: ast.expr, right: ast.expr) -> ast.expr | None:
-    import ast
-
     def is_none(e: ast.expr) -> bool:
         return isinstance(e, ast.Constant) and e.value is None
 

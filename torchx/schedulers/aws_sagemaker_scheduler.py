@@ -12,6 +12,9 @@ Limits: one role, no mounts, no retries of a program that failed; stdout and std
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import TorchXError
 from torchx.schedulers.api import Capabilities
 from torchx.schedulers.aws.base import AwsScheduler
@@ -19,6 +22,7 @@ from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.errors import LostAnswerError
 from torchx.schedulers.aws.sagemaker import answers, logs, source
 from torchx.schedulers.aws.sagemaker import client as calls
+from torchx.schedulers.aws.sagemaker.attempts import retries
 from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from torchx.schedulers.aws.sagemaker.reasons import JOB_STATE
 from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, render_job
@@ -28,20 +32,16 @@ from torchx.specs.timeouts import timeout_s
 from torchx.util.notices import logger
 from torchx.util.records import replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
-
     from torchx.schedulers.aws.logs import Streams
     from torchx.schedulers.kit.facts import JobFacts
-
-    _Object = dict[str, Any]
-    _Ids = list[str]  # within the class, `list` is a method
 else:
     from torchx.util.reexports import reexports
 
     __getattr__ = reexports(__name__)
+
+_Object = dict[str, Any]
+_Ids = list[str]  # within the class, `list` is a method
 
 __all__ = [
     "JOB_STATE",
@@ -113,8 +113,6 @@ class AWSSageMakerScheduler(AwsScheduler):
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(opts.base_job_name or app.name, room=15)}-{random_id(14)}"
         if app.metadata:
-            from torchx.schedulers.aws.sagemaker.attempts import retries
-
             opts = replace(opts, max_retry_attempts=retries(app, opts, self.capabilities))
         job = render_job(app, name, opts, session=self.session_name, user=self._who())
         job.images_to_push = images

@@ -8,21 +8,21 @@ Limits: as of ``kubernetes``; a v1beta1 AppWrapper that is cancelled is removed,
 
 from __future__ import annotations
 
-from torchx.schedulers.kubernetes import appwrapper, request, verbs
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchx.schedulers.kubernetes import appwrapper, doctor, request, verbs
 from torchx.schedulers.kubernetes.appwrapper import KubernetesMCADJob
 from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.names import APPWRAPPER, OLD_APPWRAPPER, V1BETA2
 from torchx.schedulers.kubernetes.options import KubernetesMCADOpts
 from torchx.schedulers.kubernetes.pods import PodRules
+from torchx.schedulers.kubernetes.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
 from torchx.specs.timeouts import timeout_s
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from torchx.schedulers.findings import Check
 else:
     from torchx.util.reexports import reexports
@@ -102,9 +102,6 @@ class KubernetesMCADScheduler(KubeScheduler):
 
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[KubernetesMCADJob] | None = None) -> list[Check]:
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
-        from torchx.schedulers.kubernetes import doctor
-        from torchx.schedulers.kubernetes.rights import needed
-
         opts = KubernetesMCADOpts.from_cfg(cfg)
         kind = APPWRAPPER if opts.form() == V1BETA2 else OLD_APPWRAPPER
         api = doctor.HastyApi(self._given_client, context=opts.context)
@@ -114,8 +111,6 @@ class KubernetesMCADScheduler(KubeScheduler):
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
         """A Role for AppWrappers of the form in ``cfg``."""
-        from torchx.schedulers.kubernetes.rights import role_manifest
-
         opts = KubernetesMCADOpts.from_cfg(cfg)
         return role_manifest(APPWRAPPER if opts.form() == V1BETA2 else OLD_APPWRAPPER, opts.namespace, queued=False)
 

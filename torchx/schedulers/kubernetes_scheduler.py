@@ -14,11 +14,20 @@ plain Jobs a failed pod is replaced by itself, whatever the retry policy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import BackendError, SpecError
-from torchx.schedulers.kubernetes import kinds, queries, request, verbs
+from torchx.schedulers.kit.export import Export, bases_of
+from torchx.schedulers.kit.tasks import as_replicas
+from torchx.schedulers.kubernetes import attempts, bucket_code, doctor, kinds, queries, request, sweeps, trainjob, verbs
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler, split_id
+from torchx.schedulers.kubernetes.bucket_code import BucketCode
 from torchx.schedulers.kubernetes.client import KubeApi
+from torchx.schedulers.kubernetes.export import export as as_manifests
+from torchx.schedulers.kubernetes.foreign import ForeignKubeJobs
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, Code, TooLargeError, pack
+from torchx.schedulers.kubernetes.logs import LastWords
 from torchx.schedulers.kubernetes.names import (
     JOB,
     JOBSET,
@@ -32,6 +41,7 @@ from torchx.schedulers.kubernetes.names import (
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.pod_answers import read_pods
 from torchx.schedulers.kubernetes.request import KubernetesJob
+from torchx.schedulers.kubernetes.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.settings import ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace, runopts
@@ -40,16 +50,10 @@ from torchx.specs.retries import RETRY
 from torchx.util.notices import logger
 from torchx.util.records import replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
-    from torchx.schedulers.kit.export import Export
-    from torchx.schedulers.kubernetes.bucket_code import BucketCode
     from torchx.specs.tasks import TaskList
 else:
     from torchx.util.reexports import reexports
@@ -107,8 +111,6 @@ class KubernetesScheduler(KubeScheduler):
     ) -> dict[str, Any]:
         retries = None
         if app.metadata:
-            from torchx.schedulers.kubernetes import attempts
-
             retries = attempts.policy(app, kind, self.capabilities, version)
             if retries is attempts.OURS and opts.ttl_s is not None:
                 raise SpecError(
@@ -145,9 +147,7 @@ class KubernetesScheduler(KubeScheduler):
             except TooLargeError:
                 if opts.code != AUTO or not opts.bucket:
                     raise
-        from torchx.schedulers.kubernetes.bucket_code import plan
-
-        code = plan(workspace, opts.bucket or "", quiet=quiet)
+        code = bucket_code.plan(workspace, opts.bucket or "", quiet=quiet)
         return self._in_buckets.setdefault(code.url, code)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
@@ -155,10 +155,7 @@ class KubernetesScheduler(KubeScheduler):
 
     def export(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> Export:
         """See :class:`torchx.schedulers.kit.abilities.Exports`."""
-        from torchx.schedulers.kit.export import bases_of
-        from torchx.schedulers.kubernetes.export import export
-
-        return export(dryrun_info.request, bases_of(dryrun_info))
+        return as_manifests(dryrun_info.request, bases_of(dryrun_info))
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         """Makes the objects. Should one be refused, those made before it are removed.
@@ -193,16 +190,11 @@ class KubernetesScheduler(KubeScheduler):
                 "after a failure, the next torchx command that looks at the job starts it again (status, wait, ...)"
             )
         if job.kind == KUBEFLOW:
-            from torchx.schedulers.kubernetes import trainjob
-
             objects = [trainjob.fitted(api, objects[0]), *objects[1:]]
         return objects
 
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[KubernetesJob] | None = None) -> list[Check]:
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
-        from torchx.schedulers.kubernetes import doctor
-        from torchx.schedulers.kubernetes.rights import needed
-
         opts = KubernetesOpts.from_cfg(cfg)
         opts.check()
         api = doctor.HastyApi(self._given_client, context=opts.context)
@@ -230,16 +222,11 @@ class KubernetesScheduler(KubeScheduler):
     # -- sweeps ----------------------------------------------------------------------------------
 
     def check_tasks(self, dryrun_info: AppDryRunInfo[KubernetesJob], tasks: TaskList) -> None:
-        from torchx.schedulers.kubernetes import sweeps
-
         job = dryrun_info.request
         sweeps.check(job, dryrun_info._app, tasks, self._api(job.opts.context).version())
 
     def submit_tasks(self, dryrun_info: AppDryRunInfo[KubernetesJob], tasks: TaskList) -> str:
         """Makes one Indexed Job, and the ConfigMap with the values."""
-        from torchx.schedulers.kit.tasks import as_replicas
-        from torchx.schedulers.kubernetes import sweeps
-
         job, app = dryrun_info.request, dryrun_info._app
         assert app is not None  # the Runner's own dry run
         api = self._api(job.opts.context)
@@ -247,9 +234,6 @@ class KubernetesScheduler(KubeScheduler):
         return self._make(api, dryrun_info, sweeps.with_values(resource["items"], tasks))
 
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
-        from torchx.schedulers.kubernetes import sweeps
-        from torchx.schedulers.kubernetes.logs import LastWords
-
         namespace, name = split_id(app_id)
         api = self._api_of(app_id)
         found = queries.look(api, namespace, [name], [JOB]).get(name)
@@ -261,8 +245,6 @@ class KubernetesScheduler(KubeScheduler):
         return sweeps.describe_some(app_id, found.owners[0], pods, numbers, look)
 
     def cancel_task(self, app_id: str, number: int) -> None:
-        from torchx.schedulers.kubernetes import sweeps
-
         namespace, name = split_id(app_id)
         api = self._api_of(app_id)
         if (found := queries.look(api, namespace, [name], [JOB]).get(name)) is not None:
@@ -270,22 +252,16 @@ class KubernetesScheduler(KubeScheduler):
 
     def foreign(self) -> ForeignJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
-        from torchx.schedulers.kubernetes.foreign import ForeignKubeJobs
-
         return ForeignKubeJobs.of(self)
 
     def _uploaded(self, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The objects, with addresses of the code that is in a bucket now."""
         if not self._in_buckets:
             return objects
-        from torchx.schedulers.kubernetes.bucket_code import signed
-
-        return [signed(item, self._in_buckets) for item in objects]
+        return [bucket_code.signed(item, self._in_buckets) for item in objects]
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
         """A Role for jobs of the kind in ``cfg``; with ``kind=auto``, of that which needs no operator."""
-        from torchx.schedulers.kubernetes.rights import role_manifest
-
         opts = KubernetesOpts.from_cfg(cfg)
         opts.check()
         return role_manifest(

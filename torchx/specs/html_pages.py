@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
 from torchx.specs.failures import parse_failure
 from torchx.util.datetime import ago, duration, local_time
 from torchx.util.secrets import mask_args
 from torchx.util.shlex import join
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
-
     from torchx.specs.api import AppDef, AppStatus, RoleStatus
 
 _COLORS = {
@@ -129,7 +129,5 @@ def _row(role: RoleStatus) -> tuple[str, str, str]:
 
 
 def _text(value: str) -> str:
-    import html
-
     # Control characters would be invisible at best; html.escape takes care of quotes, too.
     return html.escape("".join(c if c.isprintable() or c in "\n\t" else "?" for c in value))

@@ -18,16 +18,15 @@ anything else replaces. Three kinds of keys do otherwise:
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
 from torchx.errors import SpecError
 from torchx.specs.api import AppDef, Role
 from torchx.specs.copies import copy_data
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    _Overlay = dict[str, Any]
+_Overlay = dict[str, Any]
 
 # No key of a request begins with `!`: it opens a tag in YAML.
 _DEL = "!del "
@@ -123,8 +122,6 @@ def set_overlay(target: AppDef | Role, namespace: str, kind: str, overlay: _Over
     """
     validate_overlay(overlay, overlay_name=f"{namespace}.{kind}")
     if isinstance(target, AppDef):
-        import json
-
         target.metadata[_app_key(namespace, kind)] = json.dumps(_added(get_overlay(target, namespace, kind), overlay))
         return
     in_namespace = target.metadata.setdefault(namespace, {})
@@ -280,8 +277,6 @@ def _read_file(location: str, what: str) -> Any:
         with open(location.removeprefix("file://"), encoding="utf-8") as f:
             text = f.read()
         if location.endswith(".json"):
-            import json
-
             return json.loads(text)
         import yaml
 
@@ -297,8 +292,6 @@ def _app_key(namespace: str, kind: str) -> str:
 def _read_json(text: str | None, namespace: str, kind: str) -> Any:
     if text is None:
         return None
-    import json
-
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as e:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torchx.errors import SpecError
 from torchx.util.records import dataclass
+from torchx.util.strings import did_you_mean
 
 _SHORT = {
     **{"A": "account", "a": "array", "b": "begin", "B": "extra-node-info", "C": "constraint", "c": "cpus-per-task"},
@@ -123,8 +124,6 @@ def _split(word: str, where: str) -> Iterator[tuple[str, str, bool]]:
         given, equals, value = word[2:].partition("=")
         name = given if given in _KNOWN else _unique(given)
         if not name:
-            from torchx.util.strings import did_you_mean
-
             raise SpecError(f"{where}: `--{given}` is not an option of sbatch", hint=did_you_mean(given, _KNOWN) or "")
         yield name, value, name in _WITH_VALUE and not equals
         return

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from queue import SimpleQueue
-    from typing import TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 30.0
 
@@ -55,8 +53,6 @@ class Bounded:
 
 class _Call:
     def __init__(self, work: Callable[[], object]) -> None:
-        import threading
-
         self.work = work
         self.ended = threading.Event()
         self.result: object = None
@@ -64,9 +60,6 @@ class _Call:
 
 
 def _started() -> SimpleQueue[_Call]:
-    import threading
-    from queue import SimpleQueue
-
     calls: SimpleQueue[_Call] = SimpleQueue()
     threading.Thread(target=_serve, args=(calls,), name="torchx-tracker", daemon=True).start()
     return calls

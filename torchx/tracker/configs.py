@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import configparser
+import json
 import os
 from collections.abc import Mapping
 
@@ -36,8 +38,6 @@ def read_config(text: str, section: str) -> Mapping[str, object] | None:
 
 
 def _json(text: str) -> dict[str, object]:
-    import json
-
     try:
         found = json.loads(text)
     except ValueError as e:
@@ -47,8 +47,6 @@ def _json(text: str) -> dict[str, object]:
 
 
 def _ini(path: str, section: str) -> dict[str, object]:
-    import configparser
-
     parser = configparser.ConfigParser(interpolation=None)
     try:
         with open(path, encoding="utf-8") as f:
@@ -76,8 +74,6 @@ def _value(text: str) -> object:
     >>> _value("TRUE"), _value("8"), _value('{"a": 1}'), _value("file")
     (True, 8, {'a': 1}, 'file')
     """
-    import json
-
     lower = text.strip().lower()
     if lower in ("true", "false", "null", "none"):
         return {"true": True, "false": False}.get(lower)

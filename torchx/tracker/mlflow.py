@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import ConfigError
 from torchx.settings import ENV_JOB_ID
@@ -13,11 +18,7 @@ from torchx.tracker.configs import read_config, seconds
 from torchx.tracker.mlflow_runs import Runs
 from torchx.tracker.mlflow_tags import TAG_ARTIFACT_MD_PREFIX
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
-
     from mlflow.entities import Run
 
 __all__ = ["ENV_TORCHX_JOB_ID", "TAG_ARTIFACT_MD_PREFIX", "MLflowTracker", "create_tracker"]
@@ -162,16 +163,12 @@ class MLflowTracker(TrackerBase):
 
     def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
         """Writes down that the run was made from another run, or from one artifact of it."""
-        import json
-
         source = json.dumps({"source_run_id": source_id, "artifact_name": artifact_name})
         written = {tags.SOURCE + tags.digest(source): source, tags.PARENT + tags.digest(source_id): source_id}
         self._write(run_id, lambda run: self._tags(run, written))
 
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
         """What the run was made from, each once; with ``artifact_name`` only sources that name that artifact."""
-        import json
-
         found: dict[str, TrackerSource] = {}
         for run in self._runs.found(run_id):
             for tag, text in sorted(run.data.tags.items()):
@@ -193,16 +190,12 @@ class MLflowTracker(TrackerBase):
 
     def _write(self, run_id: str, write: Callable[[str], None]) -> None:
         if self._pid != os.getpid():  # for a forked process ends for itself only
-            import atexit
-
             self._pid = os.getpid()
             self._runs.owned.clear()
             atexit.register(self._at_exit)
         self._bounded.call(lambda: self._runs.write(run_id, write))
 
     def _at_exit(self) -> None:
-        import sys
-
         # The interpreter leaves an uncaught exception there.
         status = "FAILED" if hasattr(sys, "last_type") else "FINISHED"
         try:

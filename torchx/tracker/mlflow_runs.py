@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from torchx.errors import BackendError, MissingDependencyError
 from torchx.settings import ENV_JOB_ID
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any
-
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
@@ -276,9 +276,6 @@ def probe(uri: str) -> None:
     Raises:
         ConnectionError: nobody does.
     """
-    from urllib.parse import urlsplit
-    from urllib.request import getproxies, proxy_bypass
-
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return

@@ -5,15 +5,15 @@ What MLflow takes: https://mlflow.org/docs/latest/rest-api.html (names: up to 25
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import posixpath
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torchx.tracker.values import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
 
 METADATA = "torchx.metadata."
 ARTIFACT = "torchx.artifact.path."
@@ -57,8 +57,6 @@ def encode(name: str, value: object) -> str:
     Raises:
         ValueError: MLflow does not keep as much.
     """
-    import json
-
     text = json.dumps(plain(value))
     if len(text) > LONGEST_VALUE:
         raise ValueError(
@@ -72,8 +70,6 @@ def encode(name: str, value: object) -> str:
 
 def decoded(tags: Mapping[str, str], prefix: str) -> Iterator[tuple[str, object]]:
     """Names and values of the tags with that prefix, as they were before :func:`safe` and :func:`encode`."""
-    import json
-
     for tag, text in tags.items():
         if tag.startswith(prefix):
             try:
@@ -110,8 +106,6 @@ def flat(value: Any, key: str) -> dict[str, str]:
 
 def digest(text: str) -> str:
     """A short name for a text that MLflow may not take as a name."""
-    import hashlib
-
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -126,8 +120,6 @@ def _container(value: Any) -> Any:
 
         return OmegaConf.to_container(value, resolve=True)
     if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        import dataclasses
-
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
         return list(value)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 import sys
+from collections.abc import Iterator
 
 from torchx.util.records import own_annotations
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import ast
-    from collections.abc import Iterator
 
 
 def field_docs(cls: type, stop: type) -> dict[str, str]:
@@ -22,8 +20,6 @@ def field_docs(cls: type, stop: type) -> dict[str, str]:
 
 
 def _own_docs(cls: type) -> dict[str, str]:
-    import ast
-
     definition = _find_class(_source_of(cls.__module__), cls)
     if definition is None:
         return {}
@@ -37,8 +33,6 @@ def _own_docs(cls: type) -> dict[str, str]:
 
 
 def _source_of(module_name: str) -> str:
-    import linecache
-
     module = sys.modules.get(module_name)
     path = getattr(module, "__file__", None)
     # linecache also knows sources that are not files, such as those in a zip archive.
@@ -46,8 +40,6 @@ def _source_of(module_name: str) -> str:
 
 
 def _find_class(source: str, cls: type) -> ast.ClassDef | None:
-    import ast
-
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -65,8 +57,6 @@ def _find_class(source: str, cls: type) -> ast.ClassDef | None:
 
 
 def _at(node: ast.AST, path: list[str]) -> Iterator[ast.AST]:
-    import ast
-
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if child.name == path[0] and len(path) == 1:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import TypeVar
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import TypeVar
 
-    T = TypeVar("T")
+T = TypeVar("T")
 
 
 def load_module(path: str) -> ModuleType | Callable[..., object] | None:
@@ -22,8 +21,6 @@ def load_module(path: str) -> ModuleType | Callable[..., object] | None:
     >>> load_module("no_such_module") is None
     True
     """
-    from importlib import import_module
-
     name, _, attr = path.partition(":")
     try:
         module = import_module(name)

@@ -6,12 +6,19 @@ this cannot do is run a command: a ``Dockerfile.torchx`` needs an engine.
 
 from __future__ import annotations
 
+import copy
 import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx.errors import NotSupportedError
 from torchx.util.records import dataclass
 from torchx.version import __version__
 from torchx.workspace import content
+from torchx.workspace.content import Entry
+from torchx.workspace.hashes import FileHashes
 from torchx.workspace.images.layering import MOST_LAYERS, Pushed, arrange
 from torchx.workspace.images.layers import Item, Layer, item, pack
 from torchx.workspace.images.names import ImageName
@@ -19,15 +26,10 @@ from torchx.workspace.images.oci_base import BaseImage, resolve
 from torchx.workspace.images.parallel import in_parallel
 from torchx.workspace.images.registry import DOCKER_MANIFEST, OCI_MANIFEST, PUSH, Blob, Manifest, Registry
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any, TypeVar
-
     from torchx.specs.api import Workspace
-    from torchx.workspace.content import Entry
 
-    T = TypeVar("T")
+T = TypeVar("T")
 
 _FORMAT = "torchx-image-1"  # a part of what the tag is a hash of
 _OVERLAYFS_LAYERS = 125
@@ -216,8 +218,6 @@ def refuse_dockerfile(workspace: Workspace) -> None:
 
 def read_workspace(workspace: Workspace) -> Contents:
     """Reads what has changed since it was read last."""
-    from torchx.workspace.hashes import FileHashes
-
     entries = content.entries(workspace)
     with FileHashes(str(workspace)) as hashes:
         digests = _digests([entry for entry in entries if entry.kind == content.FILE], hashes)
@@ -236,16 +236,12 @@ def _digests(files: list[Entry], hashes: Any) -> dict[str, str]:
 
 
 def _tag(base: BaseImage, found: Contents) -> str:
-    import hashlib
-
     parts = (_FORMAT, __version__, base.name.digest, base.place, repr(base.above), found.hash)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def _config(base: BaseImage, layers: list[Layer]) -> Blob:
     """The base image's configuration with our layers in it. Times are the base's, or each build would differ."""
-    import copy
-
     config = copy.deepcopy(base.config)
     config["rootfs"]["diff_ids"] += [layer.diff_id for layer in layers]
     if config.get("history"):  # if there is one, it has to tell of each layer
@@ -282,9 +278,6 @@ def _manifest(base: BaseImage, layers: list[Layer], config: Blob) -> Manifest:
 
 
 def _document(value: object) -> Blob:
-    import hashlib
-    import json
-
     data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
     return Blob("sha256:" + hashlib.sha256(data).hexdigest(), len(data), lambda: iter((data,)))
 

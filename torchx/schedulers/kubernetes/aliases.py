@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from torchx.schedulers.kubernetes import pods, request, volcanojob
+from torchx.schedulers.kubernetes.credentials import official
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID
 from torchx.schedulers.kubernetes.reasons import VOLCANO_PHASES
 from torchx.specs.api import AppDef, AppState, ReplicaState, Role
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 BLUE = "\033[34m"
 ENDC = "\033[0m"
@@ -84,17 +84,11 @@ def prefix_container_name(container_name: str, role_name: str, replica_id: int) 
 
 def sanitize_for_serialization(obj: object) -> object:
     """A model of the official client, or what holds some, as plain dicts and lists."""
-    from torchx.schedulers.kubernetes.credentials import official
-
     return official().ApiClient().sanitize_for_serialization(obj)
 
 
 def to_model(item: _Object, kind: str) -> Any:
     """Plain dicts as a model of the official client, whatever its version."""
-    import json
-
-    from torchx.schedulers.kubernetes.credentials import official
-
     client = official()
     model = getattr(client, kind)
     if hasattr(model, "from_dict"):

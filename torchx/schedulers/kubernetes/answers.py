@@ -5,21 +5,27 @@ Everything is taken from answers of the API as they are (plain dicts), whatever 
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchx.errors import SpecError
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kubernetes import names, reasons
+from torchx.schedulers.kubernetes.attempts import attempts_of, recorded
 from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods, unix_time
+from torchx.schedulers.kubernetes.request import role_names
 from torchx.specs.api import AppDef, AppState, is_terminal
+from torchx.specs.images import set_image_digest
+from torchx.specs.serialize import appdef_from_dict
 from torchx.util.records import dataclass, field, replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
-
     from torchx.specs.retries import Attempt
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 
 @dataclass
@@ -282,8 +288,6 @@ def facts_of(
     attempts: Sequence[Attempt] = ()
     again = max(map(number_of, found.owners), default=0)
     if app is not None and app.metadata:
-        from torchx.schedulers.kubernetes.attempts import attempts_of, recorded
-
         attempts = (
             recorded(found.owners)
             if again
@@ -314,8 +318,6 @@ def _removed(
     app: AppDef, items: Sequence[_Object], there: Sequence[Owner], ended: Callable[[str], AppState | None]
 ) -> Iterator[Owner]:
     """For the Jobs that are gone while those of other roles are there: a TTL takes each by itself, after its end."""
-    from torchx.schedulers.kubernetes.request import role_names
-
     app_id = ((items[0].get("metadata") or {}).get("labels") or {}).get(names.LABEL_UNIQUE_NAME)
     known = {(owner.role_index, owner.replica) for owner in there}
     single = any(replica is not None for _, replica in known)  # before 1.22 each replica has its own
@@ -328,11 +330,6 @@ def _removed(
 
 def definition(owners: Iterable[_Object]) -> AppDef | None:
     """The AppDef that the submission left on an owner; None when there is none that can be read."""
-    import json
-
-    from torchx.errors import SpecError
-    from torchx.specs.serialize import appdef_from_dict
-
     for item in owners:
         text = ((item.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_APP)
         if text:
@@ -345,8 +342,6 @@ def definition(owners: Iterable[_Object]) -> AppDef | None:
 
 def is_elastic(owners: Iterable[_Object]) -> bool:
     """Whether a role can do without some of its replicas, without reading all of the definition."""
-    import re
-
     texts = (((item.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_APP) for item in owners)
     return any(re.search(r'"min_replicas": \d', text) for text in texts if text)
 
@@ -446,8 +441,6 @@ def _reason(owners: Sequence[Owner], roles: Sequence[RoleFacts], pods: Sequence[
 
 def _note_images(app: AppDef | None, pods: Iterable[Pod]) -> None:
     """Puts the digests that the nodes used into the roles, where `describe` reads them."""
-    from torchx.specs.images import set_image_digest
-
     used = {pod.role_index: pod.image for pod in pods if pod.image}
     for i, role in enumerate(app.roles if app else ()):
         if i in used:

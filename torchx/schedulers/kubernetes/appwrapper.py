@@ -6,6 +6,9 @@ Both forms are known: ``workload.codeflare.dev/v1beta2`` (https://project-codefl
 
 from __future__ import annotations
 
+from typing import Any
+
+from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kubernetes import pods, request
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, RETRY_LIMIT, V1BETA2
 from torchx.schedulers.kubernetes.request import JobRules
@@ -13,11 +16,7 @@ from torchx.schedulers.kubernetes.secrets import note as secret_note
 from torchx.specs.api import AppDef, RetryPolicy, Role
 from torchx.util.records import dataclass, field
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """Of Multus: which networks a pod is attached to besides the cluster's own."""
@@ -38,8 +37,6 @@ class KubernetesMCADJob:
 
     def __str__(self) -> str:
         """YAML that ``kubectl apply`` takes, secrets masked."""
-        from torchx.schedulers.kit.manifests import shown_yaml
-
         return secret_note(self.secret) + shown_yaml(self.resource)
 
 

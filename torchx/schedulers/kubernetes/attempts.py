@@ -8,6 +8,9 @@ the cluster took the pod away: https://kubernetes.io/docs/concepts/workloads/con
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import BackendError, NotSupportedError, SpecError
 from torchx.schedulers.kit.attempts import policy_of, refuse_parts
 from torchx.schedulers.kit.native_retries import NativeRetries, NativeSystem, attempt_of
@@ -17,14 +20,10 @@ from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts
 from torchx.util.records import replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
-
     from torchx.schedulers.kit.caps import Capabilities
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _KILLED = 137
 """The exit code of a container that ran out of memory."""

@@ -7,37 +7,41 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from torchx.runs import Run, default_registry
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.ear import Ear
+from torchx.schedulers.inside import InsideProcess, Tty, described
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
-from torchx.schedulers.kubernetes import answers, queries, verbs
+from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, queries, sweeps, verbs
 from torchx.schedulers.kubernetes.answers import Found
 from torchx.schedulers.kubernetes.client import KubeApi
+from torchx.schedulers.kubernetes.kept_logs import KeptLog, forget
+from torchx.schedulers.kubernetes.logs import Glance, LastWords, ReplicaLog, Seen, refuse_streams
+from torchx.schedulers.kubernetes.metrics import read as read_metrics
 from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
+from torchx.schedulers.kubernetes.simulate import simulation
 from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle
+from torchx.specs.images import report_image_digest
 from torchx.util.notices import logger
+from torchx.util.outages import Outage
 from torchx.util.records import replace
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
-
-    from torchx.runs import Run
-    from torchx.schedulers.ear import Ear
-    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.facts import JobFacts
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
-    from torchx.schedulers.kubernetes.logs import Glance, Seen
     from torchx.schedulers.metrics import ReplicaMetrics
 
-    _Jobs = list[ListAppResponse]
     _Metrics = list[ReplicaMetrics]
-    _Replicas = list[tuple[str, int]]
+
+_Jobs = list[ListAppResponse]
+_Replicas = list[tuple[str, int]]
 
 _PATIENCE_S = 5.0  # a pod that has been starting for longer is asked about
 
@@ -104,8 +108,6 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def _push(self, info: AppDryRunInfo[Any], images: dict[str, tuple[str, str]]) -> None:
         """Pushes the images with workspaces, and reports their digests for the record."""
-        from torchx.specs.images import report_image_digest
-
         self.push_images(images)
         for role in info._app.roles if images and info._app is not None else ():
             report_image_digest(info, role.name, self.pushed_digest(role.image))
@@ -128,8 +130,6 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return self._api(self._contexts[app_id])
 
     def _record(self, app_id: str) -> Run | None:
-        from torchx.runs import default_registry
-
         return default_registry().get(make_app_handle(self.backend, self.session_name, app_id))
 
     def _recorded_context(self, app_id: str) -> str | None:
@@ -188,21 +188,15 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return JOB in self.owners and bool(unless_forbidden(ask, []))
 
     def _described(self, api: KubeApi, app_id: str, found: Found, *, why: bool = True) -> DescribeAppResponse | None:
-        from torchx.schedulers.kubernetes.logs import LastWords
-
         last = found.newest()
         pods = read_pods(last.pods)
         if any(map(queries.is_sweep, found.owners)):
-            from torchx.schedulers.kubernetes import sweeps
-
             self._found[app_id] = Found(found.kind, found.owners, version=found.version)
             return sweeps.describe(app_id, found.owners[0], pods)
         facts = self._facts(api, app_id, last, pods, why=why)
         names = dict(enumerate(role.name for role in facts.roles))
         look = LastWords(api, split_id(app_id)[0], {(names.get(p.role_index, ""), p.facts.replica): p for p in pods})
         if any(map(answers.number_of, last.owners)):
-            from torchx.schedulers.kubernetes import next_attempts
-
             if (attempt := next_attempts.go_on(api, found, facts, look)) is not None and attempt.again:
                 namespace, name = split_id(app_id)
                 fresh = queries.look(api, namespace, [name], [JOB]).get(name)
@@ -221,8 +215,6 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     @staticmethod
     def _facts(api: KubeApi, app_id: str, found: Found, pods: Sequence[Pod], *, why: bool = True) -> JobFacts:
         """What is known of a job; if wanted, with the words of others where its pods do not come or do not start."""
-        from torchx.schedulers.kubernetes import events
-
         namespace, _ = split_id(app_id)
         missing = events.why_pods_are_missing(api, namespace, found) if why and answers.lacks_pods(found) else ""
         slow = {}
@@ -235,9 +227,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def _state(self, api: KubeApi, app_id: str, found: Found) -> AppState:
         """As :meth:`describe` says, without looking for reasons."""
-        from torchx.schedulers.kubernetes.events import how_it_ended
-
-        ended = functools.partial(how_it_ended, api, split_id(app_id)[0])
+        ended = functools.partial(events.how_it_ended, api, split_id(app_id)[0])
         return state_of(answers.facts_of(app_id, found, ended=ended))
 
     def _likeliest(self, app_ids: Iterable[str]) -> Sequence[str]:
@@ -278,10 +268,6 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        from torchx.schedulers.kubernetes.kept_logs import KeptLog
-        from torchx.schedulers.kubernetes.logs import Glance, ReplicaLog, refuse_streams
-        from torchx.util.outages import Outage
-
         refuse_streams(query)
         api = self._api_of(app_id)
         if query.follow:  # one for all replicas: that many followers ask no more often than one
@@ -296,8 +282,6 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def _look(self, app_id: str) -> Seen:
         """The pods of a job, and whether it has ended."""
-        from torchx.schedulers.kubernetes.logs import Seen
-
         namespace, name = split_id(app_id)
         api = self._api_of(app_id)
         found = queries.look(api, namespace, [name], self._likeliest([app_id])).get(name)
@@ -306,33 +290,25 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return Seen(found.pods, ended=is_terminal(self._state(api, app_id, found)))
 
     def _look_at_pods(self, app_id: str) -> Seen:
-        from torchx.schedulers.kubernetes.logs import Seen
-
         namespace, name = split_id(app_id)
         return Seen(queries.parts_of(self._api_of(app_id), "Pod", namespace, [name]))
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
-        from torchx.schedulers.inside import described
-        from torchx.schedulers.kubernetes.inside import enter, runs
-
         pods = self._look_at_pods(app_id).pods_of(role, k)
-        if not runs(pods):
+        if not inside.runs(pods):
             raise described(self.describe(app_id), app_id, role, k)
-        return enter(self._api_of(app_id), pods, argv, tty)
+        return inside.enter(self._api_of(app_id), pods, argv, tty)
 
     def metrics(self, app_id: str) -> _Metrics | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
-        from torchx.schedulers.kubernetes.inside import runs
-        from torchx.schedulers.kubernetes.metrics import read
-
         replicas = self.log_replicas(app_id)
         if replicas is None:
             return None
         namespace, name = split_id(app_id)
         seen = self._look_at_pods(app_id)
         pods = {(role, k): seen.pods_of(role, k) for role, k in replicas}
-        running = {replica: found[-1] for replica, found in pods.items() if runs(found)}
-        return read(self._api_of(app_id), namespace, running, queries.selector([name])) if running else []
+        running = {replica: found[-1] for replica, found in pods.items() if inside.runs(found)}
+        return read_metrics(self._api_of(app_id), namespace, running, queries.selector([name])) if running else []
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         """Sleeps on a watch of what owns the job's pods, until the job ends or ``timeout_s`` are over."""
@@ -357,15 +333,11 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
             for name, which in streams.items()
         }
         if self._hearing is None:
-            from torchx.schedulers.ear import Ear
-
             self._hearing = Ear()
         return self._hearing.take(opened, most_s)
 
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
-        from torchx.schedulers.kubernetes.simulate import simulation
-
         roles = list(dict.fromkeys(role for role, _ in self.log_replicas(app_id) or ()))
         namespace, name = split_id(app_id)
         pods = queries.parts_of(self._api_of(app_id), "Pod", namespace, [name])
@@ -377,8 +349,6 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         api, found = self._owners(app_id)
         if found is None or not any(map(answers.number_of, found.owners)):
             return verbs.cancel(api, found) if found is not None else None
-        from torchx.schedulers.kubernetes import next_attempts
-
         seen = 0
         while found is not None and len(found.owners) != seen:  # somebody may be making the next attempt
             seen = len(found.owners)
@@ -387,8 +357,6 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return None
 
     def delete(self, app_id: str) -> None:
-        from torchx.schedulers.kubernetes.kept_logs import forget
-
         super().delete(app_id)
         forget(self.backend, app_id)  # also of a job that the cluster has no longer
 

@@ -6,21 +6,25 @@ but a signed address, in a Secret that goes with their job.
 
 from __future__ import annotations
 
+import datetime
 import re
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
+from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.kubernetes.inline_code import FOLDER, SCRIPT, URL, archive_of, entries_of
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
+from torchx.util.redaction import learn
+from torchx.workspace import content
+from torchx.workspace.images.progress import Display, megabytes
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from torchx.specs.api import Workspace
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 SIGNED_S = 7 * 86400
 """Seconds for which an address is good: the longest that S3 allows.
@@ -58,8 +62,6 @@ class BucketCode:
 
     def as_object(self, metadata: _Object) -> _Object:
         """What the volume is made of; the address is signed by :func:`signed`."""
-        from torchx.schedulers.kit.shell import read_script
-
         data = {URL: self.url, SCRIPT: read_script(__file__, SCRIPT)}
         return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}
 
@@ -82,8 +84,6 @@ def plan(workspace: Workspace, bucket: str, *, quiet: bool = False) -> BucketCod
     Raises:
         ConfigError: it has a ``Dockerfile.torchx``, which only an image can follow.
     """
-    from torchx.workspace import content
-
     found = content.content_hash(entries_of(workspace))
     return BucketCode(workspace, found, f"{bucket.rstrip('/')}/{found.replace(':', '-')}.tgz", quiet)
 
@@ -110,8 +110,6 @@ def upload(code: BucketCode) -> str:
         BackendError: the bucket refuses it, or does not answer; or the workspace has changed since it was planned.
         MissingDependencyError: fsspec's part for this kind of object store is not installed.
     """
-    from torchx.util.redaction import learn
-
     fs, path = _open(code.url)
     try:
         if not _is_there(fs, path):
@@ -156,8 +154,6 @@ def _is_there(fs: Any, path: str) -> bool:
 
     One that is older than that is sent again, for a rule of the bucket may be about to remove it.
     """
-    import datetime
-
     try:
         changed = fs.modified(path)
     except (FileNotFoundError, PermissionError):  # who may not list a bucket is refused what is not there
@@ -170,11 +166,7 @@ def _is_there(fs: Any, path: str) -> bool:
 
 def _send(code: BucketCode, fs: Any, path: str) -> None:
     """By a file of ours, so that the bucket gets all of it or nothing."""
-    import sys
     import tempfile
-
-    from torchx.workspace import content
-    from torchx.workspace.images.progress import Display, megabytes
 
     display = Display(sys.stderr, quiet=code.quiet)
     name = f"{path.rpartition('/')[0]}/{code.hash.replace(':', '-')[:19]}"
@@ -196,8 +188,6 @@ def _send(code: BucketCode, fs: Any, path: str) -> None:
 
 def _progress(display: Any, name: str, size: int) -> Any:
     from fsspec.callbacks import Callback
-
-    from torchx.workspace.images.progress import megabytes
 
     class Progress(Callback):  # type: ignore[misc]  # fsspec has no types
         """Shows how much has been sent."""

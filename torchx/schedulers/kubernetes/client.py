@@ -7,23 +7,22 @@ fields of one version of Kubernetes and refuse those of another.
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from _thread import allocate_lock
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from torchx.errors import BackendError, NotFoundError, TransientError
+from torchx.schedulers.kubernetes.credentials import connect
 from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, Refusal, refusal, unless_forbidden
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any, TypeVar
-
-    _T = TypeVar("_T")
-    _Other = TypeVar("_Other")
-
-    _Object = dict[str, Any]
+_T = TypeVar("_T")
+_Other = TypeVar("_Other")
+_Object = dict[str, Any]
 
 PLURALS = {
     "Service": ("api/v1", "services"),
@@ -121,8 +120,6 @@ class KubeApi:
         """The official client."""
         with self._lock:
             if self._client is None:
-                from torchx.schedulers.kubernetes.credentials import connect
-
                 self._client, self._namespace = connect(self._context)
         return self._client
 
@@ -274,8 +271,6 @@ class KubeApi:
 
     def version(self) -> tuple[int, int]:
         """Of the API server: major, minor."""
-        import re
-
         found = self.get("/version")
         minor = re.match(r"\d+", str(found.get("minor")))
         return int(str(found.get("major")) or 1), int(minor[0]) if minor else 0
@@ -324,8 +319,6 @@ class KubeApi:
 
     def events(self, path: str, query: Mapping[str, object], *, timeout_s: float) -> Iterator[_Object]:
         """Events of a watch, until the server or the connection ends it, or it is silent for ``timeout_s`` seconds."""
-        import json
-
         import urllib3
 
         response = self.stream(path, query, timeout_s=timeout_s)
@@ -350,8 +343,6 @@ class KubeApi:
         body: _Object | None = None,
         content_type: str = _JSON,
     ) -> _Object:
-        import json
-
         text = self._whole(_Request(method, path, query or {}, body, content_type))
         try:
             found = json.loads(text)
@@ -410,8 +401,6 @@ class KubeApi:
 
         https://kubernetes.io/blog/2020/09/03/warnings/
         """
-        import re
-
         for header in response.headers.getlist("Warning"):  # 299 - "text"
             found = re.match(r'\d+ \S+ "((?:[^"\\]|\\.)*)"', header)
             text = re.sub(r"\\(.)", r"\1", found[1]) if found else header
@@ -420,7 +409,6 @@ class KubeApi:
                 logger("torchx.schedulers").warning("the cluster warns: %s", text)
 
     def _send(self, request: _Request) -> Any:
-        import json
         import ssl
         from urllib.parse import urlencode
 
@@ -473,8 +461,6 @@ def _right(request: _Request) -> tuple[str, str]:
     >>> _right(_Request("GET", "/api/v1/namespaces/team/pods/a-0/log", {}))
     ('GET', '/api/v1/namespaces/team/pods/*/log')
     """
-    import re
-
     of = r"(/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/[^/]+)/[^/]+"
     return f"{'WATCH ' if 'watch' in request.query else ''}{request.method}", re.sub(of, r"\1/*", request.path)
 
@@ -488,7 +474,5 @@ def _pause(retry_after: str | None, attempt: int) -> float:
 
 def _cause(error: BaseException) -> str:
     reason = getattr(error, "reason", None)
-    import re
-
     # `HTTPSConnection(host='...', port=6443): Failed to ...`, or the connection's repr
     return re.sub(r"^(<[^>]*>|\w+\([^)]*\)|None): ", "", str(reason if reason is not None else error))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kit.follow import split_stamp
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-    from typing import Any
-
     from torchx.schedulers.kit.logs import LogQuery
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _CHUNK = 1 << 16
 _SILENCE_S = 300.0
@@ -189,8 +189,6 @@ class ContainerLog:
         begin = self._last or self._since
         if begin is None:
             return ""
-        from datetime import datetime, timezone
-
         return datetime.fromtimestamp(begin // _SECOND, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

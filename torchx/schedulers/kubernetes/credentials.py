@@ -6,14 +6,11 @@ https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeco
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torchx.errors import BackendError, MissingDependencyError, install_extra
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 _POD_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _CONNECTIONS = 300

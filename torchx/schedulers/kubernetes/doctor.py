@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, NotFoundError, ParseError
 from torchx.schedulers.findings import GOOD, Check, Finding, bad, doubt, once
@@ -12,14 +14,10 @@ from torchx.schedulers.kubernetes.client import PLURALS, KubeApi
 from torchx.schedulers.kubernetes.names import JOB, OWNERS
 from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any
-
     from torchx.specs.api import AppDryRunInfo, Role
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _UNITS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}

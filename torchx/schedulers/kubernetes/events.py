@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import NotFoundError
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO
@@ -9,14 +12,10 @@ from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, 
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.specs.api import AppState
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
     from torchx.schedulers.kubernetes.answers import Found
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 
 def why_pods_are_missing(api: KubeApi, namespace: str, found: Found) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import NotSupportedError
 from torchx.schedulers.kit.export import Export, build_lines
 from torchx.schedulers.kit.manifests import to_yaml
@@ -9,11 +12,7 @@ from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.kubernetes.inline_code import SCRIPT
 from torchx.schedulers.kubernetes.names import KUBEFLOW, PYTORCH
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from torchx.schedulers.kubernetes.request import KubernetesJob
 
 JOB_FILE, CODE_FILE = "job.yaml", "code.yaml"

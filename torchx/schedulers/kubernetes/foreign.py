@@ -6,29 +6,30 @@ of ours have, here and not in the cluster; after that they are read like those.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.foreign import ForeignJobs, Named
 from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.answers import Found
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.logs import Seen
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH
 from torchx.schedulers.kubernetes.pod_answers import by_age, read_pods
 from torchx.schedulers.kubernetes.queries import name_of
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
+from torchx.specs.api import is_terminal
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
     from torchx.schedulers.kubernetes.base import KubeScheduler
-    from torchx.schedulers.kubernetes.logs import Seen
 
     _Base = KubeScheduler
-    _Object = dict[str, Any]
 else:
     _Base = object
+
+_Object = dict[str, Any]
 
 KINDS = {
     **{"pod": "Pod", "job": "Job", "jobset": "JobSet", "trainjob": "TrainJob"},
@@ -113,9 +114,6 @@ class ForeignKubeJobs(ForeignJobs, _Base):
         return api, Found(as_ours, [item if kind == "Job" or kind in _READ_AS else as_job(item)], pods)
 
     def _look(self, app_id: str) -> Seen:
-        from torchx.schedulers.kubernetes.logs import Seen
-        from torchx.specs.api import is_terminal
-
         api, found = self._look_up(app_id)
         if found is None:
             return Seen([], ended=True)

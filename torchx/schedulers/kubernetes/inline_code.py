@@ -5,20 +5,24 @@ What is in the image's working directory stays, as with an image that is made of
 
 from __future__ import annotations
 
+import base64
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import ConfigError
 from torchx.schedulers.kubernetes.names import ANNOTATION_SUBMISSION, LABEL_QUEUE, LABEL_ROLE_INDEX, MAIN_CONTAINER
 from torchx.util.records import dataclass
+from torchx.workspace import content
+from torchx.workspace.content import FILE, Entry
+from torchx.workspace.docker_workspace import TORCHX_DOCKERFILE
+from torchx.workspace.images import archive
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any
-
     from torchx.schedulers.kubernetes.bucket_code import BucketCode
     from torchx.specs.api import Workspace
-    from torchx.workspace.content import Entry
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 AUTO, BUCKET, INLINE, REGISTRY = "auto", "bucket", "inline", "registry"
 WAYS = (AUTO, BUCKET, INLINE, REGISTRY)
@@ -66,8 +70,6 @@ class Code:
 
     def as_object(self, metadata: _Object) -> _Object:
         """What the volume is made of."""
-        import base64
-
         data = {_FILE: base64.b64encode(self.data).decode()}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
 
@@ -83,8 +85,6 @@ def pack(workspace: Workspace) -> Code:
         TooLargeError: it is too large for a ConfigMap.
         ConfigError: it has a ``Dockerfile.torchx``, which only an image can follow.
     """
-    from torchx.workspace import content
-
     entries = entries_of(workspace)
     data = bytearray()
     if sum(entry.size for entry in entries) <= _MOST_UNPACKED:
@@ -107,9 +107,6 @@ def entries_of(workspace: Workspace) -> list[Entry]:
     Raises:
         ConfigError: it has a ``Dockerfile.torchx``, which only an image can follow.
     """
-    from torchx.workspace import content
-    from torchx.workspace.docker_workspace import TORCHX_DOCKERFILE
-
     entries = content.entries(workspace)
     if any(entry.path == TORCHX_DOCKERFILE for entry in entries):
         hint = "push an image: `-cfg code=registry,image_repo=<registry>/<name>`"
@@ -119,8 +116,6 @@ def entries_of(workspace: Workspace) -> list[Entry]:
 
 def archive_of(entries: Iterable[Entry]) -> Iterator[bytes]:
     """A tar archive, compressed by gzip; the same files give the same bytes."""
-    import zlib
-
     packer = zlib.compressobj(6, wbits=31)
     for block in _blocks(entries):
         yield packer.compress(block)
@@ -128,9 +123,6 @@ def archive_of(entries: Iterable[Entry]) -> Iterator[bytes]:
 
 
 def _blocks(entries: Iterable[Entry]) -> Iterator[bytes]:
-    from torchx.workspace.content import FILE
-    from torchx.workspace.images import archive
-
     for entry in entries:
         yield archive.header_of(entry, entry.path, _TIME)
         if entry.kind == FILE:

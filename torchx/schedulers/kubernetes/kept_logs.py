@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import time
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 from torchx.errors import NotFoundError
+from torchx.schedulers.kit.follow import Piece, split_stamp, within
+from torchx.schedulers.kit.names import FILE_NAME
+from torchx.settings import make_private, torchx_home
 from torchx.util.notices import logger
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torchx.schedulers.kit.logs import LogQuery
 
-    _Lines = Iterator[tuple[int, bytes]]
-    """Times, nanoseconds since the epoch, and lines; 0 of the last ones that were followed."""
+_Lines = Iterator[tuple[int, bytes]]
+"""Times, nanoseconds since the epoch, and lines; 0 of the last ones that were followed."""
 
 _LINES = 200
 _DAYS = 14
@@ -30,9 +35,6 @@ class KeptLog:
     """
 
     def __init__(self, backend: str, app_id: str, role: str, replica: int) -> None:
-        from torchx.schedulers.kit.names import FILE_NAME
-        from torchx.settings import torchx_home
-
         self._folder = torchx_home(backend, "logs")
         self._path = os.path.join(self._folder, FILE_NAME.make(f"{app_id}-{role}-{replica}.log"))
         self._archive = os.path.join(_archive_of(backend, app_id), FILE_NAME.make(f"{role}-{replica}.log.gz"))
@@ -40,8 +42,6 @@ class KeptLog:
 
     def keep(self, lines: _Lines) -> _Lines:
         """The lines as they come; when they end, or nobody wants more, the last of them are written down."""
-        from collections import deque
-
         last: deque[bytes] = deque(maxlen=_LINES)
         try:
             for time_ns, line in lines:
@@ -57,11 +57,6 @@ class KeptLog:
         Raises:
             OSError: they cannot be written down.
         """
-        import gzip
-        from itertools import chain, islice
-
-        from torchx.settings import make_private
-
         first = list(islice(lines, 1))
         if self._was_kept:
             yield from chain(first, lines)
@@ -84,10 +79,6 @@ class KeptLog:
         Raises:
             NotFoundError: nothing was.
         """
-        import gzip
-
-        from torchx.schedulers.kit.follow import Piece, split_stamp, within
-
         self._was_kept = True
         say = logger("torchx.schedulers").warning
         try:
@@ -118,8 +109,6 @@ class KeptLog:
 
     def _write(self, text: bytes) -> None:
         try:
-            from torchx.settings import make_private
-
             make_private(self._folder)
             self._forget_old()
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
@@ -160,7 +149,4 @@ def forget(backend: str, app_id: str) -> None:
 
 
 def _archive_of(backend: str, app_id: str) -> str:
-    from torchx.schedulers.kit.names import FILE_NAME
-    from torchx.settings import torchx_home
-
     return torchx_home(backend, "archive", FILE_NAME.make(app_id))

@@ -12,20 +12,19 @@
 
 from __future__ import annotations
 
-from torchx.schedulers.kubernetes import request
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchx.schedulers.kubernetes import pytorchjob, request, trainjob, volcanojob
 from torchx.schedulers.kubernetes.inline_code import Code, attach
 from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, PYTORCH, VOLCANO
+from torchx.schedulers.kubernetes.request import JobRules
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from torchx.schedulers.kubernetes.bucket_code import BucketCode
-    from torchx.schedulers.kubernetes.request import JobRules
     from torchx.specs.api import AppDef
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 
 def render(
@@ -41,16 +40,10 @@ def render(
         SpecError: the kind cannot be what a role asks for.
     """
     if kind == KUBEFLOW:
-        from torchx.schedulers.kubernetes import trainjob
-
         return trainjob.folded(attach([trainjob.render(app, app_id, rules)], codes or {}))
     if kind == PYTORCH:
-        from torchx.schedulers.kubernetes import pytorchjob
-
         return pytorchjob.folded(attach([pytorchjob.render(app, app_id, rules)], codes or {}))
     if kind == VOLCANO:
-        from torchx.schedulers.kubernetes import volcanojob
-
         objects = [volcanojob.render(app, app_id, rules)]
     elif kind == JOBSET:
         objects = [request.render_jobset(app, app_id, rules)]

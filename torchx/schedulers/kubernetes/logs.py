@@ -6,32 +6,33 @@ https://kubernetes.io/docs/concepts/cluster-administration/logging/
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError, NotSupportedError, TorchXError, TransientError
+from torchx.schedulers.api import Stream
 from torchx.schedulers.kit.follow import Lines
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.container_logs import ContainerLog
+from torchx.schedulers.kubernetes.kept_logs import KeptLog, gone
 from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, label_value
 from torchx.schedulers.kubernetes.pod_answers import Pod, by_age, main_container, read_pod, replica_of
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.util.outages import Outage
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
-
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kubernetes.kept_logs import KeptLog
 
-    _Object = dict[str, Any]
-    _Lines = Iterator[tuple[int, bytes]]
-    """Times, nanoseconds since the epoch, and lines, each with its line end."""
+_Object = dict[str, Any]
+_Lines = Iterator[tuple[int, bytes]]
+"""Times, nanoseconds since the epoch, and lines, each with its line end."""
 
 _EVERY_S = 1.0
 _SHARE = 10
@@ -75,8 +76,6 @@ class Glance:
     """
 
     def __init__(self, look: Callable[[], Seen], *, once: bool = False, outage: Outage | None = None) -> None:
-        import threading
-
         self._outage = outage
         self._warned = False
         self._ask = look
@@ -184,8 +183,6 @@ class ReplicaLog(Lines):
 
 def refuse_streams(query: LogQuery) -> None:
     """Raises NotSupportedError when stdout or stderr alone is asked for: a container has one log of both."""
-    from torchx.schedulers.api import Stream
-
     if query.stream not in (None, Stream.COMBINED):
         raise NotSupportedError(
             f"Kubernetes keeps one log of stdout and stderr, and cannot show `{query.stream.value}` alone",
@@ -202,8 +199,6 @@ def previous_run(api: KubeApi, pods: Sequence[_Object], query: LogQuery) -> _Lin
     Raises:
         NotFoundError: the replica was not started again, or that log is gone.
     """
-    from torchx.schedulers.kubernetes.kept_logs import gone
-
     if not pods:
         raise gone()
     for pod, restarted in ((pods[-1], True), *((pod, False) for pod in pods[-2:-1])):
@@ -242,8 +237,6 @@ class PodLog:
             log = self._log(pod, containers[0], "")
             yield from log.lines(containers[0], follow=self._query.follow and not over)
         else:
-            from heapq import merge
-
             batches: list[list[tuple[int, bytes]]] = []
             outage = None
             for c in containers:

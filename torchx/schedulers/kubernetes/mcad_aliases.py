@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.schedulers.kubernetes import appwrapper, pods, request, volcanojob
 from torchx.schedulers.kubernetes.aliases import to_model
@@ -10,12 +13,7 @@ from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, LABEL_ROLE_NAME
 from torchx.schedulers.kubernetes.reasons import APPWRAPPER_STATES
 from torchx.specs.api import AppDef, AppState, ReplicaState, RetryPolicy, Role
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 JOB_STATE: dict[str, AppState] = {name: APPWRAPPER_STATES[name] for name in ("Pending", "Running", "Failed", "Deleted")}
 TASK_STATE: dict[str, ReplicaState] = {

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import TorchXError
 from torchx.schedulers.kit.attempts import judged
@@ -36,14 +38,10 @@ from torchx.specs.api import AppState
 from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
 from torchx.util.records import replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from torchx.schedulers.kit.facts import JobFacts, Look
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _CONFLICT = 409
 _MOST_KEPT = 100

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from torchx.errors import ConfigError, install_extra
 from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.kubernetes.bucket_code import check_bucket
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, REGISTRY, WAYS
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO
 from torchx.schedulers.kubernetes.placement import Placement
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 KINDS = (AUTO, JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
 FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}
@@ -138,8 +138,6 @@ class KubernetesOpts(StructuredOpts):
         if self.code == BUCKET and not self.bucket:
             raise ConfigError("`code=bucket` needs `bucket`", hint="for example `-cfg bucket=s3://my-bucket/code`")
         if self.bucket:
-            from torchx.schedulers.kubernetes.bucket_code import check_bucket
-
             check_bucket(self.bucket)
 
     def is_image(self) -> bool:
@@ -219,8 +217,6 @@ def _parse(path: str, text: str) -> Any:
     try:
         import yaml
     except ImportError:
-        import json
-
         try:
             return json.loads(text)
         except ValueError as e:

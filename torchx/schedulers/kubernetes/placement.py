@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torchx.errors import ConfigError
 from torchx.schedulers.kubernetes.names import LABEL_ROLE_INDEX, LABEL_UNIQUE_NAME, MAIN_CONTAINER
 from torchx.util.records import dataclass, field
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -5,21 +5,21 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kubernetes import names, reasons
 from torchx.specs.api import AppState
 from torchx.util.records import dataclass, replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
-
     from torchx.schedulers.failures.reader import Evidence
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _CUT = 2000
 """A message that is nearly as long as the 2 KiB of a log that Kubernetes keeps may lack its beginning."""
@@ -255,8 +255,6 @@ def unix_time(text: object) -> float:
     >>> unix_time("1970-01-01T00:01:00Z"), unix_time(None)
     (60.0, 0.0)
     """
-    from datetime import datetime
-
     try:
         return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):
@@ -319,8 +317,6 @@ def _reason(status: _Object, terminated: _Object) -> str:
 
 def _error_file(left: str) -> str | None:
     """Torchelastic's error file, of which Kubernetes keeps 4 KiB: one that was cut still says what happened."""
-    import json
-
     if not left.startswith("{"):
         return None
     try:

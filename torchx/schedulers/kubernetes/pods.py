@@ -13,6 +13,8 @@ a dry run needs neither a cluster nor a client. Values of a role's environment m
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from torchx.errors import SpecError
 from torchx.schedulers.devices import EFA_DEVICE
@@ -35,13 +37,9 @@ from torchx.schedulers.kubernetes.placement import Placement
 from torchx.specs.api import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount
 from torchx.specs.overlays import JOIN, apply_overlay, get_overlay, validate_overlay
 from torchx.util.records import dataclass, field
+from torchx.version import __version__
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 RESERVED_MILLICPU = 100
 """Of the CPUs that a role asks for, so many thousandths are left to what runs on every node."""
@@ -107,8 +105,6 @@ class PodRules:
 
 def object_labels(app: AppDef, app_id: str, *, session: str = "") -> dict[str, str]:
     """Labels of everything that belongs to an app. :data:`LABEL_UNIQUE_NAME` is the app id: it selects the app."""
-    from torchx.version import __version__
-
     labels = {
         LABEL_VERSION: label_value(__version__),
         LABEL_APP_NAME: label_value(app.name),

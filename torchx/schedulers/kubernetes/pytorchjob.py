@@ -8,18 +8,17 @@ https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import SpecError
 from torchx.schedulers.kubernetes import pods, request
 from torchx.schedulers.kubernetes.names import INDEX_LABEL, LABEL_QUEUE, MAIN_CONTAINER
+from torchx.schedulers.kubernetes.request import JobRules
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.schedulers.kubernetes.request import JobRules
     from torchx.specs.api import AppDef
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 CONTAINER = "pytorch"
 """What the operator calls the container that trains; it refuses pods without."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from torchx.errors import NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes.answers import Found, is_elastic, read_owner
@@ -17,12 +19,7 @@ from torchx.schedulers.kubernetes.names import (
 from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
 from torchx.specs.api import AppState, is_terminal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 AT_ONCE = 50
 """Jobs of one question: their names are part of its address."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from torchx.errors import BackendError, NotFoundError, TransientError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    _T = TypeVar("_T")
-    _Other = TypeVar("_Other")
+_T = TypeVar("_T")
+_Other = TypeVar("_Other")
 
 FORBIDDEN = 403
 _PASSING = frozenset((429, 500, 502, 503, 504))
@@ -61,9 +61,6 @@ def refusal(method: str, path: str, response: Any, *, known: bool) -> BackendErr
 
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
     """
-    import json
-    import re
-
     import urllib3
 
     try:

@@ -5,10 +5,16 @@ Both have one template for all replicas of a role, so that the request does not 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import SpecError
+from torchx.schedulers.ids import make_unique
+from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import DNS_LABEL
-from torchx.schedulers.kubernetes import pods
-from torchx.schedulers.kubernetes.inline_code import AUTO
+from torchx.schedulers.kubernetes import attempts, pods
+from torchx.schedulers.kubernetes.inline_code import AUTO, without_data
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_APP,
     ANNOTATION_SUBMISSION,
@@ -29,17 +35,14 @@ from torchx.schedulers.kubernetes.secrets import note as secret_note
 from torchx.schedulers.kubernetes.secrets import render_secret, secret_variables
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppDef, RetryPolicy, Role, macros
+from torchx.specs.serialize import appdef_to_dict, masked
 from torchx.specs.timeouts import timeout_s
 from torchx.util.records import dataclass, field
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from torchx.schedulers.kit.native_retries import NativeRetries
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 NEWEST = (1, 37)
 """The newest version of Kubernetes that this is made for."""
@@ -110,9 +113,6 @@ class KubernetesJob:
 
     def __str__(self) -> str:
         """YAML that ``kubectl apply`` takes, secrets masked, and without the code itself."""
-        from torchx.schedulers.kit.manifests import shown_yaml
-        from torchx.schedulers.kubernetes.inline_code import without_data
-
         note = "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
         note = note if self.kind == JOB and self.opts.kind == AUTO and not self.by_cause else ""
         return note + secret_note(self.secret) + shown_yaml(without_data(self.resource))
@@ -172,8 +172,6 @@ def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> _Obj
 
 def unique_id(app: AppDef) -> str:
     """A name for an app that nobody else has, and that leaves room for those of its pods."""
-    from torchx.schedulers.ids import make_unique
-
     return make_unique(DNS_LABEL.make(app.name, room=63 - MAX_APP_ID + 1 + _RANDOM), _RANDOM)
 
 
@@ -216,8 +214,6 @@ def _attempt(rules: JobRules) -> dict[str, str]:
     """The label of a job whose next attempt is made by whoever looks at it."""
     if rules.retries is None:
         return {}
-    from torchx.schedulers.kubernetes import attempts
-
     return {LABEL_ATTEMPT: "1"} if rules.retries is attempts.OURS else {}
 
 
@@ -272,8 +268,6 @@ def _job_spec(role: Role, rules: JobRules, template: _Object, *, replicas: int, 
 
 def _limits(role: Role, rules: JobRules, template: _Object, *, replicas: int) -> _Object:
     if rules.retries is not None:
-        from torchx.schedulers.kubernetes import attempts
-
         if rules.retries is attempts.OURS:
             return attempts.render_ours(role, template)
         return attempts.render(role, rules.retries, template)
@@ -353,10 +347,6 @@ def _whole_app(role: Role) -> bool:
 
 def definition_of(app: AppDef) -> dict[str, str]:
     """The app's definition as an annotation, secrets masked; none when it is too large for one."""
-    import json
-
-    from torchx.specs.serialize import appdef_to_dict, masked
-
     shown = masked(app)
     for role, own in zip(shown.roles, app.roles):  # noqa: B905  # a copy has as many
         # Where a secret is kept is none.
@@ -425,8 +415,6 @@ def shared_template(
     number: str = BY_JOB,
 ) -> _Object:
     """The template of all replicas of a role, which find their number in their environment."""
-    import json
-
     template = template_of(role, rules, app_id, labels, replica_id=pods.REPLICA, rank0=rank0, number=number)
     if pods.REPLICA in json.dumps(template, ensure_ascii=False):
         raise SpecError(

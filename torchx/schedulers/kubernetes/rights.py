@@ -5,6 +5,9 @@ https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 
 from __future__ import annotations
 
+from typing import Any
+
+from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kubernetes.client import PLURALS
 from torchx.schedulers.kubernetes.names import (
     APPWRAPPER,
@@ -16,10 +19,6 @@ from torchx.schedulers.kubernetes.names import (
     PYTORCH,
     VOLCANO,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _OWNER = "create get list watch patch delete"
 _PARTS = {"Pod": "list", "Pod/log": "get", "Pod/exec": "get create", "Event": "list", "Secret": "create"}
@@ -54,8 +53,6 @@ def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = Fal
         queued: the jobs wait in queues of Kueue.
         inline: their code goes along as a ConfigMap.
     """
-    from torchx.schedulers.kit.manifests import shown_yaml
-
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

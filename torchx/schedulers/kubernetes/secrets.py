@@ -5,15 +5,13 @@ https://kubernetes.io/docs/concepts/configuration/secret/
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchx.schedulers.kit.secrets import is_value, revealed, split
 from torchx.schedulers.kubernetes import pods
 from torchx.specs.api import AppDef, Role, macros
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 
 def secret_names(role: Role) -> list[str]:

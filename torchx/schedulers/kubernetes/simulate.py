@@ -6,7 +6,9 @@ nodes are left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from torchx.errors import BackendError
 from torchx.schedulers.kit.simulations import Simulation, cannot
@@ -14,12 +16,7 @@ from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.specs.api import AppState
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _POLICY_V1 = (1, 22)
 _WHY_NOT = {

@@ -6,7 +6,11 @@ https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import NotSupportedError
+from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.kit.tasks import (
     check_numbers,
@@ -31,17 +35,13 @@ from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.tasks import TaskList, TaskTable, placeholders
 from torchx.util.records import replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.kit.facts import Look
     from torchx.schedulers.kubernetes.pod_answers import Pod
     from torchx.schedulers.kubernetes.request import KubernetesJob
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 MOST_TASKS = 100_000
 """Of an Indexed Job with limits for each index, whose failed ones are all counted."""
@@ -150,8 +150,6 @@ def describe_some(
     app_id: str, item: _Object, pods: Sequence[Pod], numbers: Sequence[int], look: Look
 ) -> list[DescribeAppResponse]:
     """The answers for some tasks, each with its cause."""
-    from torchx.schedulers.kit.facts import ReplicaFacts
-
     table = table_of(item, pods)
     check_numbers(app_id, numbers, len(table.states))
     app = definition([item])

@@ -7,19 +7,18 @@ https://www.kubeflow.org/docs/components/trainer/
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import BackendError, SpecError
 from torchx.schedulers.kubernetes import pods, request
 from torchx.schedulers.kubernetes.names import LABEL_QUEUE, MAIN_CONTAINER
 from torchx.schedulers.kubernetes.request import JobRules
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.schedulers.kubernetes.client import KubeApi
     from torchx.specs.api import AppDef, Role
 
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 RUNTIME = "torch-distributed"
 """The runtime that comes with Trainer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes.answers import Found, is_suspended, read_owner
@@ -19,11 +20,7 @@ from torchx.schedulers.kubernetes.names import (
 )
 from torchx.specs.api import is_terminal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _QUEUED_S = 4
 """Seconds within which Kueue has seen a new job."""

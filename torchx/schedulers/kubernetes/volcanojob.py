@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchx.schedulers.kubernetes import pods, request
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID
+from torchx.schedulers.kubernetes.request import JobRules
 from torchx.specs.api import AppDef, RetryPolicy
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.schedulers.kubernetes.request import JobRules
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _RESTART = [{"event": "PodEvicted", "action": "RestartJob"}, {"event": "PodFailed", "action": "RestartJob"}]
 RETRY_POLICIES: dict[str, list[dict[str, str]]] = {

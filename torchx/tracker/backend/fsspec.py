@@ -14,21 +14,23 @@ it appends a line for each call.
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import os
 import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from torchx.errors import ConfigError, MissingDependencyError
 from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSource
 from torchx.tracker.backend import lines
 from torchx.tracker.bounded import DEFAULT_TIMEOUT_S, Bounded
 from torchx.tracker.configs import read_config, seconds
+from torchx.tracker.values import plain
 from torchx.util.notices import logger
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
     from fsspec import AbstractFileSystem
 
 _LONGEST_NAME = 200  # file systems take 255 bytes, and the ending needs some
@@ -132,8 +134,6 @@ class FsspecTracker(TrackerBase):
     def _run_id(self, name: str) -> str:
         """The id behind the name of a folder; empty when it is not ours."""
         if "~" not in name:
-            from urllib.parse import unquote
-
             return unquote(name)
         for kind in ("metadata", "artifacts", "sources"):  # it was too long for a name: any record tells it
             for record in self._read(f"{self._root}/runs/{name}/{kind}", most=1):
@@ -287,10 +287,6 @@ def _time_of(record: Mapping[str, Any], name: str) -> int:
 
 
 def _encoded(record: Mapping[str, object]) -> bytes:
-    import json
-
-    from torchx.tracker.values import plain
-
     return json.dumps(plain(record)).encode()
 
 
@@ -301,8 +297,6 @@ def _key(run_id: str) -> str:
     >>> _key("local_cwd://me/train-1")
     'local_cwd%3A%2F%2Fme%2Ftrain-1'
     """
-    from urllib.parse import quote
-
     if not run_id:
         raise ValueError("a run needs an id")
     name = quote(run_id, safe="").replace("~", "%7E")
@@ -310,8 +304,6 @@ def _key(run_id: str) -> str:
         name = name.replace(".", "%2E")
     if len(name) <= _LONGEST_NAME:
         return name
-    import hashlib
-
     return f"{name[:150]}~{hashlib.sha256(run_id.encode()).hexdigest()[:32]}"
 
 
@@ -327,8 +319,6 @@ def _new_file(path: str, data: bytes) -> None:
 
 def _record(path: str, data: bytes) -> dict[str, Any] | None:
     """The record in a file; None, with a warning, when it is not one of ours."""
-    import json
-
     try:
         found = json.loads(data)
     except ValueError:

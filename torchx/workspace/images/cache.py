@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 from torchx.settings import make_private, torchx_home
@@ -45,8 +46,6 @@ class Cache:
             return
 
     def _path(self, key: str) -> str:
-        import hashlib
-
         name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:40]
         return torchx_home("cache", self._folder, name)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torchx.errors import BackendError, TorchXError
 from torchx.util.records import dataclass
@@ -11,12 +14,7 @@ from torchx.version import __version__
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, context_chunks
 from torchx.workspace.images.progress import Display, Transfer
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from types import TracebackType
-    from typing import Any, TextIO
-
     from torchx.specs.api import Workspace
 
 LABEL_VERSION = "torchx.pytorch.org/version"

@@ -9,6 +9,7 @@ too many, the small ones are made one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.util.records import dataclass
@@ -89,14 +90,10 @@ class Pushed:
     """
 
     def __init__(self, what: Iterable[str]) -> None:
-        import json
-
         self._key = json.dumps([_FORMAT, *what])
 
     def load(self) -> list[Layer]:
         """The layers, bottom first; none when nothing is known."""
-        import json
-
         try:
             known = json.loads(_CACHE.recall(self._key))["layers"]
             contents = [
@@ -108,7 +105,5 @@ class Pushed:
 
     def save(self, layers: Sequence[Layer]) -> None:
         """Remembers the layers, bottom first."""
-        import json
-
         known = {"layers": [vars(layer) for layer in layers]}
         _CACHE.remember(self._key, json.dumps(known).encode())

@@ -7,7 +7,9 @@ the same. It is compressed where a sample says that this pays: most of what is l
 
 from __future__ import annotations
 
+import hashlib
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from torchx.errors import SpecError
@@ -99,8 +101,6 @@ def pack(items: list[Item], place: str, above: list[Folder]) -> tuple[Layer, Blo
     Raises:
         SpecError: a file changes, cannot be read, or is gone.
     """
-    import hashlib
-
     contents = {i.entry.path: (i.key, i.size) for i in items}
 
     def plainly() -> Iterator[bytes]:
@@ -129,8 +129,6 @@ def _gzip(blocks: Iterable[tuple[bytes, bool]], plain: object) -> Iterator[bytes
 
     See https://datatracker.ietf.org/doc/html/rfc1952#page-5: a gzip file is a series of members.
     """
-    import zlib
-
     squeeze, squeezes = None, True
     for chunk, pays in archive.gathered(blocks):
         plain.update(chunk)  # type: ignore[attr-defined]  # hashlib has no public name for its type
@@ -162,15 +160,11 @@ def _blocks(items: list[Item], place: str, above: list[Folder]) -> Iterator[tupl
 
 
 def _pays(sample: bytes) -> bool:
-    import zlib
-
     return len(zlib.compress(sample, 1)) < _PAYS * len(sample)
 
 
 def _content(one: Item) -> Iterator[bytes]:
     """The bytes of a file, which are those that its key was made from."""
-    import hashlib
-
     entry = one.entry
     digest = None if entry.identity else hashlib.sha256()
     for chunk in entry.chunks():
@@ -191,8 +185,6 @@ def _content(one: Item) -> Iterator[bytes]:
 
 def _worth_compressing(items: list[Item]) -> bool:
     """By a sample of the content, so that the same content always gives the same answer."""
-    import zlib
-
     files = [i.entry for i in items if i.size]
     if sum(f.size for f in files) < _SMALL:
         return True

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import os
+import tarfile
+from collections.abc import Iterator
+from typing import Any
 
 from torchx.errors import NotSupportedError, ParseError, TorchXError
 from torchx.util.records import dataclass
@@ -11,11 +17,6 @@ from torchx.workspace.images.layers import Folder
 from torchx.workspace.images.names import ImageName
 from torchx.workspace.images.registry import DOCKER_INDEX, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Manifest, Registry
 from torchx.workspace.images.registry_http import Again
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 DEFAULT_PLATFORM = "linux/amd64"
 # Of a base image's layers only small ones are looked into, for the owners of the few directories above the workspace:
@@ -131,8 +132,6 @@ def _way(registry: Registry, name: ImageName, manifest: dict[str, Any], place: s
     """Where a place really is, links followed, with the directories on the way there as the image has them."""
     if not place:
         return "", []
-    import json
-
     key = f"way {name.digest} {place}"
     known = _WAYS.recall(key)
     if known:
@@ -180,9 +179,6 @@ def _small_entries(
 
 
 def _directories(blob: bytes) -> Iterator[tuple[str, str, int, int, int, str]]:
-    import io
-    import tarfile
-
     try:
         with tarfile.open(fileobj=io.BytesIO(blob), mode="r:*") as tar:
             for member in tar:
@@ -196,8 +192,6 @@ def _directories(blob: bytes) -> Iterator[tuple[str, str, int, int, int, str]]:
 
 
 def _parse(content: bytes, what: str) -> dict[str, Any]:
-    import json
-
     try:
         found = json.loads(content)
     except ValueError as e:
@@ -217,7 +211,5 @@ def _remembered_blob(registry: Registry, name: ImageName, digest: str) -> bytes:
 
 def _recall(digest: str) -> bytes:
     """A remembered document, checked: files get damaged."""
-    import hashlib
-
     content = _DOCUMENTS.recall(digest)
     return content if f"sha256:{hashlib.sha256(content).hexdigest()}" == digest else b""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
+from typing import TYPE_CHECKING, TextIO
 
 from torchx.workspace.images.docker_build import short_name
 from torchx.workspace.images.progress import Display, megabytes
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TextIO
-
     from torchx.workspace.oci import ImageBuilder, Plan
 
 
@@ -20,8 +19,6 @@ def push(builder: ImageBuilder, plan: Plan, *, quiet: bool = False, stream: Text
     Raises:
         as :meth:`ImageBuilder.push`.
     """
-    import threading
-
     display = Display(stream or sys.stderr, quiet=quiet)
     name = short_name(f"{plan.name.registry}/{plan.name.repository}", plan.name.tag)
     total = len(plan.uploads) + len(plan.base.layers) if plan.manifest else 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeVar
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-    T = TypeVar("T")
+T = TypeVar("T")
 
 
 def in_parallel(tasks: Iterable[Callable[[], T]], *, at_once: int) -> list[T]:
@@ -19,9 +19,6 @@ def in_parallel(tasks: Iterable[Callable[[], T]], *, at_once: int) -> list[T]:
     >>> in_parallel([lambda: 1, lambda: 2], at_once=2)
     [1, 2]
     """
-    import queue
-    import threading
-
     todo = list(enumerate(tasks))
     if len(todo) < 2 or at_once < 2:
         return [task() for _, task in todo]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from typing import TextIO
 
 from torchx.util.term import fit, is_tty, width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TextIO
 
 _REFRESH_S = 0.1
 
@@ -25,8 +23,6 @@ class Display:
     """
 
     def __init__(self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        import threading
-
         self.stream = stream
         self.is_live = not quiet and is_tty(stream)
         self.is_plain = not quiet and not self.is_live

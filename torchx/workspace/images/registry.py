@@ -5,8 +5,12 @@ See https://github.com/opencontainers/distribution-spec/blob/main/spec.md.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import quote, urlencode
 
 from torchx.errors import BackendError, NotFoundError, ParseError, TorchXError
 from torchx.util.records import dataclass
@@ -72,8 +76,6 @@ class Registry:
         credentials: Credentials | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        import threading
-
         self.host = host
         self._api = "registry-1.docker.io" if host == DOCKER_HUB else host
         self._http = Http(sleep=sleep)
@@ -140,8 +142,6 @@ class Registry:
 
     def mount_blob(self, repository: str, digest: str, *, source: str) -> bool:
         """Whether the registry took the blob over from another of its repositories."""
-        from urllib.parse import urlencode
-
         query = urlencode({"mount": digest, "from": source})
         scopes = (*_scope(repository, PUSH), *_scope(source, PULL))
         answer = self._call("POST", f"{repository}/blobs/uploads/?{query}", scopes, body=b"")
@@ -194,8 +194,6 @@ class Registry:
         return answer.body
 
     def _upload(self, repository: str, blob: Blob) -> None:
-        from urllib.parse import quote
-
         scopes = _scope(repository, PUSH)
         begun = self._attempt("POST", f"{repository}/blobs/uploads/", scopes, body=b"")
         self._expect(begun, (202,), f"push to `{repository}`")
@@ -297,8 +295,6 @@ class Registry:
             self._challenge = challenge
 
     def _token(self, challenge: Challenge, scopes: tuple[str, ...]) -> str:
-        import json
-
         realm = challenge.parameters.get("realm", "")
         scheme, host = origin_of(realm)
         if scheme != "https" and self._credentials and not is_loopback(host):
@@ -337,6 +333,4 @@ def _scope(repository: str, action: str) -> tuple[str, ...]:
 
 
 def _digest_of(content: bytes) -> str:
-    import hashlib
-
     return "sha256:" + hashlib.sha256(content).hexdigest()

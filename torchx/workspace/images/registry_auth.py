@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
 
 from torchx.errors import BackendError, ConfigError
 from torchx.util.records import dataclass, field
 from torchx.workspace.images.names import DOCKER_HUB
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
 
 # The name under which Docker keeps what belongs to its own registry.
 _DOCKER_HUB_KEY = "https://index.docker.io/v1/"
@@ -36,8 +37,6 @@ class Credentials:
 
     def basic(self) -> str:
         """The value of the ``Authorization`` header."""
-        import base64
-
         return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
 
@@ -107,8 +106,6 @@ def _in_file(path: str, registry: str) -> Credentials:
 
 
 def _read(path: str) -> dict[str, Any]:
-    import json
-
     try:
         with open(path, "rb") as f:
             config = json.load(f)
@@ -145,8 +142,6 @@ def _under_name(table: object, registry: str) -> object:
 
 
 def _entry(entry: dict[str, Any], registry: str, path: str) -> Credentials:
-    import base64
-
     if entry.get("identitytoken"):
         return Credentials(identity_token=str(entry["identitytoken"]))
     if not entry.get("auth"):
@@ -163,9 +158,6 @@ def _entry(entry: dict[str, Any], registry: str, path: str) -> Credentials:
 
 
 def _ask_helper(helper: str, registry: str, path: str) -> Credentials:
-    import json
-    import subprocess
-
     if not _HELPER_NAME.fullmatch(helper):
         raise ConfigError(f"`{helper}` in `{path}` is not the name of a credential helper")
     program = f"docker-credential-{helper}"
@@ -204,8 +196,6 @@ def token_request(
 
     See https://distribution.github.io/distribution/spec/auth/token/ and its page on OAuth.
     """
-    from urllib.parse import urlencode
-
     realm, service = challenge.parameters.get("realm", ""), challenge.parameters.get("service", "")
     if credentials.identity_token:
         form = {

@@ -5,23 +5,28 @@ Connections, proxies and TLS are the business of urllib3.
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import os
+import random
+import ssl
+import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from torchx.errors import BackendError, MissingDependencyError, TransientError, install_extra
 from torchx.util.records import dataclass
 from torchx.util.secrets import mask_text
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
-    from typing import Any, TypeVar
-
     from urllib3 import BaseHTTPResponse, PoolManager
 
-    T = TypeVar("T")
+T = TypeVar("T")
 
 ATTEMPTS = 6
 _FIRST_WAIT_S = 0.5
@@ -76,8 +81,6 @@ def persist(what: str, attempt: Callable[[], T], *, sleep: Callable[[float], Non
     Raises:
         TransientError: it never succeeded, or the other side asked for too long a pause.
     """
-    import random
-
     for number in range(1, ATTEMPTS + 1):
         try:
             return attempt()
@@ -102,8 +105,6 @@ def is_loopback(netloc: str) -> bool:
     host = netloc[1:].partition("]")[0] if netloc.startswith("[") else netloc.partition(":")[0]
     if host == "localhost" or host.endswith(".localhost"):
         return True
-    import ipaddress
-
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -114,8 +115,6 @@ class Http:
     """Requests to any number of hosts; may be used by several threads at once."""
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        import threading
-
         self.sleep = sleep
         self._aborted = False
         self._pools: dict[tuple[str, str], PoolManager] = {}
@@ -176,7 +175,6 @@ class Http:
         """Whether the host answers TLS; for this machine's registries, which may speak plain HTTP."""
         import socket
         import ssl
-        from urllib.parse import urlsplit
 
         parts = urlsplit(f"https://{netloc}")
         try:
@@ -275,9 +273,6 @@ def _new_pool(scheme: str, netloc: str) -> PoolManager:
         raise MissingDependencyError(
             "this needs the package `urllib3`, which is not installed", hint=install_extra("docker")
         ) from None
-    from urllib.parse import unquote, urlsplit
-    from urllib.request import getproxies, proxy_bypass
-
     options: dict[str, Any] = {
         "maxsize": _KEPT,
         "timeout": urllib3.Timeout(connect=_CONNECT_PATIENCE_S, read=_PATIENCE_S),
@@ -333,8 +328,6 @@ def explain(body: bytes) -> str:
     >>> explain(b'{"errors": [{"code": "DENIED", "message": "no push"}]}')
     'no push (DENIED)'
     """
-    import json
-
     text = body.decode("utf-8", "replace").strip()
     try:
         first = json.loads(text)["errors"][0]
@@ -351,8 +344,6 @@ def absolute(url: str, target: str) -> str:
     >>> absolute("https://r.io/v2/a", "http://r.io/v2/b"), absolute("http://r/v2/a", "/v2/b")
     ('https://r.io/v2/b', 'http://r/v2/b')
     """
-    from urllib.parse import urljoin
-
     try:
         found = urljoin(url, target)
     except ValueError:
@@ -377,8 +368,6 @@ def origin_of(url: str) -> tuple[str, str]:
 
 
 def _split(url: str) -> tuple[str, str, str]:
-    from urllib.parse import urlsplit
-
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2].lower() if parts.port is None or parts.port > 0 else ""
@@ -414,8 +403,6 @@ def _retry_after(value: str) -> float | None:
         return None
     if value.strip().isdigit():
         return float(value)
-    from email.utils import parsedate_to_datetime
-
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (TypeError, ValueError):

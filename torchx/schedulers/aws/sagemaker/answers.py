@@ -5,7 +5,9 @@ https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJo
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 from torchx.schedulers.aws.sagemaker import command
 from torchx.schedulers.aws.sagemaker.reasons import JOB_STATE, TOO_LONG, WAITS, why_failed
@@ -14,11 +16,7 @@ from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppState, Resource, Role
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _OF_PROGRAM = "AlgorithmError"
 """Begins the FailureReason of a job whose program failed."""
@@ -100,8 +98,6 @@ def role_of(job: _Object) -> Role:
 
 def _script(hyperparameters: _Object) -> list[str]:
     """In script mode: the script that the toolkit runs."""
-    import json
-
     program = str(hyperparameters.get("sagemaker_program") or "")
     try:
         return [str(json.loads(program))] if program else []

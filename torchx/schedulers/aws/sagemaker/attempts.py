@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torchx.errors import ConfigError
 from torchx.schedulers.kit.native_retries import NativeSystem
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts
     from torchx.schedulers.kit.caps import Capabilities

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from torchx.schedulers.aws.client import Clients, call, pages
 from torchx.schedulers.aws.errors import AwsError, is_missing
 from torchx.schedulers.aws.sagemaker.answers import state_of
@@ -9,12 +12,7 @@ from torchx.schedulers.aws.sagemaker.request import DEFAULT_OUTPUT, MANAGED_BY, 
 from torchx.schedulers.aws.tags import TAG_USER
 from torchx.specs.api import is_terminal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _PAGE = 100
 

@@ -8,6 +8,7 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-ru
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 from torchx.errors import SpecError
@@ -71,8 +72,6 @@ def read(entrypoint: list[str], arguments: list[str]) -> tuple[list[str], dict[s
     """
     if entrypoint != _JOIN:
         return [*entrypoint, *arguments], {}
-    import shlex
-
     _, _, line = "".join(arguments).partition(_head())
     try:
         words = [w.replace("$_tx_k", macros.replica_id).replace("$_tx_n", "\n") for w in shlex.split(line)]

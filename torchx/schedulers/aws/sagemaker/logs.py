@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.aws.client import pages
 from torchx.schedulers.aws.errors import AwsError, is_missing
 from torchx.schedulers.aws.sagemaker.answers import role_of
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from torchx.schedulers.aws.logs import Streams
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"

@@ -6,11 +6,14 @@ https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.
 from __future__ import annotations
 
 import re
+import shlex
+from typing import Any
 
 from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.schedulers.aws.sagemaker import command, source
 from torchx.schedulers.aws.sagemaker.options import DEFAULT_MAX_RUN_S, AWSSageMakerOpts, check
 from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_ROLE_NAME, REPLICA, tags
+from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import NameRule
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, Role, macros
@@ -19,11 +22,7 @@ from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.secrets import mask_args
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 NAME_RULE = NameRule(63, "A-Za-z0-9-")
 TAG_MANAGED_BY = "torchx.pytorch.org/managed-by"
@@ -60,8 +59,6 @@ class AWSSageMakerJob:
         A command that is given as pieces of a shell line is shown as the words that it stands for: secrets in pieces
         could not be told.
         """
-        from torchx.schedulers.kit.manifests import shown_yaml
-
         request = self.request()
         if self.source is not None:
             return _source_note(self.source, source.place(request, self.job_name)) + shown_yaml(
@@ -84,8 +81,6 @@ class AWSSageMakerJob:
 
 
 def _source_note(code: source.Source, where: str) -> str:
-    import shlex
-
     words = mask_args([word.replace(REPLICA, macros.replica_id) for word in code.words])
     return f"# `{code.folder}` is uploaded to {where}, and there is run: {shlex.join(words)}\n"
 

@@ -10,8 +10,12 @@ that the toolkit can run by itself.
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
+from collections.abc import Mapping
+from typing import IO, Any
 
 from torchx.errors import ConfigError, NotSupportedError, SpecError, TorchXError
 from torchx.schedulers.aws.client import Clients, call
@@ -20,13 +24,10 @@ from torchx.schedulers.aws.sagemaker import command
 from torchx.schedulers.aws.tags import REPLICA
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
+from torchx.workspace.content import FILE, entries
+from torchx.workspace.images import archive
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import IO, Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 PROGRAM, ARCHIVE, REGION = "sagemaker_program", "sagemaker_submit_directory", "sagemaker_region"
 LAUNCHER = "torchx_run.sh"
@@ -98,8 +99,6 @@ def as_json(value: str) -> str:
     >>> as_json("0.1"), as_json("true"), as_json("adam")
     ('0.1', 'true', '"adam"')
     """
-    import json
-
     try:
         json.loads(value)
     except ValueError:
@@ -184,8 +183,6 @@ def upload(client: Any, source: Source, request: _Object, *, owner: str, region:
 
 def remove(clients: Clients, job: _Object) -> None:
     """Removes the archive that was uploaded for this job, if there is one. Quiet when that fails."""
-    import json
-
     try:
         where = str(json.loads((job.get("HyperParameters") or {}).get(ARCHIVE, '""')))
     except (ValueError, RecursionError):
@@ -210,11 +207,6 @@ def _runnable(words: list[str], folder: str) -> list[str]:
 
 def _archive(source: Source, file: IO[bytes]) -> None:
     """The folder as ``.tar.gz``, less what its ignore file names; the same files give the same bytes."""
-    import gzip
-
-    from torchx.workspace.content import FILE, entries
-    from torchx.workspace.images import archive
-
     with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
         for entry in entries(source.folder):
             packed.write(archive.header_of(entry, entry.path, 0))
