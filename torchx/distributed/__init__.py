@@ -64,6 +64,8 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
     Returns:
         The GPU of this process with ``nccl``, made the current one; else the CPU.
 
+    Inside a job, ``torchx stacks`` can from now on tell in which call of a collective this process waits.
+
     Raises:
         SpecError: ``nccl`` is asked for and there is no GPU for this rank.
         MissingDependencyError: PyTorch is not installed.
@@ -76,6 +78,7 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
         if backend != "auto" and backend not in dist.get_backend():
             message = "init_pg: there is a process group with the backend `%s` already; it is kept"
             logging.getLogger(__name__).warning(message, dist.get_backend())
+        _offer_calls()
         return local_device()
     if backend == "auto":
         backend = "nccl" if dist.is_nccl_available() and _has_cuda() else "gloo"
@@ -88,6 +91,7 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
     ):
         kwargs.update(store=dist.HashStore(), rank=0, world_size=1)
     dist.init_process_group(backend=backend, **kwargs)
+    _offer_calls()
     return device
 
 
@@ -193,6 +197,11 @@ def _group() -> Any:
 
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def _offer_calls() -> None:
+    if os.environ.get(ENV_JOB_ID):
+        stacks.offer_calls()
 
 
 def _has_cuda() -> bool:

@@ -18,20 +18,47 @@ from tests.backends.shell import Shell
 
 pytest.importorskip("torch")
 
-RANKS, ROUNDS = 4, 8
+RANKS, ROUNDS = int(os.environ.get("HANG_RANKS", "4")), 8
 DOING = {
     "sleep": r"is in hangs\.py:\d+",
     "stop": r"is stopped by a signal(, .*)?",
     "loader": r"waits for its data loader at hangs\.py:\d+(, whose worker is in hangs\.py:\d+)?",
     "slow": r"is (often )?in (\w+ at )?hangs\.py:\d+",
-    "mismatch": r"waits in broadcast at hangs\.py:\d+",
+    "mismatch": r"waits in broadcast #\d+ at hangs\.py:\d+",
+}
+MISCALLS = {
+    "extra": (
+        r"3 of 4 ranks wait in all_reduce #4 at miscalls\.py:(\d+); "
+        r"miscalls/0 rank 2 waits in all_reduce #5 at miscalls\.py:\1, 1 call ahead: its #4 is broadcast"
+    ),
+    "operation": (
+        r"3 of 4 ranks wait in all_reduce #4 at miscalls\.py:(\d+); "
+        r"miscalls/0 rank 2 waits in broadcast #4 at miscalls\.py:\1"
+    ),
+    "size": (  # who sleeps is named last, and those that wait disagree
+        r"miscalls/0 rank 1 waits in all_reduce #4 of \[16\] at miscalls\.py:(\d+); "
+        r"miscalls/0 rank 3 waits in all_reduce #4 of \[8\] at miscalls\.py:\1; ranks 0, 2 of miscalls are in miscalls\.py:\d+"
+    ),
+    "pairs": (  # each pair has its own group, which has counted by itself: that is no disagreement
+        r"2 of 4 ranks wait in all_reduce at miscalls\.py:\d+; ranks 0, 2 of miscalls are in miscalls\.py:\d+"
+    ),
+    "later": (
+        r"3 of 4 ranks wait for all_reduce #4 at miscalls\.py:(\d+); "
+        r"miscalls/0 rank 2 waits in barrier #4 at miscalls\.py:\1"
+    ),
+    "backward": (
+        r"3 of 4 ranks wait in backward for all_reduce #\d+ at miscalls\.py:\d+; miscalls/0 rank 2 is in miscalls\.py:\d+"
+    ),
 }
 
 
-def launch(shell: Shell, out: Path, seed: int, rounds: int, *more: str) -> None:
-    program = str(Path(__file__).with_name("hangs.py").relative_to(shell.cwd))
-    words = ["dist.ddp", "-j", f"1x{RANKS}", "--script", program, "--env", f"OUT={out},OMP_NUM_THREADS=1"]
-    shell.torchx("run", "-s", "local_cwd", "-d", *more, *words, "--", str(seed), str(rounds))
+def launch(
+    shell: Shell, out: Path, *arguments: str, ranks: int = RANKS, program: str = "hangs.py", dog: str = ""
+) -> None:
+    path = str(Path(__file__).with_name(program).relative_to(shell.cwd))
+    words = ["dist.ddp", "-j", f"1x{ranks}", "--script", path, "--env", f"OUT={out},OMP_NUM_THREADS=1"]
+    more = ["--watchdog", dog] if dog else []
+    shell.torchx("run", "-s", "local_cwd", "-d", *more, *words, "--", *arguments)
 
 
 def wait_for(shell: Shell, path: Path) -> Any:
@@ -51,7 +78,7 @@ def suspects(shell: Shell) -> tuple[list[int], str, dict[int, str]]:
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HANG_SEEDS", "1"))))
 def test_the_right_rank_is_named(shell: Shell, tmp_path: Path, seed: int) -> None:
     """A rank that sleeps, is stopped, has no data, is slow, or is in another collective: nobody else is ever blamed."""
-    launch(shell, tmp_path, seed, ROUNDS)
+    launch(shell, tmp_path, str(seed), str(ROUNDS))
     try:
         for number in range(ROUNDS):
             said = wait_for(shell, tmp_path / f"round-{number}")
@@ -69,16 +96,32 @@ def test_the_right_rank_is_named(shell: Shell, tmp_path: Path, seed: int) -> Non
         shell.torchx("wait", "@last", check=False)
 
 
+@pytest.mark.parametrize("kind", MISCALLS)
+def test_ranks_in_the_same_line_are_told_apart_by_their_calls(shell: Shell, tmp_path: Path, kind: str) -> None:
+    """By number, operation and size, as PyTorch's Flight Recorder has them; a number says nothing across groups."""
+    launch(shell, tmp_path, kind, ranks=4, program="miscalls.py")
+    try:
+        said, looks = "", 0
+        while not re.fullmatch(MISCALLS[kind], said) and looks < 20:  # ranks may be on their way yet
+            found, said, _ = suspects(shell)
+            looks += 1
+        assert re.fullmatch(MISCALLS[kind], said), said
+        assert found == ([0, 2] if kind in ("size", "pairs") else [2])
+    finally:
+        shell.torchx("cancel", "@last")
+        shell.torchx("wait", "@last", check=False)
+
+
 def test_a_silent_training_is_ended_and_says_why(shell: Shell, tmp_path: Path) -> None:
     """The watchdog of the job looks for itself; the cause of the failure is what it saw."""
-    launch(shell, tmp_path, 0, 1, "--watchdog", "5s:cancel")
+    launch(shell, tmp_path, "0", "1", ranks=4, dog="5s:cancel")
     said = wait_for(shell, tmp_path / "round-0")
     shell.torchx("wait", "@last", check=False)
     document = json.loads(shell.torchx("status", "@last", "--json"))
     assert document["cause"]["class"] == "timeout"
     assert re.fullmatch(
-        rf"no output for \d+ s: 3 of 4 ranks wait in all_reduce at hangs\.py:\d+; "
-        rf"hangs/0 rank {said['who']} waits in broadcast at hangs\.py:\d+",
+        rf"no output for \d+ s: 3 of 4 ranks wait in all_reduce #\d+ at hangs\.py:\d+; "
+        rf"hangs/0 rank {said['who']} waits in broadcast #\d+ at hangs\.py:\d+",
         document["hang"],
     ), document
 

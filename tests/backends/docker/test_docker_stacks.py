@@ -42,8 +42,8 @@ def test_the_rank_in_another_collective(
 
         eventually(named, timeout_s=60, every_s=0.5)
         assert re.fullmatch(
-            rf"3 of 4 ranks wait in all_reduce at hangs\.py:\d+; "
-            rf"hangs/[01] rank {who}( \(node [^)]+\))? waits in broadcast at hangs\.py:\d+",
+            rf"3 of 4 ranks wait in all_reduce #\d+ at hangs\.py:\d+; "
+            rf"hangs/[01] rank {who}( \(node [^)]+\))? waits in broadcast #\d+ at hangs\.py:\d+",
             str(seen[-1]["sentence"]),
         ), seen[-1]
         assert {rank["read_by"] for rank in seen[-1]["ranks"]} == {"faulthandler"}  # type: ignore[attr-defined]

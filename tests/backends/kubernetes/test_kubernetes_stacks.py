@@ -43,7 +43,7 @@ def test_the_rank_that_sleeps(torchx: Any, image: str, tmp_path: Path, eventuall
 
         eventually(named, timeout_s=60, every_s=0.5)
         assert re.fullmatch(
-            rf"3 of 4 ranks wait in all_reduce at hangs\.py:\d+; "
+            rf"3 of 4 ranks wait in all_reduce( #\d+)? at hangs\.py:\d+; "
             rf"hangs/0 rank {said['who']}( \(node [^)]+\))? is in hangs\.py:\d+",
             seen[-1]["sentence"],
         ), seen[-1]

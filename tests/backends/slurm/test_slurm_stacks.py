@@ -38,8 +38,8 @@ def test_the_rank_in_another_collective(tmp_path: Path) -> None:
 
         becomes(named, True)
         assert re.fullmatch(
-            rf"3 of 4 ranks wait in all_reduce at hangs\.py:\d+; "
-            rf"hangs/[01] rank {who} \(node n\d\) waits in broadcast at hangs\.py:\d+",
+            rf"3 of 4 ranks wait in all_reduce #\d+ at hangs\.py:\d+; "
+            rf"hangs/[01] rank {who} \(node n\d\) waits in broadcast #\d+ at hangs\.py:\d+",
             str(seen[-1]["sentence"]),
         ), seen[-1]
     finally:

@@ -147,6 +147,47 @@ def test_nobody_is_blamed_without_need(rows: list[dict[str, Any]], sentence: str
     assert (found.sentence, suspects(found)) == (sentence, [])
 
 
+def calls(number: int, op: str = "all_reduce", group: str = "0", *, before: str = "all_reduce") -> dict[str, Any]:
+    """What a probe tells of a rank that waits in that call: the one before is over."""
+    about = "default_pg" if group == "0" else "tp"
+    done = [about, before, number - 1, [[8]], True, number - 1]
+    return {f"gloo:{group}": [done, [about, op, number, [[8]], False, number]]}
+
+
+def test_who_has_made_a_call_too_many_is_named() -> None:
+    """Though all of them wait in the same line."""
+    found = stacks(*others(6), row(6, collective()) | {"calls": calls(18, before="broadcast")})
+    assert found.sentence == "all 8 ranks wait in all_reduce at train.py:88"  # nothing is known of the others
+    rows = [one | {"calls": calls(17)} for one in others(6)]
+    found = stacks(*rows, row(6, collective(), calls=calls(18, before="broadcast")))
+    assert found.sentence == (
+        "7 of 8 ranks wait in all_reduce #17 at train.py:88; "
+        "trainer/1 rank 6 (node n2) waits in all_reduce #18 at train.py:88, 1 call ahead: its #17 is broadcast"
+    )
+    assert suspects(found) == [6]
+    found = stacks(*rows, row(6, collective(), calls=calls(15)))
+    assert found.sentence.endswith("waits in all_reduce #15 at train.py:88, 2 calls behind")
+
+
+def test_numbers_of_different_groups_are_not_compared() -> None:
+    """As with tensor parallelism: each pair counts by itself. In which pair ranks disagree is told nonetheless."""
+    rows = [row(rank, collective(), calls=calls(10 + rank // 2, group=str(rank // 2 + 1))) for rank in range(8)]
+    assert stacks(*rows).sentence == "all 8 ranks wait in all_reduce at train.py:88"
+    rows[3]["calls"] = calls(12, group="2")
+    found = stacks(*rows)
+    assert found.sentence.endswith(
+        "trainer/0 rank 2 (node n1) waits in all_reduce #11 in group tp at train.py:88; "
+        "trainer/0 rank 3 (node n1) waits in all_reduce #12 in group tp at train.py:88"
+    )
+    assert suspects(found) == [2, 3]
+
+
+def test_a_rank_whose_calls_are_not_known_is_in_the_same_line_nonetheless() -> None:
+    rows = [row(rank, collective(), calls=calls(17) if rank else {}) for rank in range(8)]
+    found = stacks(*rows)
+    assert (found.sentence, suspects(found)) == ("all 8 ranks wait in all_reduce at train.py:88", [])
+
+
 def test_a_replica_without_ranks() -> None:
     """A program that torchrun did not start."""
     found = parse([("sh", 0, "", json.dumps(row(None, READ)).encode())])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from torchx.schedulers.stacks.calls import Call, tell_apart, told
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -67,6 +68,8 @@ class RankStack:
         frames: where it was most of the time, innermost first, without those of PyTorch and the standard library.
         by: what read it; empty when nothing could.
         why: why not.
+        calls: the latest collectives of its process groups, in order, as PyTorch's Flight Recorder has them.
+        is_odd: it waits in another call than most of its process group do.
     """
 
     role: str
@@ -81,6 +84,8 @@ class RankStack:
     frames: Sequence[Frame] = ()
     by: str = ""
     why: str = ""
+    calls: Sequence[Call] = ()
+    is_odd: bool = False
 
     @property
     def name(self) -> str:
@@ -175,7 +180,7 @@ def parse(
         seen = {r.rank for r in found if r.role == role}
         missing = [n for n in range(world) if n not in seen] if None not in seen else []
         found += [RankStack(role=role, replica=-1, rank=n, doing="has no process") for n in missing[:_NAMED]]
-    return Stacks(_grouped(found), unread)
+    return Stacks(_grouped(tell_apart(found)), unread)
 
 
 def probe_text(py_spy: str = "") -> str:
@@ -240,6 +245,7 @@ def _rank(role: str, k: int, host: str, row: dict[str, Any]) -> RankStack:
         frames=frames,
         by=str(row.get("by", "")),
         why="" if said or trouble else str(row.get("why", "")),
+        calls=told(row.get("calls")),
     )
 
 
@@ -314,7 +320,8 @@ def _suspects(ranks: Sequence[RankStack]) -> set[int]:
         apart = {id(r) for r in ranks if r.waiting < _OFTEN * most}
     else:  # all wait, and where most of them do is where they all should
         doing = Counter(r.doing.removeprefix("often ") for r in ranks).most_common(1)[0][0]
-        apart = {id(r) for r in ranks if r.doing.removeprefix("often ") != doing} if len(ranks) > 2 else set()
+        odd = {id(r) for r in ranks if r.is_odd}
+        apart = odd or {id(r) for r in ranks if r.doing.removeprefix("often ") != doing} if len(ranks) > 2 else set()
         return gone | apart if len(apart) * 2 < len(ranks) else gone
     return gone | apart if len(apart) * 2 <= len(ranks) else gone
 

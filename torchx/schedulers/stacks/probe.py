@@ -13,16 +13,18 @@ import os
 import re
 import sys
 import time
+from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     Frames = list[list[Any]]
 
 MARKS = ("TORCHX_LOCAL_JOB", "TORCHX_LOCAL_REPLICA", "TORCHX_JOB_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 """Processes of this replica have the same values of these as this one."""
-OFFER = re.compile(r"/memfd:torchx-stacks-(\d+)")
+OFFER = re.compile(r"/memfd:torchx-(stacks|calls)-(\d+)")
 BROUGHT = ""
 """Where py-spy may be that was brought along; whoever sends this text sets it."""
 NO_SPY = "py-spy is not installed there"
@@ -53,6 +55,7 @@ class Process:
         self.exe = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
         self.no_spy = self.why = self.by = ""
         self.looks: list[Frames] = []
+        self.calls: list[dict[str, Any]] = []
         self.states = ""
 
     def stat(self, thread: str = "") -> list[str]:
@@ -120,12 +123,8 @@ class Process:
 
     def _ask(self) -> Frames:
         """By the signal that it has offered. To a process that does not handle it, the signal would be the end."""
-        offers = []
         try:
-            for fd in os.listdir(f"/proc/{self.pid}/fd"):
-                path = f"/proc/{self.pid}/fd/{fd}"
-                match = OFFER.match(os.readlink(path))
-                offers += [(int(match.group(1)), path)] if match else []
+            offers = self._offers("stacks")
             if not offers:
                 self.why = self.no_spy + ", and the program does not import torchx.distributed"
                 return []
@@ -135,7 +134,7 @@ class Process:
             if not caught >> (number - 1) & 1:
                 self.why = f"it no longer handles signal {number}"
                 return []
-            text = self._answer(number, path)
+            text = self._answer(path, partial(os.kill, self.pid, number))
         except OSError as e:
             self.why = f"it cannot be read: {e.strerror}"
             return []
@@ -147,10 +146,31 @@ class Process:
         mains = [t for t in threads if t.startswith("Current")] or threads[-1:]
         return [[name.rpartition(".")[2], file, int(line)] for file, line, name in _LINE.findall(mains[-1])]
 
-    def _answer(self, number: int, path: str) -> str:
+    def tell(self) -> None:
+        """Takes the latest collectives of its process groups, where it offers to tell them."""
+        import json
+
+        self.calls.append({})
+        try:
+            for number, path in self._offers("calls") if self.state() not in ("T", "t", "Z", "") else ():
+                with open(f"/proc/{self.pid}/fd/{number}", "wb", buffering=0, opener=_at_once) as pipe:
+                    self.calls[-1] = dict(json.loads(self._answer(path, partial(pipe.write, b"?"))))
+        except (OSError, ValueError):
+            pass  # it takes part in no collective, or ends
+
+    def _offers(self, kind: str) -> list[tuple[int, str]]:
+        """The numbers that it offers, and the files to which the answer goes."""
+        found = []
+        for fd in os.listdir(f"/proc/{self.pid}/fd"):
+            path = f"/proc/{self.pid}/fd/{fd}"
+            match = OFFER.match(os.readlink(path))
+            found += [(int(match.group(2)), path)] if match and match.group(1) == kind else []
+        return found
+
+    def _answer(self, path: str, ask: Callable[[], object]) -> str:
         with open(path, "r+b") as file:
             file.truncate(0)
-            os.kill(self.pid, number)
+            ask()
             deadline, before = time.monotonic() + _ANSWER_S, b""
             while time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -168,6 +188,10 @@ class Process:
 def _source(file: str, line: int) -> list[str]:
     """The text of a line that is the user's own."""
     return [] if _LIBRARY.search(file) else [linecache.getline(file, line).strip()[:200]]
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _brought() -> str | None:
@@ -236,11 +260,15 @@ def look_at(processes: list[Process], pauses_s: tuple[float, ...] = _PAUSES_S) -
 def main() -> None:
     """Prints what was found."""
     import json
+    from concurrent.futures import ThreadPoolExecutor
 
     _, ranks = find()
-    used, since = {p.pid: p.ticks() for p in ranks}, time.monotonic()
-    look_at(ranks)
-    spent_s = time.monotonic() - since
+    with ThreadPoolExecutor(max(len(ranks), 1)) as pool:
+        list(pool.map(Process.tell, ranks))
+        used, since = {p.pid: p.ticks() for p in ranks}, time.monotonic()
+        look_at(ranks)
+        spent_s = time.monotonic() - since
+        list(pool.map(Process.tell, ranks))
     found, _ = find()  # workers come and go
     for rank in ranks:
         busy = (rank.ticks() - used[rank.pid]) / os.sysconf("SC_CLK_TCK") / spent_s
@@ -250,6 +278,8 @@ def main() -> None:
         workers = [p for p in children(rank, found) if p.is_python()][:_MOST_WORKERS] if loading else []
         look_at(workers, (0.0,))
         row = {"host": os.uname().nodename, "busy": round(busy, 2), "is_agent": rank.is_agent()}
+        before, after = rank.calls
+        row["calls"] = {group: calls for group, calls in after.items() if before.get(group) == calls}  # who stays
         for key in ("RANK", "WORLD_SIZE"):
             value = rank.env.get(key, "")
             row[key.lower()] = int(value) if value.isdigit() else None

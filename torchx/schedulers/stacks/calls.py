@@ -1,0 +1,121 @@
+"""Ranks that wait in the same line, but in different calls of it: told apart by what PyTorch's Flight Recorder counted.
+
+The collectives of a process group are numbered, on each rank alike: where ranks agree, the same number is the same
+operation. A rank that waits in another one than most of its group has made a call too many, one too few, or another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from torchx.util.records import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from torchx.schedulers.stacks import RankStack
+
+__all__ = ["Call", "tell_apart", "told"]
+
+_WAITS = re.compile(r"^waits in (\w+)")
+_ELSEWHERE = ("backward", "wait", "synchronize", "item", "tolist", "cpu")  # which wait for a call made before
+_UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "barrier")  # ranks may bring different sizes
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective that a rank has called.
+
+    Args:
+        group: the process group, by a name that its ranks share.
+        label: what people call that group; empty: the one of all ranks.
+        size: of its input, where all ranks bring the same: ``[8]``.
+        order: among all collectives of the rank.
+    """
+
+    group: str
+    label: str
+    op: str
+    number: int
+    size: str
+    is_over: bool
+    order: int
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """On all ranks of the group alike, where they agree."""
+        return (self.op, self.number, self.size)
+
+
+def told(groups: Any) -> list[Call]:
+    """What a probe has told of a rank; nothing of what makes no sense."""
+    found = []
+    for group, calls in groups.items() if isinstance(groups, dict) else ():
+        for call in calls if isinstance(calls, list) else ():
+            try:
+                about, op, number, sizes, over, order = call
+                size = "" if str(op).startswith(_UNEVEN) or not sizes else ", ".join(map(str, sizes[:2]))
+                known = {"default_pg": "", "undefined": str(group).partition(":")[2]}
+                label = known.get(str(about), str(about))
+                found.append(Call(str(group), label, str(op), int(number), size, bool(over), int(order)))
+            except (TypeError, ValueError):
+                continue
+    return sorted(found, key=lambda call: call.order)
+
+
+def tell_apart(ranks: Sequence[RankStack]) -> list[RankStack]:
+    """The ranks, those that wait with the number of the call in which they do, as far as it says something."""
+    groups: dict[str, list[tuple[RankStack, Call]]] = {}
+    lines: dict[str, set[str]] = {}
+    for rank in ranks:
+        call = _waits_in(rank)
+        lines.setdefault(rank.doing.removeprefix("often "), set()).add(call.group if call else "")
+        if call:
+            groups.setdefault(call.group, []).append((rank, call))
+    changed: dict[int, RankStack] = {}
+    for members in groups.values():
+        key, most = Counter(call.key for _, call in members).most_common(1)[0]
+        usual = next(call for _, call in members if call.key == key)
+        sized = len({call.size for _, call in members if call.key[:2] == key[:2]}) > 1
+        for rank, call in members:
+            if most == len(members) and len(lines[rank.doing]) > 1:
+                continue  # as with tensor parallelism: groups that are all in the same line, each in a call of its own
+            is_odd = most * 2 > len(members) and call.key != key
+            doing = _named(rank.doing, call, sized=sized, grouped=len(groups) > 1)
+            doing += _difference(rank, call, usual) if is_odd else ""
+            changed[id(rank)] = replace(rank, doing=doing, is_odd=is_odd)
+    return [changed.get(id(rank), rank) for rank in ranks]
+
+
+def _waits_in(rank: RankStack) -> Call | None:
+    """The call that the main thread is in, else the first of those that are not over."""
+    match = _WAITS.match(rank.doing)
+    open_ = [call for call in rank.calls if not call.is_over]
+    if match is None or rank.waiting < 1 or not open_:
+        return None
+    return next((call for call in reversed(open_) if call.op == match[1]), open_[0])
+
+
+def _named(doing: str, call: Call, *, sized: bool, grouped: bool) -> str:
+    """``waits in all_reduce #17 at train.py:88``; ``waits in backward for all_reduce #17 at train.py:90``.
+
+    A ``wait()`` for a call made before ``waits for all_reduce #17``.
+    """
+    of = f" of {call.size}" if sized and call.size else ""
+    within = f" in group {call.label}" if grouped and call.label else ""
+    which = f"#{call.number}{of}{within}"
+    doing = _WAITS.sub(lambda m: f"{m[0]} for {call.op} {which}" if m[1] in _ELSEWHERE else f"{m[0]} {which}", doing)
+    return doing.replace("waits in wait for ", "waits for ")
+
+
+def _difference(rank: RankStack, call: Call, usual: Call) -> str:
+    """``, 1 call ahead: its #16 is broadcast``."""
+    apart = call.number - usual.number
+    if not apart:
+        return ""
+    text = f", {abs(apart)} call{'s' if abs(apart) > 1 else ''} {'ahead' if apart > 0 else 'behind'}"
+    own = next((c for c in rank.calls if (c.group, c.number) == (usual.group, usual.number)), None)
+    return f"{text}: its #{own.number} is {own.op}" if own and own.op != usual.op else text
