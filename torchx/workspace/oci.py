@@ -11,9 +11,10 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torchx.errors import NotSupportedError
+from torchx.specs.api import Workspace
 from torchx.util.records import dataclass
 from torchx.version import __version__
 from torchx.workspace import content
@@ -25,9 +26,6 @@ from torchx.workspace.images.names import ImageName
 from torchx.workspace.images.oci_base import BaseImage, resolve
 from torchx.workspace.images.parallel import in_parallel
 from torchx.workspace.images.registry import DOCKER_MANIFEST, OCI_MANIFEST, PUSH, Blob, Manifest, Registry
-
-if TYPE_CHECKING:
-    from torchx.specs.api import Workspace
 
 T = TypeVar("T")
 

@@ -7,11 +7,9 @@ from typing import Any
 
 from torchx.schedulers.kubernetes import pods, request, volcanojob
 from torchx.schedulers.kubernetes.credentials import official
-from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID
+from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, Object
 from torchx.schedulers.kubernetes.reasons import VOLCANO_PHASES
 from torchx.specs.api import AppDef, AppState, ReplicaState, Role
-
-_Object = dict[str, Any]
 
 BLUE = "\033[34m"
 ENDC = "\033[0m"
@@ -43,7 +41,7 @@ def app_to_resource(  # noqa: PLR0917  # public signature
     reserved_millicpu: int = pods.RESERVED_MILLICPU,
     reserved_memmb: int = pods.RESERVED_MEMMB,
     efa_device_count: int | None = None,
-) -> _Object:
+) -> Object:
     """The Volcano job of an app."""
     rules = request.JobRules(
         pods=_rules(service_account, reserved_millicpu, reserved_memmb, efa_device_count),
@@ -87,7 +85,7 @@ def sanitize_for_serialization(obj: object) -> object:
     return official().ApiClient().sanitize_for_serialization(obj)
 
 
-def to_model(item: _Object, kind: str) -> Any:
+def to_model(item: Object, kind: str) -> Any:
     """Plain dicts as a model of the official client, whatever its version."""
     client = official()
     model = getattr(client, kind)

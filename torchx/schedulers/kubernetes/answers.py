@@ -8,24 +8,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from torchx.errors import SpecError
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kubernetes import names, reasons
 from torchx.schedulers.kubernetes.attempts import attempts_of, recorded
-from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, PYTORCH, VOLCANO
+from torchx.schedulers.kubernetes.names import (
+    APPWRAPPER,
+    JOB,
+    JOBSET,
+    KUBEFLOW,
+    OLD_APPWRAPPER,
+    PYTORCH,
+    VOLCANO,
+    Object,
+)
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods, unix_time
 from torchx.schedulers.kubernetes.request import role_names
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.images import set_image_digest
+from torchx.specs.retries import Attempt
 from torchx.specs.serialize import appdef_from_dict
 from torchx.util.records import dataclass, field, replace
-
-if TYPE_CHECKING:
-    from torchx.specs.retries import Attempt
-
-_Object = dict[str, Any]
 
 
 @dataclass
@@ -39,8 +43,8 @@ class Found:
     """
 
     kind: str
-    owners: list[_Object] = field(default_factory=list)
-    pods: list[_Object] = field(default_factory=list)
+    owners: list[Object] = field(default_factory=list)
+    pods: list[Object] = field(default_factory=list)
     version: str = ""
     failed: bool = False
 
@@ -53,7 +57,7 @@ class Found:
         return Found(self.kind, owners, pods, self.version, self.failed)
 
 
-def number_of(item: _Object) -> int:
+def number_of(item: Object) -> int:
     """Which attempt an object belongs to, from 1; 0 where the cluster alone starts a job again."""
     return int(((item.get("metadata") or {}).get("labels") or {}).get(names.LABEL_ATTEMPT) or 0)
 
@@ -96,7 +100,7 @@ class Owner:
 # -- owners -------------------------------------------------------------------------------------------------
 
 
-def read_owner(kind: str, item: _Object) -> Owner:
+def read_owner(kind: str, item: Object) -> Owner:
     """A Job, a JobSet, a Volcano job or an AppWrapper, read."""
     metadata, labels = item.get("metadata") or {}, (item.get("metadata") or {}).get("labels") or {}
     annotations = metadata.get("annotations") or {}
@@ -125,16 +129,16 @@ def read_owner(kind: str, item: _Object) -> Owner:
     return replace(owner, failing=reasons.FAILURE_TARGET in conditions)
 
 
-def is_suspended(spec: _Object) -> bool:
+def is_suspended(spec: Object) -> bool:
     """Whether an owner is held, by its own ``spec``; one of Training Operator has it in its policy."""
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
-def _why_failed(condition: _Object) -> tuple[str, str]:
+def _why_failed(condition: Object) -> tuple[str, str]:
     return reasons.why_failed(str(condition.get("reason") or ""), str(condition.get("message") or ""))
 
 
-def _read_job(item: _Object) -> Owner:
+def _read_job(item: Object) -> Owner:
     spec, status = item.get("spec") or {}, item.get("status") or {}
     labels = (item.get("metadata") or {}).get("labels") or {}
     limit = spec.get("backoffLimitPerIndex")
@@ -149,7 +153,7 @@ def _read_job(item: _Object) -> Owner:
     )
 
 
-def _read_jobset(item: _Object) -> Owner:
+def _read_jobset(item: Object) -> Owner:
     spec, status = item.get("spec") or {}, item.get("status") or {}
     jobs = spec.get("replicatedJobs") or ()
     inner = [((job.get("template") or {}).get("spec") or {}) for job in jobs]
@@ -163,13 +167,13 @@ def _read_jobset(item: _Object) -> Owner:
     )
 
 
-def _read_trainjob(item: _Object) -> Owner:
+def _read_trainjob(item: Object) -> Owner:
     spec, status = item.get("spec") or {}, item.get("status") or {}
     done = any(int(job.get("succeeded") or 0) for job in status.get("jobsStatus") or ())
     return Owner(wants=0 if done else int((spec.get("trainer") or {}).get("numNodes") or 0))
 
 
-def _read_pytorchjob(item: _Object) -> Owner:
+def _read_pytorchjob(item: Object) -> Owner:
     wanted = (item.get("spec") or {}).get("pytorchReplicaSpecs") or {}
     there = (item.get("status") or {}).get("replicaStatuses") or {}
     ended = sum(int(one.get(how) or 0) for one in there.values() for how in ("succeeded", "failed"))
@@ -185,7 +189,7 @@ _CONDITIONS = {
 }
 
 
-def _ended_indexes(status: _Object) -> dict[int, AppState]:
+def _ended_indexes(status: Object) -> dict[int, AppState]:
     """Which replicas of an Indexed Job have ended, as ``completedIndexes`` and ``failedIndexes`` have it: ``0,3-5``."""
     found = {}
     for name, state in (("completedIndexes", AppState.SUCCEEDED), ("failedIndexes", AppState.FAILED)):
@@ -196,7 +200,7 @@ def _ended_indexes(status: _Object) -> dict[int, AppState]:
     return found
 
 
-def _read_volcano(item: _Object, *, cancelled: bool) -> Owner:
+def _read_volcano(item: Object, *, cancelled: bool) -> Owner:
     status, spec = item.get("status") or {}, item.get("spec") or {}
     found = status.get("state") or {}
     phase = str(found.get("phase") or "")
@@ -215,10 +219,10 @@ def _read_volcano(item: _Object, *, cancelled: bool) -> Owner:
     )
 
 
-def _read_appwrapper(item: _Object, *, cancelled: bool) -> Owner:
+def _read_appwrapper(item: Object, *, cancelled: bool) -> Owner:
     status = item.get("status") or {}
     word, state = appwrapper_state(item)
-    last: _Object = next((c for c in reversed(status.get("conditions") or ()) if c.get("message")), {})
+    last: Object = next((c for c in reversed(status.get("conditions") or ()) if c.get("message")), {})
     said = str(last.get("message") or "")
     if state is AppState.UNKNOWN:
         said = f"its state is `{word}`{': ' + said if said else ''}"
@@ -233,7 +237,7 @@ def _read_appwrapper(item: _Object, *, cancelled: bool) -> Owner:
     return Owner(state=open_state, reason=said, cancelled=cancelled, restarts=retries, replaces=replaces, native=word)
 
 
-def appwrapper_state(wrapper: _Object) -> tuple[str, AppState]:
+def appwrapper_state(wrapper: Object) -> tuple[str, AppState]:
     """MCAD's word for the state of an AppWrapper of either form, and what it means."""
     status = wrapper.get("status") or {}
     if not status:
@@ -244,7 +248,7 @@ def appwrapper_state(wrapper: _Object) -> tuple[str, AppState]:
     return word, table.get(word, AppState.UNKNOWN)
 
 
-def _appwrapper_retries(wrapper: _Object) -> int:
+def _appwrapper_retries(wrapper: Object) -> int:
     """How often MCAD makes the pods of a wrapper of either form anew."""
     if wrapper.get("apiVersion") == names.V1BETA1:
         scheduling = (wrapper.get("spec") or {}).get("schedulingSpec") or {}
@@ -315,7 +319,7 @@ def facts_of(
 
 
 def _removed(
-    app: AppDef, items: Sequence[_Object], there: Sequence[Owner], ended: Callable[[str], AppState | None]
+    app: AppDef, items: Sequence[Object], there: Sequence[Owner], ended: Callable[[str], AppState | None]
 ) -> Iterator[Owner]:
     """For the Jobs that are gone while those of other roles are there: a TTL takes each by itself, after its end."""
     app_id = ((items[0].get("metadata") or {}).get("labels") or {}).get(names.LABEL_UNIQUE_NAME)
@@ -328,7 +332,7 @@ def _removed(
                 yield Owner(role_index=i, replica=k, state=state, replaces=False)
 
 
-def definition(owners: Iterable[_Object]) -> AppDef | None:
+def definition(owners: Iterable[Object]) -> AppDef | None:
     """The AppDef that the submission left on an owner; None when there is none that can be read."""
     for item in owners:
         text = ((item.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_APP)
@@ -340,7 +344,7 @@ def definition(owners: Iterable[_Object]) -> AppDef | None:
     return None
 
 
-def is_elastic(owners: Iterable[_Object]) -> bool:
+def is_elastic(owners: Iterable[Object]) -> bool:
     """Whether a role can do without some of its replicas, without reading all of the definition."""
     texts = (((item.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_APP) for item in owners)
     return any(re.search(r'"min_replicas": \d', text) for text in texts if text)
@@ -447,7 +451,7 @@ def _note_images(app: AppDef | None, pods: Iterable[Pod]) -> None:
             set_image_digest(role, used[i])
 
 
-def _ended_at(owners: Iterable[_Object], pods: Iterable[Pod]) -> float | None:
+def _ended_at(owners: Iterable[Object], pods: Iterable[Pod]) -> float | None:
     times = [pod.facts.ended for pod in pods if pod.facts.ended]
     for item in owners:
         status = item.get("status") or {}

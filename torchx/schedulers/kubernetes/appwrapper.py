@@ -6,17 +6,13 @@ Both forms are known: ``workload.codeflare.dev/v1beta2`` (https://project-codefl
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kubernetes import pods, request
-from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, RETRY_LIMIT, V1BETA2
+from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, RETRY_LIMIT, V1BETA2, Object
 from torchx.schedulers.kubernetes.request import JobRules
 from torchx.schedulers.kubernetes.secrets import note as secret_note
 from torchx.specs.api import AppDef, RetryPolicy, Role
 from torchx.util.records import dataclass, field
-
-_Object = dict[str, Any]
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """Of Multus: which networks a pod is attached to besides the cluster's own."""
@@ -33,7 +29,7 @@ class KubernetesMCADJob:
     app_id: str = ""
     namespace: str = "default"
     context: str | None = None
-    secret: _Object | None = field(default=None, repr=False)
+    secret: Object | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         """YAML that ``kubectl apply`` takes, secrets masked."""
@@ -48,7 +44,7 @@ def render(
     form: str = V1BETA2,
     priority: int | None = None,
     network: str | None = None,
-) -> _Object:
+) -> Object:
     """The AppWrapper of an app.
 
     Args:
@@ -63,13 +59,13 @@ def render(
         parts += _pods(app, i, app_id, rules, network)
     labels = pods.object_labels(app, app_id, session=rules.session)
     metadata = request.metadata_of(app_id, rules, labels, rules.metadata)
-    wrapper: _Object = {"apiVersion": form, "kind": "AppWrapper", "metadata": metadata}
+    wrapper: Object = {"apiVersion": form, "kind": "AppWrapper", "metadata": metadata}
     retries = max(role.max_retries for role in app.roles)
     if form == V1BETA2:
         metadata["annotations"][RETRY_LIMIT] = str(retries)
         wrapper["spec"] = {"components": [_component(part) for part in parts]}
         return wrapper
-    spec: _Object = {"resources": {"GenericItems": [_generic_item(part) for part in parts]}}
+    spec: Object = {"resources": {"GenericItems": [_generic_item(part) for part in parts]}}
     if priority is not None:
         spec["priority"] = priority
     if retries:
@@ -77,12 +73,12 @@ def render(
     return {**wrapper, "spec": spec}
 
 
-def scheduling_spec(retries: int, pods_needed: int) -> _Object:
+def scheduling_spec(retries: int, pods_needed: int) -> Object:
     """How often MCAD queues a v1beta1 job again when pods of it are lost."""
     return {"minAvailable": pods_needed, "requeuing": {"maxNumRequeuings": retries}}
 
 
-def pod_group(role: Role, name: str, namespace: str, labels: dict[str, str]) -> _Object:
+def pod_group(role: Role, name: str, namespace: str, labels: dict[str, str]) -> Object:
     """What the coscheduling plugin starts together: the pods of one role.
 
     https://github.com/kubernetes-sigs/scheduler-plugins/tree/master/pkg/coscheduling
@@ -95,14 +91,14 @@ def pod_group(role: Role, name: str, namespace: str, labels: dict[str, str]) -> 
     }
 
 
-def _service(app: AppDef, app_id: str, rules: JobRules) -> _Object:
+def _service(app: AppDef, app_id: str, rules: JobRules) -> Object:
     # The metadata of what lies in a wrapper is the wrapper's to mark.
     service = request.headless_service(app, app_id, rules)
     service["metadata"].pop("annotations", None)
     return service
 
 
-def _pods(app: AppDef, index: int, app_id: str, rules: JobRules, network: str | None) -> list[_Object]:
+def _pods(app: AppDef, index: int, app_id: str, rules: JobRules, network: str | None) -> list[Object]:
     found = []
     role, name = app.roles[index], request.role_names(app)[index]
     labels = pods.role_labels(app, index, app_id, session=rules.session)
@@ -123,15 +119,15 @@ def _pods(app: AppDef, index: int, app_id: str, rules: JobRules, network: str | 
     return found
 
 
-def _component(part: _Object) -> _Object:
+def _component(part: Object) -> Object:
     # Pods must be found in what may be anything: the path says where their template is.
     if part["kind"] == "Pod":
         return {"podSets": [{"replicas": 1, "path": "template"}], "template": part}
     return {"template": part}
 
 
-def _generic_item(part: _Object) -> _Object:
-    item: _Object = {"replicas": 1, "generictemplate": part}
+def _generic_item(part: Object) -> Object:
+    item: Object = {"replicas": 1, "generictemplate": part}
     if part["kind"] == "Pod":
         container = part["spec"]["containers"][0]
         item["completionstatus"] = "Complete"

@@ -9,21 +9,16 @@ the cluster took the pod away: https://kubernetes.io/docs/concepts/workloads/con
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, NotSupportedError, SpecError
 from torchx.schedulers.kit.attempts import policy_of, refuse_parts
+from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.native_retries import NativeRetries, NativeSystem, attempt_of
-from torchx.schedulers.kubernetes.names import ANNOTATION_ATTEMPTS, FAILURE_POLICY_SINCE, JOB, PER_INDEX_SINCE
+from torchx.schedulers.kubernetes.names import ANNOTATION_ATTEMPTS, FAILURE_POLICY_SINCE, JOB, PER_INDEX_SINCE, Object
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pod
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts
 from torchx.util.records import replace
-
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.caps import Capabilities
-
-_Object = dict[str, Any]
 
 _KILLED = 137
 """The exit code of a container that ran out of memory."""
@@ -85,7 +80,7 @@ def each_by_itself(role: Role) -> bool:
     return role.min_replicas is not None or role.retry_policy is RetryPolicy.REPLICA
 
 
-def _refuse_restarts(role: Role, template: _Object) -> None:
+def _refuse_restarts(role: Role, template: Object) -> None:
     if template["spec"].get("restartPolicy") != "Never":
         raise SpecError(
             f"role `{role.name}`: its overlay sets `restartPolicy`, so that nodes start its containers again whatever"
@@ -94,7 +89,7 @@ def _refuse_restarts(role: Role, template: _Object) -> None:
         )
 
 
-def render(role: Role, retries: NativeRetries, template: _Object) -> _Object:
+def render(role: Role, retries: NativeRetries, template: Object) -> Object:
     """The fields of a Job that keep the policy.
 
     Raises:
@@ -104,19 +99,19 @@ def render(role: Role, retries: NativeRetries, template: _Object) -> _Object:
     own = each_by_itself(role)
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     end = "FailIndex" if own else "FailJob"
-    rules: list[_Object] = [{"action": "Ignore" if _TAKEN[0] in retries.retried else end, "onPodConditions": disrupted}]
+    rules: list[Object] = [{"action": "Ignore" if _TAKEN[0] in retries.retried else end, "onPodConditions": disrupted}]
     if retries.times:
         for kind, operator in (("oom", "In"), ("error", "NotIn")):
             action = "Count" if kind in retries.retried else end
             rules.append({"action": action, "onExitCodes": {"operator": operator, "values": [_KILLED]}})
-    made: _Object = {"backoffLimit": retries.times}
+    made: Object = {"backoffLimit": retries.times}
     if own:
         spare = 0 if role.min_replicas is None else max(role.num_replicas - role.min_replicas, 0)
         made = {"backoffLimitPerIndex": retries.times, "maxFailedIndexes": spare}
     return {**made, "podFailurePolicy": {"rules": rules}}
 
 
-def render_ours(role: Role, template: _Object) -> _Object:
+def render_ours(role: Role, template: Object) -> Object:
     """The fields of a Job that ends when a pod fails, or more than an elastic role can do without.
 
     Raises:
@@ -126,13 +121,13 @@ def render_ours(role: Role, template: _Object) -> _Object:
     return {"backoffLimit": 0 if role.min_replicas is None else max(role.num_replicas - role.min_replicas, 0)}
 
 
-def recorded(owners: Iterable[_Object]) -> list[Attempt]:
+def recorded(owners: Iterable[Object]) -> list[Attempt]:
     """The attempts that were written on the Jobs of the one that followed."""
     notes = (((item.get("metadata") or {}).get("annotations") or {}).get(ANNOTATION_ATTEMPTS) for item in owners)
     return next((read_attempts(text.splitlines()) for text in notes if text), [])
 
 
-def attempts_of(app: AppDef | None, items: Sequence[_Object], *, over: bool) -> list[Attempt]:
+def attempts_of(app: AppDef | None, items: Sequence[Object], *, over: bool) -> list[Attempt]:
     """The attempts that have ended, oldest first: each failed pod is one. None for a job without a policy.
 
     Args:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.runs import Run, default_registry
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.ear import Ear
 from torchx.schedulers.inside import InsideProcess, Tty, described
+from torchx.schedulers.kit.facts import JobFacts
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
 from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, queries, sweeps, verbs
 from torchx.schedulers.kubernetes.answers import Found
@@ -25,6 +28,7 @@ from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.schedulers.kubernetes.simulate import simulation
+from torchx.schedulers.metrics import ReplicaMetrics
 from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle
 from torchx.specs.images import report_image_digest
 from torchx.util.notices import logger
@@ -32,13 +36,7 @@ from torchx.util.outages import Outage
 from torchx.util.records import replace
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.facts import JobFacts
-    from torchx.schedulers.kit.logs import LogQuery
-    from torchx.schedulers.kit.simulations import Simulation
-    from torchx.schedulers.metrics import ReplicaMetrics
-
-    _Metrics = list[ReplicaMetrics]
+_Metrics = list[ReplicaMetrics]
 
 _Jobs = list[ListAppResponse]
 _Replicas = list[tuple[str, int]]

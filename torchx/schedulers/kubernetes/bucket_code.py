@@ -10,21 +10,18 @@ import datetime
 import re
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.kubernetes.inline_code import FOLDER, SCRIPT, URL, archive_of, entries_of
+from torchx.schedulers.kubernetes.names import Object
+from torchx.specs.api import Workspace
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.redaction import learn
 from torchx.workspace import content
 from torchx.workspace.images.progress import Display, megabytes
-
-if TYPE_CHECKING:
-    from torchx.specs.api import Workspace
-
-_Object = dict[str, Any]
 
 SIGNED_S = 7 * 86400
 """Seconds for which an address is good: the longest that S3 allows.
@@ -56,11 +53,11 @@ class BucketCode:
         return ["sh", f"{FOLDER}/{SCRIPT}"]
 
     @staticmethod
-    def volume(name: str) -> _Object:
+    def volume(name: str) -> Object:
         """The source of the volume at :data:`FOLDER`."""
         return {"secret": {"secretName": name}}
 
-    def as_object(self, metadata: _Object) -> _Object:
+    def as_object(self, metadata: Object) -> Object:
         """What the volume is made of; the address is signed by :func:`signed`."""
         data = {URL: self.url, SCRIPT: read_script(__file__, SCRIPT)}
         return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}
@@ -88,7 +85,7 @@ def plan(workspace: Workspace, bucket: str, *, quiet: bool = False) -> BucketCod
     return BucketCode(workspace, found, f"{bucket.rstrip('/')}/{found.replace(':', '-')}.tgz", quiet)
 
 
-def signed(item: _Object, codes: Mapping[str, BucketCode]) -> _Object:
+def signed(item: Object, codes: Mapping[str, BucketCode]) -> Object:
     """An object as it is submitted: of a Secret that leads to an archive, this is uploaded and its address signed.
 
     Args:

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kubernetes.credentials import connect
+from torchx.schedulers.kubernetes.names import Object
 from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, Refusal, refusal, unless_forbidden
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
 _T = TypeVar("_T")
 _Other = TypeVar("_Other")
-_Object = dict[str, Any]
 
 PLURALS = {
     "Service": ("api/v1", "services"),
@@ -88,7 +88,7 @@ class _Request:
     method: str
     path: str
     query: Mapping[str, object]
-    body: _Object | None = None
+    body: Object | None = None
     content_type: str = _JSON
     timeout_s: float | None = _ANSWER_S
 
@@ -130,7 +130,7 @@ class KubeApi:
 
     # -- verbs -------------------------------------------------------------------------------------------
 
-    def get(self, path: str, query: Mapping[str, object] | None = None) -> _Object:
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> Object:
         """One object, or one page of a list.
 
         Raises:
@@ -139,7 +139,7 @@ class KubeApi:
         """
         return self._json("GET", path, query)
 
-    def create(self, item: _Object, *, dry_run: bool = False, unknown_fields: str = "") -> _Object:
+    def create(self, item: Object, *, dry_run: bool = False, unknown_fields: str = "") -> Object:
         """Makes an object; with ``dry_run`` the server only checks it.
 
         An answer that was lost is asked for again: should the object be there already, it is returned if it carries
@@ -174,7 +174,7 @@ class KubeApi:
                 raise
             return there
 
-    def kept(self, item: _Object) -> _Object:
+    def kept(self, item: Object) -> Object:
         """What the server would keep of an object, without a word on fields that it does not know. Nothing is made.
 
         Raises:
@@ -182,11 +182,11 @@ class KubeApi:
         """
         return self.create(item, dry_run=True, unknown_fields="Ignore")
 
-    def patch(self, path: str, patch: _Object) -> _Object:
+    def patch(self, path: str, patch: Object) -> Object:
         """Merges ``patch`` into an object (RFC 7386)."""
         return self._json("PATCH", path, None, patch, content_type="application/merge-patch+json")
 
-    def post(self, path: str, item: _Object) -> _Object:
+    def post(self, path: str, item: Object) -> Object:
         """Hands an object to a part of another one, such as an eviction to a pod."""
         return self._json("POST", path, None, item)
 
@@ -202,7 +202,7 @@ class KubeApi:
         except NotFoundError:
             return
 
-    def items(self, path: str, query: Mapping[str, object] | None = None) -> Iterator[_Object]:
+    def items(self, path: str, query: Mapping[str, object] | None = None) -> Iterator[Object]:
         """All objects of a list, a page at a time.
 
         A list that changed too much between two pages (410) is read again from its beginning, without pages.
@@ -211,9 +211,9 @@ class KubeApi:
         for page in self._pages(path, query):
             yield from _unseen(page, seen)
 
-    def listed(self, path: str, query: Mapping[str, object] | None = None) -> tuple[list[_Object], str]:
+    def listed(self, path: str, query: Mapping[str, object] | None = None) -> tuple[list[Object], str]:
         """All objects of a list that is short, and the version from which a watch goes on."""
-        found: list[_Object] = []
+        found: list[Object] = []
         seen: set[str] = set()
         version = ""
         for page in self._pages(path, query):
@@ -221,7 +221,7 @@ class KubeApi:
             version = str((page.get("metadata") or {}).get("resourceVersion") or "")
         return found, version
 
-    def _pages(self, path: str, query: Mapping[str, object] | None) -> Iterator[_Object]:
+    def _pages(self, path: str, query: Mapping[str, object] | None) -> Iterator[Object]:
         token = ""
         asked: dict[str, object] = {"limit": PAGE, **(query or {})}
         while True:
@@ -317,7 +317,7 @@ class KubeApi:
         except (OSError, websocket.WebSocketException) as e:
             raise TransientError(f"the Kubernetes API at `{configuration.host}` opens no stream: {_cause(e)}") from None
 
-    def events(self, path: str, query: Mapping[str, object], *, timeout_s: float) -> Iterator[_Object]:
+    def events(self, path: str, query: Mapping[str, object], *, timeout_s: float) -> Iterator[Object]:
         """Events of a watch, until the server or the connection ends it, or it is silent for ``timeout_s`` seconds."""
         import urllib3
 
@@ -340,9 +340,9 @@ class KubeApi:
         method: str,
         path: str,
         query: Mapping[str, object] | None = None,
-        body: _Object | None = None,
+        body: Object | None = None,
         content_type: str = _JSON,
-    ) -> _Object:
+    ) -> Object:
         text = self._whole(_Request(method, path, query or {}, body, content_type))
         try:
             found = json.loads(text)
@@ -444,7 +444,7 @@ class KubeApi:
             ) from None
 
 
-def _unseen(page: _Object, seen: set[str]) -> list[_Object]:
+def _unseen(page: Object, seen: set[str]) -> list[Object]:
     """The objects of a page that were on none before it."""
     found = []
     for item in page.get("items") or ():

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kit.follow import split_stamp
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
-
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.logs import LogQuery
-
-_Object = dict[str, Any]
+from torchx.schedulers.kubernetes.names import Object
 
 _CHUNK = 1 << 16
 _SILENCE_S = 300.0
@@ -35,7 +32,7 @@ class ContainerLog:
         prefix: before each line.
     """
 
-    def __init__(self, api: KubeApi, pod: _Object, name: str, query: LogQuery, *, prefix: str = "") -> None:
+    def __init__(self, api: KubeApi, pod: Object, name: str, query: LogQuery, *, prefix: str = "") -> None:
         self._api = api
         self._path = f"{path_of('Pod', pod['metadata']['namespace'], pod['metadata']['name'])}/log"
         self._name = name
@@ -51,7 +48,7 @@ class ContainerLog:
         self._ended = False
         self._vain = self._skip = 0
 
-    def lines(self, status: _Object, *, follow: bool) -> Iterator[tuple[int, bytes]]:
+    def lines(self, status: Object, *, follow: bool) -> Iterator[tuple[int, bytes]]:
         """Time (ns) and text of what was written since the last call; with ``follow``, until the container ends.
 
         Args:

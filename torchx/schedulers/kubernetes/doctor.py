@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, ParseError
 from torchx.schedulers.findings import GOOD, Check, Finding, bad, doubt, once
 from torchx.schedulers.findings.images import image_checks
 from torchx.schedulers.kubernetes.client import PLURALS, KubeApi
-from torchx.schedulers.kubernetes.names import JOB, OWNERS
+from torchx.schedulers.kubernetes.names import JOB, OWNERS, Object
 from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
-
-if TYPE_CHECKING:
-    from torchx.specs.api import AppDryRunInfo, Role
-
-_Object = dict[str, Any]
+from torchx.specs.api import AppDryRunInfo, Role
 
 _UNITS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
@@ -68,13 +64,13 @@ def of_cluster(
     ]
 
 
-def of_job(api: KubeApi, namespace: str, job: AppDryRunInfo[Any], objects: Callable[[], list[_Object]]) -> list[Check]:
+def of_job(api: KubeApi, namespace: str, job: AppDryRunInfo[Any], objects: Callable[[], list[Object]]) -> list[Check]:
     """The questions about one job.
 
     Args:
         objects: asks the cluster what the job becomes there.
     """
-    nothing: list[_Object] = []
+    nothing: list[Object] = []
     nodes = once(lambda: unless_forbidden(lambda: [*api.items("/api/v1/nodes")], nothing))
     specs, roles = [*_pod_specs(job.request.resource)], job._app.roles if job._app is not None else []
     return [
@@ -166,7 +162,7 @@ def _rights(api: KubeApi, namespace: str, needed: dict[str, str]) -> str | list[
 # -- one job -------------------------------------------------------------------------------------------
 
 
-def _pod_specs(item: Any) -> Iterator[_Object]:
+def _pod_specs(item: Any) -> Iterator[Object]:
     """The specs of pods within an object."""
     if isinstance(item, dict) and isinstance(item.get("containers"), list):
         yield item
@@ -174,7 +170,7 @@ def _pod_specs(item: Any) -> Iterator[_Object]:
         yield from _pod_specs(value)
 
 
-def _admission(api: KubeApi, objects: Callable[[], list[_Object]]) -> str | Finding:
+def _admission(api: KubeApi, objects: Callable[[], list[Object]]) -> str | Finding:
     try:
         made = [item for item in objects() if item["kind"] != "ConfigMap"]  # the code
         for item in made:
@@ -186,7 +182,7 @@ def _admission(api: KubeApi, objects: Callable[[], list[_Object]]) -> str | Find
     return f"the API server would take its {len(made)} objects"
 
 
-def _references(spec: _Object) -> Iterator[tuple[str, str]]:
+def _references(spec: Object) -> Iterator[tuple[str, str]]:
     """What a pod cannot start without: its plural, and its name."""
     yield "serviceaccounts", spec.get("serviceAccountName") or ""
     yield "priorityclasses", spec.get("priorityClassName") or ""
@@ -196,7 +192,7 @@ def _references(spec: _Object) -> Iterator[tuple[str, str]]:
         yield "secrets", "" if secret.get("optional") else secret.get("secretName") or ""
 
 
-def _requests(spec: _Object) -> dict[str, float]:
+def _requests(spec: Object) -> dict[str, float]:
     """What a pod asks for, all its containers together."""
     found: dict[str, float] = {}
     for container in spec["containers"]:
@@ -205,7 +201,7 @@ def _requests(spec: _Object) -> dict[str, float]:
     return found
 
 
-def _quotas(api: KubeApi, namespace: str, specs: list[_Object], roles: list[Role]) -> str | Finding | list[Finding]:
+def _quotas(api: KubeApi, namespace: str, specs: list[Object], roles: list[Role]) -> str | Finding | list[Finding]:
     """Against what the job needs at the least; a quota for some pods only is left to admission."""
     wanted: dict[str, float] = {}
     for spec, role in zip(specs, roles, strict=False):
@@ -225,7 +221,7 @@ def _quotas(api: KubeApi, namespace: str, specs: list[_Object], roles: list[Role
     return doubt(_UNSEEN) if quotas is None else found or "the job is within it"
 
 
-def _fits(api: KubeApi, nodes: list[_Object], specs: list[_Object]) -> Iterator[Finding]:
+def _fits(api: KubeApi, nodes: list[Object], specs: list[Object]) -> Iterator[Finding]:
     if not nodes:
         yield doubt(_UNSEEN)
         return
@@ -239,13 +235,13 @@ def _fits(api: KubeApi, nodes: list[_Object], specs: list[_Object]) -> Iterator[
             yield doubt(said, _SHOW_NODES) if _may_grow(api, nodes) else bad(said, _SHOW_NODES)
 
 
-def _has_room(node: _Object, wanted: Mapping[str, float], labels: Mapping[str, str]) -> bool:
+def _has_room(node: Object, wanted: Mapping[str, float], labels: Mapping[str, str]) -> bool:
     room = (node.get("status") or {}).get("allocatable") or {}
     fits = all(amount(room.get(name, 0)) >= value for name, value in wanted.items())
     return fits and labels.items() <= (node["metadata"].get("labels") or {}).items()
 
 
-def _may_grow(api: KubeApi, nodes: list[_Object]) -> bool:
+def _may_grow(api: KubeApi, nodes: list[Object]) -> bool:
     """Whether somebody may add nodes: those of a cloud, or an autoscaler that is seen."""
     clouds = {str((node.get("spec") or {}).get("providerID") or "").partition("://")[0] for node in nodes}
     groups = {group.partition("/")[0] for group in api.groups()}
@@ -257,12 +253,12 @@ def _may_grow(api: KubeApi, nodes: list[_Object]) -> bool:
         return not isinstance(e, NotFoundError)
 
 
-def _architectures(nodes: list[_Object]) -> set[str]:
+def _architectures(nodes: list[Object]) -> set[str]:
     found = {str(((node.get("status") or {}).get("nodeInfo") or {}).get("architecture", "")) for node in nodes}
     return set() if "" in found else found
 
 
-def _have(nodes: list[_Object], image: str) -> bool | None:
+def _have(nodes: list[Object], image: str) -> bool | None:
     """Whether one of them has an image; None where not all are seen, or they do not list all that they have."""
     there = [(node.get("status") or {}).get("images") or [] for node in nodes]
     short = image.removeprefix("docker.io/").removeprefix("library/")

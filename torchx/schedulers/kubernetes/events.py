@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError
+from torchx.schedulers.kubernetes.answers import Found
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
-from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO
+from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO, Object
 from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.specs.api import AppState
-
-if TYPE_CHECKING:
-    from torchx.schedulers.kubernetes.answers import Found
-
-_Object = dict[str, Any]
 
 
 def why_pods_are_missing(api: KubeApi, namespace: str, found: Found) -> str:
@@ -23,7 +18,7 @@ def why_pods_are_missing(api: KubeApi, namespace: str, found: Found) -> str:
     return unless_forbidden(lambda: next((said for said in _sayings(api, namespace, found) if said), ""), "")
 
 
-def why_it_does_not_start(api: KubeApi, namespace: str, pod: _Object) -> str:
+def why_it_does_not_start(api: KubeApi, namespace: str, pod: Object) -> str:
     """Why a pod's containers are not made: a volume or a network that it cannot get. Empty when nobody says."""
     of = f"involvedObject.uid={pod['metadata'].get('uid')}"
     return unless_forbidden(lambda: _warning(api, namespace, of, NO_START), "")
@@ -82,7 +77,7 @@ def _warning(api: KubeApi, namespace: str, of: str, reasons: tuple[str, ...], *,
     return ""
 
 
-def _of_volcano(api: KubeApi, namespace: str, item: _Object) -> str:
+def _of_volcano(api: KubeApi, namespace: str, item: Object) -> str:
     """What Volcano says of a job whose pods wait: https://volcano.sh/en/docs/podgroup/"""
     metadata = item["metadata"]
     if ((item.get("status") or {}).get("state") or {}).get("phase") != "Pending":
@@ -104,7 +99,7 @@ def _of_volcano(api: KubeApi, namespace: str, item: _Object) -> str:
     return ""
 
 
-def _admission(api: KubeApi, namespace: str, item: _Object) -> str:
+def _admission(api: KubeApi, namespace: str, item: Object) -> str:
     """What Kueue says of a job that waits."""
     queue = queue_of(item)
     try:
@@ -117,7 +112,7 @@ def _admission(api: KubeApi, namespace: str, item: _Object) -> str:
     return ""
 
 
-def workloads(api: KubeApi, namespace: str, item: _Object) -> list[_Object]:
+def workloads(api: KubeApi, namespace: str, item: Object) -> list[Object]:
     """Kueue's own object for a job: https://kueue.sigs.k8s.io/docs/concepts/workload/
 
     Raises:
@@ -130,6 +125,6 @@ def workloads(api: KubeApi, namespace: str, item: _Object) -> list[_Object]:
         return api.listed(path_of("WorkloadV1Beta2", namespace), query)[0]
 
 
-def queue_of(item: _Object) -> str:
+def queue_of(item: Object) -> str:
     """The queue of Kueue that a job was given to; empty: none."""
     return str((item["metadata"].get("labels") or {}).get(LABEL_QUEUE) or "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.kit.export import Export, build_lines
@@ -11,9 +11,7 @@ from torchx.schedulers.kit.manifests import to_yaml
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.kubernetes.inline_code import SCRIPT
 from torchx.schedulers.kubernetes.names import KUBEFLOW, PYTORCH
-
-if TYPE_CHECKING:
-    from torchx.schedulers.kubernetes.request import KubernetesJob
+from torchx.schedulers.kubernetes.request import KubernetesJob
 
 JOB_FILE, CODE_FILE = "job.yaml", "code.yaml"
 

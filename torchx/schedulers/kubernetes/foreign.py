@@ -7,7 +7,7 @@ of ours have, here and not in the cluster; after that they are read like those.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
@@ -16,7 +16,7 @@ from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.answers import Found
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.logs import Seen
-from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, Object
 from torchx.schedulers.kubernetes.pod_answers import by_age, read_pods
 from torchx.schedulers.kubernetes.queries import name_of
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-_Object = dict[str, Any]
 
 KINDS = {
     **{"pod": "Pod", "job": "Job", "jobset": "JobSet", "trainjob": "TrainJob"},
@@ -129,13 +128,13 @@ class ForeignKubeJobs(ForeignJobs, _Base):
     _delete_existing = _cancel_existing
 
 
-def labelled(pods: Iterable[_Object]) -> list[_Object]:
+def labelled(pods: Iterable[Object]) -> list[Object]:
     """Pods with the labels of ours for role and replica.
 
     Those of an index are one replica, the older ones its former attempts; so are those of a Job that has no indexes, as
     far as they have failed and others came after them.
     """
-    members: dict[str, list[_Object]] = {}
+    members: dict[str, list[Object]] = {}
     for pod in sorted(pods, key=by_age):
         members.setdefault(_role_of(pod), []).append(pod)
     found = []
@@ -153,7 +152,7 @@ def labelled(pods: Iterable[_Object]) -> list[_Object]:
     return found
 
 
-def as_job(item: _Object) -> _Object:
+def as_job(item: Object) -> Object:
     """A RayJob or a RayCluster as a Job that has ended or not, for the same reasons."""
     status = item.get("status") or {}
     kept = {"metadata": item["metadata"], "spec": {"suspend": (item.get("spec") or {}).get("suspend")}}
@@ -162,26 +161,26 @@ def as_job(item: _Object) -> _Object:
     return {**kept, "status": {"conditions": [ended]} if name else {}}
 
 
-def _role_of(pod: _Object) -> str:
+def _role_of(pod: Object) -> str:
     labels = pod["metadata"].get("labels") or {}
     name = next((str(labels[label]) for label in _ROLES if labels.get(label)), "")
     return names.label_value(name or str(pod["metadata"]["name"])).lower()
 
 
-def _index_of(pod: _Object) -> tuple[int, ...]:
+def _index_of(pod: Object) -> tuple[int, ...]:
     metadata = pod["metadata"]
     known = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
     return tuple(int(known[name]) for name in dict.fromkeys(_INDEXES) if str(known.get(name, "")).isdigit())
 
 
-def _get(api: KubeApi, kind: str, namespace: str, name: str) -> _Object | None:
+def _get(api: KubeApi, kind: str, namespace: str, name: str) -> Object | None:
     try:
         return api.get(path_of(kind, namespace, name)) if kind else None
     except NotFoundError:  # or the cluster has no such kind
         return None
 
 
-def _top(api: KubeApi, namespace: str, kind: str, item: _Object) -> tuple[str, _Object]:
+def _top(api: KubeApi, namespace: str, kind: str, item: Object) -> tuple[str, Object]:
     """What owns an object in the end, of the kinds that are jobs."""
     references = item["metadata"].get("ownerReferences") or ()
     for owner in (ref for ref in references if ref.get("kind") in KINDS.values()):
@@ -191,7 +190,7 @@ def _top(api: KubeApi, namespace: str, kind: str, item: _Object) -> tuple[str, _
     return kind, item
 
 
-def _pods_below(api: KubeApi, namespace: str, uid: str) -> list[_Object]:
+def _pods_below(api: KubeApi, namespace: str, uid: str) -> list[Object]:
     """The pods whose owners lead up to an object."""
     wanted = {uid}
     between = [item for kind in _BETWEEN for item in _all(api, kind, namespace)]
@@ -200,12 +199,12 @@ def _pods_below(api: KubeApi, namespace: str, uid: str) -> list[_Object]:
     return [pod for pod in _all(api, "Pod", namespace) if _owners(pod) & wanted]
 
 
-def _all(api: KubeApi, kind: str, namespace: str) -> list[_Object]:
+def _all(api: KubeApi, kind: str, namespace: str) -> list[Object]:
     try:
         return unless_forbidden(lambda: list(api.items(path_of(kind, namespace))), [])
     except NotFoundError:
         return []
 
 
-def _owners(item: _Object) -> set[str]:
+def _owners(item: Object) -> set[str]:
     return {str(ref.get("uid")) for ref in item["metadata"].get("ownerReferences") or ()}

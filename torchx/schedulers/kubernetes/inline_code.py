@@ -8,10 +8,16 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
-from torchx.schedulers.kubernetes.names import ANNOTATION_SUBMISSION, LABEL_QUEUE, LABEL_ROLE_INDEX, MAIN_CONTAINER
+from torchx.schedulers.kubernetes.names import (
+    ANNOTATION_SUBMISSION,
+    LABEL_QUEUE,
+    LABEL_ROLE_INDEX,
+    MAIN_CONTAINER,
+    Object,
+)
 from torchx.util.records import dataclass
 from torchx.workspace import content
 from torchx.workspace.content import FILE, Entry
@@ -22,7 +28,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kubernetes.bucket_code import BucketCode
     from torchx.specs.api import Workspace
 
-_Object = dict[str, Any]
 
 AUTO, BUCKET, INLINE, REGISTRY = "auto", "bucket", "inline", "registry"
 WAYS = (AUTO, BUCKET, INLINE, REGISTRY)
@@ -64,11 +69,11 @@ class Code:
         return ["sh", "-c", _UNPACK, "torchx"]
 
     @staticmethod
-    def volume(name: str) -> _Object:
+    def volume(name: str) -> Object:
         """The source of the volume at :data:`FOLDER`."""
         return {"configMap": {"name": name}}
 
-    def as_object(self, metadata: _Object) -> _Object:
+    def as_object(self, metadata: Object) -> Object:
         """What the volume is made of."""
         data = {_FILE: base64.b64encode(self.data).decode()}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
@@ -131,7 +136,7 @@ def _blocks(entries: Iterable[Entry]) -> Iterator[bytes]:
     yield archive.END
 
 
-def attach(objects: list[_Object], codes: Mapping[int, Code | BucketCode]) -> list[_Object]:
+def attach(objects: list[Object], codes: Mapping[int, Code | BucketCode]) -> list[Object]:
     """The objects, whose pods now have their code, and ConfigMaps or Secrets that lead to it, one for each code.
 
     Args:
@@ -148,14 +153,14 @@ def attach(objects: list[_Object], codes: Mapping[int, Code | BucketCode]) -> li
     return [objects[0], *(c.as_object(metadata_of_part(names[c.hash], owner)) for c in different), *objects[1:]]
 
 
-def metadata_of_part(name: str, owner: _Object) -> _Object:
+def metadata_of_part(name: str, owner: Object) -> Object:
     """The metadata of what belongs to a job, from those of its first object."""
     labels = {key: value for key, value in owner["labels"].items() if key != LABEL_QUEUE}
     marks = {key: value for key, value in owner["annotations"].items() if key == ANNOTATION_SUBMISSION}
     return {"name": name, "namespace": owner["namespace"], "labels": labels, "annotations": marks}
 
 
-def _templates(objects: Iterable[_Object]) -> Iterator[_Object]:
+def _templates(objects: Iterable[Object]) -> Iterator[Object]:
     """Of the pods of all roles."""
     for item in objects:
         spec = item["spec"]
@@ -165,7 +170,7 @@ def _templates(objects: Iterable[_Object]) -> Iterator[_Object]:
             yield spec["template"]
 
 
-def _mount(pod: _Object, code: Code | BucketCode, name: str) -> None:
+def _mount(pod: Object, code: Code | BucketCode, name: str) -> None:
     main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
     main["command"] = [*code.command, *main["command"]]
     pod["volumes"] = [*(pod.get("volumes") or ()), {"name": _VOLUME, **code.volume(name)}]
@@ -173,7 +178,7 @@ def _mount(pod: _Object, code: Code | BucketCode, name: str) -> None:
     main["volumeMounts"] = [*(main.get("volumeMounts") or ()), mount]
 
 
-def without_data(resource: _Object) -> _Object:
+def without_data(resource: Object) -> Object:
     """A copy to be shown: of the code only how much there is, or where it will be fetched from."""
     if resource["kind"] == "List":
         return {**resource, "items": [without_data(item) for item in resource["items"]]}

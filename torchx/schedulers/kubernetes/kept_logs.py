@@ -8,16 +8,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.kit.follow import Piece, split_stamp, within
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import FILE_NAME
 from torchx.settings import make_private, torchx_home
 from torchx.util.notices import logger
-
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.logs import LogQuery
 
 _Lines = Iterator[tuple[int, bytes]]
 """Times, nanoseconds since the epoch, and lines; 0 of the last ones that were followed."""

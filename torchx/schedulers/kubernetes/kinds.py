@@ -13,23 +13,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.kubernetes import pytorchjob, request, trainjob, volcanojob
+from torchx.schedulers.kubernetes.bucket_code import BucketCode
 from torchx.schedulers.kubernetes.inline_code import Code, attach
-from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, PYTORCH, VOLCANO
+from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, PYTORCH, VOLCANO, Object
 from torchx.schedulers.kubernetes.request import JobRules
-
-if TYPE_CHECKING:
-    from torchx.schedulers.kubernetes.bucket_code import BucketCode
-    from torchx.specs.api import AppDef
-
-_Object = dict[str, Any]
+from torchx.specs.api import AppDef
 
 
 def render(
     kind: str, app: AppDef, app_id: str, rules: JobRules, codes: Mapping[int, Code | BucketCode] | None = None
-) -> list[_Object]:
+) -> list[Object]:
     """The objects of an app, the one that owns the others first.
 
     Args:

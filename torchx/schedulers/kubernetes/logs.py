@@ -11,26 +11,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError, NotSupportedError, TorchXError, TransientError
 from torchx.schedulers.api import Stream
+from torchx.schedulers.failures.reader import Evidence
+from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.follow import Lines
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.container_logs import ContainerLog
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, gone
-from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, label_value
+from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, Object, label_value
 from torchx.schedulers.kubernetes.pod_answers import Pod, by_age, main_container, read_pod, replica_of
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.util.outages import Outage
 
-if TYPE_CHECKING:
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.kit.facts import ReplicaFacts
-
-_Object = dict[str, Any]
 _Lines = Iterator[tuple[int, bytes]]
 """Times, nanoseconds since the epoch, and lines, each with its line end."""
 
@@ -53,15 +49,15 @@ class Seen:
         ended: the job has ended: there will be no other pods.
     """
 
-    def __init__(self, pods: Iterable[_Object], *, ended: bool = False) -> None:
+    def __init__(self, pods: Iterable[Object], *, ended: bool = False) -> None:
         self.ended = ended
-        self._pods: dict[tuple[str, int], list[_Object]] = {}
+        self._pods: dict[tuple[str, int], list[Object]] = {}
         for pod in sorted(pods, key=by_age):
             labels = pod["metadata"].get("labels") or {}
             place = (str(labels.get(LABEL_ROLE_NAME) or ""), replica_of(pod["metadata"]))
             self._pods.setdefault(place, []).append(pod)
 
-    def pods_of(self, role: str, replica: int) -> list[_Object]:
+    def pods_of(self, role: str, replica: int) -> list[Object]:
         """The pods of one replica, oldest first."""
         return self._pods.get((label_value(role), replica), [])
 
@@ -190,7 +186,7 @@ def refuse_streams(query: LogQuery) -> None:
         )
 
 
-def previous_run(api: KubeApi, pods: Sequence[_Object], query: LogQuery) -> _Lines:
+def previous_run(api: KubeApi, pods: Sequence[Object], query: LogQuery) -> _Lines:
     """What the role's container wrote before it was started again, or the pod before the present one.
 
     Args:
@@ -225,7 +221,7 @@ class PodLog:
         self._logs: dict[str, ContainerLog] = {}
         self.done = False
 
-    def lines(self, pod: _Object) -> _Lines:
+    def lines(self, pod: Object) -> _Lines:
         """What the containers have written since the last call; with ``follow``, of a lone one until its end."""
         if self.done:
             return
@@ -253,7 +249,7 @@ class PodLog:
         # A pod that never got so far as to run has no log.
         self.done = over
 
-    def _log(self, pod: _Object, container: _Object, prefix: str) -> ContainerLog:
+    def _log(self, pod: Object, container: Object, prefix: str) -> ContainerLog:
         name = str(container.get("name", ""))
         if name not in self._logs:
             self._logs[name] = ContainerLog(self._api, pod, name, self._query, prefix=prefix)
@@ -274,8 +270,6 @@ class LastWords:
         self._tails = _MOST_TAILS
 
     def __call__(self, replicas: Sequence[ReplicaFacts], /) -> list[Evidence]:
-        from torchx.schedulers.failures.reader import Evidence
-
         found = []
         for replica in replicas:
             pod = self._pods.get((replica.role, replica.replica))

@@ -9,11 +9,9 @@ from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.schedulers.kubernetes import appwrapper, pods, request, volcanojob
 from torchx.schedulers.kubernetes.aliases import to_model
 from torchx.schedulers.kubernetes.answers import appwrapper_state
-from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, LABEL_ROLE_NAME
+from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, LABEL_ROLE_NAME, Object
 from torchx.schedulers.kubernetes.reasons import APPWRAPPER_STATES
 from torchx.specs.api import AppDef, AppState, ReplicaState, RetryPolicy, Role
-
-_Object = dict[str, Any]
 
 JOB_STATE: dict[str, AppState] = {name: APPWRAPPER_STATES[name] for name in ("Pending", "Running", "Failed", "Deleted")}
 TASK_STATE: dict[str, ReplicaState] = {
@@ -39,7 +37,7 @@ def app_to_resource(  # noqa: PLR0917  # public signature
     priority_class_name: str | None,
     network: str | None,
     priority: int | None = None,
-) -> _Object:
+) -> Object:
     """The AppWrapper of an app."""
     rules = request.JobRules(
         pods=_rules(service_account, image_secret, coscheduler_name, priority_class_name), namespace=namespace
@@ -57,19 +55,19 @@ def get_unique_truncated_appid(app: AppDef) -> str:
     return request.unique_id(app)
 
 
-def create_pod_group(app: AppDef, role: Role, role_idx: int, namespace: str, app_id: str) -> _Object:
+def create_pod_group(app: AppDef, role: Role, role_idx: int, namespace: str, app_id: str) -> Object:
     """The PodGroup of one role, as a generic item of a v1beta1 AppWrapper."""
     name = f"{app_id}-{request.role_names(app)[role_idx]}"
     group = appwrapper.pod_group(role, name, namespace, pods.role_labels(app, role_idx, app_id))
     return {"replicas": 1, "generictemplate": group}
 
 
-def enable_retry(job_spec: _Object, appwrapper_retries: int, total_pods: int) -> None:
+def enable_retry(job_spec: Object, appwrapper_retries: int, total_pods: int) -> None:
     """Puts the retries into the spec of a v1beta1 AppWrapper."""
     job_spec["schedulingSpec"] = appwrapper.scheduling_spec(appwrapper_retries, total_pods)
 
 
-def get_appwrapper_status(app: _Object) -> AppState:
+def get_appwrapper_status(app: Object) -> AppState:
     """The state of an AppWrapper of either form."""
     return appwrapper_state(app)[1]
 
@@ -79,7 +77,7 @@ def get_port_for_service(app: AppDef) -> str:
     return next((str(port) for role in app.roles for port in role.port_map.values()), _DEFAULT_PORT)
 
 
-def get_role_information(generic_items: Iterable[_Object]) -> dict[str, Any]:
+def get_role_information(generic_items: Iterable[Object]) -> dict[str, Any]:
     """Role name -> role, out of the pods of a v1beta1 AppWrapper."""
     found: dict[str, Role] = {}
     for item in generic_items:
@@ -97,7 +95,7 @@ def get_role_information(generic_items: Iterable[_Object]) -> dict[str, Any]:
     return found
 
 
-def get_tasks_status_description(status: _Object) -> dict[str, int]:
+def get_tasks_status_description(status: Object) -> dict[str, int]:
     """How many pods of a v1beta1 AppWrapper are in which state.
 
     >>> get_tasks_status_description({"running": 2, "Succeeded": 1, "state": "Running"})

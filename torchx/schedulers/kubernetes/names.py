@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+Object = dict[str, Any]
+"""What the API takes and answers: an object, or a part of one."""
 
 JOB = "job"
 JOBSET = "jobset"

@@ -12,7 +12,7 @@ import contextlib
 import copy
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchx.errors import TorchXError
 from torchx.schedulers.kit.attempts import judged
@@ -31,6 +31,7 @@ from torchx.schedulers.kubernetes.names import (
     LABEL_UNIQUE_NAME,
     MAIN_CONTAINER,
     OWNERS,
+    Object,
 )
 from torchx.schedulers.kubernetes.pods import ENV_RANK0_HOST
 from torchx.schedulers.kubernetes.refusals import ApiError
@@ -41,7 +42,6 @@ from torchx.util.records import replace
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import JobFacts, Look
 
-_Object = dict[str, Any]
 
 _CONFLICT = 409
 _MOST_KEPT = 100
@@ -110,7 +110,7 @@ def cancel(api: KubeApi, found: Found) -> None:
             api.patch(_path(item), verbs.mark(ANNOTATION_CANCELLED))
 
 
-def next_job(item: _Object, attempts: Sequence[Attempt], *, note: bool = False) -> _Object:
+def next_job(item: Object, attempts: Sequence[Attempt], *, note: bool = False) -> Object:
     """The Job of the next attempt, made of the same one of the last.
 
     Args:
@@ -143,7 +143,7 @@ def next_job(item: _Object, attempts: Sequence[Attempt], *, note: bool = False) 
     }
 
 
-def _change(spec: _Object, names: tuple[str, str], factor: float, avoid: Sequence[str], before: set[str]) -> None:
+def _change(spec: Object, names: tuple[str, str], factor: float, avoid: Sequence[str], before: set[str]) -> None:
     """Changes a pod: the name of replica 0, its memory, the nodes that it keeps off."""
     if "hostname" in spec:
         spec["hostname"] = names[1] + spec["hostname"].removeprefix(names[0])
@@ -157,7 +157,7 @@ def _change(spec: _Object, names: tuple[str, str], factor: float, avoid: Sequenc
         _keep_off(spec, avoid, before)
 
 
-def _keep_off(spec: _Object, avoid: Sequence[str], before: set[str]) -> None:
+def _keep_off(spec: Object, avoid: Sequence[str], before: set[str]) -> None:
     affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
     for term in required.setdefault("nodeSelectorTerms", [{}]):
@@ -167,7 +167,7 @@ def _keep_off(spec: _Object, avoid: Sequence[str], before: set[str]) -> None:
         term["matchFields"] = fields
 
 
-def _grow(asked: _Object, factor: float) -> None:
+def _grow(asked: Object, factor: float) -> None:
     """Multiplies the memory by a factor; what is kept back of a request stays as it is.
 
     >>> asked = {"limits": {"memory": "2000M"}, "requests": {"memory": "976M"}}
@@ -183,7 +183,7 @@ def _grow(asked: _Object, factor: float) -> None:
             asked[of]["memory"] = f"{int(size[1]) + more}{size[2]}"
 
 
-def _create(api: KubeApi, item: _Object) -> _Object:
+def _create(api: KubeApi, item: Object) -> Object:
     """The object, whoever has made it."""
     try:
         return api.create(item)
@@ -196,7 +196,7 @@ def _create(api: KubeApi, item: _Object) -> _Object:
     return there
 
 
-def _path(item: _Object) -> str:
+def _path(item: Object) -> str:
     return path_of(OWNERS[JOB], item["metadata"]["namespace"], item["metadata"]["name"])
 
 
@@ -209,5 +209,5 @@ def _kept(marks: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in marks.items() if not _BY_CONTROLLER.fullmatch(key)}
 
 
-def _is_cancelled(item: _Object) -> bool:
+def _is_cancelled(item: Object) -> bool:
     return ANNOTATION_CANCELLED in (item["metadata"].get("annotations") or {})

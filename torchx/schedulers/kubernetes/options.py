@@ -9,12 +9,10 @@ from torchx.errors import ConfigError, install_extra
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kubernetes.bucket_code import check_bucket
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, REGISTRY, WAYS
-from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO, Object
 from torchx.schedulers.kubernetes.placement import Placement
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
 from torchx.util.records import dataclass
-
-_Object = dict[str, Any]
 
 KINDS = (AUTO, JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
 FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}
@@ -196,7 +194,7 @@ class KubernetesMCADOpts(StructuredOpts):
         return form
 
 
-def read_overlay(path: str) -> _Object:
+def read_overlay(path: str) -> Object:
     """An overlay of a file: YAML, or JSON.
 
     Raises:

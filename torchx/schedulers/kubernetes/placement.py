@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torchx.errors import ConfigError
-from torchx.schedulers.kubernetes.names import LABEL_ROLE_INDEX, LABEL_UNIQUE_NAME, MAIN_CONTAINER
+from torchx.schedulers.kubernetes.names import LABEL_ROLE_INDEX, LABEL_UNIQUE_NAME, MAIN_CONTAINER, Object
 from torchx.util.records import dataclass, field
-
-_Object = dict[str, Any]
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -54,14 +51,14 @@ class Placement:
         for text in self.tolerations:
             _toleration(text)
 
-    def overlay(self, labels: Mapping[str, str]) -> _Object:
+    def overlay(self, labels: Mapping[str, str]) -> Object:
         """What the options add to a pod.
 
         Args:
             labels: of the pods of the role.
         """
         mine = {key: labels[key] for key in (LABEL_UNIQUE_NAME, LABEL_ROLE_INDEX) if key in labels}
-        spec: _Object = {}
+        spec: Object = {}
         if self.node_selector:
             spec["nodeSelector"] = dict(self.node_selector)
         if self.tolerations:
@@ -74,7 +71,7 @@ class Placement:
             spec["resourceClaims"] = [{"name": n, "resourceClaimTemplateName": t} for n, t in self.claims.items()]
             claims = {"claims": [{"name": name} for name in self.claims]}
             spec["containers"] = [{"name": MAIN_CONTAINER, "resources": claims}]
-        overlay: _Object = {"spec": spec} if spec else {}
+        overlay: Object = {"spec": spec} if spec else {}
         if self.topology:
             how = "required" if self.topology.endswith("!") else "preferred"
             name = f"kueue.x-k8s.io/podset-{how}-topology"
@@ -82,7 +79,7 @@ class Placement:
         return overlay
 
 
-def _toleration(text: str) -> _Object:
+def _toleration(text: str) -> Object:
     """A toleration, written as ``kubectl taint`` writes taints: ``KEY[=VALUE][:EFFECT]``; ``*`` tolerates all of them.
 
     >>> _toleration("nvidia.com/gpu:NoSchedule")
@@ -93,12 +90,12 @@ def _toleration(text: str) -> _Object:
     good = (key == "*" and not equals) or (_KEY.fullmatch(key) and _VALUE.fullmatch(value))
     if not good or (colon and effect not in _EFFECTS):
         raise ConfigError(f"tolerations `{text}` is not KEY[=VALUE][:EFFECT]", hint=f"effects: {', '.join(_EFFECTS)}")
-    found: _Object = {} if key == "*" else {"key": key}
+    found: Object = {} if key == "*" else {"key": key}
     found.update({"operator": "Equal", "value": value} if equals else {"operator": "Exists"})
     return {**found, "effect": effect} if effect else found
 
 
-def _spread(key: str, of: Mapping[str, str]) -> _Object:
+def _spread(key: str, of: Mapping[str, str]) -> Object:
     """https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/"""
     return {
         "maxSkew": 1,
@@ -108,7 +105,7 @@ def _spread(key: str, of: Mapping[str, str]) -> _Object:
     }
 
 
-def _pack(key: str, of: Mapping[str, str]) -> _Object:
+def _pack(key: str, of: Mapping[str, str]) -> Object:
     term = {"topologyKey": key.removesuffix("!"), "labelSelector": {"matchLabels": dict(of)}}
     if key.endswith("!"):
         return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

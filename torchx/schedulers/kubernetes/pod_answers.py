@@ -9,17 +9,13 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
 
+from torchx.schedulers.failures.reader import Evidence, read_failure, signal_name
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kubernetes import names, reasons
+from torchx.schedulers.kubernetes.names import Object
 from torchx.specs.api import AppState
 from torchx.util.records import dataclass, replace
-
-if TYPE_CHECKING:
-    from torchx.schedulers.failures.reader import Evidence
-
-_Object = dict[str, Any]
 
 _CUT = 2000
 """A message that is nearly as long as the 2 KiB of a log that Kubernetes keeps may lack its beginning."""
@@ -61,15 +57,11 @@ class Pod:
         Args:
             log: the end of the container's log, where it was asked for.
         """
-        from torchx.schedulers.failures.reader import Evidence
-
         file = _error_file(self.left)
         return Evidence(error_file=file, stderr=log or ("" if file else self.left))
 
     def says_enough(self) -> bool:
         """Whether its status alone says why it failed, so that nobody has to fetch its log."""
-        from torchx.schedulers.failures.reader import read_failure
-
         if self.facts.reason or _error_file(self.left):
             return True
         read = read_failure(self.evidence(), exit_code=self.facts.exit_code, signal=self.facts.signal)
@@ -78,14 +70,12 @@ class Pod:
 
     def why(self) -> str:
         """Why it failed, without who it was."""
-        from torchx.schedulers.failures.reader import read_failure
-
         facts = self.facts
         read = read_failure(self.evidence(), exit_code=facts.exit_code, signal=facts.signal)
         return (replace(read, message=facts.reason) if facts.reason else read).summary()
 
 
-def read_pods(items: Iterable[_Object]) -> list[Pod]:
+def read_pods(items: Iterable[Object]) -> list[Pod]:
     """The pods that count: of each replica the newest, in the order of roles and replicas.
 
     Its restarts are those of its containers, and the pods that it replaced.
@@ -113,7 +103,7 @@ def read_pods(items: Iterable[_Object]) -> list[Pod]:
     return found
 
 
-def read_pod(item: _Object) -> Pod:
+def read_pod(item: Object) -> Pod:
     """One pod. Total: whatever is missing in the answer is left open."""
     metadata, status = _dict(item, "metadata"), _dict(item, "status")
     containers = _list(status, "containerStatuses")
@@ -150,7 +140,7 @@ def read_pod(item: _Object) -> Pod:
     return _going(pod, item)
 
 
-def _going(pod: Pod, item: _Object) -> Pod:
+def _going(pod: Pod, item: Object) -> Pod:
     """One that waits or runs."""
     status = _dict(item, "status")
     why, stuck = _waits(status)
@@ -171,7 +161,7 @@ def _going(pod: Pod, item: _Object) -> Pod:
     )
 
 
-def _failed(pod: Pod, item: _Object) -> Pod:
+def _failed(pod: Pod, item: Object) -> Pod:
     """One that failed: by its own container, or by an init container before it."""
     metadata, status = _dict(item, "metadata"), _dict(item, "status")
     container = main_container(_list(status, "containerStatuses"))
@@ -187,10 +177,8 @@ def _failed(pod: Pod, item: _Object) -> Pod:
     return replace(pod, facts=replace(pod.facts, stopped=stopped))
 
 
-def _ended_by(pod: Pod, status: _Object, last: _Object) -> Pod:
+def _ended_by(pod: Pod, status: Object, last: Object) -> Pod:
     """With how its container ended: the program's own doing, or the cluster's."""
-    from torchx.schedulers.failures.reader import signal_name
-
     code = last.get("exitCode")
     code = code if type(code) is int else None
     signal = signal_name(_number(last.get("signal"))) if last.get("signal") else ""
@@ -213,7 +201,7 @@ def _ended_by(pod: Pod, status: _Object, last: _Object) -> Pod:
 _SHELL = 128
 
 
-def by_age(pod: _Object) -> tuple[str, bool, float, str]:
+def by_age(pod: Object) -> tuple[str, bool, float, str]:
     """For sorting the pods of one replica, oldest first. The API's times are in whole seconds: of two that were made in
     the same one, the one that has ended is the one that was replaced."""
     metadata, status = _dict(pod, "metadata"), _dict(pod, "status")
@@ -222,14 +210,14 @@ def by_age(pod: _Object) -> tuple[str, bool, float, str]:
     return str(metadata.get("creationTimestamp") or ""), goes_on, ended, str(metadata.get("name") or "")
 
 
-def replica_of(metadata: _Object) -> int:
+def replica_of(metadata: Object) -> int:
     """Which replica a pod is: by our label, or by the number that its Job gave it."""
     labels, annotations = _dict(metadata, "labels"), _dict(metadata, "annotations")
     by_controller = annotations.get(names.INDEX_ANNOTATION, labels.get(names.INDEX_LABEL))
     return _number(labels.get(names.LABEL_REPLICA_ID, by_controller))
 
 
-def main_container(containers: Sequence[_Object]) -> _Object:
+def main_container(containers: Sequence[Object]) -> Object:
     """The container of the role: by its name, else the first, for pods of other makers."""
     named = [c for c in containers if c.get("name") == names.MAIN_CONTAINER]
     return (named or [*containers] or [{}])[0]
@@ -261,7 +249,7 @@ def unix_time(text: object) -> float:
         return 0.0
 
 
-def _waits(status: _Object) -> tuple[str, bool]:
+def _waits(status: Object) -> tuple[str, bool]:
     """What it waits for, and whether that does not pass by itself."""
     for condition in _list(status, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -276,7 +264,7 @@ def _waits(status: _Object) -> tuple[str, bool]:
     return "", False
 
 
-def _taken_away(pod: _Object) -> str:
+def _taken_away(pod: Object) -> str:
     """What happens to a pod that runs as far as anybody knows; empty: nothing.
 
     The node controller of a node that has fallen silent writes that its pods are not ready, and nothing of their
@@ -296,7 +284,7 @@ def _taken_away(pod: _Object) -> str:
     return ""
 
 
-def _disrupted(status: _Object) -> str:
+def _disrupted(status: Object) -> str:
     """Who took the pod away, by the condition that says so since 1.26; empty: nobody."""
     for condition in _list(status, "conditions"):
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
@@ -304,7 +292,7 @@ def _disrupted(status: _Object) -> str:
     return ""
 
 
-def _reason(status: _Object, terminated: _Object) -> str:
+def _reason(status: Object, terminated: Object) -> str:
     """The cluster's word for the end, when it was not the program's own doing."""
     disrupted, reason = _disrupted(status), status.get("reason")
     # The kubelet's own word says more than that it was the kubelet.
@@ -327,16 +315,16 @@ def _error_file(left: str) -> str | None:
     return left
 
 
-def _terminated(container: _Object) -> _Object:
+def _terminated(container: Object) -> Object:
     return _dict(_dict(container, "state"), "terminated")
 
 
-def _dict(parent: _Object, key: str) -> _Object:
+def _dict(parent: Object, key: str) -> Object:
     value = parent.get(key)
     return value if isinstance(value, dict) else {}
 
 
-def _list(parent: _Object, key: str) -> list[_Object]:
+def _list(parent: Object, key: str) -> list[Object]:
     value = parent.get(key)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 

@@ -31,6 +31,7 @@ from torchx.schedulers.kubernetes.names import (
     LABEL_VERSION,
     MAIN_CONTAINER,
     ORGANIZATION,
+    Object,
     label_value,
 )
 from torchx.schedulers.kubernetes.placement import Placement
@@ -38,8 +39,6 @@ from torchx.specs.api import AppDef, BindMount, DeviceMount, Resource, Role, Vol
 from torchx.specs.overlays import JOIN, apply_overlay, get_overlay, validate_overlay
 from torchx.util.records import dataclass, field
 from torchx.version import __version__
-
-_Object = dict[str, Any]
 
 RESERVED_MILLICPU = 100
 """Of the CPUs that a role asks for, so many thousandths are left to what runs on every node."""
@@ -100,7 +99,7 @@ class PodRules:
     efa_device_count: int | None = None
     secret_files: Mapping[str, str] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
-    overlay: _Object = field(default_factory=dict)
+    overlay: Object = field(default_factory=dict)
 
 
 def object_labels(app: AppDef, app_id: str, *, session: str = "") -> dict[str, str]:
@@ -131,8 +130,8 @@ def render_pod(
     *,
     labels: Mapping[str, str],
     env: Mapping[str, Any],
-    secret: Mapping[str, _Object] | None = None,
-) -> _Object:
+    secret: Mapping[str, Object] | None = None,
+) -> Object:
     """The template of a replica's pod: its ``metadata`` and ``spec``.
 
     Args:
@@ -145,7 +144,7 @@ def render_pod(
         SpecError: a mount, an environment variable or an overlay cannot be had in a pod.
     """
     volumes, mounts = _volumes(role, rules.secret_files)
-    main: _Object = {
+    main: Object = {
         "name": MAIN_CONTAINER,
         "image": role.image,
         "command": [literal(word) for word in (role.entrypoint, *role.args)],
@@ -157,7 +156,7 @@ def render_pod(
     }
     if role.port_map:
         main["ports"] = _ports(role.port_map)
-    spec: _Object = {"restartPolicy": "Never", "containers": [main], "volumes": volumes}
+    spec: Object = {"restartPolicy": "Never", "containers": [main], "volumes": volumes}
     if rules.service_account:
         spec["serviceAccountName"] = rules.service_account
     if rules.image_secrets:
@@ -199,7 +198,7 @@ def port_name(name: str) -> str:
     return re.sub("-+", "-", DNS_LABEL.make(name))[:15].rstrip("-")
 
 
-def _ports(port_map: Mapping[str, int]) -> list[_Object]:
+def _ports(port_map: Mapping[str, int]) -> list[Object]:
     """Ports of a container, whose names must differ however much of them is cut off."""
     ports: dict[str, int] = {}
     for wanted, port in sorted(port_map.items()):
@@ -210,7 +209,7 @@ def _ports(port_map: Mapping[str, int]) -> list[_Object]:
     return [{"name": name, "containerPort": port} for name, port in ports.items()]
 
 
-def render_resources(resource: Resource, rules: PodRules) -> _Object:
+def render_resources(resource: Resource, rules: PodRules) -> Object:
     """Limits and requests. What is reserved for the node itself is taken off the requests alone.
 
     >>> from torchx.specs.api import Resource
@@ -249,7 +248,7 @@ def node_selector(resource: Resource) -> dict[str, str]:
     return {name: str(value) for name, value in resource.capabilities.items() if "/" in name}
 
 
-def lay_over(pod: _Object, overlay: _Object, *, name: str) -> None:
+def lay_over(pod: Object, overlay: Object, *, name: str) -> None:
     """Lays an overlay over a pod, by the rules of a strategic merge: items of a list with the same name are merged.
 
     Raises:
@@ -277,11 +276,11 @@ def _with_merge_keys(value: Any) -> Any:
     return merged
 
 
-def _own_overlay(role: Role) -> _Object:
+def _own_overlay(role: Role) -> Object:
     return get_overlay(role, "kubernetes", "pod")
 
 
-def _environment(launcher: Mapping[str, Any], role: Role, secret: Mapping[str, _Object]) -> list[_Object]:
+def _environment(launcher: Mapping[str, Any], role: Role, secret: Mapping[str, Object]) -> list[Object]:
     own = {
         name: {"name": name, "valueFrom": secret[name]} if name in secret else _variable(name, value, role.name)
         for name, value in role.env.items()
@@ -294,7 +293,7 @@ def _environment(launcher: Mapping[str, Any], role: Role, secret: Mapping[str, _
     return [*ours.values(), *own.values()]
 
 
-def _variable(name: str, value: str, role_name: str) -> _Object:
+def _variable(name: str, value: str, role_name: str) -> Object:
     if value.__class__ is not str and getattr(value, "kind", "") == "k8s":
         value = f"{PLACEHOLDER_SECRET}{value.removeprefix('k8s:')}"
     if value.startswith(PLACEHOLDER_FIELD_PATH):
@@ -312,18 +311,18 @@ def _variable(name: str, value: str, role_name: str) -> _Object:
     return {"name": name, "value": literal(value)}
 
 
-def _volumes(role: Role, secret_files: Mapping[str, str]) -> tuple[list[_Object], list[_Object]]:
+def _volumes(role: Role, secret_files: Mapping[str, str]) -> tuple[list[Object], list[Object]]:
     """Volumes of the pod, and where the container finds them; shared memory as large as the role's memory allows."""
-    shared_memory: _Object = {"medium": "Memory"}
+    shared_memory: Object = {"medium": "Memory"}
     if role.resource.memMB > 0 and not role.resource.is_unset:
         shared_memory["sizeLimit"] = f"{int(role.resource.memMB)}M"
-    volumes: list[_Object] = [{"name": "dshm", "emptyDir": shared_memory}]
-    mounts: list[_Object] = [{"name": "dshm", "mountPath": "/dev/shm"}]  # noqa: S108  # the usual place
+    volumes: list[Object] = [{"name": "dshm", "emptyDir": shared_memory}]
+    mounts: list[Object] = [{"name": "dshm", "mountPath": "/dev/shm"}]  # noqa: S108  # the usual place
     for i, mount in enumerate(role.mounts):
         name = f"mount-{i}"
         read_only = False
         if isinstance(mount, BindMount):
-            source: _Object = {"hostPath": {"path": mount.src_path}}
+            source: Object = {"hostPath": {"path": mount.src_path}}
             read_only = mount.read_only
         elif isinstance(mount, VolumeMount):
             source = {"persistentVolumeClaim": {"claimName": mount.src}}

@@ -8,24 +8,18 @@ https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from torchx.errors import SpecError
 from torchx.schedulers.kubernetes import pods, request
-from torchx.schedulers.kubernetes.names import INDEX_LABEL, LABEL_QUEUE, MAIN_CONTAINER
+from torchx.schedulers.kubernetes.names import INDEX_LABEL, LABEL_QUEUE, MAIN_CONTAINER, Object
 from torchx.schedulers.kubernetes.request import JobRules
-
-if TYPE_CHECKING:
-    from torchx.specs.api import AppDef
-
-_Object = dict[str, Any]
+from torchx.specs.api import AppDef
 
 CONTAINER = "pytorch"
 """What the operator calls the container that trains; it refuses pods without."""
 _HINT = "`-cfg kind=job` and `kind=jobset` can have it"
 
 
-def render(app: AppDef, app_id: str, rules: JobRules) -> _Object:
+def render(app: AppDef, app_id: str, rules: JobRules) -> Object:
     """A PyTorchJob, whose pods are a template still; :func:`folded` makes of it what a cluster takes.
 
     Raises:
@@ -45,7 +39,7 @@ def render(app: AppDef, app_id: str, rules: JobRules) -> _Object:
     metadata = request.metadata_of(
         app_id, rules, pods.object_labels(app, app_id, session=rules.session), rules.metadata
     )
-    policy: _Object = {"cleanPodPolicy": "None"}
+    policy: Object = {"cleanPodPolicy": "None"}
     if rules.ttl_s is not None:
         policy["ttlSecondsAfterFinished"] = rules.ttl_s
     if rules.local_queue:
@@ -61,7 +55,7 @@ def render(app: AppDef, app_id: str, rules: JobRules) -> _Object:
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": spec}
 
 
-def folded(objects: list[_Object]) -> list[_Object]:
+def folded(objects: list[Object]) -> list[Object]:
     """The objects, with the template where the operator wants it."""
     job, *others = objects
     spec = dict(job["spec"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from torchx.errors import NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes.answers import Found, is_elastic, read_owner
@@ -15,11 +14,10 @@ from torchx.schedulers.kubernetes.names import (
     LABEL_UNIQUE_NAME,
     ORGANIZATION,
     OWNERS,
+    Object,
 )
 from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
 from torchx.specs.api import AppState, is_terminal
-
-_Object = dict[str, Any]
 
 AT_ONCE = 50
 """Jobs of one question: their names are part of its address."""
@@ -66,12 +64,12 @@ def look(
     return {name: job for name, job in found.items() if job.owners or not all(map(_goes, job.pods))}
 
 
-def is_sweep(owner: _Object) -> bool:
+def is_sweep(owner: Object) -> bool:
     """Whether a Job runs the tasks of a sweep."""
     return ANNOTATION_SWEEP in (owner["metadata"].get("annotations") or {})
 
 
-def _goes(pod: _Object) -> bool:
+def _goes(pod: Object) -> bool:
     """Whether a pod has ended because it is being removed: one whose owner is gone did not fail by itself."""
     ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
     return ended and bool(pod["metadata"].get("deletionTimestamp"))
@@ -79,7 +77,7 @@ def _goes(pod: _Object) -> bool:
 
 def _owners(
     api: KubeApi, choice: Iterable[str], spaces: Sequence[str | None], query: Mapping[str, object]
-) -> Iterator[tuple[str, str | None, list[_Object], str]]:
+) -> Iterator[tuple[str, str | None, list[Object], str]]:
     """Of each kind that the cluster has: its name, the first namespace that we may look into, the objects there, and
     the version of their list.
 
@@ -107,7 +105,7 @@ def _owners(
         raise refused
 
 
-def parts_of(api: KubeApi, kind: str, namespace: str | None, names: Sequence[str]) -> list[_Object]:
+def parts_of(api: KubeApi, kind: str, namespace: str | None, names: Sequence[str]) -> list[Object]:
     """All objects of a kind that belong to these jobs; of pods, those that were replaced, too."""
     return list(api.items(path_of(kind, namespace), _chosen(names)))
 
@@ -123,7 +121,7 @@ def selector(names: Sequence[str]) -> dict[str, object]:
     return {"labelSelector": LABEL_UNIQUE_NAME + one}
 
 
-def name_of(item: _Object) -> str:
+def name_of(item: Object) -> str:
     """Which job an object belongs to."""
     metadata = item.get("metadata") or {}
     return str((metadata.get("labels") or {}).get(LABEL_UNIQUE_NAME) or metadata.get("name", ""))
@@ -148,7 +146,7 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
         spaces.add(space)
         for item in items:
             found.setdefault(_id_of(item), Found(kind)).owners.append(item)
-    pods: dict[str, _Object] = {}
+    pods: dict[str, Object] = {}
     for space in [None] if None in spaces else sorted(filter(None, spaces)):
         for pod in _pods_of_all(api, space, found):
             pods.setdefault(str(pod["metadata"].get("uid")), pod)
@@ -158,7 +156,7 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
     return found
 
 
-def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> list[_Object]:
+def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> list[Object]:
     """All pods of jobs that go on, or whose end depends on how many failed, and of the others those that run.
 
     None where we may not see any.
@@ -171,7 +169,7 @@ def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> 
     ]
     chunks = [going[i : i + AT_ONCE] for i in range(0, len(going), AT_ONCE)]
 
-    def ask() -> list[_Object]:
+    def ask() -> list[Object]:
         found = [pod for chunk in chunks for pod in parts_of(api, "Pod", space, chunk)]
         running = {"labelSelector": _OURS, "fieldSelector": "status.phase=Running"}
         return [*found, *(api.items(path_of("Pod", space), running) if jobs else ())]
@@ -179,7 +177,7 @@ def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> 
     return unless_forbidden(ask, [])
 
 
-def _id_of(item: _Object) -> str:
+def _id_of(item: Object) -> str:
     return f"{item['metadata']['namespace']}:{name_of(item)}"
 
 
@@ -252,12 +250,12 @@ def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -
             yield _id_of(item)
 
 
-def is_over(kind: str, item: _Object) -> bool:
+def is_over(kind: str, item: Object) -> bool:
     """Whether an owner says that it has ended."""
     state = read_owner(kind, item).state
     return state is not None and is_terminal(state)
 
 
-def _in_jobset(item: _Object) -> bool:
+def _in_jobset(item: Object) -> bool:
     references = item.get("metadata", {}).get("ownerReferences") or ()
     return any(ref.get("kind") == "JobSet" for ref in references)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.errors import SpecError
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import DNS_LABEL
+from torchx.schedulers.kit.native_retries import NativeRetries
 from torchx.schedulers.kubernetes import attempts, pods
 from torchx.schedulers.kubernetes.inline_code import AUTO, without_data
 from torchx.schedulers.kubernetes.names import (
@@ -28,6 +29,7 @@ from torchx.schedulers.kubernetes.names import (
     LABEL_UNIQUE_NAME,
     PER_INDEX_SINCE,
     VOLCANO,
+    Object,
 )
 from torchx.schedulers.kubernetes.options import KubernetesOpts, read_overlay
 from torchx.schedulers.kubernetes.pods import PodRules, render_pod
@@ -38,11 +40,6 @@ from torchx.specs.api import AppDef, RetryPolicy, Role, macros
 from torchx.specs.serialize import appdef_to_dict, masked
 from torchx.specs.timeouts import timeout_s
 from torchx.util.records import dataclass, field
-
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.native_retries import NativeRetries
-
-_Object = dict[str, Any]
 
 NEWEST = (1, 37)
 """The newest version of Kubernetes that this is made for."""
@@ -104,11 +101,11 @@ class KubernetesJob:
     """
 
     images_to_push: dict[str, tuple[str, str]]
-    resource: _Object
+    resource: Object
     app_id: str = ""
     kind: str = JOB
     opts: KubernetesOpts = field(default_factory=KubernetesOpts)
-    secret: _Object | None = field(default=None, repr=False)
+    secret: Object | None = field(default=None, repr=False)
     by_cause: bool = False
 
     def __str__(self) -> str:
@@ -157,14 +154,14 @@ def rules_of(
     )
 
 
-def as_resource(objects: list[_Object]) -> _Object:
+def as_resource(objects: list[Object]) -> Object:
     """One object for ``kubectl apply``."""
     if len(objects) == 1:
         return objects[0]
     return {"apiVersion": "v1", "kind": "List", "items": objects}
 
 
-def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> _Object | None:
+def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> Object | None:
     """The Secret of an app; None when it needs none."""
     rules = JobRules(PodRules(), namespace=namespace, submission=app_id)
     return render_secret(app, metadata_of(app_id, rules, pods.object_labels(app, app_id, session=session)))
@@ -192,7 +189,7 @@ def role_names(app: AppDef) -> list[str]:
 # -- plain Jobs ---------------------------------------------------------------------------------------
 
 
-def render_jobs(app: AppDef, app_id: str, rules: JobRules) -> list[_Object]:
+def render_jobs(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     """A headless Service and the Jobs. See https://kubernetes.io/docs/concepts/workloads/controllers/job/"""
     objects = [headless_service(app, app_id, rules)]
     for i, (role, name) in enumerate(zip(app.roles, role_names(app))):  # noqa: B905  # one name per role
@@ -217,10 +214,10 @@ def _attempt(rules: JobRules) -> dict[str, str]:
     return {LABEL_ATTEMPT: "1"} if rules.retries is attempts.OURS else {}
 
 
-def headless_service(app: AppDef, app_id: str, rules: JobRules) -> _Object:
+def headless_service(app: AppDef, app_id: str, rules: JobRules) -> Object:
     """What gives every pod of an app a name: ``<its host name>.<app id>``."""
     ports = sorted({port for role in app.roles for port in role.port_map.values()})
-    spec: _Object = {
+    spec: Object = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,  # rank 0 must have a name before it is ready: the others wait for it
         "selector": {LABEL_UNIQUE_NAME: app_id},
@@ -231,7 +228,7 @@ def headless_service(app: AppDef, app_id: str, rules: JobRules) -> _Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata_of(app_id, rules, labels), "spec": spec}
 
 
-def _job(name: str, role: Role, rules: JobRules, labels: Mapping[str, str], template: _Object) -> _Object:
+def _job(name: str, role: Role, rules: JobRules, labels: Mapping[str, str], template: Object) -> Object:
     metadata = metadata_of(name, rules, labels)
     if rules.local_queue:
         metadata["labels"][LABEL_QUEUE] = rules.local_queue
@@ -243,10 +240,10 @@ def _job(name: str, role: Role, rules: JobRules, labels: Mapping[str, str], temp
     }
 
 
-def _job_spec(role: Role, rules: JobRules, template: _Object, *, replicas: int, suspended: bool) -> _Object:
+def _job_spec(role: Role, rules: JobRules, template: Object, *, replicas: int, suspended: bool) -> Object:
     # A policy on failed pods, and limits for each index, are refused for pods whose containers are started again.
     never = template["spec"].get("restartPolicy") == "Never"
-    spec: _Object = {
+    spec: Object = {
         "parallelism": replicas,
         "completions": replicas,
         "completionMode": "Indexed",
@@ -266,7 +263,7 @@ def _job_spec(role: Role, rules: JobRules, template: _Object, *, replicas: int, 
     return spec
 
 
-def _limits(role: Role, rules: JobRules, template: _Object, *, replicas: int) -> _Object:
+def _limits(role: Role, rules: JobRules, template: Object, *, replicas: int) -> Object:
     if rules.retries is not None:
         if rules.retries is attempts.OURS:
             return attempts.render_ours(role, template)
@@ -275,7 +272,7 @@ def _limits(role: Role, rules: JobRules, template: _Object, *, replicas: int) ->
     return _retries(role, replicas, per_index=never and rules.version >= PER_INDEX_SINCE)
 
 
-def _retries(role: Role, replicas: int, *, per_index: bool) -> _Object:
+def _retries(role: Role, replicas: int, *, per_index: bool) -> Object:
     """How often failed pods are replaced.
 
     A Job replaces single pods: a policy for the whole role or app comes to the same for torchelastic, whose other
@@ -291,7 +288,7 @@ def _retries(role: Role, replicas: int, *, per_index: bool) -> _Object:
     return {"backoffLimitPerIndex": role.max_retries, "maxFailedIndexes": spare}
 
 
-def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labels: Mapping[str, str]) -> list[_Object]:
+def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labels: Mapping[str, str]) -> list[Object]:
     """A Job for each replica, for clusters older than 1.22, which do not number the pods of a Job."""
     jobs = []
     rank0 = f"{job_name}-0.{app_id}"
@@ -309,7 +306,7 @@ def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labe
 # -- JobSet -------------------------------------------------------------------------------------------
 
 
-def render_jobset(app: AppDef, app_id: str, rules: JobRules) -> _Object:
+def render_jobset(app: AppDef, app_id: str, rules: JobRules) -> Object:
     """A JobSet. See https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/"""
     replicated = []
     for i, (role, name) in enumerate(zip(app.roles, role_names(app))):  # noqa: B905  # one name per role
@@ -357,7 +354,7 @@ def definition_of(app: AppDef) -> dict[str, str]:
 
 def metadata_of(
     name: str, rules: JobRules, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
-) -> _Object:
+) -> Object:
     """The metadata of an object that we make."""
     marks = {ANNOTATION_SUBMISSION: rules.submission} if rules.submission else {}
     return {
@@ -377,7 +374,7 @@ def template_of(
     replica_id: str,
     rank0: str,
     number: str = BY_JOB,
-) -> _Object:
+) -> Object:
     """The pod of one replica, or with :data:`pods.REPLICA` as its number, of all.
 
     Args:
@@ -413,7 +410,7 @@ def shared_template(
     rank0: str,
     subdomain: str = "",
     number: str = BY_JOB,
-) -> _Object:
+) -> Object:
     """The template of all replicas of a role, which find their number in their environment."""
     template = template_of(role, rules, app_id, labels, replica_id=pods.REPLICA, rank0=rank0, number=number)
     if pods.REPLICA in json.dumps(template, ensure_ascii=False):

@@ -5,13 +5,10 @@ https://kubernetes.io/docs/concepts/configuration/secret/
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchx.schedulers.kit.secrets import is_value, revealed, split
 from torchx.schedulers.kubernetes import pods
+from torchx.schedulers.kubernetes.names import Object
 from torchx.specs.api import AppDef, Role, macros
-
-_Object = dict[str, Any]
 
 
 def secret_names(role: Role) -> list[str]:
@@ -23,12 +20,12 @@ def secret_names(role: Role) -> list[str]:
     ]
 
 
-def secret_variables(role: Role, role_index: str, app_id: str) -> dict[str, _Object]:
+def secret_variables(role: Role, role_index: str, app_id: str) -> dict[str, Object]:
     """Where a pod of the role finds them, each a ``valueFrom``."""
     return {name: {"secretKeyRef": {"name": app_id, "key": f"{role_index}.{name}"}} for name in secret_names(role)}
 
 
-def render_secret(app: AppDef, metadata: _Object) -> _Object | None:
+def render_secret(app: AppDef, metadata: Object) -> Object | None:
     """The Secret of an app, with references where it has no values yet; None when it needs none.
 
     Args:
@@ -42,7 +39,7 @@ def render_secret(app: AppDef, metadata: _Object) -> _Object | None:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data} if data else None
 
 
-def with_secret(objects: list[_Object], secret: _Object | None, known: dict[str, str]) -> list[_Object]:
+def with_secret(objects: list[Object], secret: Object | None, known: dict[str, str]) -> list[Object]:
     """The objects, and behind their owner the Secret with its values.
 
     Args:
@@ -53,7 +50,7 @@ def with_secret(objects: list[_Object], secret: _Object | None, known: dict[str,
     return [objects[0], {**secret, "stringData": revealed(secret["stringData"], known)}, *objects[1:]]
 
 
-def note(secret: _Object | None) -> str:
+def note(secret: Object | None) -> str:
     """What a dry run says of the Secret, which it does not show; empty when there is none."""
     if secret is None:
         return ""

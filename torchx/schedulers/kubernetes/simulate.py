@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from torchx.errors import BackendError
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.names import Object
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.specs.api import AppState
-
-_Object = dict[str, Any]
 
 _POLICY_V1 = (1, 22)
 _WHY_NOT = {
@@ -27,7 +25,7 @@ _WHY_NOT = {
 
 
 def simulation(
-    api: KubeApi, items: Sequence[_Object], fault: str, replica: tuple[str, int], *, roles: Sequence[str], backend: str
+    api: KubeApi, items: Sequence[Object], fault: str, replica: tuple[str, int], *, roles: Sequence[str], backend: str
 ) -> Simulation:
     """What would be done; see :class:`torchx.schedulers.kit.abilities.Simulates`.
 

@@ -7,9 +7,10 @@ https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
+from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.kit.tasks import (
@@ -29,19 +30,18 @@ from torchx.schedulers.kubernetes.names import (
     JOB,
     MAIN_CONTAINER,
     PER_INDEX_SINCE,
+    Object,
 )
+from torchx.schedulers.kubernetes.pod_answers import Pod
 from torchx.schedulers.kubernetes.pods import literal
+from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.tasks import TaskList, TaskTable, placeholders
 from torchx.util.records import replace
 
 if TYPE_CHECKING:
-    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.kit.facts import Look
-    from torchx.schedulers.kubernetes.pod_answers import Pod
-    from torchx.schedulers.kubernetes.request import KubernetesJob
 
-_Object = dict[str, Any]
 
 MOST_TASKS = 100_000
 """Of an Indexed Job with limits for each index, whose failed ones are all counted."""
@@ -72,7 +72,7 @@ def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tupl
         raise NotSupportedError(f"the values are longer than the {MOST_BYTES // 1000} kB of a ConfigMap")
 
 
-def with_values(objects: list[_Object], tasks: TaskList) -> list[_Object]:
+def with_values(objects: list[Object], tasks: TaskList) -> list[Object]:
     """The objects of a job, whose pods fill in their values, and the ConfigMap that these come from.
 
     Args:
@@ -108,7 +108,7 @@ def with_values(objects: list[_Object], tasks: TaskList) -> list[_Object]:
 # -- what became of them ------------------------------------------------------------------------------------
 
 
-def table_of(item: _Object, pods: Sequence[Pod]) -> TaskTable:
+def table_of(item: Object, pods: Sequence[Pod]) -> TaskTable:
     """What the Job says of its tasks, and its pods of those that run or have failed."""
     count, owner = int(item["spec"]["completions"]), read_owner(JOB, item)
     skipped = _skipped(item)
@@ -135,7 +135,7 @@ def table_of(item: _Object, pods: Sequence[Pod]) -> TaskTable:
     return table
 
 
-def describe(app_id: str, item: _Object, pods: Sequence[Pod]) -> DescribeAppResponse:
+def describe(app_id: str, item: Object, pods: Sequence[Pod]) -> DescribeAppResponse:
     """The answer for the sweep."""
     owner = read_owner(JOB, item)
     answer = describe_sweep(app_id, table_of(item, pods))
@@ -147,7 +147,7 @@ def describe(app_id: str, item: _Object, pods: Sequence[Pod]) -> DescribeAppResp
 
 
 def describe_some(
-    app_id: str, item: _Object, pods: Sequence[Pod], numbers: Sequence[int], look: Look
+    app_id: str, item: Object, pods: Sequence[Pod], numbers: Sequence[int], look: Look
 ) -> list[DescribeAppResponse]:
     """The answers for some tasks, each with its cause."""
     table = table_of(item, pods)
@@ -164,7 +164,7 @@ def describe_some(
     return answers
 
 
-def cancel_task(api: KubeApi, namespace: str, item: _Object, pods: Sequence[Pod], k: int) -> None:
+def cancel_task(api: KubeApi, namespace: str, item: Object, pods: Sequence[Pod], k: int) -> None:
     """Has one task not begin, or removes its pod."""
     check_numbers(item["metadata"]["name"], [k], int(item["spec"]["completions"]))
     skipped = sorted({*_skipped(item), k})
@@ -179,9 +179,9 @@ def cancel_task(api: KubeApi, namespace: str, item: _Object, pods: Sequence[Pod]
             api.delete(path_of("Pod", namespace, pod.name))
 
 
-def _annotations(item: _Object) -> dict[str, str]:
+def _annotations(item: Object) -> dict[str, str]:
     return (item.get("metadata") or {}).get("annotations") or {}
 
 
-def _skipped(item: _Object) -> set[int]:
+def _skipped(item: Object) -> set[int]:
     return {int(word) for word in _annotations(item).get(ANNOTATION_SKIPPED, "").split(",") if word.isdigit()}

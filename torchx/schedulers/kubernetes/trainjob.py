@@ -7,18 +7,12 @@ https://www.kubeflow.org/docs/components/trainer/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from torchx.errors import BackendError, SpecError
 from torchx.schedulers.kubernetes import pods, request
-from torchx.schedulers.kubernetes.names import LABEL_QUEUE, MAIN_CONTAINER
+from torchx.schedulers.kubernetes.client import KubeApi
+from torchx.schedulers.kubernetes.names import LABEL_QUEUE, MAIN_CONTAINER, Object
 from torchx.schedulers.kubernetes.request import JobRules
-
-if TYPE_CHECKING:
-    from torchx.schedulers.kubernetes.client import KubeApi
-    from torchx.specs.api import AppDef, Role
-
-_Object = dict[str, Any]
+from torchx.specs.api import AppDef, Role
 
 RUNTIME = "torch-distributed"
 """The runtime that comes with Trainer."""
@@ -41,7 +35,7 @@ _CONTAINER = {"securityContext", "volumeMounts"}
 _CONTAINER_IMPLIED = {"name", "command", "resources", "ports", "terminationMessagePolicy", *_TRAINER}
 
 
-def render(app: AppDef, app_id: str, rules: JobRules) -> _Object:
+def render(app: AppDef, app_id: str, rules: JobRules) -> Object:
     """A TrainJob, whose pods are a template still; :func:`folded` makes of it what a cluster takes.
 
     Raises:
@@ -55,7 +49,7 @@ def render(app: AppDef, app_id: str, rules: JobRules) -> _Object:
     template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-{_NODE}-0-0.{app_id}")
     own = pods.object_labels(app, app_id, session=rules.session)
     metadata = request.metadata_of(app_id, rules, own, rules.metadata)
-    spec: _Object = {"runtimeRef": _runtime(rules.runtime or RUNTIME), "template": template}
+    spec: Object = {"runtimeRef": _runtime(rules.runtime or RUNTIME), "template": template}
     limits = [limit for limit in (rules.deadline_s, template["spec"].pop("activeDeadlineSeconds", None)) if limit]
     if limits:
         spec["activeDeadlineSeconds"] = min(limits)
@@ -80,12 +74,12 @@ def _check(role: Role, rules: JobRules) -> None:
         raise SpecError(f"role `{role.name}`: a TrainJob cannot have {what}", hint=_HINT)
 
 
-def _runtime(name: str) -> _Object:
+def _runtime(name: str) -> Object:
     kind = "TrainingRuntime" if name.startswith(_NAMESPACED) else "ClusterTrainingRuntime"
     return {"apiGroup": "trainer.kubeflow.org", "kind": kind, "name": name.removeprefix(_NAMESPACED)}
 
 
-def folded(objects: list[_Object]) -> list[_Object]:
+def folded(objects: list[Object]) -> list[Object]:
     """The objects, with each field of the TrainJob's pods where Trainer 2.2 wants it.
 
     Raises:
@@ -112,9 +106,9 @@ def folded(objects: list[_Object]) -> list[_Object]:
     return [{**job, "spec": spec}, *others]
 
 
-def _only_container(pod: _Object) -> _Object:
+def _only_container(pod: Object) -> Object:
     containers = pod["containers"]
-    main: _Object = next(c for c in containers if c["name"] == MAIN_CONTAINER)
+    main: Object = next(c for c in containers if c["name"] == MAIN_CONTAINER)
     others = [f"spec.containers[{c['name']}]" for c in containers if c is not main]
     odd = [f"spec.{key}" for key in pod if key not in _POD | _POD_IMPLIED]
     odd += [f"spec.containers[main].{key}" for key in main if key not in _CONTAINER | _CONTAINER_IMPLIED]
@@ -124,7 +118,7 @@ def _only_container(pod: _Object) -> _Object:
     return main
 
 
-def fitted(api: KubeApi, job: _Object) -> _Object:
+def fitted(api: KubeApi, job: Object) -> Object:
     """The TrainJob in the form that the cluster's Trainer knows.
 
     Raises:
@@ -141,7 +135,7 @@ def fitted(api: KubeApi, job: _Object) -> _Object:
     return job
 
 
-def _for_2_1(job: _Object) -> _Object:
+def _for_2_1(job: Object) -> Object:
     spec = dict(job["spec"])
     (patch,) = spec.pop(_PATCHES)
     (of_job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]

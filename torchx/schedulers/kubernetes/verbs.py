@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes.answers import Found, is_suspended, read_owner
@@ -17,16 +16,15 @@ from torchx.schedulers.kubernetes.names import (
     OWNERS,
     PYTORCH,
     VOLCANO,
+    Object,
 )
 from torchx.specs.api import is_terminal
-
-_Object = dict[str, Any]
 
 _QUEUED_S = 4
 """Seconds within which Kueue has seen a new job."""
 
 
-def create_all(api: KubeApi, objects: list[_Object], *, mutual: bool = False) -> None:
+def create_all(api: KubeApi, objects: list[Object], *, mutual: bool = False) -> None:
     """Makes all objects, the first of which becomes the owner of the others: whoever removes it removes them.
 
     Args:
@@ -57,7 +55,7 @@ def create_all(api: KubeApi, objects: list[_Object], *, mutual: bool = False) ->
         raise
 
 
-def _reference(item: _Object, made: _Object) -> _Object:
+def _reference(item: Object, made: Object) -> Object:
     return {
         "apiVersion": item["apiVersion"],
         "kind": item["kind"],
@@ -66,7 +64,7 @@ def _reference(item: _Object, made: _Object) -> _Object:
     }
 
 
-def _undo(api: KubeApi, owner: _Object, why: TorchXError) -> None:
+def _undo(api: KubeApi, owner: Object, why: TorchXError) -> None:
     """Removes what a submission that failed has made; what may be left is named."""
     kind, name, namespace = owner["kind"], owner["metadata"]["name"], owner["metadata"]["namespace"]
     try:
@@ -97,7 +95,7 @@ def cancel(api: KubeApi, found: Found) -> None:
         raise refused
 
 
-def _cancel(api: KubeApi, kind: str, item: _Object) -> None:
+def _cancel(api: KubeApi, kind: str, item: Object) -> None:
     metadata = item["metadata"]
     path = path_of(OWNERS[kind], metadata["namespace"], metadata["name"])
     if kind == VOLCANO:
@@ -130,7 +128,7 @@ def stop_the_others(api: KubeApi, found: Found) -> None:
 
 
 def _suspend(api: KubeApi, kind: str, path: str, annotation: str) -> None:
-    held: _Object = {"suspend": True}
+    held: Object = {"suspend": True}
     done = api.patch(path, {**mark(annotation), "spec": {"runPolicy": held} if kind == PYTORCH else held})
     if is_suspended(done.get("spec") or {}):
         return
@@ -141,20 +139,20 @@ def _suspend(api: KubeApi, kind: str, path: str, annotation: str) -> None:
     api.patch(path, {"spec": {"parallelism": 0}})
 
 
-def mark(annotation: str) -> _Object:
+def mark(annotation: str) -> Object:
     """A patch that notes the time on an object."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {"metadata": {"annotations": {annotation: now}}}
 
 
-def _leave_queue(api: KubeApi, item: _Object) -> bool:
+def _leave_queue(api: KubeApi, item: Object) -> bool:
     """Takes a job out of Kueue's queue, which suspends it for good; False where there is no Kueue that cares for it.
 
     Raises:
         BackendError: the rights to do it are missing, say.
     """
     namespace = item["metadata"]["namespace"]
-    found: list[_Object] = []
+    found: list[Object] = []
     for attempt in range(
         _QUEUED_S
     ):  # a job that was just submitted may be unknown to Kueue still, which would start it
@@ -180,7 +178,7 @@ def delete(api: KubeApi, found: Found, namespace: str, name: str) -> None:
         api.delete(path_of("Service", namespace, name))
 
 
-def _abort_command(item: _Object) -> _Object:
+def _abort_command(item: Object) -> Object:
     """The request to Volcano to abort a job: https://volcano.sh/en/docs/vcjob/"""
     metadata = item["metadata"]
     reference = {

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchx.schedulers.kubernetes import pods, request
-from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID
+from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, Object
 from torchx.schedulers.kubernetes.request import JobRules
 from torchx.specs.api import AppDef, RetryPolicy
-
-_Object = dict[str, Any]
 
 _RESTART = [{"event": "PodEvicted", "action": "RestartJob"}, {"event": "PodFailed", "action": "RestartJob"}]
 RETRY_POLICIES: dict[str, list[dict[str, str]]] = {
@@ -20,7 +16,7 @@ RETRY_POLICIES: dict[str, list[dict[str, str]]] = {
 """What Volcano does when a pod fails; without policy it replaces the pod: https://volcano.sh/en/docs/vcjob/#policies"""
 
 
-def render(app: AppDef, app_id: str, rules: JobRules) -> _Object:
+def render(app: AppDef, app_id: str, rules: JobRules) -> Object:
     """A Volcano job. See https://volcano.sh/en/docs/vcjob/"""
     tasks = []
     for i, (role, name) in enumerate(zip(app.roles, request.role_names(app))):  # noqa: B905  # one name per role
@@ -38,7 +34,7 @@ def render(app: AppDef, app_id: str, rules: JobRules) -> _Object:
             if role.min_replicas is not None and k >= role.min_replicas:
                 task["minAvailable"] = 0
             tasks.append(task)
-    spec: _Object = {
+    spec: Object = {
         "schedulerName": rules.pods.scheduler_name or "volcano",
         "plugins": {"svc": ["--publish-not-ready-addresses=true"], "env": []},
         "minAvailable": sum(min(r.num_replicas, r.min_replicas or r.num_replicas) for r in app.roles),

@@ -6,16 +6,14 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from torchx.errors import BackendError, TorchXError
+from torchx.specs.api import Workspace
 from torchx.util.records import dataclass
 from torchx.version import __version__
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, context_chunks
 from torchx.workspace.images.progress import Display, Transfer
-
-if TYPE_CHECKING:
-    from torchx.specs.api import Workspace
 
 LABEL_VERSION = "torchx.pytorch.org/version"
 _MOST_KEPT_LINES = 2000

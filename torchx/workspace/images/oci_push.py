@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from torchx.workspace.images.docker_build import short_name
 from torchx.workspace.images.progress import Display, megabytes
-
-if TYPE_CHECKING:
-    from torchx.workspace.oci import ImageBuilder, Plan
+from torchx.workspace.oci import ImageBuilder, Plan
 
 
 def push(builder: ImageBuilder, plan: Plan, *, quiet: bool = False, stream: TextIO | None = None) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torchx.errors import ConfigError
+from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.native_retries import NativeSystem
-
-if TYPE_CHECKING:
-    from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-    from torchx.schedulers.kit.caps import Capabilities
-    from torchx.specs.api import AppDef
+from torchx.specs.api import AppDef
 
 SYSTEM = NativeSystem(name="aws_sagemaker", groups=[("node",)], most=30, free=False)
 
