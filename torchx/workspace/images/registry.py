@@ -22,6 +22,7 @@ from torchx.workspace.images.registry_http import (
     Body,
     Http,
     absolute,
+    chunks,
     explain,
     host_of,
     is_loopback,
@@ -174,10 +175,11 @@ class Registry:
         scopes = _scope(repository, PULL)
         self.has_blob(repository, digest, action=PULL)  # settles the token: a stream is not started twice
         headers = self._authorization(scopes)
-        with self._http.open("GET", self._url(path), headers=headers) as stream:
-            if stream.status != 200:
-                raise Again(f"it answered {stream.status} for `{digest}`")
-            yield from stream.chunks()
+        response, _ = self._http.open("GET", self._url(path), headers=headers)
+        with response:
+            if response.status != 200:
+                raise Again(f"it answered {response.status} for `{digest}`")
+            yield from chunks(response)
 
     def blob(self, repository: str, digest: str) -> bytes:
         """A small blob, whole and checked.

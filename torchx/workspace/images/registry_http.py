@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -140,13 +139,15 @@ class Http:
             Again: the connection failed, or the answer says to come back.
             BackendError: the certificate is not trusted, or the answer is too large.
         """
-        with self.open(method, url, headers=headers, body=body) as stream:
+        response, url = self.open(method, url, headers=headers, body=body)
+        with response:
             taken = bytearray()
-            for chunk in stream.chunks():
+            for chunk in chunks(response):
                 taken += chunk
                 if len(taken) > _LARGEST_ANSWER:
                     raise BackendError(f"the answer of `{host_of(url)}` is larger than {_LARGEST_ANSWER >> 20} MiB")
-            answer = Answer(stream.status, stream.headers, bytes(taken), stream.url)
+            headers_there = {name.lower(): value for name, value in response.headers.items()}
+            answer = Answer(response.status, headers_there, bytes(taken), url)
         if answer.status in _AGAIN:
             detail = explain(answer.body)
             raise Again(
@@ -157,15 +158,15 @@ class Http:
 
     def open(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | Body | None = None
-    ) -> Stream:
-        """Like :meth:`request`, for an answer of any size and with any status."""
+    ) -> tuple[BaseHTTPResponse, str]:
+        """Like :meth:`request`, for an answer of any size and with any status: it, to be closed, and its URL."""
         sent = {"User-Agent": "torchx", **(headers or {})}
         for _ in range(_MOST_REDIRECTS):
-            stream = self._exchange(method, url, sent, body)
-            target = stream.headers.get("location", "")
-            if stream.status not in _REDIRECTS or method not in ("GET", "HEAD") or not target:
-                return stream
-            stream.close()
+            response = self._exchange(method, url, sent, body)
+            target = response.headers.get("location", "")
+            if response.status not in _REDIRECTS or method not in ("GET", "HEAD") or not target:
+                return response, url
+            response.close()
             before, url = url, absolute(url, target)
             if origin_of(before) != origin_of(url):
                 sent = {k: v for k, v in sent.items() if k != "Authorization"}
@@ -188,7 +189,7 @@ class Http:
             raise _trouble(e) from e
         return True
 
-    def _exchange(self, method: str, url: str, headers: dict[str, str], body: bytes | Body | None) -> Stream:
+    def _exchange(self, method: str, url: str, headers: dict[str, str], body: bytes | Body | None) -> BaseHTTPResponse:
         import ssl
 
         scheme, netloc, path = _split(url)
@@ -203,7 +204,7 @@ class Http:
             sent = body
         as_is: dict[str, Any] = dict.fromkeys(("preload_content", "decode_content", "redirect", "retries"), False)
         try:
-            response = pool.request(method, f"{scheme}://{netloc}{path}", body=sent, headers=headers, **as_is)
+            return pool.request(method, f"{scheme}://{netloc}{path}", body=sent, headers=headers, **as_is)
         except (HTTPError, OSError) as e:
             refused = e.args[0] if isinstance(e, SSLError) and e.args else None
             if not isinstance(refused, ssl.SSLCertVerificationError):
@@ -212,7 +213,6 @@ class Http:
                 f"the certificate of `{netloc}` is not trusted: {refused.verify_message}",
                 hint=f"put its CA into /etc/docker/certs.d/{netloc}/ca.crt, or set `SSL_CERT_FILE`",
             ) from e
-        return Stream(response, url)
 
     def _check(self) -> None:
         if self._aborted:
@@ -230,39 +230,18 @@ class Http:
             return self._pools[scheme, netloc]
 
 
-class Stream:
-    """An answer whose body is still to be read. Header names are in lower case."""
+def chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
+    """The body of an answer. The connection is used again when all of it was read.
 
-    def __init__(self, response: BaseHTTPResponse, url: str) -> None:
-        self.status = response.status
-        self.headers = {name.lower(): value for name, value in response.headers.items()}
-        self.url = url
-        self._response = response
+    Raises:
+        Again: the connection failed before the body's end.
+    """
+    from urllib3.exceptions import HTTPError
 
-    def chunks(self) -> Iterator[bytes]:
-        """The body.
-
-        Raises:
-            Again: the connection failed before the body's end.
-        """
-        from urllib3.exceptions import HTTPError
-
-        try:
-            yield from self._response.stream(_CHUNK)
-        except (HTTPError, OSError) as e:
-            raise _trouble(e) from e
-
-    def close(self) -> None:
-        """Closes the connection, unless the whole body was read: then the next request may use it."""
-        self._response.close()
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    try:
+        yield from response.stream(_CHUNK)
+    except (HTTPError, OSError) as e:
+        raise _trouble(e) from e
 
 
 def _new_pool(scheme: str, netloc: str) -> PoolManager:
