@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from torchx.component_reader import arguments
 from torchx.component_reader.signature import Signature, location, read, unwrap
+from torchx.component_reader.source import blame, importable
 from torchx.errors import SpecError, TorchXError
+from torchx.specs.api import AppDef
 from torchx.specs.handles import make_app_handle
 from torchx.specs.mounts import parse_mounts
 from torchx.util.records import dataclass, field
@@ -122,8 +125,6 @@ def _parsed(
     config: dict[str, Any] | None,
     name: str = "",
 ) -> tuple[Signature, dict[str, Any]]:
-    from torchx.component_reader import arguments
-
     signature = read(fn, name=name)
     try:
         return signature, arguments.parse(signature, words, defaults, config)
@@ -135,9 +136,6 @@ def _parsed(
 
 
 def _call(fn: Callable[..., AppDef], args: ComponentArgs, name: str) -> AppDef:
-    from torchx.component_reader.source import importable
-    from torchx.specs.api import AppDef
-
     try:
         with importable(unwrap(fn)):
             app = fn(*args.positional_args.values(), *args.var_args, **args.kwargs)
@@ -148,8 +146,6 @@ def _call(fn: Callable[..., AppDef], args: ComponentArgs, name: str) -> AppDef:
     except BaseException as e:
         if isinstance(e, SystemExit) and not e.code:
             raise  # it has printed what was asked of it
-        from torchx.component_reader.source import blame
-
         raise SpecError(
             f"component `{name}` raised {blame(e, location(fn).rpartition(':')[0])}",
             hint="`--log_level=DEBUG` shows the traceback",

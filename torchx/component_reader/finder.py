@@ -20,7 +20,9 @@ from abc import ABC, abstractmethod
 from types import FunctionType, ModuleType
 
 from torchx.component_reader.signature import location, read, returns_appdef, unwrap
+from torchx.component_reader.source import blame, load_file
 from torchx.errors import NotFoundError, SpecError
+from torchx.plugins import PluginError, load, names
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, field
 from torchx.util.strings import did_you_mean, nearest
@@ -130,8 +132,6 @@ class CustomComponentsFinder(ComponentsFinder):
         return [_component(f"{self._filepath}:{self._function_name}", fn, validators, path=self._filepath)]
 
     def _load(self) -> ModuleType:
-        from torchx.component_reader.source import blame, load_file
-
         path = os.path.expanduser(self._filepath)
         if not os.path.isfile(path):
             raise ComponentNotFoundException(f"component file `{self._filepath}` does not exist", hint=_near_file(path))
@@ -189,8 +189,6 @@ def get_components(validators: list[ComponentFunctionValidator] | None = None) -
     for module in _builtin_modules():
         for c in ModuleComponentsFinder(f"{_PACKAGE}.{module}", module).find(validators):
             found[c.name] = c
-    from torchx.plugins import PluginError, load, names
-
     for name in names(_GROUP):
         try:
             loaded = load(_GROUP, name)
@@ -222,8 +220,6 @@ def get_builtin_source(name: str, validators: list[ComponentFunctionValidator] |
 
 def component_names() -> list[str]:
     """Names for suggestions and completion: built-ins, and of plugins what is known without importing them."""
-    from torchx.plugins import names
-
     return [*(f"{m}.{fn}" for m, fns in BUILTINS.items() for fn in fns), *names(_GROUP)]
 
 
@@ -274,8 +270,6 @@ def _from_builtins(name: str) -> Any:
 
 
 def _from_plugins(name: str) -> Any:
-    from torchx.plugins import load, names
-
     offered = names(_GROUP)
     if name in offered:
         loaded = load(_GROUP, name)
@@ -402,8 +396,6 @@ def _import(module: str) -> ModuleType:
 
 
 def _broken_module(module: str, error: BaseException) -> ComponentValidationException:
-    from torchx.component_reader.source import blame
-
     return ComponentValidationException(
         f"component module `{module}` cannot be imported: {blame(error)}", hint=_import_hint(error)
     )

@@ -19,6 +19,7 @@ import re
 
 from torchx.errors import SpecError
 from torchx.util.records import dataclass, field
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -217,8 +218,6 @@ def _types(value: object) -> tuple[type, ...]:
 
 
 def _rule(word: str) -> RetryRule:
-    from torchx.util.strings import did_you_mean
-
     kind, _, rest = word.partition(":")
     kind = {"preempt": "preempted"}.get(kind, kind)
     if kind == "cancelled":

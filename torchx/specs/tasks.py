@@ -7,6 +7,7 @@ import re
 from torchx.errors import SpecError
 from torchx.specs.states import AppState, is_terminal
 from torchx.util.records import dataclass, field
+from torchx.util.strings import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -185,8 +186,6 @@ def check_placeholders(app: AppDef, names: Sequence[str]) -> None:
     """
     for text in texts(app):
         for name in sorted(placeholders(text) - set(names)):
-            from torchx.util.strings import nearest
-
             close = nearest(name, names)
             raise SpecError(
                 f"`{{{name}}}` in `{text}` is not the name of a value of the sweep",

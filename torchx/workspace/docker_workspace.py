@@ -11,6 +11,7 @@ import sys
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
 from torchx.specs.api import AppDef, CfgVal, Role, Workspace, runopts
+from torchx.specs.images import NamesOnly, set_image_digest, set_workspace_hash
 from torchx.util.records import dataclass
 from torchx.workspace.api import WorkspaceMixin
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE
@@ -108,13 +109,9 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
         _update(role, build_cache[key])  # type: ignore[arg-type]  # what was put there above
 
     def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
-        from torchx.specs.api import Workspace
-
         _update(role, self._build(role.image, Workspace({workspace: ""}), cfg))
 
     def _build(self, image: str, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> _Built:
-        from torchx.specs.images import NamesOnly
-
         if NamesOnly.on:
             from torchx.workspace.oci import read_workspace
 
@@ -221,8 +218,6 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
 
 
 def _update(role: Role, built: _Built) -> None:
-    from torchx.specs.images import set_image_digest, set_workspace_hash
-
     role.image = built.image
     set_image_digest(role, built.digest)
     set_workspace_hash(role, built.workspace_hash)

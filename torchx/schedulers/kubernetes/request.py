@@ -36,8 +36,8 @@ from torchx.schedulers.kubernetes.pods import PodRules, render_pod
 from torchx.schedulers.kubernetes.secrets import note as secret_note
 from torchx.schedulers.kubernetes.secrets import render_secret, secret_variables
 from torchx.settings import ENV_JOB_ID
+from torchx.specs import serialize
 from torchx.specs.api import AppDef, RetryPolicy, Role, macros
-from torchx.specs.serialize import appdef_to_dict, masked
 from torchx.specs.timeouts import timeout_s
 from torchx.util.records import dataclass, field
 
@@ -344,11 +344,11 @@ def _whole_app(role: Role) -> bool:
 
 def definition_of(app: AppDef) -> dict[str, str]:
     """The app's definition as an annotation, secrets masked; none when it is too large for one."""
-    shown = masked(app)
+    shown = serialize.masked(app)
     for role, own in zip(shown.roles, app.roles):  # noqa: B905  # a copy has as many
         # Where a secret is kept is none.
         role.env.update({name: value for name, value in own.env.items() if value.startswith(pods.PLACEHOLDER_SECRET)})
-    text = json.dumps(appdef_to_dict(shown, fallback=repr))
+    text = json.dumps(serialize.appdef_to_dict(shown, fallback=repr))
     return {ANNOTATION_APP: text} if len(text) < _MAX_ANNOTATION else {}
 
 
