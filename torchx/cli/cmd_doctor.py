@@ -77,7 +77,11 @@ def show(found: Mapping[str, Sequence[Finding]], *, as_json: bool) -> None:
     if as_json:
         from torchx.cli.render import document
 
-        rows = [{"scheduler": name or None, **vars_of(f)} for name, findings in found.items() for f in findings]
+        rows = [
+            {"scheduler": name or None, **vars(finding), "fix": finding.fix or None}
+            for name, findings in found.items()
+            for finding in findings
+        ]
         print(document({"bad": bad, "findings": rows}))
     else:
         for name, findings in found.items():
@@ -86,11 +90,6 @@ def show(found: Mapping[str, Sequence[Finding]], *, as_json: bool) -> None:
         print(f"{len(everything) - bad - unknown} good, {bad} bad, {unknown} cannot be told from here")
     if bad:
         sys.exit(1)
-
-
-def vars_of(finding: Finding) -> dict[str, str | None]:
-    """A finding as JSON has it."""
-    return {"verdict": finding.verdict, "what": finding.what, "said": finding.said, "fix": finding.fix or None}
 
 
 def _print(title: str, findings: Sequence[Finding]) -> None:

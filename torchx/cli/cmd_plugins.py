@@ -39,18 +39,9 @@ class CmdPlugins(SubCommand):
 
 
 def _fields(info: PluginInfo) -> dict[str, Any]:
-    return {
-        "name": info.name,
-        "kind": info.kind,
-        "group": info.group,
-        "value": info.value,
-        "package": info.dist or None,
-        "version": info.version or None,
-        "where": info.where or None,
-        "status": info.status,
-        "error": info.error or None,
-        "replaces": info.replaces or None,
-    }
+    fields = {**vars(info), "package": info.dist or None}
+    del fields["dist"]
+    return fields | {key: fields[key] or None for key in ("version", "where", "error", "replaces")}
 
 
 def _print(found: list[PluginInfo]) -> None:

@@ -212,10 +212,16 @@ def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
 
 def what_was_run(words: list[str]) -> tuple[str, list[str]]:
     """The component, and its arguments, of a command line of ``torchx run`` that is on record."""
+    return _what_to_run(parsed(words))
+
+
+def parsed(words: list[str]) -> argparse.Namespace:
+    """The options in the words behind ``torchx run``."""
     parser = Parser(prog="torchx run")
     CmdRun().add_arguments(parser)
     parser.set_defaults(_parser=parser)
-    return _what_to_run(parser.parse_args(words))
+    args: argparse.Namespace = parser.parse_args(words)
+    return args
 
 
 def _fill(args: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from torchx.plugins import COMMANDS, PluginError, Registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NamedTuple
 
     from torchx.cli.cmd_base import SubCommand
@@ -134,6 +135,14 @@ def builtin(name: str) -> SubCommand:
 
     module, _, attr = VERBS[name].target.partition(":")
     return _create(name, import_object(module, attr))
+
+
+def verb_at(words: Sequence[str]) -> int:
+    """Where the verb stands, behind the options of torchx itself; beyond the end when there is none."""
+    i = 0
+    while i < len(words) and words[i].startswith("-"):
+        i += 2 if words[i] in ("--log_level", "--log-level") else 1
+    return i
 
 
 def names(*, hidden: bool = False) -> list[str]:

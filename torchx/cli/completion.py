@@ -27,9 +27,7 @@ def candidates(words: list[str]) -> Candidates:
     ['cancel']
     """
     before, current = words[:-1], words[-1]
-    i = 0
-    while i < len(before) and before[i].startswith("-"):
-        i += 1 if "=" in before[i] or before[i] not in ("--log_level", "--log-level") else 2
+    i = commands.verb_at(before)
     if i > len(before):  # the level itself is to be completed
         from torchx.cli.main import LOG_LEVELS
 

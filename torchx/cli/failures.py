@@ -29,6 +29,9 @@ Exit codes:
   5  the scheduler cannot do that    130  interrupted
   6  a package is missing            141  the reader of the output went away"""
 
+_WHERE = "`torchx --log_level=DEBUG ...` shows where this comes from"
+_MORE = "TORCHX_DEBUG=1 shows the traceback"
+
 _debug = False
 _shows_progress = False
 
@@ -48,7 +51,7 @@ def guard(work: Callable[[], None]) -> int:
         return _code_of(e)
     except TorchXError as e:
         _traceback_if_wanted()
-        error(str(e) or type(e).__name__, hint=e.hint or _where_it_comes_from())
+        error(str(e) or type(e).__name__, hint=e.hint or ("" if _wants_traceback() else _WHERE))
         return e.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -63,12 +66,12 @@ def guard(work: Callable[[], None]) -> int:
         if not where and isinstance(e, FileNotFoundError) and _is_nowhere():
             error("the current directory was deleted", hint="go to one that is there: `cd ~`")
             return EXIT_IO
-        error(f"{where}{e.strerror or e}", hint="" if _wants_traceback() else _how_to_see_more())
+        error(f"{where}{e.strerror or e}", hint="" if _wants_traceback() else _MORE)
         return EXIT_IO
     except BaseException as e:
         _traceback_if_wanted()
         said = " ".join(str(e).split()) or "no message"
-        error(f"{type(e).__name__}: {said}", hint=f"this is a bug in torchx{_place(e)}; {_how_to_see_more()}")
+        error(f"{type(e).__name__}: {said}", hint=f"this is a bug in torchx{_place(e)}; {_MORE}")
         return EXIT_BUG
     return EXIT_OK
 
@@ -140,14 +143,6 @@ def _traceback_if_wanted() -> None:
         traceback.print_exc()
 
 
-def _where_it_comes_from() -> str:
-    return "" if _wants_traceback() else "`torchx --log_level=DEBUG ...` shows where this comes from"
-
-
-def _how_to_see_more() -> str:
-    return "TORCHX_DEBUG=1 shows the traceback"
-
-
 def _place(e: BaseException) -> str:
     """In whose code it was raised: ours, or a plugin's."""
     tb = e.__traceback__
@@ -170,9 +165,7 @@ def _silence_stdout() -> None:
 
 
 def _code_of(e: SystemExit) -> int:
-    if e.code is None:
-        return EXIT_OK
-    if isinstance(e.code, int):
-        return e.code
+    if e.code is None or isinstance(e.code, int):
+        return e.code or EXIT_OK
     print(e.code, file=sys.stderr)
     return 1

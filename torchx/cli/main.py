@@ -136,15 +136,13 @@ def _dispatch(argv: list[str]) -> None:
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
     """The options before the verb, and the verb with all that follows it."""
-    i = 0
-    while i < len(argv) and argv[i].startswith("-"):
-        arg = argv[i]
-        known = arg.partition("=")[0] in ("-h", "--help", "--version", "--log_level", "--log-level")
-        if not known:
+    at = commands.verb_at(argv)
+    for arg in argv[:at]:
+        known = ("-h", "--help", "--version", "--log_level", "--log-level")
+        if arg.startswith("-") and arg.partition("=")[0] not in known:
             hint = did_you_mean(arg, ("--help", "--version", "--log_level"))
             raise UsageError(f"unknown option `{arg}`", hint=hint or "options of a verb stand behind it")
-        i += 2 if arg in ("--log_level", "--log-level") else 1
-    return argv[:i], argv[i:]
+    return argv[:at], argv[at:]
 
 
 def _run(subcmds: dict[str, SubCommand], argv: list[str]) -> None:

@@ -60,25 +60,21 @@ def with_cells(words: list[str]) -> tuple[list[str], str]:
 
 
 def _run_at(words: list[str]) -> int | None:
-    """Where the verb `run` stands, behind the options of torchx itself; None when the verb is another."""
-    i = 0
-    while i < len(words) and words[i].startswith("-"):
-        i += 2 if words[i] in ("--log_level", "--log-level") else 1
-    return i if words[i : i + 1] == ["run"] else None
+    """Where the verb `run` stands; None when the verb is another."""
+    from torchx.cli.commands import verb_at
+
+    at = verb_at(words)
+    return at if words[at : at + 1] == ["run"] else None
 
 
 def _parsed(words: list[str]) -> argparse.Namespace | None:
     """The options of `run`; None when it only prints its help, or is going to say what is wrong with them."""
-    from torchx.cli.argparse_util import Parser
-    from torchx.cli.cmd_run import CmdRun
+    from torchx.cli.cmd_run import parsed
 
     if any(word in ("-h", "--help") for word in words):
         return None
-    parser = Parser(prog="torchx run")
-    CmdRun().add_arguments(parser)
     try:
-        args: argparse.Namespace = parser.parse_args(words)
-        return args
+        return parsed(words)
     except (TorchXError, SystemExit):
         return None
 

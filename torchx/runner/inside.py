@@ -21,11 +21,7 @@ __all__ = ["Ran", "able", "archives", "enter", "run"]
 def enter(
     backend: Scheduler[Any], app_id: str, replica: tuple[str, int], argv: Sequence[str], tty: Tty | None
 ) -> InsideProcess:
-    """Starts ``argv`` inside a replica.
-
-    Raises:
-        NotSupportedError: this scheduler cannot do that.
-    """
+    """Starts ``argv`` inside a replica; errors as of :func:`able`."""
     backend, app_id, replica = _job_of(backend, app_id, replica)
     return able(backend).enter(app_id, *replica, list(argv), tty)
 
@@ -37,11 +33,7 @@ def _job_of(
 
 
 def able(backend: Scheduler[Any]) -> Enters:
-    """The backend, which lets somebody in.
-
-    Raises:
-        NotSupportedError: it does not.
-    """
+    """The backend, which lets somebody in; NotSupportedError if it does not."""
     if not isinstance(backend, Enters):
         raise NotSupportedError(
             f"scheduler `{backend.backend}` cannot run a command inside a replica",

@@ -5,47 +5,28 @@ from __future__ import annotations
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError
 from torchx.schedulers.kit.abilities import Simulates
 from torchx.schedulers.kit.simulations import FAULTS, Simulation
-from torchx.specs.api import AppState, AppStatus, is_terminal
+from torchx.specs.api import AppState, is_terminal
 from torchx.specs.timeouts import TIMEOUT
 from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
+    from torchx.runner.verbs import RunnerVerbs
     from torchx.runs import Run
-    from torchx.schedulers.api import Scheduler
 
 
-def plan(
-    backend: Scheduler[Any],
-    run: Run | None,
-    status: AppStatus | None,
-    fault: str,
-    *,
-    handle: str,
-    replicas: Sequence[tuple[str, int]],
-    chosen: Sequence[tuple[str, int]] | None,
-) -> Simulation:
-    """What would be done; nothing is done before ``make`` of the answer is called.
-
-    Args:
-        run: what is on record of the job.
-        replicas: all of it.
-        chosen: whom the fault is to hit; None: nobody is named, and it is the first one.
-
-    Raises:
-        ConfigError: there is no such fault.
-        NotSupportedError: the job is not the user's own, or its scheduler cannot make this happen.
-        BackendError: the job does not run.
-    """
+def plan(runner: RunnerVerbs, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None) -> Simulation:
+    """What would be done; nothing is done before ``make`` of the answer is called. See :meth:`RunnerVerbs.simulate`."""
     from torchx.runs.registry import user_name
 
     if fault not in FAULTS:
         raise ConfigError(
             f"there is no fault `{fault}`", hint=did_you_mean(fault, FAULTS) or f"the faults are: {', '.join(FAULTS)}"
         )
+    handle, backend, app_id = runner._find(reference)
+    run, status = runner.recorded(handle), runner.status(handle)
     if run is None or run.user != user_name():
         raise NotSupportedError(f"`{handle}` is not on your record: a fault is simulated only in jobs of your own")
     if status is None or status.gone or is_terminal(status.state):
@@ -56,6 +37,7 @@ def plan(
         )
     if not isinstance(backend, Simulates):
         raise NotSupportedError(f"`{run.scheduler}` cannot simulate faults")
+    replicas = backend.log_replicas(app_id)
     if not replicas:
         raise NotFoundError(f"no replica of `{handle}` is known")
     if chosen is not None and len(chosen) > 1:

@@ -170,10 +170,7 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         """
         from torchx.runner import simulations
 
-        handle, backend, app_id = self._find(reference)
-        run, status = self.recorded(handle), self.status(handle)
-        replicas = backend.log_replicas(app_id) or []
-        return simulations.plan(backend, run, status, fault, handle=handle, replicas=replicas, chosen=chosen)
+        return simulations.plan(self, reference, fault, chosen)
 
     def rerun(self, reference: str, wish: Rerun | None = None) -> str:
         """Launches a run on record again; returns the app handle of the new job.
@@ -184,6 +181,8 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         Raises:
             NotFoundError: something that it needs is gone, such as its code.
             ConfigError: a value is masked on record, and nowhere to be found.
+            SpecError: a change does not fit.
+            NotSupportedError: a sweep is to be exported.
         """
         return self.rerun_planned(self.rerun_plan(reference, wish))
 

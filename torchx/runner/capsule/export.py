@@ -29,11 +29,7 @@ README, RUN = "README.md", "run.sh"
 
 
 def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, workspace: str = "") -> Export:
-    """Writes the folder, which must not hold anything yet; returns what is in it.
-
-    Args:
-        info: of the job, without images built.
-        workspace: code of roles that have none of their own.
+    """Writes the folder, and returns what is in it; arguments as of :meth:`RunnerVerbs.export`.
 
     Raises:
         NotSupportedError: the scheduler has no such files.

@@ -121,14 +121,7 @@ def inside(folder: str) -> Iterator[None]:
 
 
 def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
-    """Makes a run ready to be launched again.
-
-    Raises:
-        NotFoundError: something that the run needs is gone.
-        ConfigError: a value is masked on record.
-        SpecError: a change does not fit.
-        NotSupportedError: a sweep is to be exported.
-    """
+    """Makes a run ready to be launched again; errors as of :meth:`RunnerVerbs.rerun`."""
     from torchx.config.files import load_files
     from torchx.runs import default_registry
     from torchx.settings import ENV_JOB_ID
