@@ -7,6 +7,7 @@ import sys
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_why import add_job
 from torchx.cli.failures import UsageError, note
+from torchx.cli.run_args import NOTICES, declare, notices_wanted
 from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
@@ -29,8 +30,6 @@ class CmdAdopt(RunnerCommand):
     """put a job on record that torchx did not launch, for status, log, wait, watch and notices"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        from torchx.cli.run_args import NOTICES, declare
-
         subparser.epilog = _HELP
         add_job(subparser)
         subparser.add_argument("--name", metavar="NAME", help="for @NAME (default: as its system calls it)")
@@ -38,8 +37,6 @@ class CmdAdopt(RunnerCommand):
         declare(subparser, NOTICES)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.cli.run_args import notices_wanted
-
         if args.name is not None and (not args.name.isprintable() or set(args.name) & set(" @~/") or not args.name):
             raise UsageError(f"`{args.name}` is not a name", hint="letters, digits, `-`, `_` and `.`")
         if args.undo:

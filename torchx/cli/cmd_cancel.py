@@ -13,6 +13,7 @@ from torchx.cli.questions import agreed
 from torchx.cli.render import ago
 from torchx.cli.waiting import grace_s
 from torchx.errors import TorchXError
+from torchx.specs.api import AppState, is_terminal
 from torchx.specs.handles import FOREIGN
 from torchx.util.term import is_tty
 
@@ -94,7 +95,6 @@ def _chosen(args: argparse.Namespace) -> list[str]:
     """Handles of my runs that have not ended and match; empty when the user does not want that."""
     from torchx.runner import get_runner
     from torchx.runs import RunQuery
-    from torchx.specs.api import AppState, is_terminal
 
     states = [state for state in args.state or list(AppState) if not is_terminal(state)]
     with get_runner() as runner:

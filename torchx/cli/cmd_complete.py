@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 
 from torchx.cli.cmd_base import SubCommand
+from torchx.cli.completion import candidates
 
 
 class CmdComplete(SubCommand):
@@ -19,8 +21,6 @@ class CmdComplete(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints a line for each candidate, and a tab and a description behind it where the shell shows them."""
-        from torchx.cli.completion import candidates
-
         bash = args.shell == "bash"
         words = args.words[1:] if args.words[:1] == ["--"] else args.words
         if bash and not words:
@@ -45,8 +45,6 @@ def split_line(line: str) -> list[str]:
     >>> split_line("torchx log ")
     ['torchx', 'log', '']
     """
-    import shlex
-
     for closing in ("", "'", '"'):  # the last word may still be in quotes
         try:
             words = shlex.split(line + closing)
@@ -66,6 +64,4 @@ def _typed_before_break(word: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    import shlex
-
     return value if all(c.isalnum() or c in "@%+=:,./-_" for c in value) else shlex.quote(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 
@@ -28,8 +29,6 @@ class CmdConfigure(SubCommand):
         add("-f", "--force", action="store_true", help="overwrite an existing file")
 
     def run(self, args: argparse.Namespace) -> None:
-        import io
-
         from torchx.config import CONFIG_FILE, dump
 
         names = [name.strip() for name in args.schedulers.split(",") if name.strip()] if args.schedulers else None

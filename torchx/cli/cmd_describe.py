@@ -9,6 +9,9 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.render import ago, document, fields, local_time
 from torchx.runner.documents import handle_fields, run_fields
+from torchx.specs.api import UnknownAppException
+from torchx.specs.images import image_digests, workspace_hashes
+from torchx.specs.serialize import appdef_to_dict, masked
 from torchx.util.shlex import join
 from torchx.util.term import has_color, printable
 
@@ -31,9 +34,6 @@ class CmdDescribe(RunnerCommand):
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.specs.api import UnknownAppException
-        from torchx.specs.serialize import masked
-
         handle = runner.resolve(args.app_handle)
         app = runner.describe(handle)
         run = runner.recorded(handle)
@@ -47,8 +47,6 @@ class CmdDescribe(RunnerCommand):
 
 
 def _print_json(handle: str, app: AppDef | None, run: Run | None) -> None:
-    from torchx.specs.serialize import appdef_to_dict
-
     digests, hashes = _provenance(app, run)
 
     print(
@@ -80,8 +78,6 @@ def _print_page(handle: str, app: AppDef | None, run: Run | None) -> None:
 
 def _provenance(app: AppDef | None, run: Run | None) -> tuple[dict[str, str], dict[str, str]]:
     """Role name to digest of its image, and to hash of its code: what the scheduler says, but first the record."""
-    from torchx.specs.images import image_digests, workspace_hashes
-
     roles = app.roles if app is not None else []
     digests, hashes = image_digests(roles), workspace_hashes(roles)
     return (digests | run.image_digests, hashes | run.workspace_hashes) if run is not None else (digests, hashes)

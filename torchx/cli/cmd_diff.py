@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 
 from torchx.cli.cmd_base import RunnerCommand
+from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, job_reference
+from torchx.cli.render import BOLD, RESET, ago, bold, document, duration, fields, gray, value_text
+from torchx.util.secrets import mask_text
+from torchx.util.term import has_color, printable, text_width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,9 +51,6 @@ class CmdDiff(RunnerCommand):
 
 
 def _print_json(found: Comparison) -> None:
-    from torchx.cli.render import document
-    from torchx.util.secrets import mask_text
-
     rows = [
         {"section": row.section, "role": row.role or None, "name": row.name, "a": row.a, "b": row.b}
         for row in found.rows
@@ -64,11 +65,6 @@ def _side(run: Run) -> dict[str, Any]:
 
 
 def _print_page(found: Comparison, *, full: bool) -> None:
-    from torchx.cli.failures import note
-    from torchx.cli.render import ago, duration, fields, gray
-    from torchx.util.secrets import mask_text
-    from torchx.util.term import has_color, printable
-
     color = has_color(sys.stdout)
     heads = []
     for label, run in (("a", found.a), ("b", found.b)):
@@ -91,9 +87,6 @@ def _print_page(found: Comparison, *, full: bool) -> None:
 
 
 def _sections(rows: Iterable[Difference], *, color: bool) -> list[str]:
-    from torchx.cli.render import bold, gray, value_text
-    from torchx.util.term import text_width
-
     blocks: dict[str, list[Difference]] = {}
     for row in rows:
         blocks.setdefault(_title(row), []).append(row)
@@ -127,8 +120,6 @@ def _is_file(row: Difference) -> bool:
 def _coloured(line: str, *, color: bool) -> str:
     if not color or not line:
         return line
-    from torchx.cli.render import BOLD, RESET
-
     if line.startswith(("diff ", "+++", "---")):
         return f"{BOLD}{line}{RESET}"
     start = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}.get(line[0], "")

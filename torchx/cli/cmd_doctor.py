@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import sys
+from textwrap import wrap
 
+from torchx.cli.argparse_util import ArgOnceAction
 from torchx.cli.cmd_base import RunnerCommand
+from torchx.cli.failures import UsageError
+from torchx.cli.render import bold, document, gray
+from torchx.settings import default_image
+from torchx.specs.timeouts import parse_timeout
 from torchx.util.term import has_color, is_tty, printable, width
 
 TYPE_CHECKING = False
@@ -34,8 +40,6 @@ class CmdDoctor(RunnerCommand):
     """what keeps jobs from running, here or on a scheduler, and what to do about it"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        from torchx.cli.argparse_util import ArgOnceAction
-
         subparser.epilog = _HELP
         add = subparser.add_argument
         add("-s", "--scheduler", action="append", default=[], metavar="NAME", help="look at this one; several times")
@@ -52,10 +56,6 @@ class CmdDoctor(RunnerCommand):
         add("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.cli.failures import UsageError
-        from torchx.settings import default_image
-        from torchx.specs.timeouts import parse_timeout
-
         if (args.deep or args.cfg or args.image) and not args.scheduler:
             raise UsageError("`--deep`, `--image` and `-cfg` are about a scheduler", hint="name it: `-s slurm`")
         found = {} if args.scheduler else {"": runner.doctor()}
@@ -75,8 +75,6 @@ def show(found: Mapping[str, Sequence[Finding]], *, as_json: bool) -> None:
     everything = [finding for findings in found.values() for finding in findings]
     bad = sum(finding.verdict == "bad" for finding in everything)
     if as_json:
-        from torchx.cli.render import document
-
         rows = [
             {"scheduler": name or None, **vars(finding), "fix": finding.fix or None}
             for name, findings in found.items()
@@ -93,10 +91,6 @@ def show(found: Mapping[str, Sequence[Finding]], *, as_json: bool) -> None:
 
 
 def _print(title: str, findings: Sequence[Finding]) -> None:
-    from textwrap import wrap
-
-    from torchx.cli.render import bold, gray
-
     color, column = has_color(sys.stdout), max((len(finding.what) for finding in findings), default=0)
     room = max(width(sys.stdout) - column - 8, 30) if is_tty(sys.stdout) else 10_000
     print(bold(title, color=color))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from torchx.cli.attach import attach, terminal
 from torchx.cli.cmd_base import RunnerCommand
-from torchx.cli.failures import UsageError
+from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import parse_target, select
 from torchx.errors import NotFoundError, TorchXError
+from torchx.util.term import has_color
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,8 +109,6 @@ def _command(args: argparse.Namespace) -> list[str]:
 
 
 def _in_one(runner: Runner, identifier: str, argv: Sequence[str], *, tty: bool, stdin: bool) -> int:
-    from torchx.cli.attach import attach, terminal
-
     handle, (role, k) = find_replica(runner, identifier)
     process = runner.open(handle, argv, role, k, tty=terminal() if tty else None)
     return attach(process, stdin=stdin, tty=tty)
@@ -119,9 +119,7 @@ def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
     from concurrent.futures import ThreadPoolExecutor
     from threading import Lock
 
-    from torchx.cli.failures import error, note
     from torchx.runner.tee import replica_formats
-    from torchx.util.term import has_color
 
     handle, replicas = find_replicas(runner, identifier)
     formats = replica_formats(replicas, color=has_color(sys.stdout))

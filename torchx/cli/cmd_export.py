@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from torchx.cli.argparse_util import ArgOnceAction
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
+from torchx.cli.questions import ask_a_person
+from torchx.cli.render import document
+from torchx.specs.images import NamesOnly
+from torchx.util.strings import did_you_mean
+from torchx.util.term import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +38,6 @@ class CmdExport(RunnerCommand):
     """a job as files for sbatch, kubectl, ... that need no torchx"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        from torchx.cli.argparse_util import ArgOnceAction
-
         subparser.epilog = _HELP
         subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
         once = ArgOnceAction
@@ -54,11 +58,8 @@ class CmdExport(RunnerCommand):
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.cli.questions import ask_a_person
         from torchx.runner.capsule.export import FORMATS
         from torchx.runner.capsule.rerun import Rerun
-        from torchx.specs.images import NamesOnly
-        from torchx.util.strings import did_you_mean
 
         if args.format and args.format not in FORMATS:
             hint = did_you_mean(args.format, FORMATS) or f"one of: {', '.join(FORMATS)}"
@@ -86,9 +87,6 @@ class CmdExport(RunnerCommand):
 
 def export_to(runner: Runner, info: AppDryRunInfo[Any], folder: str, *, workspace: str, as_json: bool) -> None:
     """Writes the folder, and says what is in it."""
-    from torchx.cli.render import document
-    from torchx.util.term import printable
-
     folder = _absolute(folder)
     exported = runner.export(info, folder, workspace)
     runner.discard(info)

@@ -10,6 +10,7 @@ from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.moments import parse_seconds
 from torchx.cli.render import document
 from torchx.runner.documents import run_fields
+from torchx.specs.api import AppState
 from torchx.util.strings import did_you_mean
 from torchx.util.term import is_tty
 
@@ -94,8 +95,6 @@ def parse_states(text: str) -> list[AppState]:
     >>> parse_states("running,FAILED")
     [RUNNING (3), FAILED (5)]
     """
-    from torchx.specs.api import AppState
-
     states = []
     for word in text.split(","):
         name = word.strip().upper()

@@ -14,6 +14,7 @@ from torchx.errors import ConfigError, NotFoundError
 from torchx.runner.documents import exit_code_of
 from torchx.runner.tee import live_on, log_openers, replica_formats, wait_until_started
 from torchx.schedulers.kit.logs import LogQuery
+from torchx.specs.api import UnknownAppException, is_started
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
 from torchx.util.redaction import redact
@@ -255,8 +256,6 @@ def _learn_secrets(runner: Runner, handle: str) -> None:
 
 
 def _wait_until_started(runner: Runner, handle: str) -> None:
-    from torchx.specs.api import UnknownAppException
-
     _say_if_queued(runner, handle)
     status = wait_until_started(runner, handle)
     if status is None:
@@ -266,8 +265,6 @@ def _wait_until_started(runner: Runner, handle: str) -> None:
 
 
 def _say_if_queued(runner: Runner, handle: str) -> None:
-    from torchx.specs.api import is_started
-
     if is_tty(sys.stderr):
         status = runner.status(handle)
         if status is not None and not is_started(status.state):
@@ -288,8 +285,6 @@ def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None
 
 
 def _exit_code(runner: Runner, identifier: str, *, ended: bool) -> int:
-    from torchx.specs.api import UnknownAppException
-
     handle = runner.resolve(parse_target(identifier).reference)
     status = runner.wait(handle, wait_interval=1) if ended else runner.status(handle)
     if status is None:

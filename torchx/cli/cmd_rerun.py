@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 
 from torchx.cli.cmd_base import RunnerCommand
+from torchx.cli.cmd_run import launch, show_dryrun, what_was_run
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
+from torchx.cli.questions import ask_a_person
+from torchx.cli.run_args import CFG, CFG_ROW, DETACH, FULL, JSON, LOG, WAIT, declare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +40,6 @@ class CmdRerun(RunnerCommand):
         """Declares the options. None has a default here: those behind the job are read in a second go."""
         from argparse import REMAINDER
 
-        from torchx.cli.run_args import CFG, CFG_ROW, DETACH, FULL, JSON, LOG, WAIT, declare
-
         subparser.epilog = _HELP
         subparser.usage = "torchx rerun [options] JOB [options] [-- arguments]"
         change = "change the job: `num_replicas=8` of each role, `roles.NAME.env.LR=0.1`; may be given more than once"
@@ -54,8 +55,6 @@ class CmdRerun(RunnerCommand):
         subparser.add_argument("app_handle", nargs=REMAINDER, metavar="JOB", help=what)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.cli.cmd_run import launch, show_dryrun
-        from torchx.cli.questions import ask_a_person
         from torchx.runner.capsule.rerun import NOW, THEN, Rerun
 
         job, arguments = _read(args)
@@ -102,7 +101,6 @@ def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:
 
 def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:
     """The app that the component of a run makes with other arguments."""
-    from torchx.cli.cmd_run import what_was_run
     from torchx.runner.capsule.rerun import inside
     from torchx.runner.components import make_app
 

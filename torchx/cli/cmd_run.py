@@ -29,6 +29,7 @@ from torchx.cli.run_args import (
 )
 from torchx.runner.documents import handle_fields
 from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
+from torchx.specs.api import Workspace
 from torchx.specs.timeouts import TIMEOUT
 from torchx.specs.watchdog import WATCHDOG
 from torchx.util.term import is_tty
@@ -138,7 +139,6 @@ class CmdRun(SubCommand):
 
     def _run(self, args: argparse.Namespace) -> None:
         from torchx.runner import get_runner
-        from torchx.specs.api import Workspace
 
         if getattr(args, "allow_private_workspace", False):
             os.environ[ENV_ALLOW_PRIVATE_WORKSPACE] = "1"

@@ -9,6 +9,7 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import warn
 from torchx.cli.render import document
 from torchx.errors import NotSupportedError, TorchXError
+from torchx.specs.api import get_type_name
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.term import has_color
 
@@ -92,8 +93,6 @@ def _indent(opts: runopts) -> str:
 
 
 def _fields(opts: runopts) -> list[dict[str, Any]]:
-    from torchx.specs.api import get_type_name
-
     return [
         {
             "name": name,

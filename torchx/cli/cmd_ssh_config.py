@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import WHERE, find_replicas
+from torchx.errors import BackendError
+from torchx.specs.api import parse_app_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +21,7 @@ class CmdSshConfig(RunnerCommand):
         subparser.add_argument("identifier", metavar=WHERE, help="the job, or some of its replicas; all by default")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.errors import BackendError
         from torchx.runner import ssh
-        from torchx.specs.api import parse_app_handle
 
         keys = ssh.public_keys()
         handle, replicas = find_replicas(runner, args.identifier)

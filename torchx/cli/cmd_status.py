@@ -14,6 +14,7 @@ from torchx.cli.render import ago, document, duration, gray, local_time
 from torchx.errors import EXIT_BACKEND, NotFoundError, TorchXError
 from torchx.runner.documents import exit_code_of, handle_fields, status_fields
 from torchx.settings import SAMPLE_S, torchx_home
+from torchx.specs.api import UnknownAppException, parse_app_handle
 from torchx.specs.handles import FOREIGN
 from torchx.util.strings import did_you_mean
 from torchx.util.term import has_color, is_tty, iso, printable
@@ -99,8 +100,6 @@ def _find(
     runner: Runner, handle: str, roles: list[str] | None, seen: AppStatus | None = None
 ) -> tuple[AppStatus, Run | None]:
     """The status of a job, unless it is known, and what is on record where that is needed."""
-    from torchx.specs.api import UnknownAppException
-
     status = runner.status(handle) if seen is None else seen
     if status is None:
         raise UnknownAppException(handle)
@@ -149,8 +148,6 @@ def _page(
     runner: Runner, handle: str, status: AppStatus, run: Run | None, roles: list[str] | None = None
 ) -> tuple[str, list[str]]:
     """What there is to say of a job, and what its user may want to type next."""
-    from torchx.specs.api import parse_app_handle
-
     app_id = parse_app_handle(handle).app_id
     lines = [f"app:      {handle}", *_time_lines(status, run)]
     if "/" in app_id or status.tasks is not None:

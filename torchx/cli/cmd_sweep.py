@@ -7,7 +7,10 @@ import sys
 from torchx.cli.cmd_run import CmdRun, asked
 from torchx.cli.failures import UsageError, note
 from torchx.cli.points import MOST_TASKS, read_points
+from torchx.cli.render import document
 from torchx.specs.images import NamesOnly
+from torchx.specs.tasks import TaskList
+from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,8 +95,6 @@ def _show(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argpa
 
 
 def _tasks(args: argparse.Namespace) -> TaskList:
-    from torchx.specs.tasks import TaskList
-
     width = getattr(args, "max_parallel", 0)
     if width < 1 and hasattr(args, "max_parallel"):
         raise UsageError(f"`--max-parallel {width}` lets no task run", hint="give 1 or more")
@@ -118,11 +119,9 @@ def _retry(args: argparse.Namespace) -> None:
 def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:
     """Submits a sweep, and prints its handle, alone on the last line of stdout: programs read it there."""
     from torchx.runner.sweeps import submit
-    from torchx.util.term import is_tty
 
     handle, count = submit(runner, info, tasks, typed=True), len(tasks.points)
     if getattr(args, "json", False):
-        from torchx.cli.render import document
         from torchx.runner.documents import handle_fields
 
         print(document({**handle_fields(handle), "tasks": count}))

@@ -12,6 +12,8 @@ from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import document, duration, gray, state_text
 from torchx.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT
 from torchx.runner.documents import exit_code_of, handle_fields, status_fields
+from torchx.specs.api import UnknownAppException
+from torchx.util.spans import parse_span
 from torchx.util.term import fit, has_color, is_tty, printable, width
 
 TYPE_CHECKING = False
@@ -62,8 +64,6 @@ def _wait(
     quiet: bool,
 ) -> bool:
     """Puts the status of each job into ``ended`` as it ends; False when the time is up."""
-    from torchx.specs.api import UnknownAppException
-
     began = time.monotonic()
     shows = is_tty(sys.stderr)
 
@@ -110,8 +110,6 @@ def _show(seconds: float, ended: int, jobs: int) -> None:
 
 
 def _seconds(text: str) -> float:
-    from torchx.util.spans import parse_span
-
     seconds = float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else parse_span(text)
     if seconds is None:
         raise argparse.ArgumentTypeError(f"`{text}` is not a length of time, such as `90`, `90s`, `10m`, `2h`")

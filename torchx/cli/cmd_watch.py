@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
+from torchx.cli.render import gray, iso, state_text
 from torchx.errors import EXIT_INTERRUPTED
+from torchx.util.redaction import redact
 from torchx.util.term import fit, has_color, is_tty, printable, width
 
 TYPE_CHECKING = False
@@ -65,9 +68,7 @@ def change_document(change: Change) -> str:
     """A change as JSON."""
     import json
 
-    from torchx.cli.render import iso
     from torchx.runner.documents import handle_fields
-    from torchx.util.redaction import redact
 
     fields = {
         **handle_fields(change.handle),
@@ -82,13 +83,9 @@ def change_document(change: Change) -> str:
 
 def _line(change: Change) -> str:
     """Time, handle, state before and now, and why: in columns on a terminal, separated by tabs elsewhere."""
-    from torchx.cli.render import gray, iso, state_text
-
     if not is_tty(sys.stdout):
         was = "" if change.was is None else str(change.was)
         return "\t".join([iso(change.at) or "", change.handle, was, str(change.state), printable(change.msg)])
-    import time
-
     color = has_color(sys.stdout)
     clock = time.strftime("%H:%M:%S", time.localtime(change.at))
     state = str(change.state)

@@ -6,6 +6,11 @@ import sys
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError
+from torchx.cli.log_targets import JOB_HELP
+from torchx.cli.render import ago, document, duration, fields, gray, local_time
+from torchx.specs.handles import FOREIGN
+from torchx.util.secrets import mask_text
+from torchx.util.term import has_color, is_tty, iso, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,8 +49,6 @@ class CmdWhy(RunnerCommand):
             raise UsageError(f"`--lines {args.lines}` is below 0", hint="0 omits the output")
         found = runner.why(args.app_handle, args.scheduler, lines=args.lines)
         if args.json:
-            from torchx.cli.render import document
-
             print(document(_document(found)))
         else:
             _print_page(found)
@@ -53,8 +56,6 @@ class CmdWhy(RunnerCommand):
 
 def add_job(subparser: argparse.ArgumentParser) -> None:
     """Declares how a job is named that torchx may not have launched."""
-    from torchx.cli.log_targets import JOB_HELP
-
     add = subparser.add_argument
     add("app_handle", metavar="JOB", help=f"as its own system calls it; or {JOB_HELP}")
     add("-s", "--scheduler", metavar="NAME", help="look there alone")
@@ -62,9 +63,6 @@ def add_job(subparser: argparse.ArgumentParser) -> None:
 
 def _document(found: Explained) -> dict[str, Any]:
     from torchx.runner.documents import handle_fields, status_fields
-    from torchx.specs.handles import FOREIGN
-    from torchx.util.secrets import mask_text
-    from torchx.util.term import iso
 
     fields = handle_fields(found.handle)
     log = {"role": found.role, "replica": found.replica, "lines": [line.rstrip("\n") for line in found.lines]}
@@ -81,10 +79,6 @@ def _document(found: Explained) -> dict[str, Any]:
 
 
 def _print_page(found: Explained) -> None:
-    from torchx.cli.render import ago, duration, fields, gray, local_time
-    from torchx.util.secrets import mask_text
-    from torchx.util.term import has_color, is_tty, printable
-
     color = has_color(sys.stdout)
     status = found.status
     started, ended = status.started_at, status.ended_at if status.is_terminal() else None

@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 
 from torchx.cli import commands
+from torchx.cli.argparse_util import Parser
+from torchx.cli.main import LOG_LEVELS
 from torchx.cli.render import ago
+from torchx.cli.run_args import default_scheduler
+from torchx.config.files import load_files
+from torchx.specs.api import AppState
+from torchx.specs.named_resources_generic import NAMED_RESOURCES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +35,6 @@ def candidates(words: list[str]) -> Candidates:
     before, current = words[:-1], words[-1]
     i = commands.verb_at(before)
     if i > len(before):  # the level itself is to be completed
-        from torchx.cli.main import LOG_LEVELS
-
         return _starting(current, _plain(LOG_LEVELS))
     if i == len(before):
         return _verbs(current)
@@ -46,8 +50,6 @@ def _verbs(current: str) -> Candidates:
 
 
 def _of_verb(verb: str, given: list[str], current: str) -> Candidates:
-    from torchx.cli.argparse_util import Parser
-
     if verb == "help":
         return _verbs(current)
     if verb not in commands.registry():
@@ -135,7 +137,6 @@ def _schedulers(current: str, _: dict[str, str]) -> Candidates:
 
 
 def _cfg(current: str, seen: dict[str, str]) -> Candidates:
-    from torchx.cli.run_args import default_scheduler
     from torchx.runner import get_runner
 
     if "=" in current.rpartition(",")[2]:
@@ -146,8 +147,6 @@ def _cfg(current: str, seen: dict[str, str]) -> Candidates:
 
 
 def _profiles(current: str, _: dict[str, str]) -> Candidates:
-    from torchx.config.files import load_files
-
     return _starting(current, _plain(load_files().profiles()))
 
 
@@ -167,7 +166,6 @@ def _components(current: str, _: dict[str, str] | None = None) -> Candidates:
 def _component_arguments(rest: list[str], current: str) -> Candidates:
     from torchx.component_reader.finder import get_component
     from torchx.component_reader.signature import read
-    from torchx.specs.named_resources_generic import NAMED_RESOURCES
 
     words = rest[1:] if rest[0] == "--" else rest
     if not words:
@@ -207,8 +205,6 @@ def _log_targets(current: str, seen: dict[str, str]) -> Candidates:
 
 
 def _states(current: str, _: dict[str, str]) -> Candidates:
-    from torchx.specs.api import AppState
-
     return _in_list(current.lower(), _plain(state.name.lower() for state in AppState))
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 
+from torchx.cli.cmd_watch import change_document, print_changes
 from torchx.cli.render import gray
 from torchx.errors import EXIT_INTERRUPTED
 from torchx.util.term import fit, has_color, is_tty, text_width, width
@@ -45,8 +46,6 @@ def watch(
     try:
         with runner.watch(*handles, tasks=as_json) as changes:
             if as_json:
-                from torchx.cli.cmd_watch import change_document
-
                 for change in changes:
                     if change.handle not in handles:  # of the jobs themselves there is one document, in the end
                         print(change_document(change), flush=True)
@@ -55,8 +54,6 @@ def watch(
                     near = all(map(runner.is_near, handles))
                     _show(screen, changes, handles, page, far_s=_TICK_S if near else _FAR_S, asks=asks)
             else:
-                from torchx.cli.cmd_watch import print_changes
-
                 print_changes(changes)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

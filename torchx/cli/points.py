@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import re
 
 from torchx.cli.failures import UsageError
 from torchx.errors import SpecError
+from torchx.specs.tasks import NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,8 +55,6 @@ def read_points(grids: Sequence[str], path: str | None, most: int) -> tuple[list
 
 
 def _column(text: str, most: int) -> tuple[str, Sequence[str]]:
-    from torchx.specs.tasks import NAME
-
     name, equals, values = text.partition("=")
     if not equals:
         raise UsageError(f"`--grid {text}` has no `=`", hint=_EXAMPLE)
@@ -123,9 +124,6 @@ def _read_file(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def _read_csv(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]:
-    import csv
-    import io
-
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     names: list[str] = []
     rows = []
@@ -191,8 +189,6 @@ def _text(value: Any, number: int, path: str) -> str:
 
 
 def _checked_names(names: list[str], path: str, number: int) -> list[str]:
-    from torchx.specs.tasks import NAME
-
     for name in names:
         if not re.fullmatch(NAME, name, re.ASCII):
             raise SpecError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from getpass import getpass
 
 from torchx.util.term import is_tty
 
@@ -17,8 +18,6 @@ def ask_a_person() -> Ask | None:
         return None
 
     def ask(what: str) -> str:
-        from getpass import getpass
-
         return getpass(f"{what} is masked on record; its value: ", stream=sys.stderr)
 
     return ask

@@ -12,6 +12,7 @@ from torchx.cli.failures import note, progress
 from torchx.cli.waiting import cancel, say_how_it_ended, show_progress
 from torchx.errors import EXIT_INTERRUPTED, BackendError, NotFoundError
 from torchx.runner.documents import exit_code_of
+from torchx.specs.api import UnknownAppException
 from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
@@ -80,8 +81,6 @@ def _shell(runner: Runner, handle: str, since: float) -> InsideProcess:
 
 def _exit_if_over(runner: Runner, handle: str, since: float) -> AppStatus:
     """The job's status, unless it has ended: then it is shown, and this process ends as `torchx run --wait` does."""
-    from torchx.specs.api import UnknownAppException
-
     status = runner.status(handle)
     if status is None:
         raise UnknownAppException(handle)

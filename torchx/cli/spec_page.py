@@ -6,6 +6,8 @@ import sys
 
 from torchx.cli.failures import note
 from torchx.cli.render import bold, document, fields, gray, value_text
+from torchx.specs.mounts import format_mount
+from torchx.specs.serialize import appdef_to_dict, masked
 from torchx.util.secrets import MASK, is_secret_name, mask_text
 from torchx.util.shlex import join
 from torchx.util.term import has_color, is_tty, printable
@@ -30,7 +32,6 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
     """
     from torchx.config import DEFAULT
     from torchx.runner.record import masked_settings
-    from torchx.specs.serialize import appdef_to_dict, masked
 
     app, scheduler = info._app, str(info._scheduler)
     shown = masked(app) if app is not None else None
@@ -99,8 +100,6 @@ def hide_secrets(text: str, app: AppDef | None) -> str:
 
 
 def _role_page(role: Role, provenance: tuple[Mapping[str, str], Mapping[str, str]], *, color: bool) -> str:
-    from torchx.specs.mounts import format_mount
-
     replicas = f"{role.num_replicas} replica{'s' * (role.num_replicas != 1)}"
     if role.min_replicas is not None:
         replicas += f", at least {role.min_replicas}"

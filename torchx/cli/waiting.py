@@ -10,6 +10,7 @@ from torchx.cli.render import document, duration, gray, state_text
 from torchx.errors import EXIT_INTERRUPTED, TorchXError
 from torchx.runner.documents import exit_code_of, handle_fields, status_fields
 from torchx.runner.wait import UNSUBMITTED_S, never_submitted
+from torchx.specs.api import UnknownAppException
 from torchx.util.term import fit, has_color, is_tty, width
 
 TYPE_CHECKING = False
@@ -53,8 +54,6 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
     if tee is not None:
         _finish_logs(tee)
     if status is None:
-        from torchx.specs.api import UnknownAppException
-
         raise UnknownAppException(handle)
     if as_json:
         print(document({**handle_fields(handle), **status_fields(status)}), flush=True)

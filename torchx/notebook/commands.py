@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager, nullcontext, suppress
 
+from torchx.cli.cmd_run import parsed
+from torchx.cli.commands import verb_at
+from torchx.cli.main import main
+from torchx.cli.run_args import default_scheduler, fill_from_config
+from torchx.config.files import CONFIG_FILE
 from torchx.errors import TorchXError
 
 TYPE_CHECKING = False
@@ -21,7 +27,6 @@ def run(words: list[str]) -> Job | None:
     Raises:
         CommandError: its exit code is not 0.
     """
-    from torchx.cli.main import main
     from torchx.notebook.job import Job
     from torchx.notebook.streams import as_a_command_line
 
@@ -61,16 +66,12 @@ def with_cells(words: list[str]) -> tuple[list[str], str]:
 
 def _run_at(words: list[str]) -> int | None:
     """Where the verb `run` stands; None when the verb is another."""
-    from torchx.cli.commands import verb_at
-
     at = verb_at(words)
     return at if words[at : at + 1] == ["run"] else None
 
 
 def _parsed(words: list[str]) -> argparse.Namespace | None:
     """The options of `run`; None when it only prints its help, or is going to say what is wrong with them."""
-    from torchx.cli.cmd_run import parsed
-
     if any(word in ("-h", "--help") for word in words):
         return None
     try:
@@ -81,7 +82,6 @@ def _parsed(words: list[str]) -> argparse.Namespace | None:
 
 def _takes_workspaces(args: argparse.Namespace) -> bool:
     """Whether the scheduler of this `run` brings code to where the job runs."""
-    from torchx.cli.run_args import default_scheduler, fill_from_config
     from torchx.config import use_profile
     from torchx.notebook.job import shared_runner
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
@@ -110,9 +110,6 @@ def _found(component: str, folder: str) -> str:
 
 def _being_in(folder: str) -> AbstractContextManager[None]:
     """While it is entered the folder is the current directory, with the config file of the one that was."""
-    from contextlib import contextmanager, nullcontext, suppress
-
-    from torchx.config.files import CONFIG_FILE
 
     @contextmanager
     def entered() -> Iterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torchx.errors import NotFoundError, TorchXError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,8 +60,6 @@ class Job:
         shared_runner().cancel(self.handle)
 
     def _only_role(self) -> str:
-        from torchx.errors import NotFoundError
-
         app = shared_runner().describe(self.handle)
         roles = [role.name for role in app.roles] if app else []
         if len(roles) != 1:
@@ -70,7 +70,6 @@ class Job:
         return f"Job({self.handle!r})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002  # IPython's
-        from torchx.errors import TorchXError
         from torchx.specs import html_pages as pages
 
         try:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
+import string
 import sys
 
+from torchx.cli.cmd_complete import split_line
+from torchx.cli.completion import candidates
 from torchx.errors import SpecError, TorchXError
 
 TYPE_CHECKING = False
@@ -89,8 +93,6 @@ class Magics:
         %%workspacefile train.py
         print("hello from the job")
         """
-        import shlex
-
         from torchx.notebook import workspace
 
         words = shlex.split(line)
@@ -118,8 +120,6 @@ def split(text: str, variables: Mapping[str, Any]) -> list[str]:
     >>> split("run utils.echo --msg {msg} '${app_id} {other}'", {"msg": "it's two words"})
     ['run', 'utils.echo', '--msg', "it's two words", '${app_id} {other}']
     """
-    import shlex
-
     try:
         words = shlex.split(text.replace("\\\n", " "))
     except ValueError as e:
@@ -132,8 +132,6 @@ def _say(text: str) -> None:
 
 
 def _value(match: re.Match[str], variables: Mapping[str, Any]) -> str:
-    import string
-
     field = match[1]
     if re.match(r"\w+", field)[0] not in variables:  # type: ignore[index]  # the pattern begins with a name
         return match[0]
@@ -145,9 +143,6 @@ def _value(match: re.Match[str], variables: Mapping[str, Any]) -> str:
 
 def _complete(_: Any, event: Any) -> list[str]:
     """Words that can stand where the cursor is; IPython keeps those that begin like ``event.symbol``."""
-    from torchx.cli.cmd_complete import split_line
-    from torchx.cli.completion import candidates
-
     words = split_line(event.text_until_cursor)[1:] or [""]
     try:
         found = candidates(words)

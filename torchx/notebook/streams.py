@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ _HANDLE = re.compile(r"[a-z]\w*://[^\s/]*/\S+")
 
 def as_a_command_line(words: list[str]) -> AbstractContextManager[Output]:
     """While it is entered this process looks like the command: its arguments, its output, its log records."""
-    from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
     @contextmanager
     def entered() -> Iterator[Output]:

@@ -6,6 +6,7 @@ import re
 import time
 
 from torchx.errors import SpecError
+from torchx.specs.api import UnknownAppException
 from torchx.specs.copies import copy_data
 from torchx.specs.macros import split_macros, unescaped
 from torchx.specs.tasks import NAME, TaskList, is_terminal_task
@@ -111,8 +112,6 @@ class Batch:
         status = self.status()
         table = status.tasks if status is not None else None
         if status is None or (table is None and status.is_terminal()):
-            from torchx.specs.api import UnknownAppException
-
             raise UnknownAppException(self.handle)
         if table is None:  # its scheduler cannot be asked just now
             return []

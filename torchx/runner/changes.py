@@ -9,7 +9,7 @@ from collections import deque
 from torchx.errors import NotFoundError
 from torchx.runner.poller import Poller
 from torchx.runs.records import Change, RunQuery
-from torchx.specs.api import AppState, AppStatus, parse_app_handle
+from torchx.specs.api import AppState, AppStatus, is_terminal, parse_app_handle
 from torchx.util.folder_watch import FolderWatch
 
 TYPE_CHECKING = False
@@ -283,8 +283,6 @@ class Watch:
                 self._ready.append(change)
 
     def _is_over(self) -> bool:
-        from torchx.specs.api import is_terminal
-
         going = {handle for handle, (state, _) in self._seen.items() if not is_terminal(state)}
         if any(self._seen[handle][0] is not AppState.UNKNOWN for handle in going):
             return False

@@ -5,16 +5,22 @@ from __future__ import annotations
 import sys
 
 from torchx.errors import BackendError, HandleError, NotFoundError, NotSupportedError, SpecError, TorchXError
+from torchx.runs import NewRun, default_registry
+from torchx.runs.registry import user_name
 from torchx.schedulers.foreign import ForeignJobs
 from torchx.specs.api import (
+    AppDef,
     AppState,
     MalformedAppHandleException,
     UnknownAppException,
     make_app_handle,
     parse_app_handle,
 )
+from torchx.specs.failures import parse_failure
 from torchx.specs.handles import FOREIGN
+from torchx.specs.serialize import appdef_to_dict
 from torchx.util.records import dataclass, field
+from torchx.util.secrets import mask_args, mask_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,8 +78,6 @@ def why(runner: RunnerVerbs, reference: str, scheduler: str | None = None, *, li
 
 def find(runner: RunnerVerbs, reference: str, scheduler: str | None) -> str:
     """The handle of the job that somebody means; arguments and errors are those of :func:`why`."""
-    from torchx.runs import default_registry
-
     runner._recorder.settle_intents(runner._scheduler)
     registry = default_registry()
     scheme, separator, rest = reference.partition("://")
@@ -177,8 +181,6 @@ def explain(runner: RunnerVerbs, handle: str, lines: int) -> Explained:
 
 
 def _to_blame(status: AppStatus) -> tuple[str, int] | None:
-    from torchx.specs.failures import parse_failure
-
     failure = parse_failure(status.structured_error_msg)
     if failure is not None and failure.role and failure.replica is not None:
         return failure.role, failure.replica
@@ -205,8 +207,6 @@ def disown(runner: RunnerVerbs, handle: str) -> str:
     Raises:
         SpecError: torchx launched it.
     """
-    from torchx.runs import default_registry
-
     if parse_app_handle(handle).session_name != FOREIGN:
         raise SpecError(f"torchx launched `{handle}`", hint="`torchx delete` removes it, with its record")
     default_registry().forget(handle)
@@ -233,11 +233,6 @@ def adopt(
     """
     from torchx.runner.notices import Plan
     from torchx.runner.record import masked_settings
-    from torchx.runs import NewRun, default_registry
-    from torchx.runs.registry import user_name
-    from torchx.specs.api import AppDef
-    from torchx.specs.serialize import appdef_to_dict
-    from torchx.util.secrets import mask_args, mask_text
 
     handle = find(runner, reference, scheduler)
     scheduler, session, _ = parse_app_handle(handle)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError
+from torchx.runs.registry import user_name
 from torchx.schedulers.kit.abilities import Simulates
 from torchx.schedulers.kit.simulations import FAULTS, Simulation
 from torchx.specs.api import AppState, is_terminal
+from torchx.specs.retries import RETRY
 from torchx.specs.timeouts import TIMEOUT
 from torchx.util.strings import did_you_mean
 
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 
 def plan(runner: RunnerVerbs, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None) -> Simulation:
     """What would be done; nothing is done before ``make`` of the answer is called. See :meth:`RunnerVerbs.simulate`."""
-    from torchx.runs.registry import user_name
-
     if fault not in FAULTS:
         raise ConfigError(
             f"there is no fault `{fault}`", hint=did_you_mean(fault, FAULTS) or f"the faults are: {', '.join(FAULTS)}"
@@ -47,8 +47,6 @@ def plan(runner: RunnerVerbs, reference: str, fault: str, chosen: Sequence[tuple
 
 def what_follows(run: Run, fault: str) -> str:
     """What becomes of a job after a fault, in a sentence without full stop."""
-    from torchx.specs.retries import RETRY
-
     metadata = run.app.get("metadata") or {}
     if fault == "hang":
         limit = metadata.get(TIMEOUT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -57,7 +58,6 @@ def public_keys(folder: str = "~/.ssh") -> str:
     Raises:
         ConfigError: there are none.
     """
-    import contextlib
     import subprocess
 
     found: dict[str, None] = {}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 
+from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError, TransientError
 from torchx.runner.views import TaskOf
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppState
+from torchx.specs.failures import parse_failure
 from torchx.specs.tasks import TaskList, check_placeholders, placeholders
+from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.secrets import is_secret_name
 
@@ -130,7 +133,6 @@ def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList
     else:
         why = f"torchx makes no job arrays on `{info._scheduler}`"
     from torchx.runner.paced.sweeps import PacedSweeps
-    from torchx.util.notices import logger
 
     made = PacedSweeps(backend)
     if made.is_cluster():  # where it makes a difference that this machine goes on
@@ -158,8 +160,6 @@ def failures(backend: Scheduler[Any], app_id: str, table: TaskTable) -> list[Fai
 
     Of each exit code some are looked into; the others count as these, if they agree.
     """
-    from torchx.specs.failures import parse_failure
-
     by_code: dict[int | None, list[int]] = {}
     for k in table.failed():
         by_code.setdefault(table.exit_codes[k], []).append(k)
@@ -188,7 +188,6 @@ def again(
     run: Run, tasks: TaskList, table: TaskTable, max_parallel: int | None
 ) -> tuple[AppDef, dict[str, Any], TaskList]:
     """The job, its run options and the tasks of a new sweep. See :meth:`RunnerVerbs.retry_sweep`."""
-    from torchx.config.files import load_files
     from torchx.runner.capsule.masks import fill
 
     wanted = [k for k, state in enumerate(table.states) if state in _AGAIN]

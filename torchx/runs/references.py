@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchx.errors import HandleError, NotFoundError
+from torchx.util.strings import did_you_mean
 
 
 def place(reference: str) -> tuple[str | None, int] | None:
@@ -25,8 +26,6 @@ def no_such_run(reference: str, known: Sequence[str]) -> NotFoundError:
     >>> no_such_run("ecko-x1", ["echo-x1"]).hint
     'did you mean `echo-x1`?'
     """
-    from torchx.util.strings import did_you_mean
-
     if reference.startswith("@"):
         text = "there is no run on record" if reference == "@last" else f"`{reference}` is not a reference to a run"
         hint = "`@last` is the newest run, `@last~1` the one before, `@NAME` the newest of a name"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
+from torchx.specs.retries import read_attempts, to_line
 from torchx.util.records import replace
+from torchx.util.secrets import mask_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,9 +28,6 @@ def to_text(status: AppStatus) -> str | None:
         return None
     import json
 
-    from torchx.specs.retries import to_line
-    from torchx.util.secrets import mask_text
-
     roles = [[role.role, [_row(replica) for replica in role.replicas]] for role in status.roles]
     data: dict[str, Any] = {name: getattr(status, name) for name in _PLAIN}
     data.update(msg=mask_text(status.msg), structured_error_msg=_masked(status.structured_error_msg))
@@ -44,8 +43,6 @@ def from_text(text: str) -> AppStatus | None:
     """
     import json
 
-    from torchx.specs.retries import read_attempts
-
     try:
         data = json.loads(text)
         status = AppStatus(AppState[data["state"]], **{name: data[name] for name in _PLAIN})
@@ -59,8 +56,6 @@ def from_text(text: str) -> AppStatus | None:
 def _masked(text: str) -> str:
     """Why something failed, a JSON document, each string in it masked for itself; text of another kind as a whole."""
     import json
-
-    from torchx.util.secrets import mask_text
 
     def masked(value: Any) -> Any:
         if isinstance(value, dict):

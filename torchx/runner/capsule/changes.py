@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 from torchx.errors import SpecError
+from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +36,6 @@ def changed(app: AppDef, changes: Iterable[str]) -> AppDef:
     >>> app.roles[0].env, app.roles[0].num_replicas
     ({'LR': '1'}, 8)
     """
-    from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
-
     data = appdef_to_dict(app)
     for change in changes:
         path, equals, text = change.partition("=")
@@ -116,8 +116,6 @@ def _parsed(text: str) -> Any:
 
 
 def _no_such(path: str, key: str, known: Iterable[str]) -> SpecError:
-    from torchx.util.strings import did_you_mean
-
     names = list(known)
     hint = did_you_mean(key, names) or (f"there are: {', '.join(names[:20])}" if names else "")
     return SpecError(f"`--set {path}`: there is no `{key}`", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from contextlib import contextmanager
@@ -164,8 +165,6 @@ def _git(where: str, words: Sequence[str], otherwise: str, env: dict[str, str] |
 
 
 def _digest(path: str) -> str:
-    import hashlib
-
     if not path:
         return "clean"
     with open(path, "rb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from torchx.errors import NotFoundError
 from torchx.runner.capsule import code
@@ -148,8 +149,6 @@ def _arguments(role: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split(line: str) -> list[str]:
-    import shlex
-
     try:
         return shlex.split(line)
     except ValueError:

@@ -6,6 +6,9 @@ import os
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.kit.export import CODE
+from torchx.specs.api import Workspace
+from torchx.specs.serialize import appdef_to_dict, masked
+from torchx.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,8 +88,6 @@ def run_script(exported: Export, name: str) -> str:
 
 def readme(exported: Export, app: AppDef, scheduler: str) -> str:
     """``README.md``."""
-    from torchx.version import __version__
-
     replicas = sum(role.num_replicas for role in app.roles)
     lines = [
         f"# {app.name}",
@@ -114,7 +115,6 @@ def readme(exported: Export, app: AppDef, scheduler: str) -> str:
 
 def _code(app: AppDef, target: str, otherwise: str) -> None:
     """Copies the code of the first role that has some; where none has, the folder stays empty."""
-    from torchx.specs.api import Workspace
     from torchx.workspace.content import entries
     from torchx.workspace.copies import copy_tree
 
@@ -128,8 +128,6 @@ def _code(app: AppDef, target: str, otherwise: str) -> None:
 
 def _record(app: AppDef) -> str:
     import json
-
-    from torchx.specs.serialize import appdef_to_dict, masked
 
     return json.dumps({"format": 1, "name": app.name, "app": appdef_to_dict(masked(app), fallback=repr)}) + "\n"
 

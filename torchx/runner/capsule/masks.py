@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 
+from torchx.config.files import active_profile
 from torchx.errors import ConfigError
+from torchx.specs.secret import Secret
 from torchx.util.redaction import MASK
+from torchx.util.secrets import mask_env
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,8 +61,6 @@ def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
 
 def without_values(app: AppDef) -> None:
     """Puts references in place of variables that are masked on record: an export has no values of secrets."""
-    from torchx.specs.secret import Secret
-
     for role in app.roles:
         for name, value in role.env.items():
             if MASK in value:
@@ -81,10 +82,7 @@ def fill_options(cfg: dict[str, Any], given: set[str]) -> None:
 
 def _variable(name: str, recorded: str, files: ConfigFiles, told: dict[str, None]) -> str:
     """What a variable is to be: a reference, or its value in this environment; empty when neither is there."""
-    from torchx.config.files import active_profile
     from torchx.runner.secrets import SECTION, configured
-    from torchx.specs.secret import Secret
-    from torchx.util.secrets import mask_env
 
     if files.section(SECTION, active_profile()).get(name) is not None:
         reference = configured(Secret(name), files)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
+from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError
 from torchx.runner.capsule import code as old_code
 from torchx.runner.capsule.changes import changed
 from torchx.runner.capsule.masks import fill, fill_options, without_values
+from torchx.runs import default_registry
+from torchx.settings import ENV_JOB_ID
+from torchx.specs.api import Workspace
 from torchx.util.git import GitState, find_git_dir, read_commit
 from torchx.util.records import dataclass, field
 
@@ -122,11 +126,6 @@ def inside(folder: str) -> Iterator[None]:
 
 def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
     """Makes a run ready to be launched again; errors as of :meth:`RunnerVerbs.rerun`."""
-    from torchx.config.files import load_files
-    from torchx.runs import default_registry
-    from torchx.settings import ENV_JOB_ID
-    from torchx.specs.api import Workspace
-
     app = run.appdef()
     if app is None:
         raise NotFoundError(f"what `{run.app_id}` was made of is not on record", hint="launch it with `torchx run`")

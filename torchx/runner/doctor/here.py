@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
+from contextlib import closing
 
 from torchx.errors import TorchXError, install_extra
+from torchx.runs.schema import VERSION, version_of
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, disk_space, doubt
 from torchx.settings import torchx_home
 
@@ -77,12 +80,8 @@ def _disk(home: str) -> Finding:
 
 
 def _record(path: str) -> Iterator[Finding]:
-    import glob
     import sqlite3
-    from contextlib import closing
     from urllib.parse import quote
-
-    from torchx.runs.schema import VERSION, version_of
 
     for aside in glob.glob(f"{glob.escape(path)}.*-*"):
         if not aside.endswith(("-wal", "-shm", "-journal")):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+
 from torchx.errors import BackendError, TorchXError
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, doubt
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, Diagnoses
+from torchx.specs.api import AppDef, AppState, Resource, Role, Workspace
+from torchx.specs.copies import copy_data
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +60,6 @@ def of_job(
 ) -> list[Finding]:
     """What is wrong with one job; see :meth:`torchx.runner.doctor.DoctorVerbs.check`."""
     from torchx.runner.doctor import static
-    from torchx.specs.api import Workspace
-    from torchx.specs.copies import copy_data
 
     backend = runner._scheduler(name)
     try:
@@ -92,11 +95,7 @@ def probe(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None, image: st
 
 
 def _probe(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None, image: str, within_s: float) -> str | Finding:
-    import contextlib
-    import time
-
     from torchx.runner.wait import WaitTimeoutError
-    from torchx.specs.api import AppDef, AppState, Resource, Role
 
     word = f"torchx-doctor-{time.time_ns()}"
     role = Role("probe", image, entrypoint="sh", args=["-c", f"echo {word}"], resource=Resource(1, 0, 256))

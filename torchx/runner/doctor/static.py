@@ -18,6 +18,7 @@ from torchx.specs.api import macros
 from torchx.specs.images import NamesOnly
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
+from torchx.util.strings import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,8 +124,6 @@ def leftovers(role: Role, backend: Scheduler[Any]) -> Iterator[Finding]:
             yield Finding(BAD, f"image of role `{role.name}`", said, "write the name itself: `--image HOST/NAME:TAG`")
     texts = [role.entrypoint, *role.args, *role.env.values()]
     for word in {found for text in texts if "${" in text for found in _BRACES.findall(text)} - {*_MACROS}:
-        from torchx.util.strings import nearest
-
         meant = nearest(word, _MACROS, cutoff=0.8)
         if meant and word not in role.env:
             said = f"`${{{word}}}` is left as it is; a macro is called `${{{meant}}}`"

@@ -9,15 +9,21 @@ scheduler can be asked.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
+from torchx.config.files import load_files
 from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError, TorchXError, TransientError
 from torchx.runner.paced.sweeps import LOG_FILE
 from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, Tasks
-from torchx.settings import ENV_JOB_ID
+from torchx.settings import ENV_JOB_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppState, is_terminal, make_app_handle
+from torchx.specs.copies import copy_data
+from torchx.specs.failures import parse_failure
+from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
 from torchx.specs.tasks import ENV_TASK, fill_in
+from torchx.util.redaction import MASK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,7 +113,6 @@ class Pacer:
     def _submit_one(self, task: Task, template: AppDef) -> None:
         from torchx.runner.secrets import look_up
         from torchx.schedulers.api import ResolvedCfg
-        from torchx.specs.serialize import appdef_to_dict, masked
 
         k = task.k
         app = job_of(template, dict(zip(self._names, task.point, strict=True)), f"{self._handle}/{k}")
@@ -177,8 +182,6 @@ class Pacer:
 
 def job_of(template: AppDef, values: dict[str, str], handle: str) -> AppDef:
     """The job of the task with this handle."""
-    from torchx.specs.copies import copy_data
-
     app: AppDef = copy_data(template)
     k = handle.rpartition("/")[2]
     app.name = f"{app.name}-{k}"
@@ -190,10 +193,6 @@ def job_of(template: AppDef, values: dict[str, str], handle: str) -> AppDef:
 
 def exit_code(answer: DescribeAppResponse, state: AppState) -> int | None:
     """The exit code of the replica that failed first, ``-n`` for signal n; None where it is not known."""
-    import signal
-
-    from torchx.specs.failures import parse_failure
-
     if state is AppState.SUCCEEDED:
         return 0
     failure = parse_failure(answer.structured_error_msg)
@@ -210,10 +209,7 @@ def job_on_record(head: dict[str, Any]) -> AppDef:
     Raises:
         ConfigError: one of them is not to be found.
     """
-    from torchx.config.files import load_files
     from torchx.runner.capsule.masks import fill as fill_masks
-    from torchx.specs.serialize import appdef_from_dict
-    from torchx.util.redaction import MASK
 
     if MASK in str(head["cfg"]):
         raise ConfigError(
@@ -231,7 +227,6 @@ def build(app: AppDef, backend: Scheduler[Any], head: dict[str, Any]) -> None:
         ConfigError: the code is not what it was when the sweep was launched.
     """
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
-    from torchx.settings import ENV_WORKSPACE_HASH
 
     if not isinstance(backend, BuildsWorkspaces) or not any(role.workspace for role in app.roles):
         return
@@ -251,7 +246,6 @@ def main() -> None:
     import os
 
     from torchx.runner.backends import Backends
-    from torchx.specs.serialize import appdef_from_dict
 
     folder, given = sys.argv[1], sys.stdin.read()
     os.set_inheritable(int(sys.argv[2]), False)

@@ -12,8 +12,13 @@ from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Tasks, 
 from torchx.runner.views import View
 from torchx.schedulers.api import NONE, DescribeAppResponse
 from torchx.schedulers.kit.tasks import describe_sweep, waiting
+from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppState, is_terminal
+from torchx.specs.copies import copy_data
+from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
 from torchx.specs.tasks import replica_names, replica_of
+from torchx.util.machine import cpu_count
+from torchx.util.secrets import mask_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,10 +63,6 @@ class PacedSweeps(View):
         """See :class:`torchx.schedulers.kit.abilities.RunsTasks`: whatever is a job can be a task."""
 
     def submit_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
-        from torchx.specs.serialize import appdef_to_dict, masked
-        from torchx.util.machine import cpu_count
-        from torchx.util.secrets import mask_value
-
         app_id = self.expected_id(dryrun_info)
         app, hashes = unbuilt(dryrun_info)
         cfg = dict(dryrun_info._cfg)
@@ -244,9 +245,6 @@ def unbuilt(info: AppDryRunInfo[Any]) -> tuple[AppDef, dict[str, str]]:
 
     What a backend has built is known to the process that did it alone; here that will be the pacer.
     """
-    from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
-    from torchx.specs.copies import copy_data
-
     assert info._app is not None  # the Runner's own dry run
     app: AppDef = copy_data(info._app)
     hashes = {}
@@ -261,8 +259,6 @@ def unbuilt(info: AppDryRunInfo[Any]) -> tuple[AppDef, dict[str, str]]:
 
 
 def _roles(head: dict[str, Any]) -> list[Any]:
-    from torchx.specs.serialize import appdef_from_dict
-
     return appdef_from_dict(head["app"]).roles
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
@@ -78,7 +79,6 @@ def create(app_id: str, head: dict[str, Any], points: Sequence[Sequence[str]]) -
     Raises:
         BackendError: it cannot be made.
     """
-    import contextlib
     import json
     import shutil
 
