@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from torchx.runner.verbs import RunnerVerbs
+    from torchx.runner.core import RunnerCore
     from torchx.runs import Run, RunRegistry
     from torchx.schedulers.api import Scheduler
     from torchx.specs.api import AppStatus
@@ -60,7 +60,7 @@ class Explained:
     on_record: bool = False
 
 
-def why(runner: RunnerVerbs, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
+def why(runner: RunnerCore, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
     """How any job is that this user can see, whoever launched it: state, cause, what it waits for, its last words.
 
     Args:
@@ -76,7 +76,7 @@ def why(runner: RunnerVerbs, reference: str, scheduler: str | None = None, *, li
     return explain(runner, find(runner, reference, scheduler), lines)
 
 
-def find(runner: RunnerVerbs, reference: str, scheduler: str | None) -> str:
+def find(runner: RunnerCore, reference: str, scheduler: str | None) -> str:
     """The handle of the job that somebody means; arguments and errors are those of :func:`why`."""
     runner._recorder.settle_intents(runner._scheduler)
     registry = default_registry()
@@ -161,7 +161,7 @@ def _handle_of(found: str, registry: RunRegistry) -> str:
     return recorded.handle if recorded is not None and same else make_app_handle(scheduler, "torchx", app_id)
 
 
-def explain(runner: RunnerVerbs, handle: str, lines: int) -> Explained:
+def explain(runner: RunnerCore, handle: str, lines: int) -> Explained:
     """State, cause, what it is, and the end of its output."""
     _, backend, app_id = runner._find(handle)
     status = runner.status(handle)
@@ -189,7 +189,7 @@ def _to_blame(status: AppStatus) -> tuple[str, int] | None:
     return next(((r.role, r.id) for r in (*failed, *replicas)), None)
 
 
-def _read_log(runner: RunnerVerbs, found: Explained, lines: int) -> None:
+def _read_log(runner: RunnerCore, found: Explained, lines: int) -> None:
     from torchx.runner.tee import log_openers
     from torchx.schedulers.kit.logs import LogQuery
 
@@ -201,7 +201,7 @@ def _read_log(runner: RunnerVerbs, found: Explained, lines: int) -> None:
         found.log_note = f"{e}; {e.hint}" if e.hint else str(e)
 
 
-def disown(runner: RunnerVerbs, handle: str) -> str:
+def disown(runner: RunnerCore, handle: str) -> str:
     """Takes an adopted job off the record, and returns its handle; nothing happens to the job.
 
     Raises:
@@ -215,7 +215,7 @@ def disown(runner: RunnerVerbs, handle: str) -> str:
 
 
 def adopt(
-    runner: RunnerVerbs,
+    runner: RunnerCore,
     reference: str,
     scheduler: str | None = None,
     *,

@@ -8,7 +8,9 @@ from __future__ import annotations
 from functools import partial
 
 from torchx.errors import NotFoundError, SpecError
-from torchx.runner.doctor import DoctorVerbs
+from torchx.runner.core import RunnerCore, run_registry
+from torchx.runner.events import log_event
+from torchx.runner.record import tell
 from torchx.settings import SAMPLE_S
 
 TYPE_CHECKING = False
@@ -22,14 +24,13 @@ if TYPE_CHECKING:
     from torchx.runner.capsule.rerun import Plan, Rerun
     from torchx.runner.changes import News, Watch
     from torchx.runner.copy import Copied
-    from torchx.runner.foreign import Explained
     from torchx.runner.forward import Forwarding
     from torchx.runner.inside import Ran
-    from torchx.runner.parts import RunnerParts as _Parts
     from torchx.runner.results import SweepResults
     from torchx.runner.sweeps import FailureGroup
-    from torchx.runs import Run, RunQuery, RunRegistry
+    from torchx.runs import Run
     from torchx.schedulers.api import Scheduler
+    from torchx.schedulers.findings import Finding
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.simulations import Simulation
@@ -38,32 +39,12 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
     from torchx.specs.tasks import TaskList, TaskTable
     from torchx.tracker.api import TrackerBase
-else:
-    _Parts = object
 
 
-class RunnerVerbs(DoctorVerbs, _Parts):
+class RunnerVerbs(RunnerCore):
     """What :class:`torchx.runner.api.Runner` can do beyond submitting a job and looking at it."""
 
     _aio: AsyncRunner | None = None
-    _news: News | None = None
-
-    def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> list[Run]:
-        """The runs on record, of all schedulers, newest first.
-
-        Args:
-            refresh: ask the schedulers for those that were not seen to end. One that does not answer leaves the last
-                state, and says so in ``note``.
-            timeout_s: how long all schedulers together may take.
-        """
-        from torchx.runner import answers, listing
-        from torchx.runs import RunQuery
-
-        query = RunQuery() if query is None else query
-        if not refresh:
-            return answers.Jobs(run_registry().list(query))
-        self._recorder.settle_intents(self._scheduler, timeout_s)
-        return answers.Jobs(listing.runs(run_registry(), query, self._scheduler, timeout_s))
 
     def watch(self, *app_handles: str, mine: bool = False, tasks: bool = False) -> Watch:
         """Each change of these jobs, or of all runs on record and to come: ``for``, or ``async for``, ``change in`` it.
@@ -84,6 +65,29 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         handles = [self.resolve(reference) for reference in app_handles] or None
         looks = TaskChanges(self.status, handles) if tasks and handles else None
         return Watch(run_registry(), self._backends, handles, mine=mine, tasks=looks)
+
+    def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
+        """Waits until the job has ended, or is gone; bears an outage of ten minutes. None when nobody knows the job.
+
+        Args:
+            wait_interval: seconds between two looks, at most. The first ones follow one another more quickly. Of jobs
+                on clusters the record is read, as :meth:`watch` does, however many wait.
+            timeout: seconds to wait for at most; None: for ever.
+
+        Raises:
+            WaitTimeoutError: the job has not ended in time; it is a ``TimeoutError``.
+        """
+        with log_event("wait") as event:
+            handle, backend, app_id = self._find(app_handle)
+            tell(event, handle=handle)
+            ask, news = self._asking(handle, backend, timeout)
+            status = self._waiter.until_over(
+                ask, backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle, news=news
+            )
+            if status is not None and not status.gone:
+                run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+                self._keep_metrics(handle, backend, status)
+            return status
 
     def news(self, app_handles: Iterable[str]) -> News:
         """What to sleep on while jobs go on; for those who wait for several, as ``torchx wait`` does."""
@@ -118,18 +122,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         handle = self.resolve(app_handle)
         return (self._news.status(handle) if self._news is not None else None) or self.status(handle)
 
-    def tells_ends(self, app_handle: str) -> bool:
-        """Whether the job's scheduler reports its end at once, so that nothing is cheaper than to wait for it."""
-        from torchx.runner.wait import is_told
-
-        return is_told(self._find(app_handle)[1])
-
-    def is_near(self, app_handle: str) -> bool:
-        """Whether the job's scheduler answers from this machine: asking it costs nothing worth mentioning."""
-        from torchx.runner.backends import is_near
-
-        return is_near(self._find(app_handle)[1])
-
     @property
     def aio(self) -> AsyncRunner:
         """The verbs for ``await``: ``await runner.aio.wait(handle)``."""
@@ -138,24 +130,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
         if self._aio is None:
             self._aio = AsyncRunner(self)
         return self._aio
-
-    def why(self, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
-        """How any job is, whoever launched it, and why: see :func:`torchx.runner.foreign.why`."""
-        from torchx.runner import foreign
-
-        return foreign.why(self, reference, scheduler, lines=lines)
-
-    def adopt(self, reference: str, scheduler: str | None = None, **given: Any) -> str:
-        """Puts a job on record that torchx did not launch: see :func:`torchx.runner.foreign.adopt`."""
-        from torchx.runner import foreign
-
-        return foreign.adopt(self, reference, scheduler, **given)
-
-    def disown(self, app_handle: str) -> str:
-        """Takes an adopted job off the record, and returns its handle; SpecError of one that torchx launched."""
-        from torchx.runner import foreign
-
-        return foreign.disown(self, self.resolve(app_handle))
 
     def simulate(self, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None = None) -> Simulation:
         """What it would take to make a fault happen to a job of yours; ``make()`` of the answer does it.
@@ -206,8 +180,6 @@ class RunnerVerbs(DoctorVerbs, _Parts):
 
     def rerun_planned(self, plan: Plan) -> str:
         """Launches what :meth:`rerun_plan` returned."""
-        from torchx.runner.events import log_event
-
         with log_event("run", plan.scheduler) as event, plan.surroundings():
             return plan.submit(self, self.rerun_dryrun(plan), event)
 
@@ -476,13 +448,46 @@ class RunnerVerbs(DoctorVerbs, _Parts):
 
         return Forwarding(self.open(app_handle, relay_words(), role_name, k), ports)
 
+    def doctor(
+        self,
+        scheduler: str = "",
+        cfg: Mapping[str, CfgVal] | None = None,
+        *,
+        deep: bool = False,
+        image: str = "",
+        probe_timeout_s: float = 120.0,
+    ) -> list[Finding]:
+        """What keeps jobs from running here, or on a scheduler: good, bad, or what cannot be told from here.
+
+        Args:
+            scheduler: its name; none: this machine.
+            deep: run a small job there, too, with ``image``, for ``probe_timeout_s`` seconds at most.
+        """
+        from torchx.runner.doctor import here, online
+
+        if not scheduler:
+            return online.ask(here.checks(self._backends, self.name()))
+        found = online.of_system(self, scheduler, cfg)
+        return found + online.probe(self, scheduler, cfg, image, probe_timeout_s) if deep else found
+
+    def check(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: Workspace | str | None = None,
+    ) -> list[Finding]:
+        """What is wrong with a job, found without submitting it; arguments as of ``dryrun``. No image is built.
+
+        Returns:
+            Findings, what is good among them; those with the verdict ``bad`` are certain.
+        """
+        from torchx.runner.doctor import online
+        from torchx.specs.images import NamesOnly
+
+        with NamesOnly():
+            return online.of_job(self, app, scheduler, cfg, workspace)
+
 
 def _no_sweep(handle: str) -> NotFoundError:
     return NotFoundError(f"`{handle}` is not a sweep on record", hint="`torchx list` shows the runs on record")
-
-
-def run_registry() -> RunRegistry:
-    """The registry of this user's runs. The status of a job by its handle does without."""
-    from torchx.runs import default_registry
-
-    return default_registry()

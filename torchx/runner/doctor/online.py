@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from torchx.runner import Runner
+    from torchx.runner.verbs import RunnerVerbs
     from torchx.schedulers.api import Scheduler
     from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace
+
+    _Cfg = Mapping[str, CfgVal] | None
 
 WITHIN_S = 2.2
 """How long the answers to all questions may take."""
@@ -45,7 +47,7 @@ def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
     return found
 
 
-def of_system(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None) -> list[Finding]:
+def of_system(runner: RunnerVerbs, name: str, cfg: _Cfg) -> list[Finding]:
     """What keeps jobs from running on a scheduler."""
     backend = runner._scheduler(name)
     try:
@@ -55,10 +57,8 @@ def of_system(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None) -> li
         return [Finding(UNKNOWN, "options", str(e), hint)]
 
 
-def of_job(
-    runner: Runner, app: AppDef, name: str, cfg: Mapping[str, CfgVal] | None, workspace: Workspace | str | None
-) -> list[Finding]:
-    """What is wrong with one job; see :meth:`torchx.runner.doctor.DoctorVerbs.check`."""
+def of_job(runner: RunnerVerbs, app: AppDef, name: str, cfg: _Cfg, workspace: Workspace | str | None) -> list[Finding]:
+    """What is wrong with one job; see :meth:`torchx.runner.verbs.RunnerVerbs.check`."""
     from torchx.runner.doctor import static
 
     backend = runner._scheduler(name)
@@ -89,12 +89,12 @@ def _asked(
     return [Finding(UNKNOWN, name, "this scheduler has no checks of its own", fix)]
 
 
-def probe(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None, image: str, within_s: float) -> list[Finding]:
+def probe(runner: RunnerVerbs, name: str, cfg: _Cfg, image: str, within_s: float) -> list[Finding]:
     """Runs a job of one small task to its end, reads its log, and deletes it."""
     return Check("probe job", lambda: _probe(runner, name, cfg, image, within_s), certain=(TorchXError,)).findings()
 
 
-def _probe(runner: Runner, name: str, cfg: Mapping[str, CfgVal] | None, image: str, within_s: float) -> str | Finding:
+def _probe(runner: RunnerVerbs, name: str, cfg: _Cfg, image: str, within_s: float) -> str | Finding:
     from torchx.runner.wait import WaitTimeoutError
 
     word = f"torchx-doctor-{time.time_ns()}"

@@ -1,0 +1,470 @@
+"""The Runner's ground: jobs are submitted, shown, ended, and found again by what they are called."""
+
+from __future__ import annotations
+
+import sys
+
+from torchx import config
+from torchx.errors import BackendError, SpecError, TransientError
+from torchx.runner import answers, pipeline, wait
+from torchx.runner.backends import Backends, is_near
+from torchx.runner.events import is_on, log_event
+from torchx.runner.record import Recorder, tell
+from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+    from types import TracebackType
+    from typing import Any
+
+    from torchx.config.files import ConfigFiles
+    from torchx.runner.changes import News
+    from torchx.runner.foreign import Explained
+    from torchx.runs import Run, RunQuery, RunRegistry
+    from torchx.schedulers import SchedulerFactory
+    from torchx.schedulers.api import ListAppResponse, Scheduler, Stream
+    from torchx.schedulers.kit.logs import LogQuery
+    from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace, runopts
+
+    _Runs = list[Run]  # `list` is a method of the Runner
+    _Strings = list[str]
+    _Replicas = list[tuple[str, int]]
+    _Arguments = list[str] | dict[str, Any]
+DEFAULT_SESSION = "torchx"
+
+
+class RunnerCore:
+    """The verbs on which all others build; see :class:`torchx.runner.api.Runner`."""
+
+    _news: News | None = None
+
+    def __init__(
+        self,
+        name: str = "",
+        scheduler_factories: dict[str, SchedulerFactory] | None = None,
+        component_defaults: dict[str, dict[str, str]] | None = None,
+        scheduler_params: dict[str, object] | None = None,
+    ) -> None:
+        self._name = name or DEFAULT_SESSION
+        self._backends = Backends(scheduler_factories, dict(scheduler_params or {}))
+        self._component_defaults = component_defaults
+        self._apps: dict[str, AppDef] = {}  # subclasses keep what they launched here
+        self._checked_config = False
+        self._ended = answers.EndedJobs()
+        self._waiter = wait.Waiter()
+        self._recorder = Recorder(self._name)
+
+    # -- about this Runner -----------------------------------------------------------------------
+
+    def name(self) -> str:
+        """The session's name."""
+        return self._name
+
+    def scheduler_backends(self) -> _Strings:
+        """Names of the schedulers, the default one first."""
+        return [*self._backends.factories()]
+
+    def scheduler_run_opts(self, scheduler: str) -> runopts:
+        """The run options that a scheduler takes; :class:`UnknownSchedulerException` if it is not installed."""
+        return self._scheduler(scheduler).run_opts()
+
+    def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> Mapping[str, CfgVal]:
+        """Parses run options as on the command line, ``name=value,list=x;y``; :class:`ConfigError` if malformed.
+
+        >>> Runner().cfg_from_str("local_cwd", "prepend_cwd=yes")
+        {'prepend_cwd': True}
+        """
+        opts = self._backends.run_opts(scheduler, self._name)
+        cfg: dict[str, CfgVal] = {}
+        for literal in cfg_literal:
+            cfg.update(opts.cfg_from_str(literal))
+        for key in opts.unknown(cfg):
+            raise config.unknown_option(scheduler, opts, key)
+        return config.SourcedCfg(cfg)
+
+    # -- submission ------------------------------------------------------------------------------
+
+    def run_component(  # noqa: PLR0917  # public signature
+        self,
+        component: str,
+        component_args: _Arguments,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+    ) -> str:
+        """Runs a component by its name; returns the app handle. See :meth:`dryrun_component` and :meth:`schedule`."""
+        with log_event("run_component", scheduler) as event:
+            given = _given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id)
+            info = self.dryrun_component(component, component_args, scheduler, **given)
+            return self._schedule_or_discard(info, event)
+
+    def dryrun_component(  # noqa: PLR0917  # public signature
+        self,
+        component: str,
+        component_args: _Arguments,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """What :meth:`run_component` would submit.
+
+        Args:
+            component: ``dist.ddp``, ``path/file.py:function``, or the name of a plugin's.
+            component_args: its command line, or its arguments by name.
+
+        Raises:
+            SpecError: there is no such component, or an argument is wrong.
+        """
+        from torchx.runner import components
+
+        app = components.make_app(component, component_args, self._component_defaults)
+        return self.dryrun(app, scheduler, **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id))
+
+    def run(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+    ) -> str:
+        """Submits an AppDef; returns the app handle. See :meth:`dryrun` and :meth:`schedule`."""
+        with log_event("run", scheduler) as event:
+            info = self.dryrun(app, scheduler, **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id))
+            return self._schedule_or_discard(info, event)
+
+    def dryrun(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """What :meth:`run` would submit; ``print`` it to see it. ``app`` is not changed.
+
+        Args:
+            scheduler: name of the scheduler.
+            cfg: run options; they go before those of the environment and the config files.
+            workspace: code to put onto the image of every role that has no workspace of its own.
+            parent_run_id: the run that this one belongs to, for the trackers.
+
+        Returns: the request. Its ``_app``, ``_cfg``, ``_scheduler`` are what it was made of; ``_settings`` has the
+            value and the source of each run option.
+
+        Raises:
+            SpecError: the app cannot be run, or not by this scheduler.
+            ConfigError: a run option is wrong or missing.
+            UnknownSchedulerException: there is no scheduler of that name.
+        """
+        with log_event("dryrun", scheduler) as event:
+            backend = self._scheduler(scheduler)
+            new = pipeline.prepare(app, workspace, scheduler, backend)
+            files = config.load_files()
+            settings = self._settings(scheduler, cfg, files)
+            info = pipeline.dry_run(
+                new, scheduler, backend, session=self._name, settings=settings, files=files, parent_run_id=parent_run_id
+            )
+            tell(event, info=info)
+            return info
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Submits what :meth:`dryrun` returned, and puts it on record; returns the app handle.
+
+        Raises:
+            BackendError: the scheduler refused.
+        """
+        scheduler = dryrun_info._scheduler
+        if scheduler is None:
+            raise SpecError("this AppDryRunInfo does not name a scheduler", hint="submit what `Runner.dryrun` returned")
+        with log_event("schedule", scheduler) as event:
+            handle = self._recorder.submit(dryrun_info, scheduler, self._scheduler(scheduler))
+            tell(event, info=dryrun_info, handle=handle)
+            return handle
+
+    def discard(self, dryrun_info: AppDryRunInfo[Any]) -> None:
+        """Removes what :meth:`dryrun` made for its job alone, such as a job folder; the request cannot be submitted."""
+        if dryrun_info._scheduler is not None:
+            pipeline.discard(dryrun_info, self._scheduler(dryrun_info._scheduler))
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def resolve(self, reference: str) -> str:
+        """The app handle that a short reference means; a handle is returned as it is.
+
+        Raises:
+            NotFoundError: no run on record is called so.
+            HandleError: it could be any of several, or it is malformed.
+        """
+        if "://" in reference:
+            parse_app_handle(reference)
+            return reference
+        sweep, slash, task = reference.rpartition("/")
+        if slash and task.isdigit():
+            return f"{self.resolve(sweep)}/{int(task)}"
+        self._recorder.settle_intents(self._scheduler)
+        return run_registry().find(reference).handle
+
+    def status(self, app_handle: str) -> AppStatus | None:
+        """The status of a job; None when neither its scheduler nor the record knows it.
+
+        A job that its scheduler no longer knows is in the state that was last seen, and ``msg`` says so. Likewise one
+        whose scheduler cannot be asked just now; then the status also has ``as_of`` and ``error``.
+
+        Raises:
+            BackendError: the scheduler cannot be asked, and nothing is on record of the job.
+        """
+        if not is_on() and (known := self._ended.status(app_handle)) is not None:
+            return known
+        with log_event("status") as event:
+            handle, backend, app_id = self._find(app_handle)
+            tell(event, handle=handle)
+            try:
+                found = backend.describe(app_id)
+            except BackendError as e:
+                return answers.as_recorded(run_registry().get(handle), e)
+            if found is None:
+                self._recorder.settle_intents(self._scheduler)
+                return answers.last_known(run_registry().get(handle))
+            near = is_near(backend)
+            status = answers.status_of(found, near=near)
+            if not near:  # clusters forget jobs, and cannot always be asked
+                self._recorder.saw(handle, status)
+            elif is_terminal(found.state):
+                self._ended.keep(handle, status, backend.still_there(app_id))
+            return status
+
+    def describe(self, app_handle: str) -> AppDef | None:
+        """The job's definition, from its scheduler or else from the record; None when nobody knows it."""
+        with log_event("describe") as event:
+            handle, backend, app_id = self._find(app_handle)
+            tell(event, handle=handle)
+            found = backend.describe(app_id)
+            return answers.definition(found, run_registry().get(handle), app_id)
+
+    def recorded(self, app_handle: str) -> Run | None:
+        """What is on record of the job: where its run options came from, its source code, times; None: nothing."""
+        return run_registry().get(self.resolve(app_handle))
+
+    def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> _Runs:
+        """The runs on record, of all schedulers, newest first.
+
+        Args:
+            refresh: ask the schedulers for those that were not seen to end. One that does not answer leaves the last
+                state, and says so in ``note``.
+            timeout_s: how long all schedulers together may take.
+        """
+        from torchx.runner import listing
+        from torchx.runs import RunQuery
+
+        query = RunQuery() if query is None else query
+        if not refresh:
+            return answers.Jobs(run_registry().list(query))
+        self._recorder.settle_intents(self._scheduler, timeout_s)
+        return answers.Jobs(listing.runs(run_registry(), query, self._scheduler, timeout_s))
+
+    def tells_ends(self, app_handle: str) -> bool:
+        """Whether the job's scheduler reports its end at once, so that nothing is cheaper than to wait for it."""
+        return wait.is_told(self._find(app_handle)[1])
+
+    def is_near(self, app_handle: str) -> bool:
+        """Whether the job's scheduler answers from this machine: asking it costs nothing worth mentioning."""
+        return is_near(self._find(app_handle)[1])
+
+    def why(self, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
+        """How any job is, whoever launched it, and why: see :func:`torchx.runner.foreign.why`."""
+        from torchx.runner import foreign
+
+        return foreign.why(self, reference, scheduler, lines=lines)
+
+    def adopt(self, reference: str, scheduler: str | None = None, **given: Any) -> str:
+        """Puts a job on record that torchx did not launch: see :func:`torchx.runner.foreign.adopt`."""
+        from torchx.runner import foreign
+
+        return foreign.adopt(self, reference, scheduler, **given)
+
+    def disown(self, app_handle: str) -> str:
+        """Takes an adopted job off the record, and returns its handle; SpecError of one that torchx launched."""
+        from torchx.runner import foreign
+
+        return foreign.disown(self, self.resolve(app_handle))
+
+    def log_lines(  # noqa: PLR0917  # public signature
+        self,
+        app_handle: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """The lines that replica ``k`` of a role wrote, each with its line end.
+
+        Args:
+            regex: only lines that match this regular expression.
+            since: only lines written at or after this time; a time without zone is local.
+            until: only lines written before this time.
+            should_tail: keep printing until the job has ended.
+            streams: which output; the scheduler's usual one when None.
+
+        Raises:
+            UnknownAppException: the scheduler does not know the job.
+            NotFoundError: the job has no such role or replica.
+            NotSupportedError: the scheduler cannot show logs.
+        """
+        with log_event("log_lines") as event:
+            handle, backend, app_id = self._find(app_handle)
+            tell(event, handle=handle)
+            answers.check_replica(self.log_replicas(handle), handle, role_name, k)
+            return backend.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
+
+    def log_replicas(self, app_handle: str) -> _Replicas:
+        """All replicas of a job, as ``(role, number)``; :class:`UnknownAppException` when there is no such job."""
+        handle, backend, app_id = self._find(app_handle)
+        if (found := backend.log_replicas(app_id)) is None:
+            raise UnknownAppException(handle)
+        return found
+
+    def open_logs(self, app_handle: str, replicas: _Replicas, query: LogQuery) -> Sequence[Iterable[str]]:
+        """What several replicas wrote, for each its lines: the scheduler is asked about the job once for all."""
+        from torchx.schedulers.api import open_logs
+
+        with log_event("log_lines") as event:
+            handle, backend, app_id = self._find(app_handle)
+            tell(event, handle=handle)
+            return open_logs(backend, app_id, replicas, query)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def cancel(self, app_handle: str, *, force: bool = False) -> None:
+        """Asks the scheduler to end the job; quiet when it has ended.
+
+        Args:
+            force: although torchx did not launch it.
+
+        Raises:
+            UnknownAppException: nobody knows the job.
+            NotSupportedError: torchx did not launch it.
+        """
+        with log_event("cancel") as event:
+            _, backend, app_id = self._known(app_handle, event, force=force)
+            backend.cancel(app_id)
+
+    def stop(self, app_handle: str) -> None:
+        """Deprecated: :meth:`cancel`."""
+        import warnings
+
+        warnings.warn("`Runner.stop` is deprecated, use `Runner.cancel`", DeprecationWarning, stacklevel=2)
+        self.cancel(app_handle)
+
+    def delete(self, app_handle: str, *, force: bool = False) -> None:
+        """Removes the job from its scheduler and from the record; it is cancelled if it still runs.
+
+        Args and errors are those of :meth:`cancel`.
+        """
+        with log_event("delete") as event:
+            handle, backend, app_id = self._known(app_handle, event, force=force)
+            backend.delete(app_id)
+            run_registry().forget(handle)
+            self._recorder.forget(handle)
+
+    def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
+        """The jobs that a scheduler knows, whoever submitted them.
+
+        Args:
+            cfg: run options that say where to look, such as a namespace.
+        """
+        with log_event("list", scheduler):
+            backend = self._scheduler(scheduler)
+            given = None if cfg is None else {key: s.value for key, s in self._settings(scheduler, cfg).items()}
+            jobs = backend.list(given)
+            for job in jobs:
+                if job.app_handle in ("<NOT_SET>", NONE):
+                    job.app_handle = make_app_handle(scheduler, self._name, job.app_id)
+            return answers.Jobs(jobs)
+
+    def close(self) -> None:
+        """Closes the schedulers. Jobs go on."""
+        self._recorder.settle()
+        self._ended.clear()
+        if self._news is not None:
+            self._news.close()
+            self._news = None
+        self._backends.close()
+        if "torchx.runs" in sys.modules:
+            run_registry().close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self._name!r})"
+
+    def _schedule_or_discard(self, info: AppDryRunInfo[Any], event: log_event) -> str:
+        """Submits what nobody else holds; when the scheduler refuses, what was made for the job alone is removed."""
+        try:
+            handle = self.schedule(info)
+            tell(event, info=info, handle=handle)
+            return handle
+        except TransientError:
+            raise  # there may be a job all the same
+        except Exception:
+            self.discard(info)
+            raise
+
+    # -- schedulers ------------------------------------------------------------------------------
+
+    def _scheduler(self, scheduler: str, session: str | None = None) -> Scheduler[Any]:
+        """The scheduler of that name; jobs of another session are asked for in its name."""
+        return self._backends.get(scheduler, session or self._name)
+
+    def _find(self, reference: str) -> tuple[str, Scheduler[Any], str]:
+        """Handle, scheduler and app id of a job."""
+        handle = reference if "://" in reference else self.resolve(reference)
+        scheduler, session, app_id = parse_app_handle(handle)
+        backend = self._scheduler(scheduler, session)
+        if "/" in app_id or app_id.startswith("sweep-"):
+            from torchx.runner.sweeps import asked
+
+            backend, app_id = asked(backend, app_id)
+        return handle, backend, app_id
+
+    def _known(self, reference: str, event: Any, *, force: bool = False) -> tuple[str, Scheduler[Any], str]:
+        """As :meth:`_find`, of a job that somebody knows. The record is asked first: it is near."""
+        handle, backend, app_id = self._find(reference)
+        if force:
+            from torchx.schedulers.foreign import forced
+
+            backend = forced(backend)
+        tell(event, handle=handle)
+        if run_registry().get(handle) is None and not backend.exists(app_id):
+            raise UnknownAppException(handle)
+        return handle, backend, app_id
+
+    def _settings(
+        self, scheduler: str, cfg: Mapping[str, CfgVal] | None, files: ConfigFiles | None = None
+    ) -> dict[str, config.Setting]:
+        if not self._checked_config:
+            config.check_sections(self._backends.factories(), files)
+            self._checked_config = True
+        return config.resolve(scheduler, self._backends.run_opts(scheduler, self._name), cfg, files=files)
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    """What was given: a subclass may override a verb with fewer arguments."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def run_registry() -> RunRegistry:
+    """The registry of this user's runs. The status of a job by its handle does without."""
+    from torchx.runs import default_registry
+
+    return default_registry()
