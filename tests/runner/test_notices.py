@@ -110,7 +110,7 @@ def test_alarms_that_the_job_tells_itself():
     assert notices._due(plan, AppState.RUNNING, notices._hang(plan, seen)) == []
     notices._note(plan, {f"{hang_event(seen)}/slack": "", f"{hang_event(seen)}/mail": "no answer", "slack": ""})
     assert plan["sent"] == {hang_event(seen): ["slack"], "end": ["slack"]}
-    assert notices._due(plan, AppState.FAILED, notices._hang(plan, seen)) == [hang_event(seen), ""]
+    assert notices._due(plan, AppState.FAILED, notices._hang(plan, seen)) == [hang_event(seen)]
     plan["sent"][hang_event(seen)].append("mail")
     assert notices._due(plan, AppState.FAILED, notices._hang(plan, seen)) == [""]
 
@@ -164,6 +164,47 @@ def test_a_sender_that_died_is_followed_by_another(runner, jobs, hooks, mail, co
     monkeypatch.setitem(ways._SENDERS, "mail", send)
     notices.send(handle)
     assert (len(hooks.got), len(mail.got)) == (1, 1)
+
+
+def test_a_sender_that_died_when_all_was_sent(runner, jobs, hooks, config, monkeypatch):
+    """Whoever polls starts another one, which sends nothing; addresses do not stay, nor what was half written."""
+    handle, registry = submitted(runner, monkeypatch, "webhook")
+    jobs["echo-1"].state = AppState.FAILED
+    registry.saw(handle, AppState.FAILED)
+    status, asked = runner.status, []
+
+    def dies_later(of):
+        asked.append(of)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+        return status(of)
+
+    monkeypatch.setattr(runner, "status", dies_later)
+    with pytest.raises(KeyboardInterrupt):
+        notices.send(handle)
+    monkeypatch.setattr(runner, "status", status)
+    path = Path(notices.plan_path(handle))
+    path.with_name(f"{path.name}.4711").write_text("hunter2")
+    started = []
+    monkeypatch.setattr(notices, "_start", started.append)
+    notices.send_due("memory", registry)
+    assert started == [handle]
+    notices.send(handle)
+    assert len(hooks.got) == 1
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_job_that_is_lost(runner, jobs, hooks, config, monkeypatch):
+    """Nobody will see its end: the addresses go."""
+    from torchx.runner import listing
+    from torchx.runs.records import RunQuery
+
+    handle, registry = submitted(runner, monkeypatch, "webhook")
+    jobs.clear()
+    runs = registry.list(RunQuery(scheduler="memory"), unfinished=True)
+    monkeypatch.setattr(listing, "_is_lost", lambda run, *, near: True)
+    listing.refresh(registry, runs, runner._backends.get, 60.0)
+    assert not os.path.exists(notices.plan_path(handle))
 
 
 def test_whoever_polls_has_it_sent(runner, jobs, config, monkeypatch):

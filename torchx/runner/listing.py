@@ -97,7 +97,7 @@ def refresh(
             if kept is not None and is_terminal(run.state):
                 kept.pop(run.handle, None)
     registry.saw_many(changed, _texts(statuses) if statuses else None)
-    registry.lost(forgotten)
+    _lose(registry, forgotten)
     if ended:
         from torchx.runner.metrics import keep
 
@@ -167,6 +167,15 @@ def _update(run: Run, answer: DescribeAppResponse) -> bool:
     run.state, run.msg, run.updated_at = answer.state, msg, time.time()
     run.ended_at = (answer.ended_at or run.updated_at) if is_terminal(answer.state) else None
     return True
+
+
+def _lose(registry: RunRegistry, handles: list[str]) -> None:
+    """Nobody will see how these runs end, or hear of it."""
+    registry.lost(handles)
+    for handle in handles:
+        from torchx.runner.notices import forget
+
+        forget(handle)
 
 
 def _is_lost(run: Run, *, near: bool) -> bool:

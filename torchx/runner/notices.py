@@ -114,10 +114,17 @@ class Plan:
 
 def forget(handle: str) -> None:
     """Removes the plan of a job that was not submitted, or was deleted."""
-    path = plan_path(handle)
-    for name in (path, f"{path}.lock"):
-        with contextlib.suppress(OSError):
-            os.unlink(name)
+    _remove(plan_path(handle))
+
+
+def _remove(path: str, *, keep: bool = False) -> None:
+    """A plan, unless that is to be kept, its lock, and drafts of those who were killed while they wrote."""
+    import glob
+
+    for name in glob.glob(f"{glob.escape(path)}*"):
+        if name != path or not keep:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
 
 
 def plan_path(handle: str) -> str:
@@ -189,16 +196,20 @@ def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
 
 
 def _due(plan: dict[str, Any], state: AppState, hang: str = "") -> list[str]:
-    """The events of which not all notices were sent; one without name when a job ended as nobody wants to hear of."""
+    """The events of which not all notices were sent; one without name when a job has ended and nothing more is due.
+
+    Of such a job the plan is still there: who sent the last notice may have died before it was gone.
+    """
     events = []
     if "start" in plan["on"] and state in _STARTED:
         events.append("start")
     if "hang" in plan["on"] and hang.startswith(SILENT):
         events.append(_alarm(plan, hang_event(hang)))
-    if is_terminal(state):
-        ended = "end" in plan["on"] or ("fail" in plan["on"] and state is AppState.FAILED)
-        events.append("end" if ended else "")
-    return [event for event in events if not event or set(plan["sent"].get(event, ())) < set(plan["channels"])]
+    over = is_terminal(state)
+    if over and ("end" in plan["on"] or ("fail" in plan["on"] and state is AppState.FAILED)):
+        events.append("end")
+    left = [event for event in events if set(plan["sent"].get(event, ())) < set(plan["channels"])]
+    return left or ([""] if over else [])
 
 
 def _alarm(plan: dict[str, Any], event: str) -> str:
@@ -239,7 +250,7 @@ def _send_all(path: str, plan: dict[str, Any], event: str, status: AppStatus, pa
     from torchx.schedulers.notices import Notice, deliver
 
     notice = Notice.of(event.partition("-")[0], plan["handle"], plan["name"], status)
-    for channel, settings in plan["channels"].items() if event else ():
+    for channel, settings in plan["channels"].items():
         if channel in plan["sent"].get(event, ()):
             continue
         why = deliver(channel, settings, notice, pauses_s)
@@ -253,11 +264,7 @@ def _finish(path: str, plan: dict[str, Any]) -> None:
     """Nothing is left to send: the addresses go, and with them the plan, unless something was not sent."""
     if plan.get("failed"):
         _write(path, {"handle": plan["handle"], "failed": plan["failed"]})
-    else:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-    with contextlib.suppress(OSError):
-        os.unlink(f"{path}.lock")
+    _remove(path, keep="failed" in plan)
 
 
 def _start(handle: str) -> None:

@@ -70,7 +70,11 @@ def test_the_script_may_be_at_it(folder):
     assert not (folder / "notices.json").exists()
 
 
-@pytest.mark.parametrize("events", ["5 start 0 7\n", "5 start 0 7\n9 end 0\n"], ids=["killed", "long ago"])
+@pytest.mark.parametrize(
+    "events",
+    ["5 start 0 7\n", "5 start 0 7\n9 end 0\n", f"5 start 0 7\n{time.time() + 3600:.0f} end 0\n"],
+    ids=["killed", "long ago", "a clock that is ahead"],
+)
 def test_a_script_that_sends_no_more(folder, events):
     """It was killed before its end, or long ago: what it has sent counts, and the addresses go."""
     (folder / "events").write_text(events)

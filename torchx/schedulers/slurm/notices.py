@@ -62,7 +62,7 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
         way, _, why = line.partition(" ")
         sent[way] = why
     ended = parse_events((events or b"").decode("utf-8", "replace")).ended
-    if addresses and _DONE not in sent and ended and time.time() - ended < _PATIENCE_S:
+    if addresses and _DONE not in sent and ended and abs(time.time() - ended) < _PATIENCE_S:  # by the node's clock
         return None
     if addresses:
         folder.files.remove(paths[0])
