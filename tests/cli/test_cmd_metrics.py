@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,27 @@ def test_a_terminal_has_lines_of_bars(torchx: Call, project: Path) -> None:
     child.wait()
     assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
     torchx("cancel", "@last")
+
+
+def test_tasks_of_a_sweep(torchx: Call, project: Path) -> None:
+    """The peak of each, however short, unless it is below that of who starts them; samples of those that take long."""
+    (project / ".torchxconfig").write_text("[metrics]\nevery = 1\n")
+    eats = f"exec {sys.executable} -c 'import time; x = bytearray({{mib}} << 20); time.sleep({{mib}} / 25)'"
+    torchx("sweep", "--max-parallel", "4", "--grid", "mib=0,40,80", "utils.sh", eats)
+    torchx("wait", "@last")
+    found = check("metrics", torchx("metrics", "@last", "--json").out)["replicas"]
+    assert [
+        (r["replica"], (r["memory_peak"] or 0) >> 20 in range(40 * k, 40 * k + 40)) for k, r in enumerate(found)
+    ] == [(k, True) for k in range(3)]
+    assert all(r["memory_limit"] and r["attempts"][0]["cpu"] is not None and not r["samples"] for r in found)
+    (one,) = check("metrics", torchx("metrics", "@last/2", "--json").out)["replicas"]
+    assert one["samples"] and one["memory_peak"] >> 20 in range(80, 120)
+    assert re.search(r"\[1\] SUCCEEDED .*peak memory \d+ MiB of", torchx("status", "@last/1").out)
+    refused = torchx("metrics", "@last/3")
+    assert (refused.code, "has no task `3`" in refused.err) == (3, True)
+    (folder,) = Path(torchx_home("local"), "torchx").iterdir()
+    torchx("delete", "@last")
+    assert not folder.exists()
 
 
 def test_nothing_to_see(torchx: Call, project: Path, paper: Any) -> None:

@@ -7,7 +7,7 @@ import time
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
-from torchx.cli.log_targets import ID_FORMAT, JOB_HELP, parse_target
+from torchx.cli.log_targets import ID_FORMAT, JOB_HELP, parse_target, select
 from torchx.cli.render import document, gray, table_lines
 from torchx.errors import EXIT_INTERRUPTED
 from torchx.util.strings import size_text, sparkline
@@ -66,20 +66,18 @@ class _View:
     def __init__(self, runner: Runner, handle: str, target: LogTarget) -> None:
         self._runner = runner
         self._handle = handle
-        self._role, self._ids = target.role, target.ids
+        self._target = target
         self._seen: dict[tuple[str, int], ReplicaMetrics] = {}
         self._status: AppStatus | None = None
 
     def look(self) -> list[ReplicaMetrics]:
-        from torchx.runner.answers import check_replica
-
         self._status = self._runner.status(self._handle)
+        if self._status is not None and self._status.tasks is not None and (self._target.role or "").isdigit():
+            self._handle, self._target = f"{self._handle}/{self._target.role}", self._target._replace(role=None)
+            self._status = self._runner.status(self._handle)
         found = self._runner.metrics(self._handle)
-        there = [(one.role, one.replica) for one in found]
-        for k in (self._ids or [0]) if self._role is not None else ():
-            check_replica(there, self._handle, self._role or "", k)
-        chosen = [one for one in found if self._role in (None, one.role)]
-        chosen = [one for one in chosen if self._ids is None or one.replica in self._ids]
+        wanted = select([(one.role, one.replica) for one in found], self._target._replace(reference=self._handle))
+        chosen = [one for one in found if (one.role, one.replica) in wanted]
         for one in chosen:
             before = self._seen.get((one.role, one.replica))
             if before is not None and len(one.samples) == 1:
@@ -147,7 +145,7 @@ def _row(one: ReplicaMetrics, bars: int, *, over: bool) -> list[str]:
     """The cells of a replica: as it is now, or on average once the job is over; with lines of so many bars."""
     name = f"{one.role}/{one.replica}"
     attempts = one.summary()
-    if not attempts and one.peak == 0:
+    if not attempts:
         return [name, *["-"] * (len(_HEADERS) - 1)]
     samples = [s for s in one.samples if s.attempt == one.samples[-1].attempt]
     last = samples[-1] if samples else None

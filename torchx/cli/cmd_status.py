@@ -106,8 +106,9 @@ def _find(
     _check_roles(status, roles, handle)
     run = None if _knows_times(status) else runner.recorded(handle)
     launched, ended = _times(status, run)
-    if status.roles and launched is not None and (ended or time.time()) - launched >= SAMPLE_S:
-        runner.fill_metrics(handle, status, run)  # of a shorter job there are none
+    is_long = launched is not None and (ended or time.time()) - launched >= SAMPLE_S
+    if status.roles and (is_long or handle.count("/") > 3):  # of a shorter job there are none, of a task there may be
+        runner.fill_metrics(handle, status, run)
     return status, run
 
 

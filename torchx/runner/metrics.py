@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from torchx.errors import ConfigError, NotSupportedError, TorchXError
+from torchx.runner.views import TaskOf
 from torchx.schedulers.kit.abilities import Measures
 from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics
 from torchx.settings import SAMPLE_S
@@ -59,15 +60,23 @@ def read(backend: Scheduler[Any], app_id: str, run: Run | None, scheduler: str) 
         NotSupportedError: the scheduler does not say, and nothing is on record.
     """
     kept = on_record(run)
-    if not isinstance(backend, Measures):
+    asked = _asked(backend)
+    if asked is None:
         if kept:
             return kept
         raise NotSupportedError(
             f"`{scheduler}` does not report what replicas use", hint="`torchx exec JOB -- top` shows it from inside"
         )
-    found = backend.metrics(app_id) or []
+    found = asked.metrics(app_id) or []
     earlier = {(one.role, one.replica): one for one in kept}
     return [earlier.get((one.role, one.replica), one) if one.memory_peak() is None else one for one in found] or kept
+
+
+def _asked(backend: Scheduler[Any]) -> Measures | None:
+    """Who knows what replicas use; of a task who runs the whole sweep."""
+    if isinstance(backend, TaskOf) and backend.capabilities.metrics == "kept":
+        backend = backend._scheduler
+    return backend if isinstance(backend, Measures) else None
 
 
 def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | None) -> None:
@@ -76,10 +85,10 @@ def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | Non
     Args:
         run: what is on record, where the caller has looked.
     """
-    found = on_record(run)
-    if isinstance(backend, Measures) and backend.capabilities.metrics == "kept":
+    found, asked = on_record(run), _asked(backend)
+    if asked is not None and backend.capabilities.metrics == "kept":
         with contextlib.suppress(TorchXError):  # the status is worth showing without
-            found = backend.metrics(app_id) or found
+            found = asked.metrics(app_id) or found
     used = {(one.role, one.replica): one for one in found}
     for replica in (replica for role in status.roles for replica in role.replicas):
         one = used.get((replica.role, replica.id))

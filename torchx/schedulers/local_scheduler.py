@@ -21,7 +21,7 @@ from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListA
 from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs
 from torchx.schedulers.local.options import Opts
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
-from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG, replica_folder
+from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.statefile import TASKS
 from torchx.util.notices import logger
 
@@ -317,12 +317,17 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         from torchx.schedulers.kit.files import LocalFiles
         from torchx.schedulers.metrics import read_kept
 
-        job = self._find(app_id)
+        whole, _, task = app_id.partition("/")
+        job = self._find(whole)
         state = None if job is None else job.read()
-        if job is None or state is None or TASKS in state.facts:  # of sweeps there are none
+        if job is None or state is None:
             return None
-        replicas = [(role, k) for role, count in state.roles for k in range(count)]
-        return read_kept(LocalFiles(), {(role, k): replica_folder(job.logs(), role, k) for role, k in replicas})
+        if TASKS in state.facts:
+            from torchx.schedulers.local import sweeps
+
+            return sweeps.metrics(state, job.folder, int(task) if task else None)
+        folders = {(r, k): replica_folder(job.logs(), r, k) for r, count in state.roles for k in range(count)}
+        return read_kept(LocalFiles(), {key: f"{folder}/{METRICS_FILE}" for key, folder in folders.items()})
 
     # -- sweeps ----------------------------------------------------------------------------------
 

@@ -361,7 +361,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
 
         request = dryrun_info.request
         sweeps.check(request, dryrun_info._app)
-        request.notify, request.sample_s = False, 0  # of each task
+        request.notify = False  # of each task
         site = self._site_of(dryrun_info._cfg)
         self._ready = None  # that of the record: one job
         request.arrays = sweeps.Arrays(tasks=tasks, size=sweeps.most_tasks(functools.partial(self.run_command, site)))

@@ -31,6 +31,8 @@ STARTS_INDEX = "starts.idx"
 ERROR_FILE = "error.json"
 METRICS_FILE = "metrics.jsonl"
 TASKS_FILE = "tasks.jsonl"
+USED_FILE = "used"
+"""What tasks used: a line ``BYTES PROCESSORS``, the limits of each, then ``TASK PEAK_KIB PROCESSOR_SECONDS``."""
 
 JOB_FILES = (
     REQUEST_FILE,
@@ -39,6 +41,7 @@ JOB_FILES = (
     CRASH_FILE,
     AT_END_FILE,
     TASKS_FILE,
+    USED_FILE,
     HANG_FILE,
     STACKS_FILE,
     *MARKS,
@@ -79,6 +82,11 @@ def replica_folders(logs: str, roles: list[tuple[str, int]]) -> list[str]:
 def task_log(logs: str, role: str, k: int) -> str:
     """Where task ``k`` of a sweep writes its output, both streams."""
     return f"{logs}/{folder_name(role)}/{k}.log"
+
+
+def task_metrics(logs: str, role: str, k: int) -> str:
+    """Where the samples of task ``k`` of a sweep are, if it has run for long enough."""
+    return f"{logs}/{folder_name(role)}/{k}.jsonl"
 
 
 def make_folder(path: str, *, private: bool) -> None:

@@ -324,8 +324,11 @@ def main(every_s: float, pid: int, path: str) -> None:
     os.setsid()  # it is not part of the replica
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for nvidia-smi
     job, role, k, _ = path.rsplit("/", 3)
-    with open(f"{job}/events", encoding="utf-8") as file:
-        starts = sum(line.split()[1:3] == ["up", f"{role}/{k}"] for line in file)
+    try:
+        with open(f"{job}/events", encoding="utf-8") as file:
+            starts = sum(line.split()[1:3] == ["up", f"{role}/{k}"] for line in file)
+    except OSError:  # a task of a sweep, which has one
+        starts = 1
     root = Root(pid, time.time() - every_s, max(starts - 1, 0), path, os.environ.get("CUDA_VISIBLE_DEVICES"))
     sampler = Sampler(every_s, os.environ, time.monotonic() - every_s)
     ended = [os.pidfd_open(pid)] if hasattr(os, "pidfd_open") else []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 
-from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES, STATE_FILE, replica_folders, task_log
+from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES, STATE_FILE, replica_folders, task_log, task_metrics
 from torchx.supervisor.statefile import TASKS, TERMINAL, JobState, StateFileError, check_owner, read_state
 
 _STALE_S = 3600.0  # a folder without a state: its submission was killed
@@ -80,7 +80,7 @@ def _entries(folder: str) -> list[str]:
 def _files(folder: str, job: JobState) -> list[str]:
     logs = job.facts.get("logs") or folder
     if TASKS in job.facts:
-        return [task_log(logs, role, k) for role, count in job.roles for k in range(count)]
+        return [of(logs, role, k) for role, count in job.roles for k in range(count) for of in (task_log, task_metrics)]
     return [os.path.join(path, name) for path in replica_folders(logs, job.roles) for name in REPLICA_FILES]
 
 

@@ -1,15 +1,18 @@
 """The process that runs the tasks of one sweep, so many at a time, and writes down what became of each."""
+# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import time
 
 from torchx.supervisor import orphans, proctree
-from torchx.supervisor.layout import STATE_FILE, TASKS_FILE, make_folder, task_log
+from torchx.supervisor.layout import STATE_FILE, TASKS_FILE, USED_FILE, make_folder, task_log, task_metrics
+from torchx.supervisor.metrics import Root, Sampler, limits
 from torchx.supervisor.statefile import (
     CANCELLED,
     FAILED,
@@ -77,6 +80,13 @@ class TaskSupervisor:
         self._width = int(self.job.facts[TASKS])
         self._role = self.job.roles[0][0]
         self._logs = os.path.dirname(task_log(self.job.facts["logs"], self._role, 0))
+        self._sample_s: float = head.get("sample_s", 0.0)
+        self._sampler = Sampler(self._sample_s, self._env, time.monotonic())
+        self._used = os.open(
+            os.path.join(folder, USED_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        if not os.fstat(self._used).st_size:
+            _add(self._used, b"%d %d\n" % limits(self._env))
         self._control, self._guard = control, guard
         self._heard = self._asked_of = b""
         self._next = 0
@@ -109,6 +119,7 @@ class TaskSupervisor:
                     poll.unregister(fd)
             self._reap()
             self._look_after()
+            self._sample(time.monotonic())
         self._finish()
 
     # -- starting --------------------------------------------------------------------------------
@@ -185,7 +196,28 @@ class TaskSupervisor:
             k = self._running.pop(found.si_pid, None)
             if k is not None:  # written down before it is reaped: else nobody could know, were we killed in between
                 self._ended(k, found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
-            os.waitpid(found.si_pid, 0)
+            used = os.wait4(found.si_pid, 0)[2]
+            if k is not None:
+                # A process begins with the memory of who spawns it, which is all that is known of smaller ones.
+                own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                peak = used.ru_maxrss if used.ru_maxrss > own else 0
+                _add(self._used, b"%d %d %.3f\n" % (k, peak, used.ru_utime + used.ru_stime))
+
+    def _sample(self, now: float) -> None:
+        """Looks at the tasks that have run for so long that a job of its own would have been looked at, too."""
+        if self._sampler.due is None or now < self._sampler.due:
+            return
+        wall = time.time()
+        roots = []
+        for pid, k in {**self._running, **self._adopted, **self._others}.items():
+            if wall - self.job.replicas[k].started >= self._sample_s:
+                devices = {**self._env, **json.loads(self._lines[k])[2]}.get("CUDA_VISIBLE_DEVICES")
+                path = task_metrics(self.job.facts["logs"], self._role, k)
+                roots.append(Root(pid, self.job.replicas[k].started, 0, path, devices))
+        if roots:
+            self._sampler.look(roots, now)
+        else:
+            self._sampler.due = now + self._sample_s
 
     def _hear(self, data: bytes) -> bool:
         """What the guard reports; False when it is gone, and the ends of its children cannot be seen any more."""
@@ -216,6 +248,8 @@ class TaskSupervisor:
         waits = [deadline - time.monotonic() for deadline in self._stopping.values()]
         if self._others:
             waits.append(_LOOK_S)
+        if self._sampler.due is not None:
+            waits.append(self._sampler.due - time.monotonic())
         return max(min(waits), 0.0) * 1000 if waits else None
 
     def _ended(self, k: int, code: int) -> None:
@@ -285,6 +319,13 @@ def read_tasks(folder: str) -> tuple[dict[str, Any], list[bytes]]:
     """What all tasks have in common, and for each its program, its arguments and its variables, as JSON."""
     head, *lines = read_bytes(os.path.join(folder, TASKS_FILE)).splitlines()
     return json.loads(head), lines
+
+
+def _add(file: int, line: bytes) -> None:
+    try:
+        os.write(file, line)
+    except OSError:
+        pass  # the disk is full: the tasks go on
 
 
 def _note(path: str, text: str) -> None:

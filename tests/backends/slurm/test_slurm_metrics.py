@@ -10,6 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.backends.slurm.conftest import becomes
 from tests.backends.slurm.test_slurm_notices import torchx
 
@@ -61,3 +63,26 @@ def test_two_replicas(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     replicas = json.loads(torchx(tmp_path, "metrics", "--json", handle))["replicas"]
     assert [(r["samples"], r["memory_peak"] > 80 << 20) for r in replicas] == [([], True)] * 2
+
+
+@pytest.mark.parametrize("more", [[], ["--num_replicas", "2"]], ids=["process", "whole"])
+def test_tasks_of_a_sweep(tmp_path: Path, more: list[str]) -> None:
+    """One that runs for long enough has samples; for a short one nothing is started that is still there at its end."""
+    (tmp_path / ".torchxconfig").write_text("[metrics]\nevery = 1\n")
+    (tmp_path / "eats.py").write_text(EATS)
+    words = ("utils.sh", *more, "--memMB", "400", "--cpu", "1", "--")
+    script = f"cd {tmp_path} && exec {sys.executable} eats.py {{end}}"
+    (tmp_path / "short").touch()
+    handle = torchx(tmp_path, "sweep", "-s", "slurm", "--grid", "end=short,long", *words, script)
+    (folder,) = {path.parent for path in Path(os.environ["TORCHX_HOME"], "slurm").glob("*/job.json")}
+
+    def used(task: int) -> list[tuple[bool, object]]:
+        found = json.loads(torchx(tmp_path, "metrics", "--json", f"{handle}/{task}"))["replicas"]
+        return [(80 << 20 < (r["memory_peak"] or 0) < 110 << 20, r["memory_limit"]) for r in found]
+
+    becomes(lambda: used(1), [(True, 400 << 20)] * (2 if more else 1))
+    (tmp_path / "long").touch()
+    torchx(tmp_path, "wait", f"{handle}/1")
+    becomes(lambda: samplers(folder), [])
+    assert re.search(r"\[\d\] SUCCEEDED .* MiB of 400 MiB", torchx(tmp_path, "status", f"{handle}/1"))
+    torchx(tmp_path, "wait", handle)

@@ -11,7 +11,7 @@ import pytest
 from tests.schedulers.slurm.test_job_script import programs, run, sh
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.metrics import read_kept
-from torchx.schedulers.slurm.ends import SAMPLER_FILE
+from torchx.schedulers.slurm.request import SAMPLER_FILE
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, RetryPolicy, Role
 from torchx.supervisor import metrics
@@ -44,7 +44,7 @@ def test_each_attempt_is_sampled(programs: Path) -> None:
     slurm = {"SLURM_MEM_PER_NODE": "3", "SLURM_CPUS_PER_TASK": "1"}
     code, events, _ = run(programs, role, slurm=slurm)
     assert (code, events.again) == (0, 1)
-    (found,) = read_kept(LocalFiles(), {("w", 0): f"{folder}/w/0"})
+    (found,) = read_kept(LocalFiles(), {("w", 0): f"{folder}/w/0/metrics.jsonl"})
     assert (found.memory_limit, found.cpus) == (3 * MIB, 1)
     assert {sample.attempt for sample in found.samples} == {0, 1}
     assert all(0 < sample.memory < 100 * MIB for sample in found.samples)

@@ -17,9 +17,9 @@ from torchx.schedulers.local.submission import (
     make_log_dir,
     write_request,
 )
-from torchx.settings import ENV_JOB_ID, torchx_home
+from torchx.settings import ENV_JOB_ID, SAMPLE_S, torchx_home
 from torchx.specs.tasks import ENV_TASK, TaskList, fill
-from torchx.supervisor.layout import task_log
+from torchx.supervisor.layout import USED_FILE, task_log, task_metrics
 from torchx.supervisor.statefile import TASKS, JobState
 
 TYPE_CHECKING = False
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.local.jobs import LocalJobs
     from torchx.schedulers.local.logs import LogIterator
+    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs.api import AppDryRunInfo
 
 
@@ -77,6 +78,7 @@ def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) 
         "grace_s": request.cancel_grace_s,
         "env": common,
         "resumable": not secret,
+        "sample_s": SAMPLE_S if info._sample_s is None else info._sample_s,
     }
     own = {name: value for name, value in plain.items() if name not in common}
     write_request(folder, app, facts, info._record)
@@ -139,6 +141,28 @@ def describe_some(job: JobState, app_id: str, numbers: Sequence[int]) -> list[De
         return ends_of(LocalFiles(), [task_log(logs, r.role, r.replica) for r in replicas])
 
     return [describe_task(f"{app_id}/{k}", replica_facts(role, k, job.replicas[k], "localhost"), look) for k in numbers]
+
+
+def metrics(job: JobState, folder: str, number: int | None) -> list[ReplicaMetrics]:
+    """What tasks used: one that is named, with its samples; else each that has ended, in short."""
+    from torchx.schedulers.kit.files import LocalFiles
+    from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics, read_kept
+
+    role = job.roles[0][0]
+    files, found = LocalFiles(), {}
+    if number is not None:
+        check_numbers(job.facts["app_id"], [number], len(job.replicas))
+        found[number] = read_kept(files, {(role, number): task_metrics(job.facts["logs"], role, number)})[0]
+    head, *lines = (files.read(os.path.join(folder, USED_FILE)) or b"0 0").splitlines()
+    for k, kib, seconds in (map(float, line.split()) for line in lines if line.count(b" ") == 2):
+        if number in (None, k):
+            task = job.replicas[int(k)]
+            one = found.setdefault(int(k), ReplicaMetrics(role, int(k)))
+            took = task.ended - task.started
+            one.attempts = [AttemptUsage(0, round(seconds / max(took, 0.001), 2), int(kib) << 10, None, took)]
+    for one in found.values():
+        one.memory_limit, one.cpus = map(int, head.split())
+    return [found[k] for k in sorted(found)]
 
 
 class _Task:

@@ -64,8 +64,7 @@ class ReplicaMetrics:
     Attributes:
         cpus: how many processors it may use; None when that is not known.
         memory_limit: bytes that it may use.
-        attempts: in short; of a job whose files are gone nothing else is left.
-        peak: the most bytes, where its backend knows that better than the samples.
+        attempts: in short; of a job whose files are gone, and of a short task, there is nothing else.
     """
 
     role: str
@@ -74,12 +73,10 @@ class ReplicaMetrics:
     memory_limit: int | None = None
     samples: list[Sample] = field(default_factory=list)
     attempts: list[AttemptUsage] = field(default_factory=list)
-    peak: int = 0
 
     def memory_peak(self) -> int | None:
         """The most bytes in any attempt; None when nothing is known."""
-        most = max([self.peak, *(s.memory for s in self.samples), *(a.memory for a in self.attempts)])
-        return most or None
+        return max([0, *(s.memory for s in self.samples), *(a.memory for a in self.attempts)]) or None
 
     def summary(self) -> list[AttemptUsage]:
         """Each attempt in short, as far as there are samples of it."""
@@ -114,15 +111,12 @@ def parse(role: str, replica: int, lines: Iterable[str]) -> ReplicaMetrics:
     return found
 
 
-def read_kept(files: Files, folders: Mapping[tuple[str, int], str]) -> list[ReplicaMetrics]:
+def read_kept(files: Files, paths: Mapping[tuple[str, int], str]) -> list[ReplicaMetrics]:
     """What samplers have written down, by one look at all files.
 
     Args:
-        folders: those of replicas, by role and number.
+        paths: those of replicas, by role and number.
     """
-    from torchx.supervisor.layout import METRICS_FILE
-
-    paths = {key: f"{folder}/{METRICS_FILE}" for key, folder in folders.items()}
     texts = files.grown(dict.fromkeys(paths.values(), 0)) if paths else {}
     return [
         parse(role, k, texts.get(path, b"").decode("utf-8", "replace").splitlines())

@@ -3,7 +3,8 @@
 #
 # It needs bash 4.2 and Slurm's own commands. torchx/schedulers/slurm/sweeps.py puts what differs between sweeps in place of
 # the line `# @JOB@`: the variables `count` (of all tasks), `size` (of an array at most), `width` (tasks at a time; empty: no
-# limit), `name`, `role` (the folder of the logs), and the function `task`, which becomes the task's program.
+# limit), `name`, `role` (the folder of the logs), `every` (seconds between two samples of what a task uses; empty: none are
+# taken), and the function `task`, which becomes the task's program.
 #
 # Called as `array.sh FIRST [SWEEP]` by Slurm, and as `array.sh more SWEEP` by torchx. Files of the folder: `values`, a line a
 # task; `chunks`, a line `FIRST COUNT JOBID` for each array; `more.lock`; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped`.
@@ -85,7 +86,16 @@ export TORCHX_TASK=$k TORCHX_RANK0_HOST=localhost
 trap 'ended=1; kill "$child" 2>/dev/null' TERM
 task &
 child=$!
+if [[ -n $every ]]; then  # most tasks are over before the first look: until then nothing is started, not even `sleep`
+  (
+    read -rt "$every" <> <(:)
+    exec python3 -I -S metrics.py "$every" "$child" "$folder/$role/$first+$SLURM_ARRAY_TASK_ID.jsonl"
+  ) </dev/null >/dev/null 2>&1 &
+  sampler=$!
+  disown "$sampler"
+fi
 while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal ends a wait
+[[ -z $every ]] || kill "$sampler" 2>/dev/null
 if [[ -n $ended && $code == 0 ]]; then code=143; fi  # to Slurm, too, whoever ends well when killed was cancelled
 printf '%d %d %(%s)T\n' "$k" "$code" -1 >>"ends.${SLURMD_NODENAME:-$HOSTNAME}"
 if ((SLURM_ARRAY_TASK_ID == SLURM_ARRAY_TASK_MAX)); then more; fi

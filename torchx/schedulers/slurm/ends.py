@@ -12,6 +12,7 @@ from torchx.schedulers.batch.folders import SECRETS_FILE
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.schedulers.slurm.records import JobRecord
+from torchx.schedulers.slurm.request import SAMPLER_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.slurm.sweeps import Sweep
     from torchx.specs.api import AppDryRunInfo
 
-SAMPLER_FILE = "metrics.py"
 _SWEEP = "sweep-"  # as in torchx.schedulers.slurm.sweeps
 _LAST_LINE = 128
 _MOST_HEARD = 500
@@ -127,13 +127,22 @@ class EndsOfJobs(BatchScheduler):
     def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
         from torchx.schedulers.metrics import read_kept
+        from torchx.supervisor.layout import METRICS_FILE
 
         ((site, _),) = self._by_site([app_id])
-        folder = self.folders(site).of(app_id)
-        if folder is None or app_id.startswith(_SWEEP):  # of sweeps there are none
+        folder, sweep, task = self.folders(site).of(app_id), self._sweep(app_id), app_id.partition("/")[2]
+        if sweep is not None:
+            if not task:  # of so many files none is read
+                return []
+            if not sweep.is_whole():
+                role = next(role.name for role in sweep.folder.roles())
+                path = sweep.log_path(role, int(task)).stdout.removesuffix(".log")
+                return read_kept(site.files, {(role, int(task)): f"{path}.jsonl"})
+            folder = sweep.task_folder(int(task))
+        if folder is None:
             return None
         replicas = [(role.name, k) for role in folder.roles() for k in range(role.num_replicas)]
-        return read_kept(site.files, {(role, k): folder.replica(role, k) for role, k in replicas})
+        return read_kept(site.files, {(r, k): f"{folder.replica(r, k)}/{METRICS_FILE}" for r, k in replicas})
 
 
 class Ends:

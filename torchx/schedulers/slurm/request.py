@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef, Role
     from torchx.specs.retries import RetryRules
 
+SAMPLER_FILE = "metrics.py"
 APP_ID = "@TORCHX_APP_ID@"
 """Stands in requests for the id of the job, which Slurm gives it."""
 

@@ -13,7 +13,7 @@ from torchx.schedulers.kit.shell import quote, read_script
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, shell_words, values_line
 from torchx.schedulers.slurm.client import NO_SUCH_JOB
 from torchx.schedulers.slurm.reasons import app_state
-from torchx.schedulers.slurm.request import APP_ID, RDZV_ID, choice_of_folder, directive, group_options
+from torchx.schedulers.slurm.request import APP_ID, RDZV_ID, SAMPLER_FILE, choice_of_folder, directive, group_options
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.tasks import TaskTable, fill_in
@@ -45,7 +45,7 @@ VALUES_FILE = "values"
 CHUNKS_FILE = "chunks"
 _CANCELLED, _SKIPPED, _ENDS = "cancelled", "skipped", "ends."
 _WHOLE = [
-    'mkdir -p "tasks/$k" && ln -sfn ../../job.json "tasks/$k/job.json" && cd "tasks/$k" || exit 78',
+    'mkdir -p "tasks/$k" && ln -sfn ../../job.json ../../metrics.py "tasks/$k" && cd "tasks/$k" || exit 78',
     'export v_task="$app_id/$k" "${!v_@}"',
     "exec bash ../../job.sh",
 ]
@@ -80,6 +80,7 @@ class Arrays:
         output = f"{folder.replace('%', '%%')}/{folder_name(replica.role)}/0+%a.log"
         argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"--array=0-{count - 1}{width}"]
         files = {
+            **{name: text for name, text in made.files.items() if name == SAMPLER_FILE},
             SCRIPT_FILE: render(request, replica, self.tasks, self.size),
             VALUES_FILE: "".join(values_line(point) for point in self.tasks.points),
             f"{folder_name(replica.role)}/.logs": "",  # the folder: Slurm itself makes none
@@ -137,6 +138,7 @@ def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: Task
         head.strip(),
         f"count={len(tasks.points)} size={size} width={tasks.max_parallel or ''}",
         f"name={quote(request.name)} role={quote(folder_name(replica.role))}",
+        f"every={f'{request.sample_s:g}' if request.sample_s and not is_whole(request) else ''}",
         "task() {",
         *(f"  {line}" for line in (_WHOLE if is_whole(request) else _program(request, replica, tasks))),
         "}",
