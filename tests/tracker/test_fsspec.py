@@ -210,7 +210,7 @@ def test_a_full_disk_damages_nothing(
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(fd, bytes(data)[: room.pop(0)])
 
-    monkeypatch.setattr("torchx.tracker.backend.lines.os.write", full)
+    monkeypatch.setattr("torchx.tracker.backend.fsspec.os.write", full)
     with pytest.raises(OSError, match="No space left"):
         tracker.add_metadata(RUN, b=1)
     monkeypatch.undo()

@@ -6,8 +6,8 @@ import sys
 
 from torchx.cli.failures import note
 from torchx.cli.render import bold, document, fields, gray, value_text
+from torchx.specs import serialize
 from torchx.specs.mounts import format_mount
-from torchx.specs.serialize import appdef_to_dict, masked
 from torchx.util.secrets import MASK, is_secret_name, mask_text
 from torchx.util.shlex import join
 from torchx.util.term import has_color, is_tty, printable
@@ -34,11 +34,11 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
     from torchx.runner.record import masked_settings
 
     app, scheduler = info._app, str(info._scheduler)
-    shown = masked(app) if app is not None else None
+    shown = serialize.masked(app) if app is not None else None
     cfg = masked_settings(info._settings, info._cfg)
     request = hide_secrets(str(info), app)
     if as_json:
-        spec = appdef_to_dict(shown, fallback=repr) if shown is not None else None
+        spec = serialize.appdef_to_dict(shown, fallback=repr) if shown is not None else None
         print(document({"dryrun": True, "scheduler": scheduler, "app": spec, "cfg": cfg, "request": request}))
         return
     color = has_color(sys.stdout)

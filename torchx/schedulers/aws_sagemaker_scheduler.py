@@ -22,8 +22,7 @@ from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.errors import LostAnswerError
 from torchx.schedulers.aws.sagemaker import answers, logs, source
 from torchx.schedulers.aws.sagemaker import client as calls
-from torchx.schedulers.aws.sagemaker.attempts import retries
-from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts, retries
 from torchx.schedulers.aws.sagemaker.reasons import JOB_STATE
 from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, render_job
 from torchx.schedulers.ids import random_id

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
-from torchx.errors import SpecError
+from torchx.errors import SpecError, install_extra
 from torchx.specs.api import AppDef, Role
 from torchx.specs.copies import copy_data
 
@@ -95,11 +96,11 @@ def get_overlay(target: AppDef | Role, namespace: str, kind: str) -> _Overlay:
         in_namespace = target.metadata.get(namespace) or {}
         what = f"overlay `{namespace}.{kind}` of `{target.name}`"
         if isinstance(in_namespace, str):
-            whole = _read_file(in_namespace, what)
+            whole = read_file(in_namespace, what)
             found = whole.get(kind, whole) if isinstance(whole, dict) else whole
         else:
             found = in_namespace.get(kind) if isinstance(in_namespace, dict) else in_namespace
-            found = _read_file(found, what) if isinstance(found, str) else found
+            found = read_file(found, what) if isinstance(found, str) else found
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -272,17 +273,26 @@ def _added(overlay: _Overlay, more: _Overlay) -> _Overlay:
     return overlay
 
 
-def _read_file(location: str, what: str) -> Any:
+def read_file(location: str, what: str) -> Any:
+    """What a YAML or JSON file holds.
+
+    Args:
+        what: that it is, as the error begins.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
     try:
         with open(location.removeprefix("file://"), encoding="utf-8") as f:
             text = f.read()
-        if location.endswith(".json"):
+        if location.endswith(".json") or find_spec("yaml") is None:
             return json.loads(text)
         import yaml
 
         return yaml.safe_load(text)
     except Exception as e:  # of the file system, or what each parser raises
-        raise SpecError(f"{what}: the file `{location}` cannot be read: {e}") from None
+        hint = "" if find_spec("yaml") else f"to read YAML: {install_extra('kubernetes')}"
+        raise SpecError(f"{what}: the file `{location}` cannot be read: {e}", hint=hint) from None
 
 
 def _app_key(namespace: str, kind: str) -> str:

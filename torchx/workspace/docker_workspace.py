@@ -198,13 +198,14 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
         Raises:
             BackendError: the registry refused or failed.
         """
-        from torchx.workspace.images import docker_build, oci_push
+        from torchx.workspace.images import docker_build
+        from torchx.workspace.oci import push_visibly
 
         for image, (repository, tag) in images_to_push.items():
             if image in self.__plans:
                 plan, quiet = self.__plans[image]
                 try:
-                    oci_push.push(self._image_builder, plan, quiet=quiet)
+                    push_visibly(self._image_builder, plan, quiet=quiet)
                 finally:
                     self._image_builder.close()
                 self.__pushed[image] = plan.reference

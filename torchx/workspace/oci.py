@@ -10,8 +10,11 @@ import copy
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TextIO, TypeVar
 
 from torchx.errors import NotSupportedError
 from torchx.specs.api import Workspace
@@ -20,11 +23,12 @@ from torchx.version import __version__
 from torchx.workspace import content
 from torchx.workspace.content import Entry
 from torchx.workspace.hashes import FileHashes
+from torchx.workspace.images.docker_build import short_name
 from torchx.workspace.images.layering import MOST_LAYERS, Pushed, arrange
 from torchx.workspace.images.layers import Item, Layer, item, pack
 from torchx.workspace.images.names import ImageName
 from torchx.workspace.images.oci_base import BaseImage, resolve
-from torchx.workspace.images.parallel import in_parallel
+from torchx.workspace.images.progress import Display, megabytes
 from torchx.workspace.images.registry import DOCKER_MANIFEST, OCI_MANIFEST, PUSH, Blob, Manifest, Registry
 
 T = TypeVar("T")
@@ -196,6 +200,35 @@ class ImageBuilder:
         sent(0, True)
 
 
+def push_visibly(builder: ImageBuilder, plan: Plan, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+    """Pushes, and says how it goes.
+
+    Raises:
+        as :meth:`ImageBuilder.push`.
+    """
+    display = Display(stream or sys.stderr, quiet=quiet)
+    name = short_name(f"{plan.name.registry}/{plan.name.repository}", plan.name.tag)
+    total = len(plan.uploads) + len(plan.base.layers) if plan.manifest else 0
+    done = sent = 0
+    lock = threading.Lock()
+
+    def progress(size: int, complete: bool) -> None:
+        nonlocal done, sent
+        with lock:
+            sent += size
+            done += complete
+        display.doing(f"Pushing {name}: {done}/{total} layers, {megabytes(sent)} MB sent")
+
+    try:
+        builder.push(plan, progress)
+    finally:
+        display.close()
+    if plan.manifest is None:
+        display.line(f"{name} is in the registry already")
+    else:
+        display.line(f"Pushed {name}, {megabytes(sent)} MB sent")
+
+
 def refuse_dockerfile(workspace: Workspace) -> None:
     """Refuses a workspace that says how it is to be built: that takes an engine.
 
@@ -287,3 +320,44 @@ def _counted(blob: Blob, sent: Callable[[int, bool], None]) -> Blob:
             sent(len(chunk), False)
 
     return Blob(blob.digest, blob.size, chunks)
+
+
+def in_parallel(tasks: Iterable[Callable[[], T]], *, at_once: int) -> list[T]:
+    """The results of all tasks, in their order.
+
+    The first exception of a task is raised at once, and no other task is begun. Those that run are not waited for:
+    their threads are daemons, and a Ctrl-C must not wait for a gigabyte to be sent.
+
+    >>> in_parallel([lambda: 1, lambda: 2], at_once=2)
+    [1, 2]
+    """
+    todo = list(enumerate(tasks))
+    if len(todo) < 2 or at_once < 2:
+        return [task() for _, task in todo]
+    results: list[T | None] = [None] * len(todo)
+    left = iter(todo)
+    lock, done = threading.Lock(), queue.SimpleQueue[BaseException | None]()
+    stopped = threading.Event()
+
+    def work() -> None:
+        while not stopped.is_set():
+            with lock:
+                number, task = next(left, (-1, None))
+            if task is None:
+                return
+            try:
+                results[number] = task()
+                done.put(None)
+            except BaseException as e:
+                done.put(e)
+
+    for _ in range(min(at_once, len(todo))):
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        for _ in todo:
+            error = done.get()
+            if error is not None:
+                raise error
+    finally:
+        stopped.set()
+    return results  # type: ignore[return-value]  # every task has put its result

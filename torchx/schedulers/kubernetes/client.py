@@ -13,6 +13,7 @@ import time
 from _thread import allocate_lock
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
 
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kubernetes.credentials import connect
@@ -65,8 +66,6 @@ def path_of(kind: str, namespace: str | None, name: str = "") -> str:
     >>> path_of("Job", "team a", "train")
     '/apis/batch/v1/namespaces/team%20a/jobs/train'
     """
-    from urllib.parse import quote
-
     base, plural = PLURALS[kind]
     within = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
     return f"/{base}/{within}{plural}{'/' + quote(name, safe='') if name else ''}"
@@ -299,8 +298,6 @@ class KubeApi:
             NotFoundError: there is no such object.
             BackendError: the cluster does not answer, or refuses.
         """
-        from urllib.parse import urlencode
-
         import websocket
         from kubernetes.stream import ws_client
 
@@ -410,7 +407,6 @@ class KubeApi:
 
     def _send(self, request: _Request) -> Any:
         import ssl
-        from urllib.parse import urlencode
 
         import urllib3
 

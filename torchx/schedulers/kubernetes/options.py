@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from torchx.errors import ConfigError, install_extra
+from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kubernetes.bucket_code import check_bucket
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, REGISTRY, WAYS
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO, Object
 from torchx.schedulers.kubernetes.placement import Placement
 from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
+from torchx.specs.overlays import read_file
 from torchx.util.records import dataclass
 
 KINDS = (AUTO, JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
@@ -201,27 +199,9 @@ def read_overlay(path: str) -> Object:
         ConfigError: the file cannot be read, or is not a mapping.
     """
     try:
-        with open(path, encoding="utf-8") as f:
-            text = f.read()
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"pod_overlay `{path}` cannot be read: {e}") from None
-    found = _parse(path, text)
+        found = read_file(path, "pod_overlay")
+    except SpecError as e:
+        raise ConfigError(str(e), hint=e.hint) from None
     if not isinstance(found, dict):
         raise ConfigError(f"pod_overlay `{path}` is not a mapping", hint="write it like a pod: `spec:` ...")
-    return found
-
-
-def _parse(path: str, text: str) -> Any:
-    try:
-        import yaml
-    except ImportError:
-        try:
-            return json.loads(text)
-        except ValueError as e:
-            raise ConfigError(
-                f"pod_overlay `{path}` is not valid JSON: {e}", hint=f"to read YAML: {install_extra('kubernetes')}"
-            ) from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as e:
-        raise ConfigError(f"pod_overlay `{path}` is not valid YAML: {str(e).splitlines()[0]}") from None
+    return dict(found)

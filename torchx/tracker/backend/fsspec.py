@@ -18,13 +18,12 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from torchx.errors import ConfigError, MissingDependencyError
 from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSource
-from torchx.tracker.backend import lines
 from torchx.tracker.bounded import DEFAULT_TIMEOUT_S, Bounded
 from torchx.tracker.configs import read_config, seconds
 from torchx.tracker.values import plain
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 200  # file systems take 255 bytes, and the ending needs some
 _ENDING = ".json"
+_LINES_ENDING = ".jsonl"
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci", "ocilake", "hf"}
 _CONFIG_HINT = "for example `fsspec = s3://bucket/runs` in section `[torchx:tracker]` of `.torchxconfig`"
 
@@ -59,7 +60,7 @@ class FsspecTracker(TrackerBase):
         self._fs = fs
         self._root = str(fs._strip_protocol(str(root_dir))).rstrip("/")
         self._bounded = None if _is_local(fs) else Bounded(timeout_s)
-        self._appender = lines.Appender(generate_filename)
+        self._appender = Appender(generate_filename)
         self._pid = os.getpid()
 
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
@@ -173,13 +174,13 @@ class FsspecTracker(TrackerBase):
         Args:
             most: look into this many files only.
         """
-        endings = (_ENDING, lines.ENDING)
+        endings = (_ENDING, _LINES_ENDING)
         names = [n for n in self._names(folder) if n.endswith(endings) and not n.startswith(".")][:most]
         found: list[tuple[int, dict[str, Any]]] = []
         for name, data in zip(names, self._contents([f"{folder}/{name}" for name in names]), strict=True):
             if data is not None:
-                several = name.endswith(lines.ENDING)
-                for one in lines.split(data) if several else (data,):
+                several = name.endswith(_LINES_ENDING)
+                for one in split_lines(data) if several else (data,):
                     record = _record(f"{folder}/{name}", one)
                     if record is not None:
                         found.append((_time_of(record, name), record))
@@ -218,6 +219,56 @@ class FsspecTracker(TrackerBase):
         if self._pid != os.getpid():
             self._fs = type(self._fs)(*self._fs.storage_args, **self._fs.storage_options)
             self._pid = os.getpid()
+
+
+class Appender:
+    """Records appended to files on a disk, a line each, in one file in each folder.
+
+    To create and rename a file for each record takes several times as long, and its reader has to open as many.
+
+    The file is closed after each record, so that machines which share a disk over NFS see it.
+
+    Args:
+        new_name: a name that no other writer has.
+    """
+
+    def __init__(self, new_name: Callable[[], str]) -> None:
+        self._new_name = new_name
+        self._paths: dict[str, str] = {}
+        self._pid = os.getpid()
+
+    def add(self, folder: str, record: bytes) -> None:
+        """Appends a record without line ends; the folder is made when it is not there.
+
+        Raises:
+            OSError: it could not be written; what was written of it is not a record.
+        """
+        if self._pid != os.getpid():  # a forked process has files of its own
+            self._paths, self._pid = {}, os.getpid()
+        path = self._paths.get(folder)
+        if path is None:
+            path = self._paths[folder] = f"{folder}/{self._new_name()}{_LINES_ENDING}"
+        try:
+            fd = os.open(path, _APPEND, 0o666)
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+            fd = os.open(path, _APPEND, 0o666)
+        try:
+            # The line end before it sets it apart from what a full disk has left of an earlier one.
+            left = memoryview(b"\n" + record + b"\n")
+            while left:
+                left = left[os.write(fd, left) :]
+        finally:
+            os.close(fd)
+
+
+def split_lines(content: bytes) -> list[bytes]:
+    r"""The records in a file, oldest first, less one that is being written just now.
+
+    >>> split_lines(b'\n{"a": 1}\n\n{"b": 2}\n\n{"c"')
+    [b'{"a": 1}', b'{"b": 2}']
+    """
+    return [line for line in content.split(b"\n")[:-1] if line]
 
 
 def create(config_file: str | None) -> TrackerBase:

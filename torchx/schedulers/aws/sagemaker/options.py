@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.native_retries import NativeSystem
+from torchx.specs.api import AppDef
 from torchx.util.records import dataclass
 
 DEFAULT_MAX_RUN_S = 24 * 3600
@@ -117,3 +120,21 @@ def check(opts: AWSSageMakerOpts) -> None:
         raise ConfigError("`max_wait` is for spot instances", hint="add `use_spot_instances=True`")
     if opts.max_wait and opts.max_wait < (opts.max_run or DEFAULT_MAX_RUN_S):
         raise ConfigError(f"max_wait {opts.max_wait} is less than max_run {opts.max_run or DEFAULT_MAX_RUN_S}")
+
+
+SYSTEM = NativeSystem(name="aws_sagemaker", groups=[("node",)], most=30, free=False)
+
+
+def retries(app: AppDef, opts: AWSSageMakerOpts, caps: Capabilities) -> int | None:
+    """``MaximumRetryAttempts`` of a job: by its policy, or else by the options; None: none.
+
+    Raises:
+        SpecError: the policy cannot be kept.
+        ConfigError: both say it.
+    """
+    asked = SYSTEM.policy(app, caps)
+    if asked is None:
+        return opts.max_retry_attempts
+    if opts.max_retry_attempts:
+        raise ConfigError("`--retry` and `max_retry_attempts` exclude one another", hint="omit one of them")
+    return asked.times or None
