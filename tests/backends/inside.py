@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -21,7 +22,7 @@ from tests.backends.ssh.sshd import Link
 from torchx.errors import EXIT_BACKEND, BackendError, NotFoundError
 from torchx.runner import inside
 from torchx.runner.copy import Copied, download, upload
-from torchx.runner.forward import Forwarding, relay_words
+from torchx.runner.forward import Forwarding, forwarding
 from torchx.schedulers.inside import STDOUT, InsideProcess, Tty
 
 ODD = ["", "a b", "it's", '"$HOME" `x` \\', "grüße 木", "a\nb", "-n", "*"]
@@ -72,6 +73,10 @@ class Place(NamedTuple):
     def archive(self) -> Any:
         """The backend's own way for files, if it has one."""
         return inside.archives(self.scheduler, self.app_id, self.role, self.k)
+
+    def forward(self, *ports: tuple[int, int]) -> Forwarding:
+        find = functools.partial(inside.way_to, self.scheduler, self.app_id, self.role, self.k)
+        return forwarding(self.start, find, ports)
 
     def run(self, *argv: str, stdin: bytes = b"") -> inside.Ran:
         return inside.run(self.open(*argv), stdin)
@@ -183,7 +188,7 @@ class InsideContract:
                 assert (corner.data, corner.fg) == ("#", "red")
 
     def test_fifty_connections_at_once(self, place: Place) -> None:
-        """Each has its own bytes, through one process in the replica."""
+        """Each has its own bytes, and its end: through one process in the replica, or by the backend's own way."""
 
         def ask(port: int) -> bool:
             data = os.urandom(300_000)
@@ -204,10 +209,10 @@ class InsideContract:
 
         with place.open("python3", "-c", ECHO_SERVER) as server:
             port = int(read_until(server, rb"\d+\n"))
-            with Forwarding(place.start(relay_words()), [(port, 0)]) as forwarding:
-                threading.Thread(target=passing, args=(forwarding,), daemon=True).start()
+            with place.forward((port, 0)) as made:
+                threading.Thread(target=passing, args=(made,), daemon=True).start()
                 with ThreadPoolExecutor(CONNECTIONS) as pool:
-                    assert all(pool.map(ask, forwarding.local_ports * CONNECTIONS))
+                    assert all(pool.map(ask, made.local_ports * CONNECTIONS))
 
     def test_files_both_ways(self, place: Place, tmp_path: Path) -> None:
         """A hundred megabytes, names as they come, links, empty folders; by the backend's own way where it has one."""
@@ -310,9 +315,9 @@ class CutContract:
         """They end, and so does forwarding, with a sentence."""
         with far.open("python3", "-c", ECHO_SERVER) as server:
             port = int(read_until(server, rb"\d+\n"))
-            with Forwarding(far.start(relay_words()), [(port, 0)]) as forwarding, ThreadPoolExecutor(1) as pool:
-                passing = pool.submit(forwarding.run)
-                with socket.create_connection(("127.0.0.1", forwarding.local_ports[0])) as connection:
+            with far.forward((port, 0)) as made, ThreadPoolExecutor(1) as pool:
+                passing = pool.submit(made.run)
+                with socket.create_connection(("127.0.0.1", made.local_ports[0])) as connection:
                     connection.sendall(b"hello")
                     assert connection.recv(5) == b"hello"
                     link.cut()

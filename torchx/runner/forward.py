@@ -1,4 +1,4 @@
-"""Ports of a replica as ports of this machine, on loopback alone: connections go through a relay inside the replica."""
+"""Ports of a replica as ports of this machine, on loopback alone: by a relay inside it, or the backend's own way."""
 
 from __future__ import annotations
 
@@ -8,21 +8,37 @@ import socket
 
 from torchx.errors import BackendError, ConfigError
 from torchx.runner.relay import Relay
-from torchx.schedulers.inside import STDOUT, InsideProcess
+from torchx.schedulers.inside import CHUNK, STDOUT, Duplex, InsideProcess
 from torchx.schedulers.inside.run import python_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    _Way = Callable[[int], Duplex]
+
 
 LOOPBACK = "127.0.0.1"
+_LOOK_S = 30.0
 
 
 def relay_words() -> list[str]:
     """The command that runs the relay inside a replica: its text goes along."""
     with open(os.path.join(os.path.dirname(__file__), "relay.py"), encoding="utf-8") as file:
         return python_words(file.read())
+
+
+def forwarding(
+    start: Callable[[list[str]], InsideProcess], find: Callable[[], _Way | None], ports: Sequence[tuple[int, int]]
+) -> Forwarding:
+    """Ports that are forwarded by the backend's own way, or else by a relay inside the replica.
+
+    Args:
+        start: starts a command inside the replica.
+        find: returns the way, as :meth:`torchx.schedulers.kit.abilities.Forwards.way_to` does.
+    """
+    way = find()
+    return Forwarding(start(relay_words()), ports) if way is None else OwnForwarding(way, find, ports)
 
 
 class Forwarding:
@@ -43,9 +59,13 @@ class Forwarding:
         self._process = process
         self._begun = bytearray()
         self._said = b""
+        self._relay = Relay(self._receive, process.write)
+        self._listen_on(ports, self._relay.open)
+
+    def _listen_on(self, ports: Sequence[tuple[int, int]], take: Callable[[socket.socket, int], None]) -> None:
+        self._take = take
         self._listening: list[socket.socket] = []
         self.local_ports: list[int] = []
-        self._relay = Relay(self._receive, process.write)
         try:
             for there, here in ports:
                 self._listen(there, here)
@@ -71,9 +91,9 @@ class Forwarding:
         while True:
             try:
                 connection, _ = listening.accept()
-                self._relay.open(connection, there)
+                self._take(connection, there)
             except OSError:
-                return  # closed, or the relay has ended
+                return  # closed, or the way has ended
 
     def on_refusal(self, call: Callable[[str], None]) -> None:
         """Has it called with the reason why the replica does not take a connection."""
@@ -103,15 +123,90 @@ class Forwarding:
         return data
 
     def close(self) -> None:
-        """Ends all connections, and the relay."""
+        """Ends all connections, and the way to the replica."""
+        self._unlisten()
+        self._process.close()
+
+    def _unlisten(self) -> None:
         for listening in self._listening:
             with contextlib.suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)  # wakes who accepts
             listening.close()
-        self._process.close()
 
     def __enter__(self) -> Forwarding:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class OwnForwarding(Forwarding):
+    """Ports that are forwarded by the backend's own way, a connection for each; arguments as of :func:`forwarding`."""
+
+    def __init__(self, way: _Way, find: Callable[[], _Way | None], ports: Sequence[tuple[int, int]]) -> None:
+        import threading
+
+        self._way: _Way | None = way
+        self._find = find
+        self._look = threading.Event()
+        self._streams: set[Duplex] = set()
+        self.on_refusal(lambda _: None)
+        self._listen_on(ports, lambda *one: threading.Thread(target=self._serve, args=one, daemon=True).start())
+
+    def on_refusal(self, call: Callable[[str], None]) -> None:
+        self._refused = call
+
+    def run(self) -> None:
+        """Forwards until the replica does not run any more; one in its place is as good.
+
+        Raises:
+            NotFoundError: it does not.
+            BackendError: it cannot be reached.
+        """
+        while self._way is not None:
+            self._look.wait(_LOOK_S)
+            self._look.clear()
+            self._way = None if self._way is None else self._find()
+        raise BackendError("the connection to the replica has ended", hint="`torchx status` shows whether it runs")
+
+    def _serve(self, connection: socket.socket, there: int) -> None:
+        way = self._way
+        with connection, contextlib.suppress(OSError):  # one of both ends is gone
+            try:
+                if way is not None:
+                    with way(there) as stream:
+                        self._pass_on(connection, stream, there)
+            except BackendError as e:
+                self._refused(f"port {there}: {e}")
+                self._look.set()
+
+    def _pass_on(self, connection: socket.socket, stream: Duplex, there: int) -> None:
+        import threading
+
+        self._streams.add(stream)
+        threading.Thread(target=_send_all, args=(connection, stream), daemon=True).start()
+        try:
+            while (piece := stream.read()) is not None:
+                if piece[0] == STDOUT:
+                    connection.sendall(piece[1])
+                else:
+                    self._refused(f"port {there}: {piece[1].decode('utf-8', 'replace')}")
+        finally:
+            self._streams.discard(stream)
+            connection.shutdown(socket.SHUT_RDWR)  # wakes who reads it
+
+    def close(self) -> None:
+        self._way = None
+        self._look.set()
+        self._unlisten()
+        for stream in [*self._streams]:
+            stream.close()
+
+
+def _send_all(connection: socket.socket, stream: Duplex) -> None:
+    try:
+        while data := connection.recv(CHUNK):
+            stream.write(data)
+        stream.close_stdin()
+    except OSError:  # nobody hears its answer
+        stream.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchx.errors import NotSupportedError
 from torchx.runner.views import View
 from torchx.schedulers.inside.run import Ran, run
-from torchx.schedulers.kit.abilities import Archives, Enters
+from torchx.schedulers.kit.abilities import Archives, Enters, Forwards
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.api import Scheduler
-    from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.inside import Duplex, InsideProcess, Tty
 
-__all__ = ["Ran", "able", "archives", "enter", "run"]
+__all__ = ["Ran", "able", "archives", "enter", "run", "way_to"]
 
 
 def enter(
@@ -48,3 +48,9 @@ def archives(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callabl
     if not isinstance(backend, Archives):
         return None
     return lambda path, into: backend.archive(app_id, role, k, path, into=into)
+
+
+def way_to(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
+    """The backend's own way to ports of a replica; None: it has none, or it is refused."""
+    backend, app_id, (role, k) = _job_of(backend, app_id, (role, k))
+    return backend.way_to(app_id, role, k) if isinstance(backend, Forwards) else None

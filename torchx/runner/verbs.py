@@ -444,9 +444,12 @@ class RunnerVerbs(RunnerCore):
         Returns:
             ``local_ports``; connections pass while its ``run`` does, until it is closed.
         """
-        from torchx.runner.forward import Forwarding, relay_words
+        from torchx.runner import inside
+        from torchx.runner.forward import forwarding
 
-        return Forwarding(self.open(app_handle, relay_words(), role_name, k), ports)
+        where = (*self._find(app_handle)[1:], self._role(app_handle, role_name), k)
+        start = lambda words: self.open(app_handle, words, role_name, k)  # noqa: E731  # as `copy` has it
+        return forwarding(start, lambda: inside.way_to(*where), ports)
 
     def doctor(
         self,

@@ -1,4 +1,4 @@
-"""A process inside a replica: what a backend that has :class:`~torchx.schedulers.kit.abilities.Enters` returns."""
+"""A process inside a replica, or a connection to one of its ports: what a backend returns that lets somebody in."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torchx.errors import NotFoundError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple
+
+    from typing_extensions import Self
 
     from torchx.schedulers.api import DescribeAppResponse
 
@@ -36,11 +38,8 @@ def described(found: DescribeAppResponse | None, app_id: str, role: str, k: int)
     return not_running(app_id, role, k, str(states.get((role, k), found.state)))
 
 
-class InsideProcess(ABC):
-    """A process inside a replica. One thread may read while another one writes.
-
-    With a terminal there is one stream of output, :data:`STDOUT`, and a signal is a character of the input.
-    """
+class Duplex(ABC):
+    """A connection to what is inside a replica. One thread may read while another one writes."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
@@ -59,6 +58,23 @@ class InsideProcess(ABC):
         """What it writes next, and on which stream; waits for it. None: the output has ended."""
 
     @abstractmethod
+    def close(self) -> None:
+        """Ends it if it goes on, and lets go of the connection."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class InsideProcess(Duplex):
+    """A process inside a replica.
+
+    With a terminal there is one stream of output, :data:`STDOUT`, and a signal is a character of the input.
+    """
+
+    @abstractmethod
     def resize(self, columns: int, rows: int) -> None:
         """Gives its terminal another size."""
 
@@ -73,16 +89,6 @@ class InsideProcess(ABC):
         Raises:
             BackendError: the connection was lost, and how it ended is not known.
         """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ends it if it goes on, and lets go of the connection."""
-
-    def __enter__(self) -> InsideProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def not_running(app_id: str, role: str, k: int, state: str) -> NotFoundError:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
-    from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.inside import Duplex, InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.metrics import ReplicaMetrics
@@ -31,6 +31,7 @@ __all__ = [
     "DiscardsWorkspaces",
     "Enters",
     "Exports",
+    "Forwards",
     "HasWorkspaceOpts",
     "HearsChanges",
     "KnowsForeign",
@@ -212,4 +213,16 @@ class Archives(Ability):
         """A stream of tar: of ``path`` and all that is below it, or, with ``into``, unpacked there.
 
         What fails, or does not arrive, is sent through a process.
+        """
+
+
+class Forwards(Ability):
+    """Has a way of its own to ports of a replica, which needs nothing in the image."""
+
+    @abstractmethod
+    def way_to(self, app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
+        """What connects to a port of a replica that runs, and says on STDERR why it cannot; None: it is refused.
+
+        Raises:
+            NotFoundError: as of :meth:`Enters.enter`.
         """

@@ -13,12 +13,12 @@ from typing import Any
 from torchx.runs import Run, default_registry
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.ear import Ear
-from torchx.schedulers.inside import InsideProcess, Tty, described
+from torchx.schedulers.inside import Duplex, InsideProcess, Tty, described
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
-from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, queries, sweeps, verbs
+from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, ports, queries, sweeps, verbs
 from torchx.schedulers.kubernetes.answers import Found
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, forget
@@ -292,10 +292,17 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return Seen(queries.parts_of(self._api_of(app_id), "Pod", namespace, [name]))
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
+        return inside.enter(self._api_of(app_id), self._running(app_id, role, k), argv, tty)
+
+    def way_to(self, app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
+        """See :class:`torchx.schedulers.kit.abilities.Forwards`."""
+        return ports.way_to(self._api_of(app_id), self._running(app_id, role, k)[-1])
+
+    def _running(self, app_id: str, role: str, k: int) -> Sequence[dict[str, Any]]:
         pods = self._look_at_pods(app_id).pods_of(role, k)
         if not inside.runs(pods):
             raise described(self.describe(app_id), app_id, role, k)
-        return inside.enter(self._api_of(app_id), pods, argv, tty)
+        return pods
 
     def metrics(self, app_id: str) -> _Metrics | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""

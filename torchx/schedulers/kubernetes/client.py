@@ -90,6 +90,7 @@ class _Request:
     body: Object | None = None
     content_type: str = _JSON
     timeout_s: float | None = _ANSWER_S
+    headers: Mapping[str, str] | None = None
 
 
 class KubeApi:
@@ -291,6 +292,10 @@ class KubeApi:
         """
         return self._open(_Request("GET", path, query or {}, timeout_s=timeout_s))
 
+    def upgraded(self, path: str, headers: Mapping[str, str]) -> Any:
+        """The answer to a request for another protocol than HTTP; the caller closes it."""
+        return self._open(_Request("POST", path, {}, headers={"Connection": "Upgrade", **headers}))
+
     def websocket(self, path: str, query: Sequence[tuple[str, str]]) -> Any:
         """A connection both ways, as an open ``websocket.WebSocket`` that the caller closes.
 
@@ -413,7 +418,8 @@ class KubeApi:
         configuration = self.client.configuration
         query = {name: value for name, value in request.query.items() if value not in (None, "")}
         url = f"{configuration.host.rstrip('/')}{request.path}{'?' + urlencode(query) if query else ''}"
-        headers = {"Accept": "application/json, */*", "Content-Type": request.content_type, "User-Agent": "torchx"}
+        about = {"Accept": "application/json, */*", "Content-Type": request.content_type, "User-Agent": "torchx"}
+        headers = {**about, **(request.headers or {})}
         for auth in configuration.auth_settings().values():
             if auth.get("in") == "header" and auth.get("value"):
                 headers[auth["key"]] = auth["value"]

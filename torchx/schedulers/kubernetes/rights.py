@@ -21,7 +21,14 @@ from torchx.schedulers.kubernetes.names import (
 )
 
 _OWNER = "create get list watch patch delete"
-_PARTS = {"Pod": "list", "Pod/log": "get", "Pod/exec": "get create", "Event": "list", "Secret": "create"}
+_PARTS = {
+    "Pod": "list",
+    "Pod/log": "get",
+    "Pod/exec": "get create",
+    "Pod/portforward": "create",
+    "Event": "list",
+    "Secret": "create",
+}
 _OF_KIND = {
     JOB: {"Job": _OWNER, "Service": "create get list patch delete"},
     JOBSET: {"JobSet": _OWNER},

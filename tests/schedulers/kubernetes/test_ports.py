@@ -1,0 +1,242 @@
+"""Connections to ports of a pod, by a played kubelet that knows frames of SPDY."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("urllib3")
+
+import urllib3
+
+from torchx.errors import BackendError, NotFoundError
+from torchx.runner.forward import Forwarding, OwnForwarding, forwarding
+from torchx.schedulers.inside import STDERR, STDOUT
+from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kubernetes.client import KubeApi
+from torchx.schedulers.kubernetes.ports import PodPort, way_to
+
+POD = {"metadata": {"namespace": "team", "name": "web-0"}}
+UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+SYN_REPLY, RESET, PING = 0x80030002, 0x80030003, 0x80030006
+FIN = 1
+Script = Callable[[Any], None]
+
+
+def frame(head: int, data: bytes = b"", flags: int = 0) -> bytes:
+    return struct.pack("!II", head, flags << 24 | len(data)) + data
+
+
+class Kubelet:
+    """Answers each upgrade, and then does as its script says.
+
+    Attributes:
+        asked: the requests.
+        opened: of each stream, its number, flags and headers.
+    """
+
+    def __init__(self, script: Script, answer: bytes = UPGRADED) -> None:
+        self.script, self.answer = script, answer
+        self.asked: list[bytes] = []
+        self.opened: list[tuple[int, int, dict[bytes, bytes]]] = []
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self._accept)
+        self.serving: list[threading.Thread] = []
+        self.thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.serving.append(threading.Thread(target=self._serve, args=(self.server.accept()[0],)))
+                self.serving[-1].start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection, connection.makefile("rwb", 0) as file:
+            asked = b""
+            while not asked.endswith(b"\r\n\r\n"):
+                asked += file.readline()
+            self.asked.append(asked)
+            connection.sendall(self.answer)
+            unpacker = zlib.decompressobj()
+            for _ in range(2 if self.answer == UPGRADED else 0):
+                head, flags, data = self.frame(file)
+                if not head:
+                    return
+                assert head == 0x80030001
+                stream, _, _, count = *struct.unpack("!IIH", data[:10]), 0
+                block = unpacker.decompress(data[10:])
+                (count,), rest = struct.unpack("!I", block[:4]), block[4:]
+                texts = []
+                for _ in range(2 * count):
+                    size = int.from_bytes(rest[:4], "big")
+                    texts.append(rest[4 : 4 + size])
+                    rest = rest[4 + size :]
+                self.opened.append((stream, flags, dict(zip(texts[::2], texts[1::2], strict=True))))
+                connection.sendall(frame(SYN_REPLY, struct.pack("!I", stream)))
+            self.script(file)
+
+    @staticmethod
+    def frame(file: Any) -> tuple[int, int, bytes]:
+        begin = file.read(8)
+        if len(begin) < 8:
+            return 0, 0, b""
+        head, rest = struct.unpack("!II", begin)
+        size, data = rest & 0xFFFFFF, b""
+        while len(data) < size:
+            data += file.read(size - len(data))
+        return head, rest >> 24, data
+
+    def api(self) -> KubeApi:
+        configuration = SimpleNamespace(
+            host=f"http://127.0.0.1:{self.server.getsockname()[1]}",
+            auth_settings=lambda: {"t": {"in": "header", "key": "authorization", "value": "Bearer x"}},
+        )
+        pools = urllib3.PoolManager()
+        client = SimpleNamespace(configuration=configuration, rest_client=SimpleNamespace(pool_manager=pools))
+        return KubeApi(client, sleep=lambda _: None)
+
+    def way(self) -> Callable[[int], PodPort]:
+        found = way_to(self.api(), POD)
+        assert found is not None
+        return found
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.server.shutdown(socket.SHUT_RDWR)
+        self.server.close()
+        for thread in (self.thread, *self.serving):
+            thread.join()
+
+
+@pytest.fixture
+def kubelet() -> Iterator[Callable[..., Kubelet]]:
+    made: list[Kubelet] = []
+
+    def make(script: Script = lambda file: None, answer: bytes = UPGRADED) -> Kubelet:
+        made.append(Kubelet(script, answer))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def read_all(port: PodPort) -> list[tuple[int, bytes]]:
+    return [*iter(port.read, None)]
+
+
+def echo(file: Any) -> None:
+    """All that comes, once its end has come."""
+    said = b""
+    while True:
+        head, flags, data = Kubelet.frame(file)
+        said += data
+        if head != 3 or flags & FIN:
+            break
+    file.write(frame(PING, b"\0\0\0\1") + frame(3, said) + frame(3, b"", FIN) + frame(1, b"", FIN))
+
+
+def test_one_direction_ends_before_the_other(kubelet: Callable[..., Kubelet]) -> None:
+    """What was sent comes back after its end; the streams are opened as the protocol has it, by who we are."""
+    node = kubelet(echo)
+    with node.way()(8080) as port:
+        port.write(b"hello, ")
+        port.write("世界".encode())
+        port.close_stdin()
+        assert read_all(port) == [(STDOUT, "hello, 世界".encode())]
+        assert port.read() is None
+    first = node.asked[-1].split(b"\r\n")
+    assert first[0] == b"POST /api/v1/namespaces/team/pods/web-0/portforward HTTP/1.1"
+    for header in (b"Upgrade: SPDY/3.1", b"Connection: Upgrade", b"X-Stream-Protocol-Version: portforward.k8s.io"):
+        assert header in first
+    assert b"authorization: Bearer x" in first
+    assert node.opened == [
+        (1, FIN, {b"streamtype": b"error", b"port": b"8080", b"requestid": b"0"}),
+        (3, 0, {b"streamtype": b"data", b"port": b"8080", b"requestid": b"0"}),
+    ]
+
+
+ENDS: dict[str, tuple[list[bytes], list[tuple[int, bytes]]]] = {
+    "refused": (
+        [frame(1, b"error forwarding: socat[1] E connect: "), frame(1, b"Connection refused\n"), frame(3, b"", FIN)],
+        [(STDERR, b"Connection refused")],
+    ),
+    "another reason": ([frame(1, b"no such pod \n", FIN), frame(3, b"", FIN)], [(STDERR, b"no such pod")]),
+    "the end with the last bytes": ([frame(3, b"last", FIN)], [(STDOUT, b"last")]),
+    "an error after bytes": ([frame(3, b"some"), frame(1, b"reset by peer"), frame(3, b"", FIN)], [(STDOUT, b"some")]),
+    "reset": ([frame(3, b"some"), frame(RESET, b"\0\0\0\3\0\0\0\1")], [(STDOUT, b"some")]),
+    "cut within a frame": ([frame(3, b"some"), frame(3, b"whole")[:5]], [(STDOUT, b"some")]),
+    "cut at once": ([], []),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_how_connections_end(kubelet: Callable[..., Kubelet], case: str) -> None:
+    """With the reason, where nothing had come; reading goes on to say that it is over, though the server holds on."""
+    sent, expected = ENDS[case]
+    release = threading.Event()
+
+    def script(file: Any) -> None:
+        file.write(b"".join(sent))
+        if not case.startswith("cut"):
+            release.wait(30)
+
+    node = kubelet(script)
+    try:
+        with node.way()(1) as port:
+            assert read_all(port) == expected
+            assert port.read() is None
+    finally:
+        release.set()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+    ids=["no right", "a proxy refuses it", "a proxy takes it for something else"],
+)
+def test_where_it_is_refused_a_relay_does_it(kubelet: Callable[..., Kubelet], answer: bytes) -> None:
+    """By one process in the replica."""
+    node = kubelet(answer=answer)
+    made = forwarding(SpawnedProcess, lambda: way_to(node.api(), POD), [(1, 0)])
+    with made:
+        assert type(made) is Forwarding
+
+
+def test_forwarding_ends(kubelet: Callable[..., Kubelet]) -> None:
+    """When the replica is seen not to run any more, at the latest after a connection that is not taken; or when it is closed."""
+    node = kubelet(lambda file: file.write(frame(1, b"Connection refused") + frame(3, b"", FIN)))
+    found: list[Any] = [node.way()]
+
+    def find() -> Any:
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
+
+    with OwnForwarding(node.way(), find, [(7, 0)]) as made:
+        heard: list[str] = []
+        made.on_refusal(heard.append)
+        found[0] = NotFoundError("it does not run")
+        with socket.create_connection(("127.0.0.1", made.local_ports[0])) as connection:
+            assert connection.recv(1) == b""
+        assert heard == ["port 7: Connection refused"]
+        node.close()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", made.local_ports[0])) as connection:
+            connection.recv(1)
+        with pytest.raises(NotFoundError, match="it does not run"):
+            made.run()
+        assert "does not answer" in heard[1]
+    with pytest.raises(BackendError, match="has ended"):
+        made.run()
