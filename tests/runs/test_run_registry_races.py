@@ -87,7 +87,7 @@ def test_the_lock_is_let_go(tmp_path) -> None:
     """Whoever comes next in the same process need not wait, also after an error."""
     path = str(tmp_path / "runs.db")
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(ZeroDivisionError), schema._Names(path):
+    with pytest.raises(ZeroDivisionError), schema._names(path):
         raise ZeroDivisionError
     schema.create(path)
     assert os.listdir("/proc/self/fd") == before

@@ -25,7 +25,6 @@ from torchx.cli.run_args import (
     read_json,
     torchx_run_args_from_argparse,
     torchx_run_args_from_json,
-    warn_of_sections,
 )
 from torchx.runner.documents import handle_fields
 from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
@@ -246,7 +245,10 @@ def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, l
         return words[0], words[1:]
     if configured:
         return configured, words
-    warn_of_sections()
+    from torchx.config import check_sections
+    from torchx.schedulers import get_scheduler_factories
+
+    check_sections(get_scheduler_factories())  # a name with a typo may hold what is missing
     raise UsageError(MISSING_COMPONENT_ERROR_MSG, hint="`torchx builtins` lists components")
 
 

@@ -104,7 +104,7 @@ class CmdTracker(SubCommand):
 
     def list_metadata_command(self, args: argparse.Namespace) -> None:
         """Prints names and values; of a sweep a row for each task."""
-        from torchx.runner.results import read_results
+        from torchx.runner.sweeps import read_results
 
         name, tracker = self._choose(args)
         run_id = _run_id(args.RUN_ID)

@@ -298,18 +298,6 @@ def fill_from_config(args: argparse.Namespace) -> None:
             warn_of_unknown("cli:run", key, "`[cli:run]` has no key", known)
 
 
-def warn_of_sections() -> None:
-    """Warns of a section of the config file whose name is a typo: it may hold what is found missing.
-
-    Raises:
-        ConfigError: the active profile is in no file.
-    """
-    from torchx.config import check_sections
-    from torchx.schedulers import get_scheduler_factories
-
-    check_sections(get_scheduler_factories())
-
-
 def _flag(key: str, text: str) -> bool:
     if text.lower() in _TRUE:
         return True

@@ -37,6 +37,8 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         UnknownAppException: the scheduler has lost it.
         BackendError: the scheduler says for :data:`UNSUBMITTED_S` that it was not submitted.
     """
+    from torchx.runner.tee import tee_logs
+
     started = time.monotonic()
     tee = None
     interrupted = False
@@ -44,7 +46,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         if not as_json:
             print(handle, flush=True)
         if with_logs:
-            tee = _start_logs(runner, handle)
+            tee = tee_logs(sys.stderr, handle, None, runner, should_tail=True, colorize=has_color(sys.stderr))
         status = _wait(runner, handle, shows=tee is None and is_tty(sys.stderr), since=started)
     except KeyboardInterrupt:
         if not cancels:
@@ -123,12 +125,6 @@ def grace_s(runner: Runner, handle: str) -> float | None:
     run = runner.recorded(handle)
     value = run.cfg.get("cancel_grace_s", {}).get("value") if run is not None else None
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def _start_logs(runner: Runner, handle: str) -> Tee:
-    from torchx.runner.tee import tee_logs
-
-    return tee_logs(sys.stderr, handle, None, runner, should_tail=True, colorize=has_color(sys.stderr))
 
 
 def _finish_logs(tee: Tee) -> None:

@@ -28,7 +28,6 @@ A profile (``--profile NAME``, ``$TORCHX_PROFILE``) lays ``[section@NAME]`` over
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -300,16 +299,11 @@ def _cast_section(scheduler: str, opts: runopts, section: Mapping[str, Entry]) -
 def _from_environment(scheduler: str, opts: runopts) -> dict[str, Setting]:
     settings = {}
     for key in opts.names():
-        name = _variable_name(scheduler, key)
+        name = f"TORCHX_{scheduler}_{key}".upper().replace("-", "_")
         text = os.environ.get(name)
         if text is not None:
             settings[key] = Setting(_cast(opts, key, text, f"${name}"), f"${name}")
     return settings
-
-
-@functools.lru_cache(maxsize=1024)
-def _variable_name(scheduler: str, key: str) -> str:
-    return f"TORCHX_{scheduler}_{key}".upper().replace("-", "_")
 
 
 def _from_caller(opts: runopts, cfg: Mapping[str, CfgVal]) -> dict[str, Setting]:
@@ -343,6 +337,8 @@ def _cast(opts: runopts, key: str, text: str, where: str) -> CfgVal:
 
 
 def _check_known(scheduler: str, opts: runopts, cfg: Mapping[str, CfgVal]) -> None:
+    from torchx.schedulers import DEFAULT_SCHEDULER_MODULES
+
     source = _source_of(cfg)
     for key in opts.unknown(cfg):
         if source != CODE:
@@ -350,16 +346,10 @@ def _check_known(scheduler: str, opts: runopts, cfg: Mapping[str, CfgVal]) -> No
         if not len(opts):
             continue  # a scheduler that declares no options takes any
         text = _unknown(scheduler, opts, key)
-        if _is_ours(scheduler) or "did you mean" in text:
+        # Ours read no option but those that they declare; a plugin's may.
+        if scheduler in DEFAULT_SCHEDULER_MODULES or "did you mean" in text:
             raise unknown_option(scheduler, opts, key, "`cfg`")
         _warn_once(f"{text} (passed on as it is)")
-
-
-def _is_ours(scheduler: str) -> bool:
-    """Whether it reads no option but those that it declares; a plugin's may."""
-    from torchx.schedulers import DEFAULT_SCHEDULER_MODULES
-
-    return scheduler in DEFAULT_SCHEDULER_MODULES
 
 
 def unknown_option(scheduler: str, opts: runopts, key: str, source: str = COMMAND_LINE) -> ConfigError:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from torchx.runner.results import SweepResults
+    from torchx.runner.sweeps import SweepResults
     from torchx.runs import Run
     from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs import AppStatus, RoleStatus

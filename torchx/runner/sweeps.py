@@ -8,6 +8,7 @@ import re
 from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError, TransientError
 from torchx.runner.views import TaskOf
+from torchx.runs import default_registry
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppState
@@ -19,7 +20,7 @@ from torchx.util.secrets import is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from torchx.runner.verbs import RunnerVerbs
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse, Scheduler
     from torchx.specs.api import AppDef, AppDryRunInfo
     from torchx.specs.tasks import TaskTable
+    from torchx.tracker.api import TrackerBase
 
 
 SWEEP = "sweep-"
@@ -182,6 +184,39 @@ def failures(backend: Scheduler[Any], app_id: str, table: TaskTable) -> list[Fai
             cause = f"exit code {code}, not looked into"
             found.setdefault(("", cause), FailureGroup(kind="unknown", cause=cause, tasks=[])).tasks.extend(rest)
     return sorted(found.values(), key=lambda group: (-len(group.tasks), group.tasks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResults:
+    """One entry a task in each list.
+
+    Attributes:
+        names: of the values that the tasks differ in.
+        points: for each task its values, in the order of ``names``.
+        metadata: for each task what it wrote to the tracker; empty where it wrote nothing.
+    """
+
+    names: Sequence[str]
+    points: Sequence[Sequence[str]]
+    metadata: Sequence[Mapping[str, object]]
+
+    def columns(self) -> list[str]:
+        """The names of what tasks wrote, in order of appearance, but for those of values that they were given.
+
+        >>> SweepResults(names=["lr"], points=[["1e-1"]], metadata=[{"lr": 0.1, "loss": 2.5}]).columns()
+        ['loss']
+        """
+        return [name for name in dict.fromkeys(n for found in self.metadata for n in found) if name not in self.names]
+
+
+def read_results(handle: str, tracker: TrackerBase) -> SweepResults | None:
+    """Reads what the tasks of a sweep wrote; None of a job that is not a sweep on record."""
+    registry = default_registry()
+    tasks = registry.tasks(registry.get(handle))
+    if tasks is None:
+        return None
+    metadata = [dict(tracker.metadata(f"{handle}/{k}")) for k in range(len(tasks.points))]
+    return SweepResults(names=list(tasks.names), points=tasks.points, metadata=metadata)
 
 
 def again(

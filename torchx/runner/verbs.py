@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from torchx.runner.copy import Copied
     from torchx.runner.forward import Forwarding
     from torchx.runner.inside import Ran
-    from torchx.runner.results import SweepResults
-    from torchx.runner.sweeps import FailureGroup
+    from torchx.runner.sweeps import FailureGroup, SweepResults
     from torchx.runs import Run
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.findings import Finding
@@ -397,7 +396,7 @@ class RunnerVerbs(RunnerCore):
         Raises:
             NotFoundError: there is no such sweep on record.
         """
-        from torchx.runner.results import read_results
+        from torchx.runner.sweeps import read_results
 
         found = read_results(self.resolve(app_handle), tracker)
         if found is None:

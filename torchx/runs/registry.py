@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+from contextlib import suppress
 
 from torchx.runs import schema
 from torchx.runs.records import Change, NewRun, Run, RunQuery
@@ -436,10 +437,9 @@ def _run(row: tuple[Any, ...]) -> Run:
     run.git_dirty = None if run.git_dirty is None else bool(run.git_dirty)
     extra = row[len(_NAMES) :]
     if extra and extra[0] is not None:
-        import contextlib
         import json
 
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             parts = [json.loads(text) for text in extra]
             run.argv, run.app, run.cfg, run.tags, run.image_digests, run.workspace_hashes, run.submission = parts
     return run

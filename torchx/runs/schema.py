@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 
 from torchx.settings import make_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Iterator
 
 # What has happened to a row, apart from the state of the job.
 INTENT = 0
@@ -164,7 +166,7 @@ def set_aside(path: str, inode: int, why: str) -> str:
     """
     import time
 
-    with _Names(path):
+    with _names(path):
         try:
             if os.stat(path).st_ino != inode:
                 return ""
@@ -179,7 +181,7 @@ def set_aside(path: str, inode: int, why: str) -> str:
 
 
 def _publish(draft: str, path: str) -> None:
-    with _Names(path):
+    with _names(path):
         if os.path.exists(path):
             return
         for suffix in _COMPANIONS:  # of a file that was removed without them: SQLite would take them for this one's
@@ -193,23 +195,20 @@ def _publish(draft: str, path: str) -> None:
             os.rename(draft, path)
 
 
-class _Names:
+@contextmanager
+def _names(path: str) -> Iterator[None]:
     """Held while a registry file gets its name, or it and its companions lose theirs.
 
     A file that appeared while its predecessor is set aside would lose its log to it, and with that what was written.
     """
+    import fcntl
 
-    def __init__(self, path: str) -> None:
-        self._path = f"{path}.lock"
-
-    def __enter__(self) -> None:
-        import fcntl
-
-        self._file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+    file = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
 
 
 def _is_shared(directory: str) -> bool:

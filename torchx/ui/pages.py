@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from torchx.errors import ConfigError, NotFoundError, NotSupportedError, TorchXError
 from torchx.runner.documents import handle_fields, metrics_fields, results_fields, run_fields, status_fields
-from torchx.runner.results import read_results
+from torchx.runner.sweeps import read_results
 from torchx.runner.trackers import choose_tracker
 from torchx.ui.follow import log_lines
 from torchx.ui.guard import API, Guard
