@@ -88,7 +88,7 @@ APART = ("torchx.ui",)
 
 LATE = (
     *("torchx.schedulers.kubernetes", "torchx.schedulers.kubernetes_scheduler"),
-    *("torchx.schedulers.kubernetes_mcad_scheduler", "torchx.schedulers.aws.sagemaker"),
+    *("torchx.schedulers.kubernetes_mcad_scheduler", "torchx.schedulers.aws"),
     *("torchx.schedulers.aws_sagemaker_scheduler", "torchx.workspace.images", "torchx.workspace.oci"),
     *("torchx.tracker.backend", "torchx.tracker.bounded", "torchx.tracker.configs", "torchx.tracker.mlflow"),
     *("torchx.tracker.mlflow_runs", "torchx.tracker.mlflow_tags", "torchx.tracker.values"),

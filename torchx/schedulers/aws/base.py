@@ -5,37 +5,40 @@ A backend says how a job is submitted, found and ended, and makes facts of answe
 
 from __future__ import annotations
 
+import getpass
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError, TorchXError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.aws import logs
 from torchx.schedulers.aws.client import Clients
+from torchx.schedulers.aws.doctor import checks
 from torchx.schedulers.aws.ecr import EcrLogins
+from torchx.schedulers.aws.logs import Streams
+from torchx.schedulers.findings.images import image_checks
 from torchx.schedulers.kit import verdict
 from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal
+from torchx.specs.images import report_image_digest
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 from torchx.workspace.images import registry_auth
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
-
-    from torchx.schedulers.aws.logs import Streams
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.findings import Check
     from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
     from torchx.schedulers.kit.logs import LogQuery
-
-    _Object = dict[str, Any]
-    _Jobs = list[ListAppResponse]
-    _Ids = list[str]  # within the class, `list` is a method
-    _Ours = list[tuple[str, _Object]]
-    _Replicas = list[tuple[str, int]]
-    _Lines = Iterable[tuple[str, _Object]]
-    _Base = Scheduler[Mapping[str, CfgVal]]
 else:
     _Base = Scheduler
+
+_Object = dict[str, Any]
+_Jobs = list[ListAppResponse]
+_Ids = list[str]  # within the class, `list` is a method
+_Ours = list[tuple[str, _Object]]
+_Replicas = list[tuple[str, int]]
+_Lines = Iterable[tuple[str, _Object]]
+_Base = Scheduler[Mapping[str, CfgVal]]
 
 
 class AwsScheduler(DockerWorkspaceMixin, _Base):
@@ -107,8 +110,6 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
 
     @staticmethod
     def _who() -> str:
-        import getpass
-
         return getpass.getuser()
 
     def _push(self, images: dict[str, tuple[str, str]], info: AppDryRunInfo[Any], *, create: bool = False) -> None:
@@ -119,8 +120,6 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
         """
         if not images:
             return
-        from torchx.specs.images import report_image_digest
-
         by_engine = any(image.startswith("sha256:") for image in images)
         self._logins.prepare(images.values(), self._docker_client if by_engine else None, create=create)
         self.push_images(images)
@@ -129,9 +128,6 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
 
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[Any] | None = None) -> Iterable[Check]:
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
-        from torchx.schedulers.aws.doctor import checks
-        from torchx.schedulers.findings.images import image_checks
-
         roles = job._app.roles if job is not None and job._app is not None else []
         return [*checks(self._clients, cfg, roles), *(image_checks(job, set) if job is not None else ())]
 
@@ -157,7 +153,6 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
 
     def _left_behind(self, job: _Object, replicas: Sequence[ReplicaFacts]) -> Sequence[Evidence]:
         """The ends of the replicas' logs; stdout and stderr are one."""
-        from torchx.schedulers.aws import logs
         from torchx.schedulers.failures.reader import Evidence
 
         try:
@@ -192,8 +187,6 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         """What replicas wrote, all their attempts, out of CloudWatch."""
-        from torchx.schedulers.aws import logs
-
         logs.refuse_streams(query)
         job = self._look(app_id)
         if job is None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import time
 from _thread import allocate_lock
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from torchx.errors import MissingDependencyError, install_extra
 from torchx.schedulers.aws.errors import ThrottledError, translate
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
+from torchx.version import __version__
 
 _OPTIONS = ("region", "profile", "endpoint_url")
 _ATTEMPTS = 8
@@ -75,8 +73,6 @@ class Clients:
             raise MissingDependencyError(
                 "this needs the package `boto3`, which is not installed", hint=install_extra("aws")
             ) from None
-        from torchx.version import __version__
-
         policy: dict[str, object] = {"mode": "adaptive", "total_max_attempts": _ATTEMPTS}
         if not retries:
             policy = {"mode": "standard", "total_max_attempts": 1}

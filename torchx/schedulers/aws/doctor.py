@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from torchx.errors import BackendError, ConfigError, NotFoundError
@@ -9,12 +10,7 @@ from torchx.schedulers.aws.batch import queues
 from torchx.schedulers.aws.client import Clients, call
 from torchx.schedulers.aws.errors import DENIED, AwsError
 from torchx.schedulers.findings import Check, Finding, bad, doubt
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torchx.specs.api import CfgVal, Role
+from torchx.specs.api import CfgVal, Role
 
 _ROLES = ("job_role_arn", "execution_role_arn", "role")
 _UNSEEN = "may not be looked at, which jobs do not need"

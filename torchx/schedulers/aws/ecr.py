@@ -6,18 +6,15 @@ It is kept in memory and written nowhere.
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from torchx.errors import BackendError
 from torchx.schedulers.aws.client import Clients, call
 from torchx.schedulers.aws.errors import AwsError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from torchx.workspace.images.registry_auth import Credentials
+from torchx.workspace.images.registry_auth import Credentials
 
 _HOST = r"(?P<account>\d{12})\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.aws)"
 
@@ -57,10 +54,6 @@ class EcrLogins:
         return self._known[registry]
 
     def _ask(self, registry: str, region: str) -> Credentials:
-        import base64
-
-        from torchx.workspace.images.registry_auth import Credentials
-
         client = self._clients.client("ecr", region=region)
         answer = call(client, "get_authorization_token", f"there is no login for `{registry}`")
         found = answer["authorizationData"][0]

@@ -6,12 +6,9 @@ https://docs.aws.amazon.com/batch/latest/APIReference/CommonErrors.html
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from torchx.errors import BackendError, ConfigError, NotFoundError, TorchXError, TransientError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 THROTTLED = frozenset(
     [

@@ -5,19 +5,19 @@ https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_GetLogE
 
 from __future__ import annotations
 
-from torchx.errors import NotFoundError, NotSupportedError
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from torchx.errors import NotFoundError, NotSupportedError, TorchXError
+from torchx.schedulers.api import Stream
 from torchx.schedulers.aws.client import call
 from torchx.schedulers.aws.errors import AwsError, is_missing
 from torchx.schedulers.kit.follow import Lines
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any
-
-    Streams = Mapping[tuple[str, int], tuple[str, list[str]]]
-    """Role and number of replicas -> log group, and names of its streams, oldest first."""
+Streams = Mapping[tuple[str, int], tuple[str, list[str]]]
+"""Role and number of replicas -> log group, and names of its streams, oldest first."""
 
 _POLL_S = 2.0
 _TAIL_EVENTS = 200
@@ -28,8 +28,6 @@ _DOING = "the log cannot be read"
 
 def refuse_streams(query: LogQuery) -> None:
     """Raises NotSupportedError when stdout or stderr alone is asked for: CloudWatch has one stream of both."""
-    from torchx.schedulers.api import Stream
-
     if query.stream not in (None, Stream.COMBINED):
         raise NotSupportedError(
             f"CloudWatch keeps one log of stdout and stderr, and cannot show `{query.stream.value}` alone",
@@ -52,8 +50,6 @@ class SharedLook:
         again: Callable[[], dict[str, Any] | None],
         read: Callable[[dict[str, Any]], tuple[bool, Streams]],
     ) -> None:
-        import threading
-
         self._job: dict[str, Any] | None = job
         self._again = again
         self._read = read
@@ -170,8 +166,6 @@ class ReplicaLog(Lines):
 
 def tail(client: Any, group: str, stream: str) -> str:
     """The end of a stream as text; empty when it cannot be read: it is wanted only to explain something else."""
-    from torchx.errors import TorchXError
-
     try:
         page = call(
             client,

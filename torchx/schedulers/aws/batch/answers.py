@@ -5,6 +5,10 @@ https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from torchx.schedulers.aws.batch.attempts import attempts_of
 from torchx.schedulers.aws.batch.container import resource_from_resource_requirements
 from torchx.schedulers.aws.batch.node_command import unwrap
 from torchx.schedulers.aws.batch.reasons import CANCELLED_BY_US, JOB_STATE, WAITS_IN, why_ended, why_waits
@@ -12,16 +16,12 @@ from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_NAME, OURS, c
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
+from torchx.specs.failures import Failure
+from torchx.specs.named_resources_aws import K8S_ITYPE
+from torchx.specs.retries import Attempt
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from torchx.specs.retries import Attempt
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 LOG_GROUP = "/aws/batch/job"
 _BEGUN = ("STARTING", "RUNNING", "SUCCEEDED", "FAILED")
@@ -153,8 +153,6 @@ def role_of(group: Group, retries: int) -> Role:
     ]
     resource = resource_from_resource_requirements(requirements)
     if group.instance_type:
-        from torchx.specs.named_resources_aws import K8S_ITYPE
-
         resource.capabilities[K8S_ITYPE] = group.instance_type
     return Role(
         name=group.name,
@@ -238,8 +236,6 @@ def _why(job: _Object, state: AppState, waits: str) -> tuple[str, str]:
 
 
 def _attempts(job: _Object, found: list[Group], state: AppState) -> list[Attempt]:
-    from torchx.schedulers.aws.batch.attempts import attempts_of
-
     main = _main_node(job)
     group = next((group for group in found if group.first <= main <= group.last), None)
     if group is None or state is AppState.CANCELLED:
@@ -251,8 +247,6 @@ def _again(job: _Object, attempts: list[_Object], state: AppState) -> list[str]:
     """That it was started before, and why that ended."""
     if not attempts or is_terminal(state):
         return []
-    from torchx.specs.failures import Failure
-
     most = int((job.get("retryStrategy") or {}).get("attempts") or 1)
     last = attempts[-1]
     why, _ = why_ended(_said_of_container(last), last.get("statusReason"))

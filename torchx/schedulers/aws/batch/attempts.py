@@ -5,17 +5,14 @@ https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.native_retries import NativeRetries, NativeSystem, attempt_of
+from torchx.specs.retries import Attempt
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.specs.retries import Attempt
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _TAKEN = ("preempted", "node")
 SYSTEM = NativeSystem(name="aws_batch", groups=[_TAKEN, ("image",), ("oom",), ("error",)], most=9, free=False)

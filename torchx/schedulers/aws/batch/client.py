@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from torchx.errors import TorchXError
 from torchx.schedulers.aws.client import call, call_once, pages
 from torchx.schedulers.aws.errors import AwsError, LostAnswerError, is_missing
 from torchx.util.notices import logger
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 PREFIX = "torchx-"
 """Begins the name of each job definition of ours: by it jobs of ours are found."""

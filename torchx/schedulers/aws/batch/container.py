@@ -6,18 +6,15 @@ https://docs.aws.amazon.com/batch/latest/userguide/job_definition_parameters.htm
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import Any
 
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.devices import get_device_mounts
 from torchx.specs.api import BindMount, DeviceMount, Resource, Role, VolumeMount
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
 _MAX_SPOT_AND_HOST_ATTEMPTS = 10

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
+from torchx.schedulers.aws.batch.request import BatchJob
 from torchx.schedulers.kit.export import Export, build_lines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torchx.schedulers.aws.batch.request import BatchJob
 
 DEFINITION, JOB = "job-definition.json", "job.request.json"
 
@@ -19,8 +17,6 @@ def export(job: BatchJob, bases: Mapping[str, str]) -> Export:
     Args:
         bases: image to the one below its code, see :func:`torchx.schedulers.kit.export.bases_of`.
     """
-    import json
-
     built = {name: bases[name] for name in map(":".join, job.images_to_push.values()) if name in bases}
     lines, more = build_lines(built, push=True)
     request = {k: v for k, v in job.request().items() if k != "jobDefinition"}

@@ -5,13 +5,11 @@ https://docs.aws.amazon.com/batch/latest/userguide/fargate.html
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchx.errors import ConfigError, NotSupportedError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 # vCPUs -> least and most memory, and its steps, MiB:
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html

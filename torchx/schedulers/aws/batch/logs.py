@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from torchx.schedulers.aws.batch.answers import groups, log_streams
 from torchx.schedulers.aws.batch.client import details
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from torchx.schedulers.aws.logs import Streams
+from torchx.schedulers.aws.logs import Streams
 
 
 def streams(client: Any, job: dict[str, Any], replicas: Iterable[tuple[str, int]]) -> Streams:

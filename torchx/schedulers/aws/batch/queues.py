@@ -5,17 +5,17 @@ https://docs.aws.amazon.com/batch/latest/userguide/job_queue_parameters.html
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchx.errors import BackendError, NotFoundError, TorchXError
 from torchx.schedulers.aws.client import call, pages
 from torchx.schedulers.aws.errors import DENIED, AwsError
+from torchx.specs.named_resources_aws import NAMED_RESOURCES
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
+from torchx.util.strings import did_you_mean
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,6 @@ def _offers(types: list[str], wanted: str) -> bool:
 
 def _largest(types: list[str]) -> tuple[int, str] | None:
     """vCPUs and name of the largest type; None unless the size of each is known here."""
-    from torchx.specs.named_resources_aws import NAMED_RESOURCES
-
     known = [NAMED_RESOURCES.get(f"aws_{t}") for t in types]
     if not types or not all(known):
         return None
@@ -156,8 +154,6 @@ def _largest(types: list[str]) -> tuple[int, str] | None:
 
 
 def _no_queue(client: Any, name: str) -> NotFoundError:
-    from torchx.util.strings import did_you_mean
-
     try:
         there = all_queues(client)
     except TorchXError:

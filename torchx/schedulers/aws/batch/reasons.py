@@ -7,15 +7,12 @@ https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-c
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import TypeVar
 
 from torchx.specs.api import AppState
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import TypeVar
-
-    _T = TypeVar("_T")
+_T = TypeVar("_T")
 
 # https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
 JOB_STATE = {

@@ -6,12 +6,18 @@ https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
 from torchx.errors import ConfigError, NotSupportedError, SpecError
+from torchx.schedulers.aws.batch import attempts, node_command
 from torchx.schedulers.aws.batch import container as parts
-from torchx.schedulers.aws.batch import node_command
 from torchx.schedulers.aws.batch.client import PREFIX
 from torchx.schedulers.aws.batch.fargate import to_fargate
 from torchx.schedulers.aws.batch.options import AUTO, DEFAULT_USER, FARGATE, AWSBatchOpts, check
+from torchx.schedulers.aws.batch.queues import Queue
 from torchx.schedulers.aws.tags import (
     ENV_RANK0_HOST,
     ENV_REPLICA_ID,
@@ -20,7 +26,9 @@ from torchx.schedulers.aws.tags import (
     REPLICA,
     tags,
 )
+from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import NameRule
+from torchx.schedulers.kit.native_retries import NativeRetries
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, Role, macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
@@ -28,15 +36,7 @@ from torchx.specs.secret import Secret
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, field
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from torchx.schedulers.aws.batch.queues import Queue
-    from torchx.schedulers.kit.native_retries import NativeRetries
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
 NAME_RULE = NameRule(128, "A-Za-z0-9_-")
@@ -84,8 +84,6 @@ class BatchJob:
 
     def __str__(self) -> str:
         """Both requests as YAML, secrets masked."""
-        from torchx.schedulers.kit.manifests import shown_yaml
-
         return shown_yaml({"RegisterJobDefinition": self.job_def, "SubmitJob": self.request()}, in_lines=True)
 
     __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
@@ -169,9 +167,6 @@ def for_queue(definition: _Object, queue: Queue, opts: AWSBatchOpts, app_name: s
 
 def with_name(definition: _Object, app_name: str) -> _Object:
     """The definition with a name that equal ones share, and no others."""
-    import hashlib
-    import json
-
     bare = {key: value for key, value in definition.items() if key != "jobDefinitionName"}
     digest = hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:20]
     readable = NAME_RULE.make(app_name, room=len(PREFIX) + len(digest) + 1)
@@ -227,8 +222,6 @@ def _render_container(
 def _retry_strategy(app: AppDef, opts: AWSBatchOpts, retries: NativeRetries | None) -> _Object:
     if retries is None:
         return parts.render_retries(max(role.max_retries for role in app.roles), opts.host_retries)
-    from torchx.schedulers.aws.batch import attempts
-
     return attempts.render(retries)
 
 

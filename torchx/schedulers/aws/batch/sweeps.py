@@ -5,27 +5,22 @@ https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from torchx.errors import NotSupportedError
+from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.aws.batch import answers
 from torchx.schedulers.aws.batch.client import children
 from torchx.schedulers.aws.batch.container import variables
-from torchx.schedulers.aws.batch.request import with_name
+from torchx.schedulers.aws.batch.request import BatchJob, with_name
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.kit.tasks import describe_sweep, only_role, shell_words, values_line
-from torchx.specs.api import AppState
-from torchx.specs.tasks import TaskTable, placeholders
+from torchx.specs.api import AppDef, AppState
+from torchx.specs.tasks import TaskList, TaskTable, placeholders
 from torchx.util.records import replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.schedulers.api import DescribeAppResponse
-    from torchx.schedulers.aws.batch.request import BatchJob
-    from torchx.specs.api import AppDef
-    from torchx.specs.tasks import TaskList
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 # https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
 MOST_TASKS = 10_000
@@ -42,8 +37,6 @@ def check(job: BatchJob, app: AppDef | None, tasks: TaskList) -> None:
     Raises:
         NotSupportedError: says why.
     """
-    import json
-
     only_role(app, "aws_batch", timeout=True)
     count = len(tasks.points)
     if job.job_def["type"] != "container":
