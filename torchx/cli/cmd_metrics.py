@@ -76,7 +76,7 @@ class _View:
             self._handle, self._target = f"{self._handle}/{self._target.role}", self._target._replace(role=None)
             self._status = self._runner.status(self._handle)
         found = self._runner.metrics(self._handle)
-        wanted = select([(one.role, one.replica) for one in found], self._target._replace(reference=self._handle))
+        wanted = {*select([(one.role, one.replica) for one in found], self._target._replace(reference=self._handle))}
         chosen = [one for one in found if (one.role, one.replica) in wanted]
         for one in chosen:
             before = self._seen.get((one.role, one.replica))
@@ -101,10 +101,9 @@ class _View:
     def page(self) -> str:
         """As it stands on a terminal."""
         found = self.look()
-        state = "" if self._status is None else str(self._status.state)
-        head = gray(f"{self._handle}  {state}", color=has_color(sys.stdout))
-        why = self._nothing(found)
-        return "\n".join([head, *self._lines(found), *([gray(why, color=has_color(sys.stdout))] if why else [])])
+        head = f"{self._handle}  {'' if self._status is None else self._status.state}"
+        around = [gray(text, color=has_color(sys.stdout)) for text in (head, self._nothing(found)) if text]
+        return "\n".join([around[0], *self._lines(found), *around[1:]])
 
     def follow(self, *, as_json: bool) -> None:
         """A table, or a document, every 15 s until the job has ended."""
