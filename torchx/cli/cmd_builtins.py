@@ -7,6 +7,7 @@ import sys
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.render import document, gray
+from torchx.component_reader.finder import get_builtin_source, get_components
 from torchx.util.term import has_color, is_tty, printable, width
 
 
@@ -20,8 +21,6 @@ class CmdBuiltins(SubCommand):
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def run(self, args: argparse.Namespace) -> None:
-        from torchx.component_reader.finder import get_builtin_source, get_components
-
         if args.print_component:
             print(get_builtin_source(args.print_component))
             return

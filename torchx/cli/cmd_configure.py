@@ -9,6 +9,7 @@ import sys
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
+from torchx.config import CONFIG_FILE, dump
 from torchx.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -29,8 +30,6 @@ class CmdConfigure(SubCommand):
         add("-f", "--force", action="store_true", help="overwrite an existing file")
 
     def run(self, args: argparse.Namespace) -> None:
-        from torchx.config import CONFIG_FILE, dump
-
         names = [name.strip() for name in args.schedulers.split(",") if name.strip()] if args.schedulers else None
         text = io.StringIO()
         dump(text, schedulers=names, required_only=not args.all)

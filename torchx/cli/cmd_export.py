@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from torchx.cli.argparse_util import ArgOnceAction
 from torchx.cli.cmd_base import RunnerCommand
-from torchx.cli.failures import UsageError, note
+from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.questions import ask_a_person
 from torchx.cli.render import document
+from torchx.runner.capsule.export import FORMATS
+from torchx.runner.capsule.rerun import Rerun
 from torchx.specs.images import NamesOnly
-from torchx.util.strings import did_you_mean
 from torchx.util.term import printable
 
 TYPE_CHECKING = False
@@ -42,7 +43,9 @@ class CmdExport(RunnerCommand):
         subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
         once = ArgOnceAction
         subparser.add_argument("-o", "--output", action=once, required=True, metavar="DIR", help="a new folder")
-        subparser.add_argument("--format", action=once, metavar="NAME", help="default: that of the run's scheduler")
+        subparser.add_argument(
+            "--format", action=once, choices=[*FORMATS], metavar="NAME", help="default: that of the run"
+        )
         subparser.add_argument(
             "--code",
             choices=("then", "now"),
@@ -58,12 +61,6 @@ class CmdExport(RunnerCommand):
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.runner.capsule.export import FORMATS
-        from torchx.runner.capsule.rerun import Rerun
-
-        if args.format and args.format not in FORMATS:
-            hint = did_you_mean(args.format, FORMATS) or f"one of: {', '.join(FORMATS)}"
-            raise UsageError(f"`--format {args.format}`: there is no such format", hint=hint)
         run = runner.recorded(args.app_handle)
         scheduler = FORMATS.get(args.format, "")
         if run is not None and scheduler in (run.scheduler, f"{run.scheduler}_cwd"):

@@ -10,6 +10,9 @@ from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.questions import ask_a_person
 from torchx.cli.run_args import CFG, CFG_ROW, DETACH, FULL, JSON, LOG, WAIT, declare
+from torchx.component_reader.finder import get_component
+from torchx.runner.capsule.rerun import NOW, THEN, Rerun, inside
+from torchx.runner.components import make_app
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +58,6 @@ class CmdRerun(RunnerCommand):
         subparser.add_argument("app_handle", nargs=REMAINDER, metavar="JOB", help=what)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.runner.capsule.rerun import NOW, THEN, Rerun
-
         job, arguments = _read(args)
         given = vars(args)
         code = given.get("code", NOW)
@@ -101,9 +102,6 @@ def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:
 
 def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:
     """The app that the component of a run makes with other arguments."""
-    from torchx.runner.capsule.rerun import inside
-    from torchx.runner.components import make_app
-
     first: Run | None = run
     while first is not None and (before := first.tags.get("rerun_of")):
         first = runner.recorded(before)
@@ -128,8 +126,6 @@ def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:
 def _takes_more(component: str) -> bool:
     """Whether a component hands arguments of any number on to its program."""
     import inspect
-
-    from torchx.component_reader.finder import get_component
 
     kinds = [p.kind for p in inspect.signature(get_component(component).fn).parameters.values()]
     return inspect.Parameter.VAR_POSITIONAL in kinds

@@ -8,6 +8,7 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, parse_target, select
 from torchx.cli.questions import agreed
+from torchx.runner.simulations import what_follows
 from torchx.schedulers.kit.simulations import FAULTS
 from torchx.util.term import is_tty
 
@@ -41,8 +42,6 @@ class CmdSimulate(RunnerCommand):
         add("-y", "--yes", action="store_true", help="do not ask; without a terminal nobody is asked")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.runner.simulations import what_follows
-
         target = parse_target(args.target)
         handle = runner.resolve(target.reference)
         chosen = select(runner.log_replicas(handle), target) if target.role is not None else None

@@ -8,6 +8,8 @@ from torchx.cli.cmd_run import CmdRun, asked
 from torchx.cli.failures import UsageError, note
 from torchx.cli.points import MOST_TASKS, read_points
 from torchx.cli.render import document
+from torchx.runner.documents import handle_fields
+from torchx.runner.sweeps import check_job, submit
 from torchx.specs.images import NamesOnly
 from torchx.specs.tasks import TaskList
 from torchx.util.term import is_tty
@@ -83,7 +85,6 @@ class CmdSweep(CmdRun):
 
 def _show(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:
     from torchx.cli import spec_page
-    from torchx.runner.sweeps import check_job
 
     try:
         check_job(info._app, tasks)
@@ -118,12 +119,8 @@ def _retry(args: argparse.Namespace) -> None:
 
 def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:
     """Submits a sweep, and prints its handle, alone on the last line of stdout: programs read it there."""
-    from torchx.runner.sweeps import submit
-
     handle, count = submit(runner, info, tasks, typed=True), len(tasks.points)
     if getattr(args, "json", False):
-        from torchx.runner.documents import handle_fields
-
         print(document({**handle_fields(handle), "tasks": count}))
         return
     if is_tty(sys.stderr):

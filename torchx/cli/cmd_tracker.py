@@ -10,7 +10,10 @@ from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP
 from torchx.cli.render import document, table
 from torchx.errors import BackendError, NotFoundError, TorchXError
+from torchx.runner.documents import results_fields
+from torchx.runner.sweeps import read_results
 from torchx.runner.trackers import choose_tracker
+from torchx.tracker.api import Lineage
 from torchx.util.strings import did_you_mean
 from torchx.util.term import is_tty
 
@@ -104,8 +107,6 @@ class CmdTracker(SubCommand):
 
     def list_metadata_command(self, args: argparse.Namespace) -> None:
         """Prints names and values; of a sweep a row for each task."""
-        from torchx.runner.sweeps import read_results
-
         name, tracker = self._choose(args)
         run_id = _run_id(args.RUN_ID)
         results = _ask(name, lambda: read_results(run_id, tracker))
@@ -113,8 +114,6 @@ class CmdTracker(SubCommand):
         if not values and results is None:
             _must_be_known(name, tracker, run_id)
         if args.json:
-            from torchx.runner.documents import results_fields
-
             _document(name, run_id, metadata=values, **({"tasks": results_fields(results)} if results else {}))
         elif results is not None:
             columns = results.columns()
@@ -211,8 +210,6 @@ def _lineage(tracker: TrackerBase, run_id: str, artifact: str | None) -> Lineage
     found = tracker.lineage(run_id)
     if artifact is None:
         return found
-    from torchx.tracker.api import Lineage
-
     users = [d for d in found.descendants if any(s.source_run_id == run_id for s in tracker.sources(d, artifact))]
     return Lineage(sources=[s for s in found.sources if s.artifact_name == artifact], descendants=users)
 

@@ -6,6 +6,7 @@ import re
 import time
 
 from torchx.errors import SpecError
+from torchx.runner.wait import WaitTimeoutError
 from torchx.specs.api import UnknownAppException
 from torchx.specs.copies import copy_data
 from torchx.specs.macros import split_macros, unescaped
@@ -71,8 +72,6 @@ class Batch:
         Raises:
             WaitTimeoutError: some have not ended in time; they go on.
         """
-        from torchx.runner.wait import WaitTimeoutError
-
         deadline = None if timeout is None else time.monotonic() + timeout
         left, pause = set(range(self._count)), _FIRST_S
         while left:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import sys
 
 from torchx.errors import BackendError, HandleError, NotFoundError, NotSupportedError, SpecError, TorchXError
+from torchx.runner.backends import answers_within
+from torchx.runner.notices import Plan
+from torchx.runner.record import masked_settings
+from torchx.runner.tee import log_openers
 from torchx.runs import NewRun, default_registry
 from torchx.runs.registry import user_name
 from torchx.schedulers.foreign import ForeignJobs
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import (
     AppDef,
     AppState,
@@ -126,7 +131,6 @@ def _ask(
     reference: str, schedulers: Sequence[str], get: Find, *, must_know: bool
 ) -> tuple[list[str], dict[str, TorchXError]]:
     """Handles of the jobs that are called so, one for each scheduler that has such a one; and why others cannot say."""
-    from torchx.runner.backends import answers_within
 
     def question(name: str) -> Callable[[], str | TorchXError]:
         def ask() -> str | TorchXError:
@@ -190,9 +194,6 @@ def _to_blame(status: AppStatus) -> tuple[str, int] | None:
 
 
 def _read_log(runner: RunnerCore, found: Explained, lines: int) -> None:
-    from torchx.runner.tee import log_openers
-    from torchx.schedulers.kit.logs import LogQuery
-
     assert found.replica is not None
     try:
         (opened,) = log_openers(runner, found.handle, [(found.role, found.replica)], LogQuery(last=lines))
@@ -231,9 +232,6 @@ def adopt(
     Raises:
         SpecError: it is on record, or torchx launched it.
     """
-    from torchx.runner.notices import Plan
-    from torchx.runner.record import masked_settings
-
     handle = find(runner, reference, scheduler)
     scheduler, session, _ = parse_app_handle(handle)
     registry = default_registry()

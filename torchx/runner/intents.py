@@ -11,6 +11,7 @@ import functools
 import time
 
 from torchx.runner.backends import answers_within, is_near
+from torchx.runner.sweeps import asked
 from torchx.runner.wait import warn
 from torchx.runs import Run, RunRegistry, submitter
 from torchx.specs.api import make_app_handle
@@ -75,8 +76,6 @@ def _ask(run: Run, find: Find) -> str | None:
         scheduler = find(run.scheduler, run.session)
         token = run.submission or run.app_id
         if token.startswith("sweep-"):
-            from torchx.runner.sweeps import asked
-
             scheduler = asked(scheduler, token)[0]
         return scheduler.find_submission(token, cfg, age_s=_age(run))
     except Exception:  # whatever a backend raises, the runs are shown

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 from torchx.errors import ConfigError, NotSupportedError
+from torchx.schedulers.kit.abilities import Exports
 from torchx.schedulers.kit.export import CODE
+from torchx.schedulers.kit.shell import quote
 from torchx.specs.api import Workspace
 from torchx.specs.serialize import appdef_to_dict, masked
 from torchx.version import __version__
@@ -38,8 +40,6 @@ def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, worksp
         NotSupportedError: the scheduler has no such files.
         ConfigError: the folder cannot be written.
     """
-    from torchx.schedulers.kit.abilities import Exports
-
     if not isinstance(backend, Exports):
         raise NotSupportedError(
             f"`{info._scheduler}` cannot export jobs", hint=f"these can: {', '.join(FORMATS.values())}"
@@ -66,8 +66,6 @@ def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, worksp
 
 def run_script(exported: Export, name: str) -> str:
     """``run.sh``."""
-    from torchx.schedulers.kit.shell import quote
-
     lines = [
         "#!/usr/bin/env bash",
         f"# Starts the job {' '.join(name.split())}. README.md says what it needs.",

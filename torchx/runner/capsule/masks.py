@@ -6,6 +6,7 @@ import os
 
 from torchx.config.files import active_profile
 from torchx.errors import ConfigError
+from torchx.runner.secrets import SECTION, configured
 from torchx.specs.secret import Secret
 from torchx.util.redaction import MASK
 from torchx.util.secrets import mask_env
@@ -82,8 +83,6 @@ def fill_options(cfg: dict[str, Any], given: set[str]) -> None:
 
 def _variable(name: str, recorded: str, files: ConfigFiles, told: dict[str, None]) -> str:
     """What a variable is to be: a reference, or its value in this environment; empty when neither is there."""
-    from torchx.runner.secrets import SECTION, configured
-
     if files.section(SECTION, active_profile()).get(name) is not None:
         reference = configured(Secret(name), files)
         told[f"`{name}` by `{reference}`, as [secrets] says"] = None

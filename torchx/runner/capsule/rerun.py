@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
+from torchx.config import DEFAULT, Setting
 from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError
 from torchx.runner.capsule import code as old_code
 from torchx.runner.capsule.changes import changed
 from torchx.runner.capsule.masks import fill, fill_options, without_values
+from torchx.runner.sweeps import submit
 from torchx.runs import default_registry
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import Workspace
@@ -90,8 +92,6 @@ class Plan:
         """Submits the request of this plan; returns its handle."""
         if self.tasks is None:
             return runner._schedule_or_discard(info, event)
-        from torchx.runner.sweeps import submit
-
         return submit(runner, info, self.tasks)
 
     def surroundings(self) -> AbstractContextManager[None]:
@@ -100,8 +100,6 @@ class Plan:
 
     def finish(self, info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
         """Has a dry run of this plan remember where it comes from."""
-        from torchx.config import Setting
-
         info._tags = {**info._tags, **self.tags, "rerun_of": self.run.handle}
         info._source = self.source
         info._workspace_hashes.update(self.hashes)
@@ -168,8 +166,6 @@ def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
 
 def _options(run: Run, settings: Mapping[str, Setting], given: set[str], notes: list[str]) -> dict[str, Any]:
     """The run options on record; of those at their default, the ones that would have another value now."""
-    from torchx.config import DEFAULT
-
     values = {}
     for key, recorded in run.cfg.items():
         value = recorded["value"]

@@ -6,6 +6,9 @@ import contextlib
 import time
 
 from torchx.errors import BackendError, TorchXError
+from torchx.runner.backends import answers_within
+from torchx.runner.doctor import static
+from torchx.runner.wait import WaitTimeoutError
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, doubt
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, Diagnoses
 from torchx.specs.api import AppDef, AppState, Resource, Role, Workspace
@@ -33,8 +36,6 @@ def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
     >>> ask([Check("a", lambda: "is there")])
     [Finding(verdict='good', what='a', said='is there', fix='')]
     """
-    from torchx.runner.backends import answers_within
-
     found: list[Finding] = []
     answers = answers_within(within_s, [check.findings for check in checks])
     for check, answer in zip(checks, answers, strict=True):
@@ -59,8 +60,6 @@ def of_system(runner: RunnerVerbs, name: str, cfg: _Cfg) -> list[Finding]:
 
 def of_job(runner: RunnerVerbs, app: AppDef, name: str, cfg: _Cfg, workspace: Workspace | str | None) -> list[Finding]:
     """What is wrong with one job; see :meth:`torchx.runner.verbs.RunnerVerbs.check`."""
-    from torchx.runner.doctor import static
-
     backend = runner._scheduler(name)
     try:
         info = runner.dryrun(app, name, cfg, workspace)
@@ -95,8 +94,6 @@ def probe(runner: RunnerVerbs, name: str, cfg: _Cfg, image: str, within_s: float
 
 
 def _probe(runner: RunnerVerbs, name: str, cfg: _Cfg, image: str, within_s: float) -> str | Finding:
-    from torchx.runner.wait import WaitTimeoutError
-
     word = f"torchx-doctor-{time.time_ns()}"
     role = Role("probe", image, entrypoint="sh", args=["-c", f"echo {word}"], resource=Resource(1, 0, 256))
     begun = time.monotonic()

@@ -15,8 +15,13 @@ import time
 
 from torchx.config.files import load_files
 from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError, TorchXError, TransientError
+from torchx.runner.backends import Backends
+from torchx.runner.capsule.masks import fill as fill_masks
 from torchx.runner.paced.sweeps import LOG_FILE
 from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, Tasks
+from torchx.runner.secrets import look_up
+from torchx.schedulers.api import ResolvedCfg
+from torchx.schedulers.kit.abilities import BuildsWorkspaces
 from torchx.settings import ENV_JOB_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppState, is_terminal, make_app_handle
 from torchx.specs.copies import copy_data
@@ -111,9 +116,6 @@ class Pacer:
         return False
 
     def _submit_one(self, task: Task, template: AppDef) -> None:
-        from torchx.runner.secrets import look_up
-        from torchx.schedulers.api import ResolvedCfg
-
         k = task.k
         app = job_of(template, dict(zip(self._names, task.point, strict=True)), f"{self._handle}/{k}")
         info = self._backend.submit_dryrun(app, ResolvedCfg(self._cfg))
@@ -209,8 +211,6 @@ def job_on_record(head: dict[str, Any]) -> AppDef:
     Raises:
         ConfigError: one of them is not to be found.
     """
-    from torchx.runner.capsule.masks import fill as fill_masks
-
     if MASK in str(head["cfg"]):
         raise ConfigError(
             "a run option is masked on record", hint="`torchx sweep --retry-failed` after `torchx cancel`"
@@ -226,8 +226,6 @@ def build(app: AppDef, backend: Scheduler[Any], head: dict[str, Any]) -> None:
     Raises:
         ConfigError: the code is not what it was when the sweep was launched.
     """
-    from torchx.schedulers.kit.abilities import BuildsWorkspaces
-
     if not isinstance(backend, BuildsWorkspaces) or not any(role.workspace for role in app.roles):
         return
     backend.build_workspaces(app.roles, head["cfg"])
@@ -244,8 +242,6 @@ def main() -> None:
     """Paces the sweep in the folder that the first argument names."""
     import json
     import os
-
-    from torchx.runner.backends import Backends
 
     folder, given = sys.argv[1], sys.stdin.read()
     os.set_inheritable(int(sys.argv[2]), False)

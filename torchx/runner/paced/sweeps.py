@@ -10,7 +10,10 @@ from torchx.errors import NotFoundError
 from torchx.runner.backends import is_near
 from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Tasks, create, folder_of
 from torchx.runner.views import View
-from torchx.schedulers.api import NONE, DescribeAppResponse
+from torchx.schedulers.api import NONE, DescribeAppResponse, open_logs
+from torchx.schedulers.ids import make_unique
+from torchx.schedulers.inside import not_running
+from torchx.schedulers.kit.names import FILE_NAME
 from torchx.schedulers.kit.tasks import describe_sweep, waiting
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppState, is_terminal
@@ -51,9 +54,6 @@ class PacedSweeps(View):
     # -- submission ------------------------------------------------------------------------------
 
     def expected_id(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        from torchx.schedulers.ids import make_unique
-        from torchx.schedulers.kit.names import FILE_NAME
-
         if not self._new:
             name = dryrun_info._app.name if dryrun_info._app is not None else "app"
             self._new = make_unique(PREFIX + FILE_NAME.make(name)[:_NAME_CHARS], 6)
@@ -141,8 +141,6 @@ class PacedSweeps(View):
         return [self._lines(folder, *replica_of(roles, replica), query) for replica in replicas]
 
     def job_of(self, app_id: str, replica: tuple[str, int]) -> tuple[Scheduler[Any], str, tuple[str, int]]:
-        from torchx.schedulers.inside import not_running
-
         with Tasks(folder_of(app_id)) as tasks:
             number, there = replica_of(_roles(tasks.head()), replica)
             (task,) = tasks.some([number])
@@ -151,8 +149,6 @@ class PacedSweeps(View):
         return self._scheduler, task.app_id, there
 
     def _lines(self, folder: str, k: int, replica: tuple[str, int], query: LogQuery) -> Iterator[str]:
-        from torchx.schedulers.api import open_logs
-
         while True:
             with Tasks(folder) as tasks:
                 (task,) = tasks.some([k])
