@@ -57,6 +57,12 @@ def torchserve() -> Path:
         return made("components", packages, beside=True)
 
 
+def py_spy() -> Path:
+    """The program of that name, where no replica finds it by itself."""
+    with _or_skip():
+        return made("py-spy", ["py-spy>=0.4"]) / "bin" / "py-spy"
+
+
 def trainers() -> Path:
     """Lightning and the Hugging Face Trainer, beside our torchx and PyTorch."""
     with _or_skip():

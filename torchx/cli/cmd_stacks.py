@@ -17,7 +17,8 @@ __all__ = ["CmdStacks"]
 
 _HELP = """\
 The answer is a sentence. Below it are the stacks, once for ranks that do the same. Frames of PyTorch are left out:
-shown are your own lines, and the collective in which a rank waits. Each rank is looked at eight times in two seconds.
+shown are your own lines, and the collective in which a rank waits. Each rank is looked at eight times in two
+seconds, and more often where ranks move.
 
   torchx stacks @last
   torchx stacks my-app/trainer/3          the ranks of one replica

@@ -1,6 +1,7 @@
 """Real Gloo jobs that hang: `torchx stacks` names the rank for which the others wait, and what it does instead.
 
-`HANG_SEEDS=13 pytest -s tests/backends/distributed/test_hangs.py` tries 104 of them, and prints which were named at the first look.
+`HANG_SEEDS=13 pytest -s tests/backends/distributed/test_hangs.py` tries 104 of them, and prints which were named at the first look;
+`HANG_RANKS=8`, of so many ranks. In containers and on Slurm `HANG_ROUNDS=11` does the same.
 """
 
 from __future__ import annotations
@@ -10,22 +11,15 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.backends.distributed.rounds import RANKS, each_is_named, look, wait_for
 from tests.backends.shell import Shell
 
 pytest.importorskip("torch")
 
-RANKS, ROUNDS = int(os.environ.get("HANG_RANKS", "4")), 8
-DOING = {
-    "sleep": r"is in hangs\.py:\d+",
-    "stop": r"is stopped by a signal(, .*)?",
-    "loader": r"waits for its data loader at hangs\.py:\d+(, whose worker is in hangs\.py:\d+)?",
-    "slow": r"is (often )?in (\w+ at )?hangs\.py:\d+",
-    "mismatch": r"waits in broadcast #\d+ at hangs\.py:\d+",
-}
+ROUNDS = 8
 MISCALLS = {
     "extra": (
         r"3 of 4 ranks wait in all_reduce #4 at miscalls\.py:(\d+); "
@@ -61,36 +55,12 @@ def launch(
     shell.torchx("run", "-s", "local_cwd", "-d", *more, *words, "--", *arguments)
 
 
-def wait_for(shell: Shell, path: Path) -> Any:
-    """What the program has written there; an error when it has ended instead."""
-    while not path.exists():
-        document = json.loads(shell.torchx("status", "@last", "--json"))
-        assert document["state"] in ("PENDING", "RUNNING"), document
-    return json.loads(path.read_text())
-
-
-def suspects(shell: Shell) -> tuple[list[int], str, dict[int, str]]:
-    document = json.loads(shell.torchx("stacks", "@last", "--json"))
-    doing = {rank["rank"]: rank["doing"] for rank in document["ranks"]}
-    return [r["rank"] for r in document["ranks"] if r["suspect"]], document["sentence"], doing
-
-
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HANG_SEEDS", "1"))))
 def test_the_right_rank_is_named(shell: Shell, tmp_path: Path, seed: int) -> None:
     """A rank that sleeps, is stopped, has no data, is slow, or is in another collective: nobody else is ever blamed."""
     launch(shell, tmp_path, str(seed), str(ROUNDS))
     try:
-        for number in range(ROUNDS):
-            said = wait_for(shell, tmp_path / f"round-{number}")
-            looks = 1
-            while not (found := suspects(shell))[0] and looks < 10:  # the others may be on their way yet
-                looks += 1
-            print(f"seed {seed} round {number}: {said['kind']} of rank {said['who']}, look {looks}: {found[1]}")
-            assert found[0] == [said["who"]], (said, found)
-            assert re.fullmatch(DOING[said["kind"]], found[2][said["who"]]), (said, found)
-            (tmp_path / f"go-{number}").touch()
-            if said["kind"] == "stop":
-                os.kill(said["pid"], signal.SIGCONT)
+        each_is_named(shell, "@last", tmp_path, ROUNDS, lambda said: os.kill(said["pid"], signal.SIGCONT))
     finally:
         shell.torchx("cancel", "@last")
         shell.torchx("wait", "@last", check=False)
@@ -103,8 +73,8 @@ def test_ranks_in_the_same_line_are_told_apart_by_their_calls(shell: Shell, tmp_
     try:
         said, looks = "", 0
         while not re.fullmatch(MISCALLS[kind], said) and looks < 20:  # ranks may be on their way yet
-            found, said, _ = suspects(shell)
-            looks += 1
+            found, document = look(shell, "@last")
+            said, looks = document["sentence"], looks + 1
         assert re.fullmatch(MISCALLS[kind], said), said
         assert found == ([0, 2] if kind in ("size", "pairs") else [2])
     finally:
@@ -115,7 +85,7 @@ def test_ranks_in_the_same_line_are_told_apart_by_their_calls(shell: Shell, tmp_
 def test_a_silent_training_is_ended_and_says_why(shell: Shell, tmp_path: Path) -> None:
     """The watchdog of the job looks for itself; the cause of the failure is what it saw."""
     launch(shell, tmp_path, "0", "1", ranks=4, dog="5s:cancel")
-    said = wait_for(shell, tmp_path / "round-0")
+    said = wait_for(shell, "@last", tmp_path / "round-0")
     shell.torchx("wait", "@last", check=False)
     document = json.loads(shell.torchx("status", "@last", "--json"))
     assert document["cause"]["class"] == "timeout"

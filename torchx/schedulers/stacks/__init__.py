@@ -183,7 +183,7 @@ def parse(
     return Stacks(_grouped(tell_apart(found)), unread)
 
 
-def probe_text(py_spy: str = "") -> str:
+def probe_text(*py_spy: str) -> str:
     """The program that is run inside a replica.
 
     Args:
@@ -191,7 +191,7 @@ def probe_text(py_spy: str = "") -> str:
     """
     from torchx.schedulers.kit.shell import read_script
 
-    return read_script(__file__, "probe.py").replace('BROUGHT = ""', f"BROUGHT = {py_spy!r}")
+    return read_script(__file__, "probe.py").replace("BROUGHT: tuple[str, ...] = ()", f"BROUGHT = {py_spy!r}")
 
 
 # -- one rank ------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ def look(
         TorchXError: none of them could be looked into; the error of the first one.
     """
     import shutil
+    import tempfile
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
 
@@ -57,14 +58,16 @@ def look(
     replicas = wanted or [replica for replica in there if replica not in over] or there[:1]
     places = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
     spy = shutil.which("py-spy", path=os.pathsep.join(places)) or ""
-    words, again = python_words(probe_text(spy)), python_words(probe_text(_THERE))
+    words = python_words(probe_text(spy, _THERE))
 
     def one(replica: Replica) -> Ran:
         found = run(words, *replica)
         if spy and bring is not None and NO_SPY.encode() in found.stdout:
-            with suppress(TorchXError):
-                bring(spy, _THERE, *replica)
-                found = run(again, *replica)
+            with suppress(TorchXError), tempfile.TemporaryDirectory() as folder:
+                copy = shutil.copyfile(spy, os.path.join(folder, "py-spy"))
+                os.chmod(copy, 0o755)  # noqa: S103  # pip's own may be writable for the group, and nobody runs such a one
+                bring(copy, _THERE, *replica)
+                found = run(words, *replica)
         return found
 
     with ThreadPoolExecutor(max(min(_AT_ONCE, len(replicas)), 1)) as pool:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 MARKS = ("TORCHX_LOCAL_JOB", "TORCHX_LOCAL_REPLICA", "TORCHX_JOB_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 """Processes of this replica have the same values of these as this one."""
 OFFER = re.compile(r"/memfd:torchx-(stacks|calls)-(\d+)")
-BROUGHT = ""
-"""Where py-spy may be that was brought along; whoever sends this text sets it."""
+BROUGHT: tuple[str, ...] = ()
+"""Where py-spy may be, or was brought to; whoever sends this text sets it."""
 NO_SPY = "py-spy is not installed there"
 _AGENTS = ("torchrun", "torch.distributed.run", "torch/distributed/run.py", "torch.distributed.launch")
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
@@ -196,12 +196,14 @@ def _at_once(path: str, flags: int) -> int:
 
 def _brought() -> str | None:
     """Not a program that somebody else could have put there."""
-    try:
-        found = os.stat(BROUGHT)
-    except OSError:
-        return None
-    ours = found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
-    return BROUGHT if ours and os.access(BROUGHT, os.X_OK) else None
+    for path in BROUGHT:
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue
+        if found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022 and os.access(path, os.X_OK):
+            return path
+    return None
 
 
 def find() -> tuple[dict[int, Process], list[Process]]:
@@ -267,6 +269,8 @@ def main() -> None:
         list(pool.map(Process.tell, ranks))
         used, since = {p.pid: p.ticks() for p in ranks}, time.monotonic()
         look_at(ranks)
+        if any(look != rank.looks[0] for rank in ranks for look in rank.looks):
+            look_at(ranks, _PAUSES_S * 2)  # who is slow is a matter of how often
         spent_s = time.monotonic() - since
         list(pool.map(Process.tell, ranks))
     found, _ = find()  # workers come and go
