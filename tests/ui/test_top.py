@@ -16,23 +16,22 @@ from typing import Any
 import pytest
 
 pytest.importorskip("textual")
-pyte = pytest.importorskip("pyte")
+pytest.importorskip("pyte")
 
-import pexpect  # noqa: E402
-from textual.pilot import Pilot  # noqa: E402
-from textual.widgets import Input, Log, Static  # noqa: E402
+import pexpect
+from textual.pilot import Pilot
+from textual.widgets import Input, Log, Static
 
-from torchx.runner import Runner, get_runner  # noqa: E402
-from torchx.runs import NewRun, default_registry  # noqa: E402
-from torchx.settings import torchx_home  # noqa: E402
-from torchx.specs.api import AppState  # noqa: E402
-from torchx.specs.tasks import TaskTable  # noqa: E402
-from torchx.ui.top.app import Ask, Help, Top  # noqa: E402
-from torchx.ui.top.rows import Rows  # noqa: E402
-from torchx.ui.top.run_page import RunPage  # noqa: E402
-from torchx.ui.top.sweep_page import SweepPage  # noqa: E402
+from tests.ui.terminal import PATIENCE_S, Terminal, shell_and_back
+from torchx.runner import Runner, get_runner
+from torchx.runs import NewRun, default_registry
+from torchx.settings import torchx_home
+from torchx.specs.api import AppState
+from torchx.specs.tasks import TaskTable
+from torchx.ui.top.app import Ask, Help, Top
+from torchx.ui.top.page import Page
+from torchx.ui.top.rows import Rows
 
-PATIENCE_S = 60.0
 Drive = Callable[[Pilot[None], Top], Awaitable[None]]
 
 
@@ -145,7 +144,7 @@ def test_search_and_states(runner: Runner) -> None:
         assert [row["name"] for row in app.runs.shown] == ["train-30"]
         await pilot.press("enter", "escape")
         assert (len(app.runs.shown), app.query_one("#search", Input).display) == (31, False)
-        while app.runs.wanted.group != "failed":
+        while app.runs.group != "failed":
             await pilot.press("f")
         assert [row["state"] for row in app.runs.shown] == ["FAILED"]
         await pilot.press("F", "F")
@@ -163,15 +162,17 @@ def test_ten_thousand_runs(runner: Runner) -> None:
     async def work(pilot: Pilot[None], app: Top) -> None:
         await pilot.pause()
 
-        def draw(i: int, width: int) -> Any:
+        cells = app.runs.cells
+
+        def draw(i: int) -> Any:
             drawn.append(i)
-            return app.runs.cells(i, width)
+            return cells(i)
 
         rows = [{**ROW, "handle": f"slurm://torchx/{i}", "order": i} for i in range(10_000)]
         app.runs.update(rows)
         app._show()
         table = app.query_one("#runs", Rows)
-        table._draw = draw
+        app.runs.cells = draw  # type: ignore[method-assign]
         for key in ("j", "pagedown", "G", "k", "g"):
             drawn.clear()
             await pilot.press(key)
@@ -223,10 +224,10 @@ def test_the_page_of_a_run(runner: Runner) -> None:
         lines = ['{"memory_limit":8589934592,"cpus":2}\n', sample % (1, 1 << 30), sample % (2, 3 << 30)]
         (folder / "sh" / "1" / "metrics.jsonl").write_text("".join(lines))
         await pilot.press("enter")
-        await until(pilot, lambda: re.search(r"sh/1 +● running +1\.5 +▄?█.* 3 GiB .*3 GiB +8 GiB +97 %", seen(app)))
+        await until(pilot, lambda: re.search(r"sh/1 +● running +1\.5 of 2 +██.* 3 GiB .*3 GiB +8 GiB +97 %", seen(app)))
         await until(pilot, lambda: "sh/0 I am 0" in seen(app) and "sh/1 I am 1" in seen(app))
         await pilot.press("j", "enter")
-        await until(pilot, lambda: "Log of sh/1" in seen(app) and re.search(r"│I am 1", seen(app)))
+        await until(pilot, lambda: "Log of sh/1" in seen(app) and re.search(r"│ I am 1", seen(app)))
         assert "I am 0" not in seen(app)
         Path("go").touch()
         await until(pilot, lambda: re.search(r"sh/1 +✗ failed", seen(app)))
@@ -236,7 +237,7 @@ def test_the_page_of_a_run(runner: Runner) -> None:
         await pilot.press("l", "a")
         await until(pilot, lambda: "I am 0" in seen(app))
         await pilot.press("escape")
-        assert not isinstance(app.screen, RunPage)
+        assert not isinstance(app.screen, Page)
 
     drive(runner, work)
 
@@ -271,9 +272,9 @@ def test_a_run_that_its_scheduler_forgot(runner: Runner) -> None:
 # -- a sweep ---------------------------------------------------------------------------------------
 
 
-def sweep(script: str, values: str, *options: str) -> str:
-    """The handle of a sweep, one task after the other."""
-    argv = ["sweep", "-s", "local_cwd", "--max-parallel", "1", "--grid", f"n={values}"]
+def sweep(script: str, values: str, *options: str, at_once: int = 1) -> str:
+    """The handle of a sweep, one task after the other unless more are to run at once."""
+    argv = ["sweep", "-s", "local_cwd", "--max-parallel", str(at_once), "--grid", f"n={values}"]
     argv += ["utils.sh", *options, "--", script]
     done = subprocess.run([sys.executable, "-m", "torchx", *argv], capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -294,9 +295,9 @@ def test_a_sweep(runner: Runner, width: int) -> None:
         assert [int(line.split()[0]) for line in tasks] == [3, 4, 5, 0, 1, 2]
         assert "4/6 done, 1 failed, 1 running" in seen(app)
         await pilot.press("enter")
-        await until(pilot, lambda: re.search(r"│I am v3", seen(app)) and "exit code 7" in seen(app))
+        await until(pilot, lambda: re.search(r"│ I am v3", seen(app)) and "exit code 7" in seen(app))
         await pilot.press("enter")
-        await until(pilot, lambda: "Log of sh/3" in seen(app) and re.search(r"│I am v3", seen(app)))
+        await until(pilot, lambda: "Log of sh/3" in seen(app) and re.search(r"│ I am v3", seen(app)))
         assert f"{handle}/3" in seen(app)
         await pilot.press("r")
         await until(pilot, lambda: any("launched again with its sweep" in note.message for note in app._notifications))
@@ -304,7 +305,7 @@ def test_a_sweep(runner: Runner, width: int) -> None:
         Path("go").touch()
         await until(pilot, lambda: "6/6 done, 1 failed" in seen(app))
         page = app.screen
-        assert isinstance(page, SweepPage) and page.chosen() == f"{handle}/4"
+        assert isinstance(page, Page) and page.chosen() == f"{handle}/4"
         await pilot.press("escape")
         await until(pilot, lambda: re.search(r"✗ failed +sh .* 6/6 done, 1 failed", seen(app)))
 
@@ -322,7 +323,7 @@ def test_the_replicas_of_a_task(runner: Runner) -> None:
         await pilot.press("j", "enter")
         await until(pilot, lambda: "b is 0" in seen(app) and "b is 1" in seen(app))
         await pilot.press("j", "enter")
-        await until(pilot, lambda: "Log of sh/1" in seen(app) and re.search(r"│b is 1", seen(app)))
+        await until(pilot, lambda: "Log of sh/1" in seen(app) and re.search(r"│ b is 1", seen(app)))
         assert "b is 0" not in seen(app)
 
     drive(runner, work)
@@ -355,19 +356,21 @@ def test_ten_thousand_tasks(runner: Runner) -> None:
     drawn: list[int] = []
 
     async def work(pilot: Pilot[None], app: Top) -> None:
-        page = SweepPage(sh(runner, "true"))
+        page = Page(sh(runner, "true"), sweep=True)
         page._look = lambda: asyncio.sleep(0)  # type: ignore[method-assign]  # its tasks are those of this test
         app.push_screen(page)
         await until(pilot, lambda: app.screen is page and page.is_mounted)
-        page.show(table)
-        rows = page.query_one("#tasks", Rows)
+        assert page.tasks is not None
+        page.show(page.tasks, table)
+        rows = page.query_one("#parts", Rows)
+        cells = page.tasks.cells
 
-        def draw(i: int, width: int) -> Any:
+        def draw(i: int) -> Any:
             drawn.append(i)
-            return page._cells(i, width)
+            return cells(i)
 
-        rows._draw = draw
-        assert page.order[:11] == [*range(999, 10_000, 1000), 0]
+        page.tasks.cells = draw  # type: ignore[method-assign]
+        assert page.tasks.order[:11] == [*range(999, 10_000, 1000), 0]
         for key in ("j", "pagedown", "pagedown", "G", "k", "g"):
             drawn.clear()
             before = rows.cursor
@@ -378,9 +381,9 @@ def test_ten_thousand_tasks(runner: Runner) -> None:
             assert key != "pagedown" or 20 < rows.cursor - before < app.size.height
         await pilot.press("j")
         states[0] = AppState.FAILED
-        page.show(TaskTable(states=states, exit_codes=table.exit_codes, ended=table.ended))
+        page.show(page.tasks, TaskTable(states=states, exit_codes=table.exit_codes, ended=table.ended))
         assert (rows.cursor, page.chosen()) == (2, f"{page.handle}/1999")
-        assert "10,000/10,000 done, 11 failed" in page.about()
+        assert "10,000/10,000 done, 11 failed" in page.tasks.about()
 
     drive(runner, work)
 
@@ -426,35 +429,6 @@ def test_rerun_asks(runner: Runner) -> None:
 # -- in a terminal ---------------------------------------------------------------------------------
 
 
-class Terminal:
-    """`torchx top` behind a pseudo-terminal, and what that shows."""
-
-    def __init__(self, columns: int = 90, rows: int = 26) -> None:
-        self.screen = pyte.Screen(columns, rows)
-        self._stream = pyte.ByteStream(self.screen)
-        env = {**os.environ, "TERM": "xterm-256color"}
-        argv = ["-m", "torchx", "top"]
-        self.child = pexpect.spawn(sys.executable, argv, env=env, timeout=PATIENCE_S, dimensions=(rows, columns))
-
-    def until(self, text: str, *, gone: bool = False) -> None:
-        """Reads until the screen shows it, or does not any more."""
-        deadline = time.monotonic() + PATIENCE_S
-        while bool(re.search(text, "\n".join(self.screen.display))) is gone:
-            assert time.monotonic() < deadline, "\n".join(self.screen.display)
-            try:
-                self._stream.feed(self.child.read_nonblocking(1 << 16, timeout=0.2))
-            except pexpect.TIMEOUT:
-                continue
-
-    def press(self, keys: str) -> None:
-        self.child.send(keys)
-
-    def end(self) -> int:
-        self.child.expect(pexpect.EOF)
-        self.child.wait()
-        return int(self.child.exitstatus)
-
-
 def test_in_a_terminal(runner: Runner, tmp_path: Path) -> None:
     """Keys, a shell inside the job and back, and out again with exit code 0; the job goes on."""
     handle = sh(runner, "sleep 600")
@@ -476,6 +450,37 @@ def test_in_a_terminal(runner: Runner, tmp_path: Path) -> None:
     assert terminal.end() == 0
     status = runner.status(handle)
     assert status is not None and str(status.state) == "RUNNING"
+    runner.cancel(handle)
+
+
+def test_a_shell_in_a_replica(runner: Runner) -> None:
+    """The one that the cursor is on; Ctrl-C there is the shell's, and the screen comes back in the size it has then."""
+    handle = sh(runner, "sleep 600", replicas=2)
+    terminal = Terminal()
+    terminal.until(r"● running +sh ")
+    terminal.press("\r")
+    terminal.until(r"sh/1 +● running")
+    terminal.press("j")
+    shell_and_back(terminal, "sh/1 +● running", "test $TORCHX_LOCAL_REPLICA = 1")
+    terminal.press("qq")
+    assert terminal.end() == 0
+    runner.cancel(handle)
+
+
+def test_a_shell_in_a_task(runner: Runner) -> None:
+    """Of a sweep: from the list of its tasks, and from the page of one."""
+    handle = sweep("sleep 600 # {n}", "0,1,2", at_once=3)
+    terminal = Terminal()
+    terminal.until(r"● running +sh ")
+    terminal.press("\r")
+    terminal.until(r"1 +● running")
+    terminal.press("j")
+    shell_and_back(terminal, "1 +● running", "test $TORCHX_TASK = 1")
+    terminal.press("\r")
+    terminal.until("sh/1 +● running")
+    shell_and_back(terminal, "sh/1 +● running", "test $TORCHX_TASK = 1")
+    terminal.press("qqq")
+    assert terminal.end() == 0
     runner.cancel(handle)
 
 

@@ -10,7 +10,7 @@ from torchx.cli.failures import note
 from torchx.cli.log_targets import ID_FORMAT, JOB_HELP, parse_target, select
 from torchx.cli.render import document, gray, table_lines
 from torchx.errors import EXIT_INTERRUPTED
-from torchx.util.strings import size_text, sparkline
+from torchx.runner.shown import replica_metrics, usage_rows, usage_table
 from torchx.util.term import has_color, is_tty, width
 
 TYPE_CHECKING = False
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 
     from torchx.cli.log_targets import LogTarget
     from torchx.runner import Runner
-    from torchx.schedulers.metrics import Gpu, ReplicaMetrics
+    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs import AppStatus
 
 __all__ = ["CmdMetrics"]
 
 _EVERY_S = 15.0
-_HEADERS = ("REPLICA", "CPU", "MEMORY", "PEAK", "LIMIT", "GPU", "GPU MEMORY")
-_LONGEST, _SHORTEST = 24, 6
 
 
 class CmdMetrics(SubCommand):
@@ -78,11 +76,7 @@ class _View:
         found = self._runner.metrics(self._handle)
         wanted = {*select([(one.role, one.replica) for one in found], self._target._replace(reference=self._handle))}
         chosen = [one for one in found if (one.role, one.replica) in wanted]
-        for one in chosen:
-            before = self._seen.get((one.role, one.replica))
-            if before is not None and len(one.samples) == 1:
-                one.samples = [*(s for s in before.samples if s.at < one.samples[0].at), *one.samples]
-            self._seen[one.role, one.replica] = one
+        self._seen.update(replica_metrics(chosen, self._seen))
         return chosen
 
     def print(self, *, as_json: bool) -> None:
@@ -130,48 +124,6 @@ class _View:
     def _lines(self, found: list[ReplicaMetrics]) -> list[str]:
         over = self._status is None or self._status.is_terminal()
         if not is_tty(sys.stdout):
-            return ["\t".join(row) for row in [_HEADERS, *(_row(one, 0, over=over) for one in found)]]
-        gpus = any(sample.gpus for one in found for sample in one.samples)
-        headers = _HEADERS if gpus else _HEADERS[:5]
-        plain = [_row(one, 0, over=over)[: len(headers)] for one in found]
-        taken = sum(max(map(len, column)) + 2 for column in zip(headers, *plain, strict=True))
-        bars = min((width(sys.stdout) - taken) // (3 if gpus else 2) - 1, _LONGEST)
-        rows = [_row(one, bars if bars >= _SHORTEST else 0, over=over)[: len(headers)] for one in found]
+            return ["\t".join(row) for row in usage_rows(found, 0, over=over)]
+        headers, *rows = usage_table(found, width(sys.stdout), over=over)
         return table_lines(headers, rows, sys.stdout)
-
-
-def _row(one: ReplicaMetrics, bars: int, *, over: bool) -> list[str]:
-    """The cells of a replica: as it is now, or on average once the job is over; with lines of so many bars."""
-    name = f"{one.role}/{one.replica}"
-    attempts = one.summary()
-    if not attempts:
-        return [name, *["-"] * (len(_HEADERS) - 1)]
-    samples = [s for s in one.samples if s.attempt == one.samples[-1].attempt]
-    last = samples[-1] if samples else None
-    short = attempts[-1] if attempts else None
-    gpus = last.gpus if last else []
-    cpu = short.cpu if over and short else last.cpu if last else None
-    gpu = short.gpu if (over or last is None) and short else _percent(gpus)
-    memory = sum(g.memory for g in gpus), sum(g.memory_total for g in gpus)
-    cells = [
-        name,
-        "-" if cpu is None else f"{'avg ' if over else ''}{cpu:.1f}{f' of {one.cpus:g}' if one.cpus else ''}",
-        "-" if last is None or over else size_text(last.memory),
-        size_text(one.memory_peak() or 0),
-        size_text(one.memory_limit) if one.memory_limit else "-",
-        "-" if gpu is None else f"{'avg ' if over else ''}{gpu:.0f} %",
-        f"{size_text(memory[0])} of {size_text(memory[1])}" if gpus else "-",
-    ]
-    if bars and len(samples) > 1:
-        lines = {
-            1: sparkline([s.cpu or 0.0 for s in samples], bars),
-            3 if over else 2: sparkline([float(s.memory) for s in samples], bars),
-            5: sparkline([_percent(s.gpus) or 0.0 for s in samples], bars, most=100.0) if gpus else "",
-        }
-        for column, line in lines.items():
-            cells[column] = f"{cells[column]} {line}".rstrip()
-    return cells
-
-
-def _percent(gpus: list[Gpu]) -> float | None:
-    return sum(g.percent for g in gpus) / len(gpus) if gpus else None

@@ -12,7 +12,7 @@ from torchx.cli.failures import error
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import ago, document, duration, gray, local_time
 from torchx.errors import EXIT_BACKEND, NotFoundError, TorchXError
-from torchx.runner.documents import exit_code_of, handle_fields, status_fields
+from torchx.runner.documents import exit_code_of, failures_fields, handle_fields, status_fields
 from torchx.settings import SAMPLE_S, torchx_home
 from torchx.specs.api import UnknownAppException, parse_app_handle
 from torchx.specs.handles import FOREIGN
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torchx.runner import Runner
     from torchx.runs import Run
     from torchx.specs import AppStatus
-    from torchx.specs.tasks import TaskTable
 else:
     from torchx.util.reexports import reexports
 
@@ -87,7 +86,9 @@ class CmdStatus(RunnerCommand):
             if args.json:
                 documents.append(_document(handle, *found, args.roles))
                 if status.tasks is not None:
-                    documents[-1]["tasks"]["failures"] = _failures(runner, handle, status.tasks)
+                    documents[-1]["tasks"]["failures"] = failures_fields(
+                        runner.sweep_failures(handle, status.tasks)
+                    )
             else:
                 _print_page(*_page(runner, handle, *found, args.roles), alone=alone)
         if args.json:
@@ -170,11 +171,6 @@ def _print_page(page: str, more: list[str], *, alone: bool) -> None:
     print(page + "\n" * (not alone))
     if alone and is_tty(sys.stdout):
         print(gray("\n" + " · ".join(more), color=has_color(sys.stdout)))
-
-
-def _failures(runner: Runner, handle: str, table: TaskTable) -> list[dict[str, Any]]:
-    groups = runner.sweep_failures(handle, table)
-    return [{"class": group.kind, "cause": group.cause, "tasks": group.tasks} for group in groups]
 
 
 def _knows_times(status: AppStatus) -> bool:

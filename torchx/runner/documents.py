@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from torchx.runner.sweeps import SweepResults
+    from torchx.runner.sweeps import FailureGroup, SweepResults
     from torchx.runs import Run
     from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs import AppStatus, RoleStatus
@@ -66,6 +66,11 @@ def metrics_fields(found: Sequence[ReplicaMetrics]) -> list[dict[str, Any]]:
         }
         for one in found
     ]
+
+
+def failures_fields(groups: Sequence[FailureGroup]) -> list[dict[str, Any]]:
+    """Why tasks of a sweep failed, the most frequent cause first."""
+    return [{"class": group.kind, "cause": group.cause, "tasks": group.tasks} for group in groups]
 
 
 def results_fields(results: SweepResults) -> list[dict[str, Any]]:

@@ -12,7 +12,15 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from torchx.errors import ConfigError, NotFoundError, NotSupportedError, TorchXError
-from torchx.runner.documents import handle_fields, metrics_fields, results_fields, run_fields, status_fields
+from torchx.runner.documents import (
+    failures_fields,
+    handle_fields,
+    metrics_fields,
+    results_fields,
+    run_fields,
+    status_fields,
+)
+from torchx.runner.shown import run_row, timeline
 from torchx.runner.sweeps import read_results
 from torchx.runner.trackers import choose_tracker
 from torchx.ui.follow import log_lines
@@ -45,7 +53,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
         token: whoever knows it may ask.
         allowed: of :data:`torchx.ui.ACTIONS`.
     """
-    live = Live(lambda: [_row(run) for run in runner.runs(refresh=False)], runner.watch)
+    live = Live(lambda: [run_row(run) for run in runner.runs(refresh=False)], runner.watch)
 
     async def events(_: Request) -> Response:
         return _stream(live.news())
@@ -99,12 +107,6 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
     return Guard(Starlette(routes=routes, exception_handlers=errors), token)
 
 
-def _row(run: Any) -> dict[str, Any]:
-    return {
-        key: value for key, value in run_fields(run).items() if key not in ("updated_at", "git_commit", "git_dirty")
-    }
-
-
 def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
     """What ``torchx status --json`` and ``torchx describe --json`` say of a run."""
     handle = runner.resolve(handle)
@@ -121,6 +123,7 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
         "error": error,
         "run": run_fields(run) if run else None,
         "status": status_fields(status) if status else None,
+        "timeline": timeline(status, run.created_at if run else None) if status else None,
         "as_of": iso(status.as_of) if status else None,
         "tasks": _tasks(runner, handle, status.tasks) if status and status.tasks is not None else None,
         "app": run.app if run else None,
@@ -133,11 +136,8 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
 
 def _tasks(runner: Runner, handle: str, table: TaskTable) -> dict[str, Any]:
     """The tasks of a sweep: the first letter of each one's state, and why some failed."""
-    groups = runner.sweep_failures(handle, table)
-    return {
-        "states": "".join(state.name[0] for state in table.states),
-        "failures": [{"class": group.kind, "cause": group.cause, "tasks": group.tasks} for group in groups],
-    }
+    failures = failures_fields(runner.sweep_failures(handle, table))
+    return {"states": "".join(state.name[0] for state in table.states), "failures": failures}
 
 
 def _results(handle: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 
@@ -14,12 +15,11 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from torchx.errors import TorchXError
+from torchx.runner.shown import run_row
 from torchx.ui.live import Live
-from torchx.ui.top.page import JobPage
-from torchx.ui.top.rows import MUTED, STYLES, Rows
-from torchx.ui.top.run_page import RunPage
-from torchx.ui.top.runs import GROUPS, RunList, row_of
-from torchx.ui.top.sweep_page import SweepPage
+from torchx.ui.top.page import Page
+from torchx.ui.top.rows import KEY, MUTED, STYLES, WARN, Rows
+from torchx.ui.top.runs import GROUPS, RunList
 from torchx.util.term import printable
 
 TYPE_CHECKING = False
@@ -29,28 +29,26 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from torchx.runner import Runner
-    from torchx.ui.top.runs import Row
+    from torchx.runner.shown import Row
 
 _KEYS = """\
 [b]Everywhere[/b]
-  j k ↑ ↓        choose            g G       first, last
-  Enter          open              Esc q     back; in the list q ends torchx top
-  c              cancel (asks)     r         rerun (asks)
-  s              shell inside      ?         this help
-
+  j k ↑ ↓ g G  choose        Enter   open
+  c            cancel        Esc q   back; q ends the list
+  r            rerun         s       shell inside
 [b]Runs[/b]
-  /              search names, ids, schedulers, states, causes
-  f F            next, previous group of states
-  Esc            all of them again
-
+  /            search names, ids, schedulers, states, causes
+  f F          next, previous group of states
+  Esc          all of them again
 [b]A run[/b]
-  Enter          log of the replica      a   log of all
-  l              log full screen         Tab from the replicas to the log and back
-
+  Enter        log of that replica alone; a: of all
+  l            log full screen, and back
+  t            when what happened, and back
+  Tab          from the replicas to the log, and back
 [b]A sweep[/b]
-  Enter          open the task; those that failed are first
+  Enter        open the task; those that failed are first
 
-torchx top reads; jobs go on when it ends."""
+?  this help. torchx top reads: jobs go on when it ends."""
 
 
 class Ask(ModalScreen[bool]):
@@ -61,16 +59,15 @@ class Ask(ModalScreen[bool]):
         Binding("n,escape,q", "answer(False)", "no"),
     ]
 
-    def __init__(self, question: str, *, yes: str = "y  yes    n  no") -> None:
+    def __init__(self, question: str) -> None:
         super().__init__()
         self._question = question
-        self._yes = yes
 
     def compose(self) -> ComposeResult:
         """What is on the screen."""
         with Vertical(id="box"):
             yield Static(Text(self._question), id="question")
-            yield Static(Text(self._yes, style=MUTED))
+            yield Static(Text.assemble(("y", KEY), (" yes    ", MUTED), ("n", KEY), (" no", MUTED)))
 
     def action_answer(self, answer: bool) -> None:
         """Hands the answer to who asked."""
@@ -113,11 +110,11 @@ class Top(App[None]):
         super().__init__()
         self.runner = runner
         self.runs = RunList()
-        self._live = Live(lambda: [row_of(run) for run in runner.runs(refresh=False)], runner.watch)
+        self._live = Live(lambda: [run_row(run) for run in runner.runs(refresh=False)], runner.watch)
         self._chosen = ""
         words = "words in name, id, scheduler, state or cause; Enter keeps them, Esc clears"
         self._words = Input(placeholder=words, id="search")
-        self._list = Rows(self.runs.cells, self.runs.heading, id="runs")
+        self._list = Rows(self.runs, id="runs")
         self._counts, self._why = Static(id="sum"), Static(id="why")
 
     def compose(self) -> ComposeResult:
@@ -145,7 +142,7 @@ class Top(App[None]):
                 self._show()
                 self._sum(news["problems"])
                 page, new = self.screen, {row["handle"] for row in news["rows"]}
-                if isinstance(page, JobPage) and not new.isdisjoint((page.handle, page.handle.rpartition("/")[0])):
+                if isinstance(page, Page) and not new.isdisjoint((page.handle, page.handle.rpartition("/")[0])):
                     page.changed()
 
     def _tick(self) -> None:
@@ -154,7 +151,7 @@ class Top(App[None]):
     def _show(self) -> None:
         """The list, with the same run chosen as before, wherever it is now."""
         at = self.runs.position(self._chosen)
-        self._list.show(len(self.runs.shown), at)
+        self._list.show(self.runs, at)
         self._choose()
 
     def _choose(self) -> None:
@@ -174,15 +171,15 @@ class Top(App[None]):
     def _sum(self, problems: dict[str, str] | None = None) -> None:
         text = Text("torchx  ", style="bold", no_wrap=True, overflow="ellipsis")
         for group, count in self.runs.counts().items():
-            if count or group == self.runs.wanted.group:
+            if count or group == self.runs.group:
                 colour = STYLES[GROUPS[group][0]]
-                chosen = " reverse" if group == self.runs.wanted.group else ""
+                chosen = " reverse" if group == self.runs.group else ""
                 text.append(f" {count:,} {group} ", colour + chosen)
                 text.append(" ")
-        if self.runs.wanted.text:
-            text.append(f" /{self.runs.wanted.text} ", "reverse")
+        if self.runs.words:
+            text.append(f" /{self.runs.words} ", "reverse")
         for name, why in (problems or {}).items():
-            text.append(f"  {name} cannot be asked: {printable(why)}", "#e5b454")
+            text.append(f"  {name} cannot be asked: {printable(why)}", WARN)
         self._counts.update(text, layout=False)
 
     def _row(self) -> Row | None:
@@ -202,20 +199,16 @@ class Top(App[None]):
     def on_rows_opened(self) -> None:
         """The page of the chosen run."""
         if row := self._row():
-            self.push_screen(self.page_of(row["handle"], sweep=bool(row["tasks"])))
-
-    def page_of(self, handle: str, *, sweep: bool) -> JobPage:
-        """The page of a run, of a task, or of a sweep."""
-        return SweepPage(handle) if sweep else RunPage(handle)
+            self.push_screen(Page(row["handle"], sweep=bool(row["tasks"])))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Searches while one types."""
-        self.runs.wanted.text = event.value
+        self.runs.words = event.value
         self._again()
 
     def on_input_submitted(self) -> None:
         """Keeps the words, and goes back to the list."""
-        self._words.display = bool(self.runs.wanted.text)
+        self._words.display = bool(self.runs.words)
         self._list.focus()
 
     def _again(self) -> None:
@@ -231,12 +224,12 @@ class Top(App[None]):
     def action_group(self, by: int) -> None:
         """The next group of states; after the last one all."""
         names = ["", *GROUPS]
-        self.runs.wanted.group = names[(names.index(self.runs.wanted.group) + by) % len(names)]
+        self.runs.group = names[(names.index(self.runs.group) + by) % len(names)]
         self._again()
 
     def action_everything(self) -> None:
         """All runs again."""
-        self.runs.wanted.group = self._words.value = ""
+        self.runs.group = self._words.value = ""
         self._words.display = False
         self._list.focus()
         self._again()
@@ -246,7 +239,7 @@ class Top(App[None]):
         self.push_screen(Help())
 
     def _job(self) -> Row | None:
-        return self.screen.row() if isinstance(self.screen, JobPage) else self.runs.get(self._chosen)
+        return self.screen.row() if isinstance(self.screen, Page) else self.runs.get(self._chosen)
 
     def action_cancel(self) -> None:
         """Ends a job, after a question."""
@@ -290,9 +283,20 @@ class Top(App[None]):
         if row["state"] != "RUNNING":
             self.notify(f"{row['app_id']} does not run: there is nothing to open a shell in")
             return
-        target = self.screen.chosen() if isinstance(self.screen, JobPage) else row["handle"]
+        target = self.screen.chosen() if isinstance(self.screen, Page) else row["handle"]
         with self.suspend():
-            code = subprocess.call([sys.executable, "-m", "torchx", "shell", target])
-            if code:
-                input(f"torchx shell ended with exit code {code}; Enter leads back ")
+            _shell(target)
         self.refresh()
+
+
+def _shell(target: str) -> None:
+    """Opens a shell on the bare terminal, whose Ctrl-C is for what runs there."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # no SIG_IGN: a child would inherit that
+    try:
+        print(f"{target}: the end of this shell leads back to torchx top", flush=True)  # noqa: T201  # for a moment it is a terminal like any other
+        if code := subprocess.call([sys.executable, "-m", "torchx", "shell", target]):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            with contextlib.suppress(KeyboardInterrupt, EOFError):
+                input(f"torchx shell ended with exit code {code}; Enter leads back ")
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,18 +1,23 @@
-"""What the pages of a run, of a task and of a sweep have in common: they look again when there may be something new."""
+"""One job: what became of it and why; its replicas and its log, or of a sweep its tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+import re
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.binding import Binding
 from textual.screen import Screen
-from textual.widgets import Static
+from textual.widgets import Footer, Log, Static
 
 from torchx.errors import TorchXError
-from torchx.ui.top.rows import BAD, MUTED, STYLES, marked
+from torchx.runner.shown import replica_metrics, timeline
+from torchx.runs import default_registry
+from torchx.ui.follow import log_lines
+from torchx.ui.top.parts import Replicas, Tasks, Timeline
+from torchx.ui.top.rows import BAD, MUTED, Rows, marked
 from torchx.util.datetime import ago, duration
 from torchx.util.term import printable
 
@@ -21,15 +26,34 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import ClassVar
 
+    from textual.app import ComposeResult
+
+    from torchx.runner.shown import Row
+    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs.api import AppStatus
+    from torchx.specs.tasks import TaskTable
     from torchx.ui.top.app import Top
-    from torchx.ui.top.runs import Row
 
 _NEAR_S, _FAR_S = 2.0, 15.0
+_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")  # colours and the like
+_LINES, _MOST_LINES = 2_000, 50_000
+_CAUSE_LINES, _GROUPS, _NUMBERS = 8, 4, 3
 
 
-class JobPage(Screen[None]):
-    """The page of one job; Esc leads back."""
+class Lines(Log):
+    """The log. Textual measures new lines in a thread; where that outlives the page, the program ends."""
+
+    def _update_size(self, updates: int, lines: list[str]) -> None:
+        if lines:
+            self._update_maximum_width(updates, max(cell_len(self._process_line(line)) for line in lines))
+
+
+class Page(Screen[None]):
+    """The page of a run, of a task, or of a sweep, which looks again when there may be something new.
+
+    Args:
+        sweep: it is known to be one; else the first look says.
+    """
 
     BINDINGS: ClassVar = [
         Binding("escape,q", "back", "back"),
@@ -37,35 +61,56 @@ class JobPage(Screen[None]):
         Binding("c", "app.cancel", "cancel"),
         Binding("r", "app.rerun", "rerun"),
         Binding("question_mark", "app.help", "help"),
+        Binding("l", "log", "log"),
+        Binding("a", "all", "all"),
+        Binding("t", "times", "times"),
+        Binding("tab", "app.focus_next", "other pane", show=False),
     ]
-    IS_SWEEP: ClassVar = False
     app: Top  # it is shown by no other
 
-    def __init__(self, handle: str) -> None:
+    def __init__(self, handle: str, *, sweep: bool = False) -> None:
         super().__init__()
         self.handle = handle
+        self.tasks = Tasks() if sweep else None
+        self.replicas = Replicas()
+        self._head, self._said = Static(id="title"), Static(id="cause")
+        self._rows = Rows(self.replicas if self.tasks is None else self.tasks, id="parts")
+        self._log = Lines(id="log", max_lines=_MOST_LINES)
+        self._times = False
         self._status: AppStatus | None = None
+        self._used: dict[tuple[str, int], ReplicaMetrics] = {}
         self._news = asyncio.Event()
-        self.looked = asyncio.Event()  # once at least
+        self._looked = asyncio.Event()  # once at least
         self._near = False  # looking costs nothing worth mentioning
 
+    def compose(self) -> ComposeResult:
+        """What is on the screen."""
+        yield from (self._head, self._said, self._rows, self._log, Footer())
+
     def on_mount(self) -> None:
-        """Begins to look."""
+        """Begins to look, and to follow the log."""
+        self._rows.focus()
+        self._lay_out()
         self._title()
+        self._follow()
         self.run_worker(self._keep_looking(), group="look")
         self.set_interval(1.0, self._title)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  # Textual's
+        """A sweep has neither log nor replicas."""
+        return self.tasks is None or action not in ("log", "all", "times")
+
+    def _lay_out(self) -> None:
+        self._rows.show(self.replicas if self.tasks is None else self.tasks)
+        self._log.display = self.tasks is None
+        self.refresh_bindings()
+
+    # -- what is known of it ---------------------------------------------------------------------
 
     def changed(self) -> None:
         """Something is new of this run on record."""
         self._title()
         self._news.set()
-
-    async def found(self, status: AppStatus | None) -> None:
-        """Shows what the scheduler says; None: it does not know the job."""
-
-    def chosen(self) -> str:
-        """The handle of the part of the job that the cursor is on."""
-        return self.handle
 
     def row(self) -> Row | None:
         """What is on record of it. A task has no record of its own: that of its sweep, and what its scheduler says."""
@@ -84,7 +129,7 @@ class JobPage(Screen[None]):
         while True:
             self._news.clear()
             await self._look()
-            self.looked.set()
+            self._looked.set()
             over = self._status is not None and self._status.is_terminal()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), None if over else _NEAR_S if self._near else _FAR_S)
@@ -96,39 +141,155 @@ class JobPage(Screen[None]):
             self._near = await aio.is_near(self.handle)
             self._status = status = await aio.status(self.handle)
         except TorchXError as e:
-            self.say([printable(str(e))], BAD)
+            self._say([printable(str(e))], BAD)
             return
-        if status is not None and (status.tasks is not None) is not self.IS_SWEEP and self.is_current:
-            self.app.switch_screen(self.app.page_of(self.handle, sweep=not self.IS_SWEEP))
-        else:
-            await self.found(status)
-            self._title()
+        if status is not None and status.tasks is not None:
+            await self._take_tasks(status.tasks)
+        elif status is not None:
+            with contextlib.suppress(TorchXError):
+                self._used = replica_metrics(await aio.metrics(self.handle), self._used)
+            self.replicas.take(status, self._used)
+            self._show_replicas()
+            self._cause(status)
+        self._title()
 
-    def say(self, lines: Sequence[str], style: str) -> None:
-        """Says below the title why, or how far."""
-        cause = self.query_one("#cause", Static)
-        cause.update(Text("\n".join(lines), style=style, overflow="ellipsis"))
-        cause.display = bool(lines and lines[0])
+    def _show_replicas(self) -> None:
+        table = self.replicas if not (self._times and self._status) else Timeline(self._timeline())
+        self._rows.show(table)
+        self._rows.styles.height = min(max(len(table), 1) + 3, max(self.size.height // 3, 6))
 
-    def about(self) -> str:
-        """More about it, for the second line of the title."""
-        restarts = self._status.num_restarts if self._status is not None else 0
-        return f", restarts: {restarts}" if restarts > 0 else ""
+    def _timeline(self) -> dict[str, object]:
+        row = self.row()
+        assert self._status is not None
+        return timeline(self._status, row["created"] if row else None)
+
+    async def _take_tasks(self, table: TaskTable) -> None:
+        if self.tasks is None:
+            self.tasks = Tasks()
+            self._lay_out()
+        if not self.tasks.order:
+            run = await asyncio.to_thread(self.app.runner.recorded, self.handle)
+            self.tasks.give(await asyncio.to_thread(default_registry().tasks, run) if run is not None else None)
+        before = self.tasks.table.failed()
+        self.show(self.tasks, table)
+        if table.failed() != before:
+            await self._why(self.tasks)
+
+    def show(self, tasks: Tasks, table: TaskTable) -> None:
+        """Puts the tasks in order, with the same one chosen as before; at the top one stays there."""
+        at = tasks.order[self._rows.cursor] if self._rows.cursor and tasks.order else None
+        tasks.take(table)
+        self._rows.show(tasks, None if at is None else tasks.order.index(at))
+
+    # -- why, and how far ------------------------------------------------------------------------
+
+    def _cause(self, status: AppStatus) -> None:
+        from torchx.specs.failures import parse_failure
+
+        said = "" if status.msg == "<NONE>" else printable(status.msg, lines=True)
+        failure = parse_failure(status.structured_error_msg) if str(status.state) == "FAILED" else None
+        lines = [said or (printable(failure.summary()) if failure else "")]
+        if failure is not None and failure.traceback:
+            trace = printable(failure.traceback.strip(), lines=True).splitlines()
+            lines += [f"  {line}" for line in trace[-_CAUSE_LINES:] if line.strip(" ^~") and line.strip() not in said]
+        self._say(lines, BAD if failure else MUTED)
+
+    async def _why(self, tasks: Tasks) -> None:
+        groups = await self.app.runner.aio.sweep_failures(self.handle, tasks.table)
+        tasks.causes = {k: group.cause for group in groups for k in group.tasks}
+        lines = []
+        for group in groups[:_GROUPS]:
+            numbers = ", ".join(map(str, group.tasks[:_NUMBERS])) + (", ..." if len(group.tasks) > _NUMBERS else "")
+            lines.append(f"{len(group.tasks):,} tasks: {printable(group.cause)}  ({numbers})")
+        if len(groups) > _GROUPS:
+            lines.append(f"and {len(groups) - _GROUPS:,} more causes")
+        self._say(lines, BAD)
+        self._rows.refresh()
+
+    def _say(self, lines: Sequence[str], style: str) -> None:
+        self._said.update(Text("\n".join(lines), style=style, overflow="ellipsis"))
+        self._said.set_class(style == MUTED, "calm")
+        self._said.display = bool(lines and lines[0])
 
     def _title(self) -> None:
         row = self.row()
         if row is None:
             return
         state = row["state"] if self._status is None else str(self._status.state)
-        took = duration((row["ended"] or time.time()) - row["created"])
+        took = f", took {duration(row['ended'] - row['created'])}" if row["ended"] else ""
+        restarts = self._status.num_restarts if self._status is not None else 0
+        about = self.tasks.about() if self.tasks is not None else f", restarts: {restarts}" if restarts > 0 else ""
         text = Text.assemble(
-            (marked(state), STYLES.get(state, "")),
+            marked(state),
             ("  " + printable(row["name"]), "bold"),
             (f"  {self.handle}\n", MUTED),
-            (f"launched {ago(row['created'])}, {'took' if row['ended'] else 'for'} {took}{self.about()}", MUTED),
+            (f"launched {ago(row['created'])}{took}{about}", MUTED),
         )
-        self.query_one("#title", Static).update(text, layout=False)
+        self._head.update(text, layout=False)
+
+    # -- replicas, tasks, and the log ------------------------------------------------------------
+
+    def chosen(self) -> str:
+        """The handle of the part of the job that the cursor is on."""
+        cursor = self._rows.cursor
+        if self.tasks is not None:
+            return f"{self.handle}/{self.tasks.order[cursor]}" if cursor < len(self.tasks) else self.handle
+        return self._target(self.replicas.found[cursor][0] if cursor < len(self.replicas) and not self._times else "")
+
+    def _target(self, part: str) -> str:
+        """How commands call a replica; those of a task are counted through."""
+        if not part:
+            return self.handle
+        if self.app.runs.get(self.handle) is not None:
+            return f"{self.handle}/{part}"
+        names = [name for name, *_ in self.replicas.found]
+        return f"{self.handle}/{names.index(part)}" if len(names) > 1 else self.handle
+
+    def on_rows_opened(self, event: Rows.Opened) -> None:
+        """The page of the chosen task, or the log of the chosen replica alone."""
+        event.stop()
+        if self.tasks is not None:
+            self.app.push_screen(Page(self.chosen()))
+        elif not self._times:
+            self.replicas.part = self.replicas.found[self._rows.cursor][0]
+            self._follow()
+
+    def action_all(self) -> None:
+        """The log of all replicas."""
+        self.replicas.part = ""
+        self._follow()
+
+    def action_log(self) -> None:
+        """The log alone, or all panes."""
+        shown = self._rows.display
+        self._rows.display = not shown
+        self._said.display = not shown and bool(str(self._said.render()))
+        (self._log if shown else self._rows).focus()
+
+    def action_times(self) -> None:
+        """When what happened, or what is used."""
+        self._times = not self._times
+        self._show_replicas()
 
     def action_back(self) -> None:
         """Leads back to where it was opened."""
         self.app.pop_screen()
+
+    def _follow(self) -> None:
+        part = self.replicas.part
+        self._log.clear()
+        self._log.border_title = f"Log of {part}" if part else "Log"
+        self._rows.refresh()
+        self.run_worker(self._read_log(part), exclusive=True, group="log")
+
+    async def _read_log(self, part: str) -> None:
+        await self._looked.wait()  # whether it is a sweep, and how many replicas there are
+        if self.tasks is not None:
+            return
+        several = len(self.replicas) > 1 and not part
+        async with contextlib.aclosing(log_lines(self._target(part), last=_LINES, stream=None)) as batches:
+            async for batch in batches:
+                for line in batch:
+                    text = _SEQUENCE.sub("", str(line.get("error") or line.get("line")))
+                    head = f"{line['role']}/{line['replica']} " if several and "error" not in line else ""
+                    self._log.write_line(printable(head + text))

@@ -1,4 +1,4 @@
-"""A list of any length on a terminal: only the lines that are seen are drawn."""
+"""A table of any length on a terminal: only the lines that are seen are drawn."""
 
 from __future__ import annotations
 
@@ -14,39 +14,54 @@ from torchx.util.term import fit, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import ClassVar
 
-    Cells = Sequence[tuple[str, int, str]]
-    """Of one line: text, columns, colour (empty: that of the list)."""
+    Cells = Sequence[tuple[str, str]]
+    """Of one line: text and colour (empty: that of the table)."""
 
+MUTED = "#a29e97"
+BAD = "#ff8d84"
+WARN = "#e5b454"
+KEY = "bold #ff8a6b"
 STYLES = {
     "RUNNING": "#7fb2ff",
     "SUCCEEDED": "#6fce8d",
     "FAILED": "bold #ff8d84",
-    "PENDING": "#e5b454",
-    "SUBMITTED": "#e5b454",
-    "UNSUBMITTED": "#e5b454",
-    "CANCELLED": "#a29e97",
-    "UNKNOWN": "#a29e97",
+    "PENDING": WARN,
+    "SUBMITTED": WARN,
+    "UNSUBMITTED": WARN,
+    "CANCELLED": MUTED,
+    "UNKNOWN": MUTED,
 }
 MARKS = {"RUNNING": "●", "SUCCEEDED": "✓", "FAILED": "✗", "CANCELLED": "⊘", "UNKNOWN": "?"}
-MUTED = "#a29e97"
-BAD = "#ff8d84"
+STATE = 11  # columns
 
 
-def marked(state: str) -> str:
-    """The state with its sign, so that it can be told without colours, too."""
-    return f"{MARKS.get(state, '○')} {state.lower()}"
+def marked(state: str) -> tuple[str, str]:
+    """The state with its sign, so that it can be told without colours, too; and its colour."""
+    return f"{MARKS.get(state, '○')} {state.lower()}", STYLES.get(state, "")
+
+
+class Table:
+    """What :class:`Rows` shows: so many lines, and what stands in them."""
+
+    title = ""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def columns(self, width: int) -> list[tuple[str, int]]:
+        """The heading and the room of each column; those without room are not shown, two columns part the others."""
+        raise NotImplementedError
+
+    def cells(self, i: int) -> Cells:
+        """A line: a cell for each column."""
+        raise NotImplementedError
 
 
 class Rows(ScrollView):
-    """Lines, one of which is chosen.
-
-    Args:
-        draw: the cells of a line, for so many columns.
-        heading: the cells above all lines.
-    """
+    """Lines, one of which is chosen."""
 
     can_focus = True
     BINDINGS: ClassVar = [
@@ -65,39 +80,32 @@ class Rows(ScrollView):
     class Opened(Message):
         """Enter, or a click on the line that was chosen."""
 
-    def __init__(self, draw: Callable[[int, int], Cells], heading: Callable[[int], Cells], *, id: str) -> None:
+    def __init__(self, table: Table, *, id: str) -> None:
         super().__init__(id=id)
-        self._draw = draw
-        self._heading = heading
-        self.count = 0
         self.cursor = 0
+        self.table = table
 
-    def show(self, count: int, cursor: int | None = None) -> None:
-        """There are so many lines now, and any of them may be another one."""
-        self.count = count
-        self.virtual_size = Size(0, count + 1)
+    def show(self, table: Table, cursor: int | None = None) -> None:
+        """Any line may be another one now."""
+        self.table = table
+        self.border_title = table.title
+        self.virtual_size = Size(0, len(table) + 1)
         self._move_to(self.cursor if cursor is None else cursor, told=False)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """A line of the screen; the first one is the heading, which stays."""
+        """A line of the screen; the first one has the headings, and stays."""
         width, style = self.size.width, self.rich_style
+        columns = self.table.columns(width)
+        rooms = [room for _, room in columns]
         if y == 0:
-            return self._strip(self._heading(width), width, style + Style.parse(f"bold {MUTED}"))
+            return _strip([(word, "") for word, _ in columns], rooms, width, style + Style.parse(f"bold {MUTED}"))
         i = self.scroll_offset.y + y - 1
-        if i >= self.count:
+        if i >= len(self.table):
             return Strip.blank(width, style)
         if i == self.cursor:
             style += Style(bgcolor="#3a3a44" if self.has_focus else "#2a2a30", bold=True)
-        return self._strip(self._draw(i, width), width, style)
-
-    @staticmethod
-    def _strip(cells: Cells, width: int, style: Style) -> Strip:
-        segments = [Segment(" ", style)]
-        for text, room, colour in cells:
-            own = style + Style.parse(colour) if colour else style
-            segments += [Segment(fit(printable(text), room), own), Segment("  ", style)]
-        return Strip(segments).adjust_cell_length(width, style)
+        return _strip(self.table.cells(i), rooms, width, style)
 
     def action_move(self, by: int) -> None:
         """Chooses the line that is ``by`` lines below."""
@@ -109,11 +117,11 @@ class Rows(ScrollView):
 
     def action_choose(self, i: int) -> None:
         """The first, or the last line."""
-        self._move_to(i if i >= 0 else self.count - 1)
+        self._move_to(i if i >= 0 else len(self.table) - 1)
 
     def action_open(self) -> None:
         """What Enter does."""
-        if self.count:
+        if len(self.table):
             self.post_message(self.Opened())
 
     def on_click(self, event: object) -> None:
@@ -121,19 +129,27 @@ class Rows(ScrollView):
         i = self.scroll_offset.y + int(getattr(event, "y", 0)) - 1
         if i == self.cursor:
             self.action_open()
-        elif 0 <= i < self.count:
+        elif 0 <= i < len(self.table):
             self._move_to(i)
 
     def _move_to(self, i: int, *, told: bool = True) -> None:
-        before, self.cursor = self.cursor, max(min(i, self.count - 1), 0)
+        before, self.cursor = self.cursor, max(min(i, len(self.table) - 1), 0)
         seen = max(self.size.height - 1, 1)
         top = self.scroll_offset.y
         if not top <= self.cursor < top + seen:
-            self.scroll_to(
-                y=self.cursor if self.cursor < top else self.cursor - seen + 1, animate=False, immediate=True
-            )
+            to = self.cursor if self.cursor < top else self.cursor - seen + 1
+            self.scroll_to(y=to, animate=False, immediate=True)
             self.refresh()
         else:
             self.refresh(*(Region(0, at - top + 1, self.size.width, 1) for at in (before, self.cursor)))
         if told:
             self.post_message(self.Chosen())
+
+
+def _strip(cells: Cells, rooms: Sequence[int], width: int, style: Style) -> Strip:
+    segments = [Segment(" ", style)]
+    for (text, colour), room in zip(cells, rooms, strict=True):
+        if room > 0:
+            own = style + Style.parse(colour) if colour else style
+            segments += [Segment(fit(printable(text), room), own), Segment("  ", style)]
+    return Strip(segments).adjust_cell_length(width, style)

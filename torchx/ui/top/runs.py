@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import time
 
-from torchx.specs.tasks import progress
-from torchx.ui.top.rows import BAD, MUTED, STYLES, marked
+from torchx.ui.top.rows import BAD, MUTED, STATE, Table, marked
 from torchx.util.datetime import ago, duration
-from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
-    from torchx.runs import Run
+    from torchx.runner.shown import Row
     from torchx.ui.top.rows import Cells
-
-    Row = dict[str, Any]
 
 GROUPS = {
     "running": ("RUNNING",),
@@ -26,66 +21,43 @@ GROUPS = {
     "succeeded": ("SUCCEEDED",),
     "cancelled": ("CANCELLED", "UNKNOWN"),
 }
-_STATE, _WHERE, _WHEN, _TOOK = 11, 11, 10, 12
-_GAPS = 12
+_WHERE, _TIMES, _PROGRESS = 11, 24, 28  # columns
+_LEAST_CAUSE, _MOST_NAME = 24, 40
 
 
-def row_of(run: Run) -> Row:
-    """A run as :class:`torchx.ui.live.Live` compares it."""
-    over = run.is_terminal()
-    msg = "" if run.msg == "<NONE>" else run.msg
-    return {
-        "handle": run.handle,
-        "name": run.name or run.app_id,
-        "app_id": run.app_id,
-        "scheduler": run.scheduler,
-        "state": str(run.state),
-        "msg": msg,
-        "tasks": progress(msg),  # of a sweep, as the poller has seen it
-        "created": run.created_at,
-        "ended": run.ended_at if over else None,
-        "order": run.id,
-    }
-
-
-@dataclass
-class Wanted:
-    """Which runs are shown.
+class RunList(Table):
+    """All runs, newest first, and those that are wanted.
 
     Attributes:
-        text: words, all of which are in name, id, scheduler, state or cause.
+        words: all of which are in name, id, scheduler, state or cause.
         group: of :data:`GROUPS`; empty: any.
     """
 
-    text: str = ""
-    group: str = ""
-
-
-class RunList:
-    """All runs, newest first, and those that are wanted."""
-
     def __init__(self) -> None:
         self._all: dict[str, Row] = {}
-        self.wanted = Wanted()
+        self.words = self.group = ""
         self.shown: list[Row] = []
+        self._longest = 0
+        self._wide = True
 
     def update(self, rows: Iterable[Row]) -> None:
-        """Rows that are new, have changed, or have ``gone``."""
+        """What is new of runs; or they are ``gone``."""
         for row in rows:
             if row.get("gone"):
                 self._all.pop(row["handle"], None)
             else:
-                self._all[row["handle"]] = row
+                self._all[row["handle"]] = {**self._all.get(row["handle"], {}), **row}
         self.choose()
 
     def choose(self) -> None:
         """Finds the wanted ones."""
-        states = GROUPS.get(self.wanted.group)
-        words = self.wanted.text.lower().split()
+        states = GROUPS.get(self.group)
+        words = self.words.lower().split()
         found = [r for r in self._all.values() if states is None or r["state"] in states]
         if words:
             found = [r for r in found if all(word in _text(r) for word in words)]
         self.shown = sorted(found, key=lambda r: -r["order"])
+        self._longest = max((len(row["name"]) for row in self.shown), default=0)
 
     def get(self, handle: str) -> Row | None:
         """The row of a run."""
@@ -103,43 +75,27 @@ class RunList:
             counted[groups.get(row["state"], "cancelled")] += 1
         return counted
 
-    def cells(self, i: int, width: int) -> Cells:
-        """A line of the list."""
+    def __len__(self) -> int:
+        return len(self.shown)
+
+    def columns(self, width: int) -> list[tuple[str, int]]:
+        """Causes have a column where there is room for one; without it how far a sweep is stands with the times."""
+        left = width - STATE - _WHERE - _TIMES - 4 * 2
+        name = min(max(self._longest, 12), _MOST_NAME, left // 2)
+        self._wide = left - name - 2 >= _LEAST_CAUSE
+        times, name, cause = (_TIMES, name, left - name - 2) if self._wide else (_PROGRESS, max(left - 4, 10), 0)
+        words = ("  STATE", "RUN", "SCHEDULER", f"{'LAUNCHED':<12}TOOK", "WHAT BECAME OF IT")
+        return list(zip(words, (STATE, name, _WHERE, times, cause), strict=True))
+
+    def cells(self, i: int) -> Cells:
+        """A line; of a sweep, how far it is says more than when it began."""
         row = self.shown[i]
-        name, cause = _rooms(width)
-        end = row["ended"] or time.time()
-        began = row["state"] != "UNSUBMITTED"
-        tasks, bad = row["tasks"], BAD if "failed" in row["tasks"] else MUTED
-        cells = [
-            (marked(row["state"]), _STATE, STYLES.get(row["state"], "")),
-            (row["name"], name, ""),
-            (row["scheduler"], _WHERE, MUTED),
-        ]
-        if tasks and not cause:  # how far it is says more than when it began
-            return [*cells, (tasks, _WHEN + 2 + _TOOK, bad)]
-        cells += [
-            (ago(row["created"]), _WHEN, MUTED),
-            (duration(end - row["created"]) if began else "", _TOOK, MUTED),
-        ]
-        what = tasks or (" ".join(row["msg"].split()) if row["state"] != "SUCCEEDED" else "")
-        return [*cells, (what, cause, bad)] if cause else cells
-
-    @staticmethod
-    def heading(width: int) -> Cells:
-        """The line above."""
-        name, cause = _rooms(width)
-        words = ["  STATE", "RUN", "SCHEDULER", "LAUNCHED", "TOOK", "WHAT BECAME OF IT"]
-        rooms = [_STATE, name, _WHERE, _WHEN, _TOOK, cause]
-        return [(word, room, "") for word, room in zip(words, rooms, strict=True) if room]
-
-
-def _rooms(width: int) -> tuple[int, int]:
-    """Columns of the name, and of the cause: none where there is no room for it."""
-    left = max(width - _STATE - _WHERE - _WHEN - _TOOK - _GAPS - 1, 10)
-    if left < 38:
-        return left, 0
-    name = min(max(left // 3, 18), 40)
-    return name, left - name
+        took = duration((row["ended"] or time.time()) - row["created"]) if row["state"] != "UNSUBMITTED" else ""
+        times = (f"{ago(row['created']):<12}{took}", MUTED)
+        what = row["tasks"] or (" ".join(row["msg"].split()) if row["state"] != "SUCCEEDED" else "")
+        cause = (what, BAD if row["state"] == "FAILED" or "failed" in row["tasks"] else MUTED)
+        times = cause if row["tasks"] and not self._wide else times
+        return [marked(row["state"]), (row["name"], ""), (row["scheduler"], MUTED), times, cause]
 
 
 def _text(row: Row) -> str:
