@@ -232,7 +232,10 @@ def test_the_page_of_a_run(runner: Runner) -> None:
         Path("go").touch()
         await until(pilot, lambda: re.search(r"sh/1 +✗ failed", seen(app)))
         await until(pilot, lambda: "sh/1: exit code 1" in seen(app))
-        await pilot.press("l")
+        await pilot.press("t")
+        assert "Timeline" in seen(app)
+        assert re.search(r"sh/0 +━+ .*\n│ sh/1 +━+ ", seen(app))  # one succeeded, the other failed
+        await pilot.press("t", "l")
         assert "Replicas" not in seen(app) and "Log of sh/1" in seen(app)
         await pilot.press("l", "a")
         await until(pilot, lambda: "I am 0" in seen(app))

@@ -36,7 +36,7 @@ class Live:
         self._task: asyncio.Task[None] | None = None
 
     async def news(self) -> AsyncGenerator[News, None]:
-        """First all rows, then those that are new or have changed.
+        """First all rows, then those that are new, and of those that have changed ``handle`` and what has.
 
         A document has ``rows``, of which one with ``gone`` is on record no more, and ``problems``: why a scheduler
         could not be asked.
@@ -60,7 +60,11 @@ class Live:
             while self._listeners:
                 began = time.monotonic()
                 rows = {row["handle"]: row for row in await asyncio.to_thread(self._look)}
-                news = [row for handle, row in rows.items() if self._rows.get(handle) != row]
+                news = [
+                    _change(self._rows.get(handle, {}), row)
+                    for handle, row in rows.items()
+                    if self._rows.get(handle) != row
+                ]
                 news += [{"handle": handle, "gone": True} for handle in self._rows if handle not in rows]
                 problems = watch.problems()
                 if news or first or problems != self._problems:
@@ -75,3 +79,7 @@ class Live:
                     continue
                 while watch.within(0) is not None:  # all that is there is in the next look
                     pass
+
+
+def _change(before: Row, row: Row) -> Row:
+    return {key: value for key, value in row.items() if key == "handle" or key not in before or before[key] != value}

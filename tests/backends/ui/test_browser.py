@@ -186,7 +186,7 @@ def test_ten_thousand_runs(tab: Any, pages: Pages, home: dict[str, str]) -> None
     )
     subprocess.run([sys.executable, "-c", fill], env=home, check=True)
     tab.goto(pages().address)
-    tab.get_by_role("button", name="all 10000").wait_for()
+    tab.get_by_role("button", name="all 10,000").wait_for()
     assert _rows(tab).count() < 100
     since = time.monotonic()
     tab.keyboard.press("j")

@@ -49,7 +49,7 @@ async function follow() {
   for (;;) {
     try {
       await stream("events", {}, undefined, ({ rows: news, problems }) => {
-        for (const row of news) row.gone ? rows.delete(row.handle) : rows.set(row.handle, row);
+        for (const row of news) row.gone ? rows.delete(row.handle) : rows.set(row.handle, { ...rows.get(row.handle), ...row });
         const [name, why] = Object.entries(problems)[0] ?? [];
         name ? say(`${name} cannot be asked: ${why}`, "wait") : say("live", "on");
         page?.update();

@@ -1,6 +1,6 @@
 // The list of runs. What is looked for stands in the address, so that it can be kept and sent.
 
-import { Rows, address, ago, at, el, pill, took } from "/parts.js";
+import { Rows, address, ago, el, pill, took } from "/parts.js";
 
 const STATES = ["RUNNING", "PENDING", "FAILED", "SUCCEEDED", "CANCELLED"];
 const SAME = { SUBMITTED: "PENDING", UNSUBMITTED: "PENDING" };
@@ -35,14 +35,14 @@ export function showRuns(main, rows, go) {
 
   function draw(row, i) {
     const link = address("/run", { handle: row.handle });
-    const message = row.state === "SUCCEEDED" ? "" : row.msg ?? "";
+    const message = row.state === "SUCCEEDED" ? "" : row.msg;
     const node = el("div", { class: `row${i === chosen ? " chosen" : ""}`, role: "row", "aria-rowindex": i + 1, onclick: () => go(link) },
       el("span", { role: "cell" }, pill(row.state)),
-      el("span", { role: "cell", class: "name" }, el("a", { href: link }, row.name || row.app_id), el("small", {}, row.app_id)),
+      el("span", { role: "cell", class: "name" }, el("a", { href: link }, row.name), el("small", {}, row.app_id)),
       el("span", { role: "cell", class: "where" }, row.scheduler),
-      el("span", { role: "cell", class: "when", title: row.created_at }, ago(row.created_at)),
+      el("span", { role: "cell", class: "when", title: new Date(row.created * 1000).toLocaleString() }, ago(row.created)),
       el("span", { role: "cell", class: "took" }, took(row)),
-      el("span", { role: "cell", class: "what", title: message }, message, row.note ? el("em", {}, ` ${row.note}`) : null));
+      el("span", { role: "cell", class: `what${/failed/.test(row.tasks) || row.state === "FAILED" ? " bad" : ""}`, title: message }, row.tasks || message, row.note ? el("em", {}, ` ${row.note}`) : null));
     return node;
   }
 
@@ -54,7 +54,7 @@ export function showRuns(main, rows, go) {
     }
     const chip = (state, label, n) => el("button", {
       class: "chip", "aria-pressed": String(wanted.state === state), onclick: () => want({ state: wanted.state === state ? "" : state }),
-    }, `${label} `, el("b", {}, String(n)));
+    }, `${label} `, el("b", {}, n.toLocaleString()));
     const states = [...STATES, ...Object.keys(counted).filter((state) => !STATES.includes(state))];
     chips.replaceChildren(chip("", "all", rows.size), ...states.filter((s) => counted[s]).map((s) => chip(s, s.toLowerCase(), counted[s])));
     const names = [...new Set([...rows.values()].map((row) => row.scheduler))].sort();
@@ -67,7 +67,7 @@ export function showRuns(main, rows, go) {
     if (wanted.state && (SAME[row.state] ?? row.state) !== wanted.state) return false;
     if (wanted.scheduler && row.scheduler !== wanted.scheduler) return false;
     if (!words.length) return true;
-    const text = `${row.name} ${row.handle} ${row.user ?? ""} ${row.msg ?? ""}`.toLowerCase();
+    const text = `${row.name} ${row.handle} ${row.user} ${row.msg}`.toLowerCase();
     return words.every((word) => text.includes(word));
   }
 
@@ -75,7 +75,7 @@ export function showRuns(main, rows, go) {
     pending = false;
     counts();
     const words = wanted.q.toLowerCase().split(/\s+/).filter(Boolean);
-    shown = [...rows.values()].filter((row) => matches(row, words)).sort((a, b) => at(b.created_at) - at(a.created_at));
+    shown = [...rows.values()].filter((row) => matches(row, words)).sort((a, b) => b.order - a.order);
     chosen = Math.max(0, Math.min(chosen, shown.length - 1));
     frame.setAttribute("aria-rowcount", shown.length);
     list.set(shown);

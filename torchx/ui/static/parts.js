@@ -73,16 +73,15 @@ export function span(seconds) {
 
 const now = () => Date.now() / 1000;
 export const at = (iso) => (iso ? Date.parse(iso) / 1000 : null);
-export function ago(iso) {
-  const s = now() - at(iso);
+export function ago(seconds) {
+  const s = now() - seconds;
   if (s < 10) return "just now";
   if (s < 60) return `${Math.floor(s)} s ago`;
   if (s < 3600) return `${Math.floor(s / 60)} min ago`;
   if (s < 86400) return `${Math.floor(s / 3600)} h ago`;
   return `${Math.floor(s / 86400)} d ago`;
 }
-export const took = (row) =>
-  row.ended_at ? span(at(row.ended_at) - at(row.created_at)) : TERMINAL.has(row.state) ? "" : span(now() - at(row.created_at));
+export const took = (row) => (row.ended ? span(row.ended - row.created) : TERMINAL.has(row.state) ? "" : span(now() - row.created));
 
 // A text that may hold terminal colours, as text and spans.
 const SGR = /\x1b\[([0-9;]*)m|\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f]/g;

@@ -38,20 +38,21 @@ export function showRun(main, handle, rows, go) {
   }
 
   function draw() {
-    const run = { ...(data.run ?? {}), ...rows.get(data.handle), ...(data.status ? { state: data.status.state } : {}) };
+    const kept = data.run ? { created: at(data.run.created_at), ended: at(data.run.ended_at) } : {};
+    const run = { ...data.run, ...kept, ...rows.get(data.handle), ...(data.status ? { state: data.status.state } : {}) };
     const name = run.name || data.app_id;
     document.title = `${name}: ${(run.state ?? "unknown").toLowerCase()} · torchx`;
     head.replaceChildren(
-      el("div", { class: "title" }, el("h1", {}, name), pill(run.state ?? "UNKNOWN"), el("span", { class: "grow" }), actions(run)),
-      el("p", { class: "facts" }, el("code", {}, data.handle), fact(run.created_at && `launched ${ago(run.created_at)}`, run.created_at),
-        fact(run.user && `by ${run.user} on ${run.host}`), fact(run.created_at && took(run)),
+      el("div", { class: "title" }, el("h1", {}, name), pill(run.state ?? "UNKNOWN"), el("span", { class: "grow" }), el("span", { class: "actions" }, actions(run))),
+      el("p", { class: "facts" }, el("code", {}, data.handle), fact(run.created && `launched ${ago(run.created)}`, data.run?.created_at),
+        fact(run.user && `by ${run.user} on ${run.host}`), fact(run.ended && `took ${took(run)}`),
         fact(data.status?.num_restarts > 0 && `${data.status.num_restarts} restarts`),
         fact(run.git_commit && `commit ${run.git_commit.slice(0, 9)}${run.git_dirty ? " and changes" : ""}`)));
     why.replaceChildren(cause(run) ?? "");
     sweep.show(data);
     if (data.tasks) results.load(data.tasks.states);
     drawRoles();
-    drawTimes(run);
+    drawTimes();
     if (data.tasks && !more.childNodes.length) more.replaceChildren(...details());
     if (!log && !data.tasks) {
       const parts = (data.status?.roles ?? []).flatMap((role) => role.replicas.map((replica) => `${role.role}/${replica.id}`));
@@ -129,29 +130,19 @@ export function showRun(main, handle, rows, go) {
     }));
   }
 
-  function drawTimes(run) {
-    const bars = [];
-    for (const [i, attempt] of (data.status?.attempts ?? []).entries()) {
-      bars.push({ name: `attempt ${i + 1}`, from: at(attempt.started_at), to: at(attempt.ended_at), kind: attempt.class === "ok" ? "SUCCEEDED" : "FAILED",
-        text: [attempt.class, attempt.cause, attempt.reason].filter(Boolean).join(" · ") });
-    }
-    for (const role of data.status?.roles ?? []) for (const replica of role.replicas) {
-      if (replica.started_at) bars.push({ name: `${role.role}/${replica.id}`, from: at(replica.started_at), to: at(replica.ended_at), kind: replica.state,
-        text: `${replica.state.toLowerCase()}${replica.hostname ? ` on ${replica.hostname}` : ""}` });
-    }
-    const shown = bars.filter((bar) => bar.from);
-    times.hidden = !shown.length || !run.created_at;
+  function drawTimes() {
+    const { from: begin, to, bars } = data.timeline ?? { bars: [] };
+    times.hidden = !bars.length;
     if (times.hidden) return;
-    const begin = Math.min(at(run.created_at), ...shown.map((bar) => bar.from));
-    const end = Math.max(at(run.ended_at) ?? (TERMINAL.has(run.state) ? 0 : Date.now() / 1000), ...shown.map((bar) => bar.to ?? bar.from));
+    const end = to ?? Date.now() / 1000;
     const whole = Math.max(end - begin, 0.001);
-    times.replaceChildren(el("h2", {}, "Timeline"), ...shown.slice(0, MOST_BARS).map((bar) => {
-      const block = el("span", { class: `bar s-${bar.kind}` });
+    times.replaceChildren(el("h2", {}, "Timeline"), ...bars.slice(0, MOST_BARS).map((bar) => {
+      const block = el("span", { class: `bar s-${bar.state}` });
       block.style.left = `${(100 * (bar.from - begin)) / whole}%`;
       block.style.width = `${Math.max(0.4, (100 * ((bar.to ?? end) - bar.from)) / whole)}%`;
       const lasted = span((bar.to ?? end) - bar.from);
-      return el("div", { class: "gantt", title: `${bar.text}, ${lasted}` }, el("span", { class: "label" }, bar.name), el("span", { class: "track" }, block), el("span", { class: "lasted" }, lasted));
-    }), shown.length > MOST_BARS ? el("p", { class: "muted" }, `and ${shown.length - MOST_BARS} more`) : "",
+      return el("div", { class: "gantt", title: [bar.state.toLowerCase(), bar.text, lasted].filter(Boolean).join(" · ") }, el("span", { class: "label" }, bar.name), el("span", { class: "track" }, block), el("span", { class: "lasted" }, lasted));
+    }), bars.length > MOST_BARS ? el("p", { class: "muted" }, `and ${bars.length - MOST_BARS} more`) : "",
     el("p", { class: "axis" }, el("span", {}, new Date(begin * 1000).toLocaleTimeString()), el("span", {}, new Date(end * 1000).toLocaleTimeString())));
   }
 

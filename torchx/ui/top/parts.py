@@ -23,7 +23,7 @@ _HOST, _MOST_HOST = 9, 40  # columns
 _NAME, _TOOK, _TEXT = 24, 11, 40
 _FIRST = ("FAILED", "UNKNOWN", "RUNNING", "CANCELLED", "PENDING", "SUBMITTED", "UNSUBMITTED", "SUCCEEDED")
 _EXIT, _ENDED, _LEAST = 4, 10, 12
-_COLOURS = {"CPU": "#7fb2ff", "MEMORY": "#d9a3ee", "LIMIT": MUTED, "GPU": "#6fce8d"}
+_COLOURS = {"CPU": "#7fb2ff", "MEMORY": "#d9a3ee", "PEAK": "#d9a3ee", "LIMIT": MUTED, "GPU": "#6fce8d"}
 
 
 class Replicas(Table):
