@@ -37,7 +37,7 @@ FOLDERS = {
     "aws": ("docker", "moto"),
     "workspace": ("mlflow",),
     "distributed": (),
-    "ui": ("chromium",),
+    "ui": ("chromium", "docker", "slurm"),
     "compat": ("docker", "slurm"),
     "clients": ("docker", "slurm"),
     "kubernetes": ("docker", "mlflow"),
