@@ -138,8 +138,8 @@ def test_a_job_that_writes_10_000_lines_a_second(tab: Any, pages: Pages, home: d
         slowest = max(slowest, time.monotonic() - since)
     assert tab.locator(".line").count() < 200
     assert slowest < 5
-    tab.get_by_label("Find in log").fill("step 30000 ")
-    tab.locator(".line.hit", has_text="step 30000 ").wait_for()
+    tab.get_by_label("Find in log").fill("step 45000 ")
+    tab.locator(".line.hit", has_text="step 45000 ").wait_for()
     subprocess.run([sys.executable, "-m", "torchx", "wait", handle], env=home, check=True, capture_output=True)
 
 
