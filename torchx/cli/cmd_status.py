@@ -86,9 +86,7 @@ class CmdStatus(RunnerCommand):
             if args.json:
                 documents.append(_document(handle, *found, args.roles))
                 if status.tasks is not None:
-                    documents[-1]["tasks"]["failures"] = failures_fields(
-                        runner.sweep_failures(handle, status.tasks)
-                    )
+                    documents[-1]["tasks"]["failures"] = failures_fields(runner.sweep_failures(handle, status.tasks))
             else:
                 _print_page(*_page(runner, handle, *found, args.roles), alone=alone)
         if args.json:

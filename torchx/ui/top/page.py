@@ -169,7 +169,7 @@ class Page(Screen[None]):
             self._lay_out()
         if not self.tasks.order:
             run = await asyncio.to_thread(self.app.runner.recorded, self.handle)
-            self.tasks.give(await asyncio.to_thread(default_registry().tasks, run) if run is not None else None)
+            self.tasks.give(await asyncio.to_thread(default_registry().tasks, run))
         before = self.tasks.table.failed()
         self.show(self.tasks, table)
         if table.failed() != before:

@@ -157,4 +157,4 @@ class Tasks(Table):
         ]
 
     def _given(self, k: int) -> str:
-        return " ".join(f"{name}={value}" for name, value in self._values.values(k).items()) if self._values else ""
+        return self._values.text(k) if self._values else ""
