@@ -102,6 +102,7 @@ CAPABILITIES = Capabilities(
     log_follow=True,
     log_timestamps=True,
     log_previous=True,
+    exec=True,
     cancel=True,
     list=True,
     retries=("APPLICATION",),
@@ -303,12 +304,12 @@ class AWSBatchScheduler(AwsScheduler):
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         """See :class:`torchx.schedulers.kit.abilities.Enters`: by ECS Exec, where the job was submitted with it."""
-        from torchx.schedulers.aws.batch.inside import enter
+        from torchx.schedulers.aws.batch.inside import TaskProcess, task_of
 
         job = self._look(app_id)
         if app_id in self._arrays:
             job = self._look(f"{app_id}/{k}")
-        return enter(self._clients, job, (app_id, role, k), argv, tty)
+        return TaskProcess(self._clients, task_of(self._clients, job, (app_id, role, k)), argv, tty)
 
     # -- the end ---------------------------------------------------------------------------------
 

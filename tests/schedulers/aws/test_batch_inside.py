@@ -6,6 +6,7 @@ import pytest
 
 from tests.schedulers.aws.batch_cloud import Cloud
 from torchx.errors import ConfigError, NotFoundError, NotSupportedError
+from torchx.schedulers.aws.batch import inside
 from torchx.schedulers.aws.batch.inside import task_of
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler
 from torchx.specs.api import AppDef, Resource, Role
@@ -78,7 +79,7 @@ def test_the_task_of_a_replica(cloud, scheduler):
     cloud.job(app_id)["status"] = "RUNNING"
     start(cloud.node(app_id, 0), TASK)
     start(cloud.node(app_id, 1), TASK[:-1] + "0")
-    assert task(app_id, 1).name == "0123456789abcde0"
+    assert task(app_id, 1)[1] == "0123456789abcde0"
     cloud.node(app_id, 1)["status"] = "FAILED"
     with pytest.raises(NotFoundError, match=r"replica r/1 of .* does not run: it is FAILED"):
         task(app_id, 1)
@@ -93,10 +94,9 @@ def test_the_task_of_a_sweep(cloud, scheduler, monkeypatch):
     start(cloud.child(app_id, 0))
     cloud.child(app_id, 1)["container"] = {**cloud.child(app_id, 1)["container"]}
     start(cloud.child(app_id, 1), TASK[:-1] + "1")
+    monkeypatch.setattr(inside, "TaskProcess", lambda clients, task, argv, tty: (task, argv, tty))
     for asked, k in ((app_id, 1), (f"{app_id}/1", 0)):
-        with pytest.raises(NotSupportedError) as refused:
-            scheduler.enter(asked, "r", k, ["true"])
-        assert "0123456789abcde1" in refused.value.hint
+        assert scheduler.enter(asked, "r", k, ["true"]) == (("AWSBatch-ce-1", "0123456789abcde1"), ["true"], None)
 
 
 @pytest.mark.parametrize("status", ["RUNNABLE", "STARTING", "SUCCEEDED"])

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 _FRAMES = """\
 exec 3<&0 </dev/null
 frames() {
+  exec <&3 3<&- 2>/dev/null
   trap '' INT TERM HUP QUIT USR1 USR2
   while read -r size && [ "$size" -gt 0 ]; do dd bs="$size" count=1 iflag=fullblock 2>/dev/null || exit; done
 }
 trap : INT TERM HUP QUIT USR1 USR2
-{ frames <&3 2>/dev/null & exec 3<&-; } | { exec 3<&-; exec "$@"; }
+{ frames & exec 3<&-; } | { exec 3<&-; exec "$@"; }
 """
 """A stdin whose end the connection cannot announce: each piece after its length and a line end, and 0 at the end."""
 

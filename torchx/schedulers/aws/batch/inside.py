@@ -5,57 +5,49 @@ https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-exec.html
 
 from __future__ import annotations
 
+import binascii
 import re
+import signal
+import time
 
-from torchx.errors import NotSupportedError
+from torchx.errors import BackendError, MissingDependencyError, NotSupportedError, install_extra
 from torchx.schedulers.aws.batch import answers
 from torchx.schedulers.aws.batch import client as calls
-from torchx.schedulers.inside import described, not_running
+from torchx.schedulers.aws.batch.channel import DataChannel
+from torchx.schedulers.aws.client import call_once
+from torchx.schedulers.aws.errors import AwsError
+from torchx.schedulers.inside import STDERR, STDOUT, InsideProcess, described, not_running
+from torchx.schedulers.inside.marks import Mark, frame, kill_words
+from torchx.schedulers.kit.shell import quote, read_script
 from torchx.specs.api import AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, NamedTuple
+    from typing import Any
 
     from torchx.schedulers.aws.client import Clients
-    from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.inside import Tty
 
     _Object = dict[str, Any]
 
-    class Task(NamedTuple):
-        """A task of ECS: its cluster, and its id there."""
+    _Task = tuple[str, str]  # its cluster, and its name there
 
-        cluster: str
-        name: str
-else:
-    from collections import namedtuple
+_BOOT = (
+    """sh -c 'stty raw -echo && echo %s@ && read -r n && eval "$(dd bs="$n" count=1 iflag=fullblock 2>/dev/null)"'"""
+)
+"""What is sent as the command, for that is a line of a length that nobody documents: it reads the script."""
+_FRAME = 1 << 16
+_START_S, _END_S = 60.0, 10.0
+_NOT_OPEN = frozenset(["TargetNotConnectedException", "InvalidParameterException"])
 
-    Task = namedtuple("Task", "cluster name")
 
-
-def enter(
-    clients: Clients,
-    job: _Object | None,
-    replica: tuple[str, str, int],
-    argv: Sequence[str],  # noqa: ARG001
-    tty: Tty | None,  # noqa: ARG001
-) -> InsideProcess:
-    """Starts ``argv`` in the container of a replica.
+def task_of(clients: Clients, job: _Object | None, replica: tuple[str, str, int]) -> _Task:
+    """The task of a replica, which runs and was submitted with ECS Exec.
 
     Args:
-        job: what DescribeJobs says of it; None: there is none.
+        job: what DescribeJobs says of it, of a sweep its task; None: there is none.
         replica: app id, role and number.
-    """
-    task = task_of(clients, job, replica)
-    raise NotSupportedError(
-        "torchx does not speak ECS Exec yet",
-        hint=f"`aws ecs execute-command --cluster {task.cluster} --task {task.name} --interactive --command sh`",
-    )
-
-
-def task_of(clients: Clients, job: _Object | None, replica: tuple[str, str, int]) -> Task:
-    """The task of a replica, which runs and was submitted with ECS Exec.
 
     Raises:
         NotFoundError: there is no such replica, or it does not run.
@@ -84,4 +76,147 @@ def task_of(clients: Clients, job: _Object | None, replica: tuple[str, str, int]
     found = re.search(r":task/([^/]+)/([^/]+)$", arn)
     if found is None:
         raise not_running(app_id, role, k, str(AppState.PENDING))
-    return Task(found[1], found[2])
+    return found[1], found[2]
+
+
+class TaskProcess(InsideProcess):
+    """A command in a task. ECS Exec gives it a terminal and no exit code: ``inside.sh`` makes three streams of that."""
+
+    def __init__(self, clients: Clients, task: _Task, argv: Sequence[str], tty: Tty | None) -> None:
+        self._clients, (self._cluster, self._task) = clients, task
+        self._mark = Mark(tty)
+        self._tty = tty is not None
+        self._rest = b""
+        self._decoded: list[tuple[int, bytes]] = []
+        self._said = b""
+        self._patience_s: float | None = None
+        words = self._mark.words(argv, framed=not self._tty)
+        first = " ".join(map(quote, [self._mark.text, "yes" if tty else "no", *words[4:]]))
+        start = f"torchx_start() {{\n{words[2]}\n}}"
+        script = f"set -- {first}\n{start}\n{read_script(__file__, 'inside.sh')}".encode()
+        self._channel = self._open(_BOOT % self._mark.text)
+        try:
+            self._await(f"{self._mark.text}@\n".encode())
+            self._channel.write(b"%d\n%s" % (len(script), script))
+        except BaseException:
+            self._channel.close()
+            raise
+
+    def _open(self, command: str) -> DataChannel:
+        """A session of a command of its own."""
+        by_hand = f"`aws ecs execute-command --cluster {self._cluster} --task {self._task}"
+        by_hand += " --interactive --command sh`"
+        try:
+            session = call_once(
+                self._clients.client("ecs", retries=False),
+                "execute_command",
+                f"task `{self._task}` cannot be entered",
+                cluster=self._cluster,
+                task=self._task,
+                interactive=True,
+                command=command,
+            )["session"]
+            return DataChannel(session, by_hand)
+        except AwsError as e:
+            if e.code not in _NOT_OPEN:
+                raise
+            hint = "the agent there connects some seconds after the start, if the role of the job may `ssmmessages:*`"
+            raise AwsError(str(e), code=e.code, hint=f"{hint}; by hand: {by_hand}") from None
+        except ImportError:
+            raise MissingDependencyError(
+                "this needs the package `websocket-client`, which is not installed", hint=install_extra("aws")
+            ) from None
+
+    def _await(self, sign: bytes) -> None:
+        """What comes up to the sign is of the shell before it reads the script."""
+        deadline = time.monotonic() + _START_S
+        while sign not in self._rest:  # nothing comes behind it before the script is there
+            data = self._channel.read(max(deadline - time.monotonic(), 0))
+            if not data:
+                raise self._failed()
+            self._rest += data
+        self._rest = b""
+
+    def _failed(self) -> BackendError:
+        """The error for a script that did not begin."""
+        said = (self._said + self._rest).decode("utf-8", "replace").strip() or self._channel.said
+        return BackendError(
+            f"nothing could be started in task `{self._task}`{f': {said}' if said else ''}",
+            hint="the image needs sh, stty, dd, base64, sed and tr",
+        )
+
+    def write(self, data: bytes) -> None:
+        if self._tty:
+            self._channel.write(data)
+            return
+        for begin in range(0, len(data), _FRAME):
+            self._channel.write(frame(data[begin : begin + _FRAME]))
+
+    def close_stdin(self) -> None:
+        if not self._tty:
+            try:
+                self._channel.write(frame(b""))
+            except BrokenPipeError:
+                return  # it has ended
+
+    def read(self) -> tuple[int, bytes] | None:
+        return self._mark.read(self._piece)
+
+    def _piece(self) -> tuple[int, bytes] | None:
+        while not self._decoded:
+            data = b"" if self._mark.code is not None else self._channel.read(self._patience_s)
+            if not data:
+                return None
+            self._decode(data)
+        return self._decoded.pop(0)
+
+    def _decode(self, data: bytes) -> None:
+        """Without a terminal, lines of Base64, each behind the number of its stream."""
+        if self._tty:
+            self._decoded.append((STDOUT, data))
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            stream, text = (STDOUT, line[1:]) if line[:1] == b"1" else (STDERR, line[1:])
+            if line.startswith(self._mark.text.encode()):
+                self._decoded.append((STDERR, line + b"\n"))
+            elif line[:1] not in (b"1", b"2"):
+                self._said += line + b"\n"
+            elif self._decoded and self._decoded[-1][0] == stream:
+                self._decoded[-1] = (stream, self._decoded[-1][1] + binascii.a2b_base64(text))
+            else:
+                self._decoded.append((stream, binascii.a2b_base64(text)))
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._mark.once_known(lambda _: self._channel.resize(columns, rows))
+
+    def send_signal(self, number: int) -> None:
+        self._mark.once_known(lambda who: self._kill(who, number))
+
+    def _kill(self, who: str, *numbers: int) -> None:
+        script = "; ".join(kill_words(who, number)[2] for number in numbers)
+        other = self._open(f"sh -c {quote(script)}")
+        deadline = time.monotonic() + _END_S
+        while other.read(max(deadline - time.monotonic(), 0)):  # until it has ended
+            pass
+        other.close()
+
+    def wait(self) -> int:
+        if self._mark.code is not None:
+            return self._mark.code
+        if not self._channel.ended:
+            raise BackendError(
+                f"the connection to task `{self._task}` was lost", hint="the command may go on inside the replica"
+            )
+        if not self._mark.who:
+            raise self._failed()
+        return 128 + signal.SIGKILL  # it was ended from outside
+
+    def close(self) -> None:
+        if self._mark.code is None and not self._channel.ended:
+            self._patience_s = _END_S
+            self._mark.seek(self._piece)
+            if self._mark.who and self._mark.code is None:
+                self._mark.code = 128 + signal.SIGHUP
+                self._kill(self._mark.who, signal.SIGHUP, signal.SIGTERM)
+        self._channel.close()

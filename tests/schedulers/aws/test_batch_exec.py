@@ -1,0 +1,192 @@
+"""Commands by ECS Exec: the data channel and the script, with real processes in real terminals at the far end."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import uuid
+
+import pytest
+
+pytest.importorskip("websocket")
+
+from tests.backends.inside import read_until, rest_of
+from tests.schedulers.aws.batch_cloud import refusal
+from tests.schedulers.aws.ecs_exec import FarEnd
+from torchx.errors import BackendError, MissingDependencyError, NotSupportedError
+from torchx.schedulers.aws.batch.channel import DATA, OUTPUT, pack, unpack
+from torchx.schedulers.aws.batch.inside import TaskProcess
+from torchx.schedulers.aws.client import Clients
+from torchx.schedulers.inside import Tty
+from torchx.schedulers.inside.run import run
+from torchx.schedulers.inside.spawned import SpawnedProcess
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("stty"), reason="needs terminals of Linux")
+
+EVERY_BYTE = bytes(range(256)) * 300
+TASK = ("AWSBatch-ce-1", "0123456789abcdef")
+
+
+class LocalTerminal:
+    """As a container's, but that its first process is not asked for folder and environment: it is this machine's."""
+
+    def __init__(self, words):
+        self.process = SpawnedProcess(words, tty=Tty())
+
+    def read(self):
+        found = self.process.read()
+        return found[1] if found else b""
+
+    def write(self, data):
+        self.process.write(data)
+
+    def resize(self, columns, rows):
+        self.process.resize(columns, rows)
+
+    def close(self):
+        self.process.close()
+
+
+@pytest.fixture
+def far():
+    made = FarEnd(LocalTerminal)
+    yield made
+    made.close()
+    assert [error for session in made.sessions for error in session.errors] == []
+
+
+@pytest.fixture
+def enter(far):
+    clients = Clients({"ecs": far})
+    made = []
+
+    def start(*argv, tty=None):
+        made.append(TaskProcess(clients, TASK, argv, tty))
+        return made[-1]
+
+    yield start
+    for process in made:
+        process.close()
+
+
+def test_each_stream_by_itself(enter, far):
+    """Bytes as they are, the exit code, words as they were given; the request names the task."""
+    done = run(enter("sh", "-c", 'cat; printf "%s|" "$@" >&2; exit 7', "sh", "a b", "it's", "木\n"), EVERY_BYTE)
+    assert done == (7, EVERY_BYTE, "a b|it's|木\n|".encode())
+    (call,) = far.calls
+    assert (call["cluster"], call["task"]) == TASK
+
+
+def test_what_is_lost_or_doubled_on_the_way(enter, far):
+    """Messages are sent again until they are acknowledged, and are used once and in their order."""
+    far.lossy = random.Random(7)
+    assert run(enter("cat"), EVERY_BYTE) == (0, EVERY_BYTE, b"")
+    assert far.lost > 5
+
+
+def test_a_signal(enter):
+    """It reaches the command and what that has started; so does the end of who has entered."""
+    with enter("sh", "-c", 'trap "echo got; exit 5" TERM; echo ready; while :; do sleep 0.1; done') as process:
+        assert process.read() == (1, b"ready\n")
+        process.send_signal(signal.SIGTERM)
+        assert b"got" in rest_of(process)
+        assert process.wait() == 5
+    with enter("sh", "-c", "echo $$; exec sleep 1000") as process:
+        pid = int(process.read()[1])
+    while os.path.exists(f"/proc/{pid}"):
+        pass
+
+
+def test_a_terminal(enter):
+    """Its size, its name, another size; the exit code of what ran in it."""
+    with enter("sh", tty=Tty(101, 37, "screen-256color")) as process:
+        process.write(b"PS1=; stty -echo; echo begin; stty size; echo $TERM\n")
+        read_until(process, rb"begin\r\n37 101\r\nscreen-256color\r\n")
+        process.resize(60, 20)
+        process.write(b"until [ \"$(stty size)\" = '20 60' ]; do sleep 0.05; done; echo other; exit 4\n")
+        read_until(process, b"other\r\n")
+        rest_of(process)
+        assert process.wait() == 4
+
+
+def test_a_link_that_is_cut(enter, far):
+    """How it ended is not known, which is no exit code of it."""
+    with enter("sh", "-c", "echo ready; exec sleep 1000") as process:
+        read_until(process, b"ready")
+        far.sessions[0].cut()
+        assert rest_of(process) == b""
+        with pytest.raises(BackendError, match=r"connection to task .* was lost") as lost:
+            process.wait()
+        assert "may go on" in lost.value.hint
+        with pytest.raises(BrokenPipeError):
+            process.write(b"x")
+    assert run(enter("echo", "again")).stdout == b"again\n"
+
+
+def test_who_reads_no_input_holds_back_who_writes(enter):
+    """More than is on its way is not sent, and all of it arrives in the end."""
+    data = EVERY_BYTE * 5
+    process = enter("sh", "-c", "sleep 1; cat | wc -c")
+    assert run(process, data).stdout.split() == [b"%d" % len(data)]
+
+
+def test_a_cluster_that_encrypts_sessions(far, enter):
+    """That is not made; what is, is AWS's own command."""
+    far.asks = ("KMSEncryption",)
+    with pytest.raises(NotSupportedError, match="ask for KMSEncryption") as refused:
+        enter("true")
+    assert "aws ecs execute-command --cluster AWSBatch-ce-1 --task 0123456789abcdef --interactive" in refused.value.hint
+
+
+def test_an_agent_that_is_not_there(far, enter):
+    """AWS's own words, and what it needs."""
+    pytest.importorskip("botocore")
+    far.faults = [refusal("TargetNotConnectedException", "The execute command failed", operation="ExecuteCommand")]
+    with pytest.raises(
+        BackendError, match=f"task `{TASK[1]}` cannot be entered: The execute command failed"
+    ) as refused:
+        enter("true")
+    assert "ssmmessages" in refused.value.hint
+    far.faults = [
+        refusal("AccessDeniedException", "User: u is not authorized to perform: ecs:ExecuteCommand on resource: x")
+    ]
+    with pytest.raises(BackendError, match="AWS denies `ecs:ExecuteCommand` to `u`"):
+        enter("true")
+
+
+@pytest.mark.parametrize("missing", ["sh", "base64"])
+def test_an_image_that_lacks_something(missing, tmp_path, monkeypatch):
+    """It is said what, and nothing of the command is run or lost."""
+    for name in {"sh", "stty", "dd", "base64", "sed", "tr", "env"} - {missing}:
+        (tmp_path / name).symlink_to(shutil.which(name))
+
+    def start(words):
+        if not (tmp_path / words[0]).exists():
+            raise FileNotFoundError(f"{words[0]}: executable file not found in $PATH")
+        return LocalTerminal(["env", f"PATH={tmp_path}", *words])
+
+    poor = FarEnd(start)
+    with pytest.raises(BackendError, match=f"nothing could be started in task .*{missing}") as refused:
+        run(TaskProcess(Clients({"ecs": poor}), TASK, ["echo", "x"], None))
+    assert "the image needs sh, stty, dd, base64, sed and tr" in refused.value.hint
+    poor.close()
+
+
+def test_without_the_package(enter, monkeypatch):
+    """What is missing, and what installs it."""
+    monkeypatch.setitem(sys.modules, "websocket", None)
+    with pytest.raises(MissingDependencyError, match="websocket-client") as refused:
+        enter("true")
+    assert "pip install" in refused.value.hint
+
+
+def test_a_damaged_message_is_none():
+    """It is not taken, not acknowledged, and so sent again."""
+    whole = pack((OUTPUT, 3, DATA, b"data", uuid.UUID(int=5)))
+    assert unpack(whole) == (OUTPUT, 3, DATA, b"data", uuid.UUID(int=5))
+    assert whole[64:80] == bytes(7) + b"\5" + bytes(8)  # its halves are swapped
+    assert unpack(whole[:-1] + b"x") is None
+    assert unpack(whole[:50]) is None
