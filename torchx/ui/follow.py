@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 
 TYPE_CHECKING = False
@@ -50,5 +51,15 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
                 await asyncio.wait_for(process.wait(), _PATIENCE_S)
         except asyncio.TimeoutError:
             pass
-        finally:  # kills what is left; asyncio itself would do it a moment later, when its loop may be closed
-            process._transport.close()  # type: ignore[attr-defined]  # there is no public name for it
+        finally:
+            _kill(process)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kills what is left. asyncio itself would do it a moment later, and hear of its end later still: its loop may be
+    closed by then, and a Popen that was told nothing complains."""
+    transport = process._transport  # type: ignore[attr-defined]  # there is no public name for it
+    popen = transport.get_extra_info("subprocess")
+    transport.close()
+    if popen.returncode is None:
+        popen.returncode = -signal.SIGKILL
