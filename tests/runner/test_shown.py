@@ -32,6 +32,12 @@ def test_replicas_of_a_gang_are_one_bar() -> None:
     ]
 
 
+def test_a_gang_that_runs_is_one_bar() -> None:
+    """What is together depends on how long it has run, not on how long its replicas took to begin."""
+    roles = [RoleStatus("a-b", [_replica(k, 10.0 + k) for k in range(24)])]
+    assert _bars(AppStatus(AppState.RUNNING, roles=roles)) == [("a-b/0-23", 10.0, None, "24 replicas")]
+
+
 def test_attempts_come_first() -> None:
     """Each with its cause and what was done about it; what goes on has no end."""
     attempts = [Attempt(1.0, 5.0, "oom", "out of memory", why="more memory")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from torchx.schedulers.metrics import ReplicaMetrics
 from torchx.specs.tasks import progress
 from torchx.util.strings import size_text, sparkline
@@ -61,7 +63,9 @@ def timeline(status: AppStatus, launched: float | None) -> dict[str, Any]:
     begin = min([bar["from"] for bar in bars] + [launched] * (launched is not None), default=0.0)
     ends = [bar["to"] for bar in bars]
     end = max([*filter(None, ends), *(bar["from"] for bar in bars)], default=begin)
-    return {"from": begin, "to": end if status.is_terminal() else None, "bars": _together(bars, (end - begin) * _ALIKE)}
+    over = status.is_terminal()
+    near = ((end if over else time.time()) - begin) * _ALIKE
+    return {"from": begin, "to": end if over else None, "bars": _together(bars, near)}
 
 
 def _bar(name: str, begin: float | None, end: float | None, state: str, text: str) -> dict[str, Any]:
